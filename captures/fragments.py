@@ -10,7 +10,7 @@ tunnels are put together like others. A fragment that the snap length cut lacks 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,8 @@ and fragments of two packets with the same number must not be mixed."""
 COPIES_NS = 100_000_000
 """Capture time for which a completed packet is remembered, so that copies of its fragments (several capture
 interfaces) do not begin another one."""
+
+_LONGEST_HEADER = 40
 
 LARGEST_BYTES = 65_535
 """An IP packet's length has 16 bits."""
@@ -51,6 +53,24 @@ class FragmentTables(NamedTuple):
     entries: Table
     seen: Bytes
     kept: Bytes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled, and copied, it is no more than what still matters of it: the tables are 16 MiB, and of most packets
+        nothing or, where they are whole, the header is looked at again."""
+        said = []
+        for i in np.flatnonzero(self.entries[:, USE] != FREE).tolist():
+            known = int(self.entries[i, HIGHEST]) if self.entries[i, USE] == OPEN else 0
+            said.append((i, self.seen[i, :known].tobytes(), self.kept[i, : _LONGEST_HEADER + known].tobytes()))
+        return _restored, (self.state, self.entries, said)
+
+
+def _restored(state: Table, entries: Table, said: list[tuple[int, bytes, bytes]]) -> FragmentTables:
+    seen = np.zeros((len(entries), LARGEST_BYTES + 1), np.uint8)
+    kept = np.empty_like(seen)
+    for i, *parts in said:
+        for table, part in zip((seen, kept), parts, strict=True):
+            table[i, : len(part)] = np.frombuffer(part, np.uint8)
+    return FragmentTables(state, entries, seen, kept)
 
 
 @shared

@@ -301,9 +301,10 @@ def _column(name: str) -> Named | None:
 
 
 def printed(word: Word, purpose: str) -> Named:
-    """What a word names where values are printed or sorted: `error` is then the column, the first of the errors."""
-    if word.text == "error":
-        return Named("error", Columns(("error",), "text"), "text")
+    """What a word names where values are printed or sorted: `error` is then the column, the first of the errors, and
+    `api` is a name, not a number."""
+    if word.text in ("error", "api"):
+        return Named(word.text, Columns((word.text,), "text"), "text")
     return named(word, purpose)
 
 

@@ -164,8 +164,9 @@ def _flag(options: Mapping[str, str], name: str) -> bool:
 
 
 def _choice(options: Mapping[str, str], table: str) -> Choice:
-    """What is decoded for a table."""
-    records = {"batches": BATCHES, "records": options.get("records", META), "findings": BATCHES}.get(table, NO_RECORDS)
+    """What is decoded for a table. Some of the rows of `offsets` are records that replicas are sent."""
+    with_batches = dict.fromkeys(("batches", "offsets", "findings"), BATCHES)
+    records = {**with_batches, "records": options.get("records", META)}.get(table, NO_RECORDS)
     return Choice.of(options.get("filter"), None, table == "messages", records)
 
 

@@ -215,6 +215,7 @@ def info(view: View, query: Query) -> Any:
         "filter": view.first,
         "first_time": min(ends, default=None), "last_time": max(ends, default=None),
         "captures": [one["name"] for one in dataset.captures], "coverage": _safe(dataset.coverage),
+        "notes": list(dataset.manifest.get("notes", ())),
         "meaning": any(one.get("meaning") for one in dataset.captures),
         "encrypted": sum(one["looks_like"] == "TLS" for one in unread.get("listed", ())),
         "command": list(view.command), "bytes": view.messages.at_hand, "pairs": _pairs(view),

@@ -197,8 +197,9 @@ class Bodies:
         try:
             how = replace(how, rotated=False, window_bytes=how.window_bytes or window)
             with part:
-                found = reading.decoded(["-"], how, filter=text, ordered=False, stdin=part)
-                return next((one for one in found if _same(one.row, row)), None)
+                every = reading.decoded(["-"], how, filter=text, ordered=False, stdin=part)
+                found = [one for one in every if _first(one.row, row)]  # a packet may bring what was sent before, too
+                return found[0] if len(found) == 1 and _same(found[0].row, row) else None
         except Problem:  # it begins in the middle of something
             return None
 
@@ -280,7 +281,14 @@ _STORED: Final = ["capture", "connection", "exchange", "reply", "direction", "co
 _TIMES: Final = ("request_time", "request_end", "response_time", "response_end")
 _TELLING: Final = (
     "api_key", "api_version", "correlation_id", "request_bytes", "response_bytes", "request_state", "response_state",
+    "reason",
 )  # fmt: skip
+
+
+def _first(read: dict[str, Any], row: dict[str, Any]) -> bool:
+    """Does what was read of a part begin when the exchange of a row does?"""
+    name = "response_time" if row["request_time"] is None else "request_time"
+    return read[name] is not None and bool(micros(read[name]) == row[name])
 
 
 def _same(read: dict[str, Any], row: dict[str, Any]) -> bool:

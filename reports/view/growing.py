@@ -67,7 +67,8 @@ class Growing:
             raise Ended
         self._stage.size = max(self._stage.size, size) if name in self._read else self._stage.size + size
         self._read[name] = read
-        self._stage.read = sum(self._read.values())
+        read = sum(self._read.values())
+        self._stage.read = min(read, self._stage.size or read)  # files may grow meanwhile
 
     def peek(self, point: CapturePoint, how: Reading) -> None:
         """A view of what a capture begins with: the analysis hands out rows by many thousands, and nobody waits for

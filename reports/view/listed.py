@@ -45,11 +45,16 @@ class Listed:
         """bool[l]: lists that have an element."""
         return np.diff(self.ends) > 0
 
-    def firsts(self, none: int = NULL) -> np.ndarray:
-        """int64[l]: the code of each list's first element."""
+    def extremes(self, values: np.ndarray, largest: bool) -> np.ndarray:
+        """int64[l]: the largest, or the smallest, of each list's values (int64[m], one an element; NULL is none); NULL:
+        it has none."""
+        none = NULL if largest else np.iinfo(np.int64).max
         found = np.full(self.lists, none, np.int64)
         filled = self.filled()
-        found[filled] = self.code[self.ends[:-1][filled]]
+        if filled.any():  # an empty list begins where the next one does
+            told = np.where(values == NULL, none, values)
+            found[filled] = (np.maximum if largest else np.minimum).reduceat(told, self.ends[:-1][filled])
+        found[found == none] = NULL
         return found
 
     def having(self, passed: np.ndarray) -> np.ndarray:

@@ -30,6 +30,7 @@ import pyarrow.parquet as pq
 from analyzer import __version__, tables
 from analyzer.commands import dataset_of
 from analyzer.dataset import MANIFEST, StoredDataset, is_dataset, open_dataset, readable
+from analyzer.escapes import printable
 from analyzer.failure import Failure
 from analyzer.locks import Taken
 from analyzer.options import Reading
@@ -83,7 +84,7 @@ def opened(sources: Sequence[str], options: argparse.Namespace, stack: contextli
     if _is_dataset(sources, options):
         return _made(sources[0], options, stack).view()
     asked = _asked(sources, options, stack)
-    if not is_dataset(asked.made):
+    if not asked.kept():
         asked.analyse()
     return asked.view()
 
@@ -105,7 +106,7 @@ def begun(
         sure, work = True, lambda: _gather(made, stage)
     else:
         asked = _asked(sources, options, stack)
-        if is_dataset(asked.made):
+        if asked.kept():
             stage.become(asked.view(), done=True)
             return stage
         sure, work = asked.checked(), lambda: _analyse(asked, stage)
@@ -187,6 +188,7 @@ def _is_dataset(sources: Sequence[str], options: argparse.Namespace) -> bool:
 
 def _made(source: str, options: argparse.Namespace, stack: contextlib.ExitStack) -> _Made:
     dataset = open_dataset(source)
+    _say_notes(dataset)
     manifest = (Path(source) / MANIFEST).read_bytes()
     folder = _folder(options, stack, "dataset", os.path.realpath(source), hashlib.sha256(manifest).hexdigest())
     notes = Notes.kept(_notes(options, os.path.realpath(source)))
@@ -249,6 +251,13 @@ class _Asked:
     def made(self) -> Path:
         """The dataset."""
         return self.folder / "dataset"
+
+    def kept(self) -> bool:
+        """Was it made before? What is to be noted of the captures is said again then."""
+        if not is_dataset(self.made):
+            return False
+        _say_notes(open_dataset(self.made))
+        return True
 
     def large(self) -> bool:
         """Does the analysis take longer than somebody likes to wait for a first look?"""
@@ -313,6 +322,12 @@ def _asked(sources: Sequence[str], options: argparse.Namespace, stack: contextli
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kwire-view-")))
     place = _notes(options, *map(os.path.realpath, sources)) if again else None
     return _Asked(sources, points, options, folder, Captures(tuple(sources), how) if again else None, Notes.kept(place))
+
+
+def _say_notes(dataset: StoredDataset) -> None:
+    """What was noted when a dataset was made: a capture that was not read to its end, say."""
+    for note in dataset.manifest.get("notes", ()):
+        sys.stderr.write(f"note: {printable(note)}\n")
 
 
 def _notes(options: argparse.Namespace, *sources: str) -> Path | None:

@@ -213,47 +213,47 @@ class Tables:
 
     def _keys(self, selection: Selection, sort: str) -> np.ndarray:
         """What the rows are sorted by."""
-        column, descending = self.column_of(sort.removeprefix("-")), not sort.startswith("-")
+        word, descending = sort.removeprefix("-"), not sort.startswith("-")
+        about = self.about(word, naming.printed)
 
         def make() -> np.ndarray:
-            numbers, low, high = self._sortable(column)
+            numbers, low, high = self._sortable(word if about.form == "address" else about.names[0], descending)
             rows = None if selection.every else selection.rows
             return orders.keys(lambda part: numbers(part if rows is None else rows[part]), len(selection.rows), low,
                                high, descending)  # fmt: skip
 
         return self._kept.made((selection.name, f"keys {sort}"), make)
 
-    def _sortable(self, column: str) -> tuple[Callable[[Any], np.ndarray], int, int]:
+    def _sortable(self, column: str, descending: bool) -> tuple[Callable[[Any], np.ndarray], int, int]:
         """Numbers of some rows in the order of a column's values, the smallest of their type where there is none; from
-        which to which they are."""
+        which to which they are. Of a list it is the element that comes first."""
         columns = self.columns
         if column in columns.integers:
             low, high = columns.range(column) or (0, 0)
             return columns.integers[column].__getitem__, low, high
-        if column == "errors":  # sorted by their first element
-            codes, table = columns.errors.of, columns.errors.firsts().astype(np.int64)
-        elif column == "topics":
-            codes = columns.topics.of
-            table = np.append(self._ranks("topics"), -1)[columns.topics.firsts(-1)]
-            table[table < 0] = np.iinfo(np.int64).min
+        if column in ("errors", "topics"):
+            lists = columns.errors if column == "errors" else columns.topics
+            each = lists.code.astype(np.int64) if column == "errors" else self._ranks(column)[lists.code]
+            codes, table = lists.of, lists.extremes(each, largest=descending)
         else:
-            codes, table = columns.codes[column], np.append(self._ranks(column), np.iinfo(np.int64).min)
+            codes, table = columns.codes[column], self._ranks(column)
         there = table[table != np.iinfo(np.int64).min]
         low, high = (int(there.min()), int(there.max())) if len(there) else (0, 0)
         table = np.where(table == np.iinfo(np.int64).min, np.iinfo(np.int32).min, table).astype(np.int32)
         return lambda part: table[codes[part]], low, high
 
     def _ranks(self, column: str) -> np.ndarray:
-        """int64[values]: the place of each of a column's values among them, sorted."""
+        """int64[values + 1]: the place of each of a column's values among them, sorted; last, where code -1 finds it,
+        the smallest number: no value."""
         values = self.columns.values[column]
-        rank = np.empty(len(values), np.int64)
+        rank = np.full(len(values) + 1, np.iinfo(np.int64).min)
         rank[np.array(sorted(range(len(values)), key=values.__getitem__), np.int64)] = np.arange(len(values))
         return rank
 
-    def about(self, name: str) -> naming.Columns:
+    def about(self, name: str, meaning: Callable[[Word, str], naming.Named] = naming.named) -> naming.Columns:
         """The columns that a word names. Raises Wrong where it names none, or a field of a body."""
         try:
-            found = naming.named(Word(name, 0, len(name)), "to look at")
+            found = meaning(Word(name, 0, len(name)), "to look at")
         except WordProblem as problem:
             raise Wrong(problem.problem, problem.hint) from None
         if not isinstance(found.about, naming.Columns):

@@ -58,7 +58,7 @@ export function end(ip, port) {
 function address(side) {
   const [ip, port] = [`${side}_ip`, `${side}_port`];
   return {
-    id: side, title: side, width: 21, needs: [ip, port], sort: ip,
+    id: side, title: side, width: 21, needs: [ip, port], sort: side,
     about: side === "client" ? "Address of the side that sends requests." : "Address of the side that answers.",
     text: (row) => (row[ip] === null ? "" : end(row[ip], row[port])),
     terms: (row) => (row[ip] === null ? [] : [[side, end(row[ip], row[port])]]),

@@ -568,6 +568,13 @@ async function grown() {
   tabs.draw(true);
   await list.again();
   panels(true);
+  noted();
+}
+
+/** What there is to know of the captures: that one was not read to its end, say. */
+function noted() {
+  const [first, ...more] = info.notes;
+  if (first && !info.growing && !status.textContent) tell(`note: ${first}${more.length ? ` (and ${counted(more.length)} more notes)` : ""}`);
 }
 
 /** How the sides of what is there twice compare, as soon as it is known. */
@@ -616,6 +623,7 @@ async function begin() {
   become({});
   document.body.inert = false;
   await follow();
+  noted();
   if (info.pairs) void judged().catch(complain);
   if (document.activeElement === document.body) element(state.list === "pairs" ? "other" : "list").focus();
   if (info.growing) growing(element("progress"), { grown, done: () => void (state.key && detail.messages()), failed: complain });

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import pickle
 import random
 import struct
 import tempfile
@@ -146,6 +147,19 @@ def test_fragments_of_ip_packets_go_over_borders(tmp_path: Path) -> None:
     found = _compared([forge.pcap(pieces[:90], RAW), forge.pcap(pieces[90:], RAW)], tmp_path)
     assert found.again > 1
     assert found.counts["reassembled"] > 30
+
+
+def test_what_a_task_says_of_fragments_is_no_larger_than_what_waits(tmp_path: Path) -> None:
+    """Of every chunk that met one the driver gets it."""
+    [segment, *_] = forge.converse([Write(TO_BROKER, bytes(2_000))], handshake=False, mss=2_000)
+    pieces = [fragments(forge.tcp_ip(segment), number, 512) for number in range(200)]
+    pieces[-1].pop()
+    path = tmp_path / "fragments.pcap"
+    path.write_bytes(forge.pcap([Record(0, one, len(one)) for packet in pieces for one in packet], RAW))
+    [chunk] = chunks_of(CapturePoint("point", (str(path),)), 1 << 30)
+    reader = ChunkReader(chunk, None, 1 << 16)
+    said, _ = store(reader, 2, 1, tmp_path / "stored")
+    assert 1_500 < len(pickle.dumps(said)) < 64 * KIB
 
 
 def test_keys_of_tls_keep_their_places(tmp_path: Path) -> None:

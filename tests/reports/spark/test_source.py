@@ -13,7 +13,9 @@ from pyspark.sql import datasource
 import analyzer
 import reports
 from analyzer import tables
-from reports.spark.source import PushingReader, condition
+from reports.spark.source import CaptureSource, PushingReader, condition
+from tests.analyzer import forging
+from tests.analyzer.meaning import test_replicated as replicas
 from tests.shared import SAMPLES
 
 CAPTURES = [str(SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"), str(SAMPLES / "codecs-franzgo-4.3")]
@@ -33,6 +35,16 @@ def test_rows_are_those_of_analyze(session: Any) -> None:
     for name in local.tables:
         found = session.read.format("kafka-capture").option("table", name).load(CAPTURES).toArrow()
         assert found.cast(tables.schema(name)).equals(local.tables[name]), name
+
+
+def test_offsets_that_replicas_are_sent_are_rows_of_offsets_too(tmp_path: Path) -> None:
+    name = replicas.named(1, forging.TOPIC_ID, "__consumer_offsets")
+    capture = replicas.written(tmp_path, name, replicas.copies(2, forging.TOPIC_ID, [replicas.commit(0, 40)]))
+    source = CaptureSource({"path": str(capture), "table": "offsets"})
+    reader = source.reader(source.schema())
+    found = pa.Table.from_batches([rows for part in reader.partitions() for rows in reader.read(part)])
+    assert found["kind"].to_pylist() == ["replica"]
+    assert found.equals(analyzer.analyze(capture).offsets)
 
 
 def test_captures_behind_urls_are_loaded(session: Any, tmp_path: Path) -> None:

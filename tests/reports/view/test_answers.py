@@ -9,6 +9,7 @@ import contextlib
 import json
 import statistics
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pyarrow.parquet
 import pytest
 
 import analyzer
+from analyzer import cli
 from analyzer.bulk.rows import Message
 from analyzer.exchange import Exchange
 from analyzer.messages import masked
@@ -90,18 +92,23 @@ def test_a_window_is_a_part_of_the_whole(txn: Asking) -> None:
     assert txn("rows", start=10**9)["keys"] == []
 
 
-@pytest.mark.parametrize("name", ["latency", "client_id", "topic", "errors", "request_time", "group_id"])
-def test_sorting_is_by_value_and_keeps_the_order_of_equals(txn: Asking, name: str) -> None:
-    column = {"latency": "latency_us", "topic": "topics"}.get(name, name)
-    plain = txn("rows", count=1000, columns=column)["columns"][column]
-    firsts = [one[0] if one and isinstance(one, list) else None if one == [] else one for one in plain]
-    values: list[Any] = [one["code"] if isinstance(one, dict) else one for one in firsts]
-    there = [place for place, value in enumerate(values) if value is not None]
-    absent = [place for place, value in enumerate(values) if value is None]
-    keys = every(txn)
-    for sign, largest in (("", True), ("-", False)):
-        order = sorted(there, key=lambda place: values[place], reverse=largest) + absent
-        assert txn("rows", count=1000, sort=sign + name)["keys"] == [keys[place] for place in order]
+SORTED = (
+    "latency", "client_id", "request_time", "group_id", "api", "api_key", "error", "errors", "topic", "client",
+    "broker",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("sample", ["client-kafkajs-3.9", "codecs-franzgo-4.3"])
+def test_sorting_is_that_of_show(sample: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Largest first or smallest first, null last, equals in order of the requests."""
+    capture = str(SAMPLES / sample / "capture.pcap")
+    with contextlib.ExitStack() as stack:
+        asking = Asking(viewed(stack, capture))
+        for name in [*SORTED, *(f"-{one}" for one in SORTED)]:
+            assert cli.main(["show", capture, f"--sort={name}", "--fields", "capture,connection,exchange,reply"]) == 0
+            expected = [line.split("\t") for line in capsys.readouterr().out.splitlines()[1:]]
+            keys = [key_read(key) for key in asking("rows", count=1000, sort=name)["keys"]]
+            assert [["" if one is None else str(one) for one in key] for key in keys] == expected, name
 
 
 def test_an_exchange_is_found_by_its_identity_under_any_filter_and_order(txn: Asking) -> None:
@@ -505,6 +512,49 @@ def test_times_before_others_come_first_whatever_the_file_says(tmp_path: Path) -
     with contextlib.ExitStack() as stack:
         told = Asking(viewed(stack, forged.write()))("rows")
         assert told["columns"]["exchange"] == [1, None, 2, 0]
+
+
+def _bytes_are_those_of_all(path: Path, segments: Sequence[forge.Segment]) -> None:
+    """Of each message that the capture has."""
+    path.write_bytes(forge.pcap(forge.rendered(segments)))
+    with contextlib.ExitStack() as stack:
+        asking = Asking(viewed(stack, path))
+        for one in analyzer.exchanges(path):
+            key = json.dumps([one.row[name] for name in ("capture", "connection", "exchange", "reply")])
+            for side, message in (("request", one.request_message), ("response", one.response_message)):
+                if message is not None:
+                    assert asking.raw("bytes", key=key, side=side) == message.data, (key, side)
+
+
+def test_a_message_whose_packet_brings_the_one_before_it_again(tmp_path: Path) -> None:
+    """Clients of old number all requests 0, and what TCP sends again it sends together."""
+    asked = [messages.fetch_request(0, "app", "orders", 0, offset) for offset in (7, 8)]
+    answer = messages.fetch_response(0, "orders", 0, 9, b"")
+    talk = [(forge.TO_BROKER, asked[0]), (forge.TO_CLIENT, answer)] * 2
+    talk[2] = (forge.TO_BROKER, asked[1])
+    segments = [
+        replace(one, sequence=one.sequence - len(asked[0]), payload=b"".join(asked))
+        if one.payload == asked[1] else one
+        for one in forge.converse([forge.Write(*said) for said in talk])
+    ]  # fmt: skip
+    _bytes_are_those_of_all(tmp_path / "capture.pcap", segments)
+
+
+def test_a_message_with_a_hole_of_which_a_part_came_before_its_request(tmp_path: Path) -> None:
+    answer = messages.fetch_response(2, "orders", 0, 9, bytes(3_000))
+    talk = [
+        forge.Write(forge.TO_BROKER, messages.fetch_request(1, "app", "orders", 0, 7)),
+        forge.Write(forge.TO_CLIENT, messages.fetch_response(1, "orders", 0, 9, b"")),
+        forge.Write(forge.TO_BROKER, messages.fetch_request(2, "app", "orders", 0, 7)),
+        forge.Write(forge.TO_CLIENT, answer),
+    ]
+    segments = forge.converse(talk, mss=1_000)
+    asking = next(at for at, one in enumerate(segments) if one.payload == talk[2].data)
+    [_, early, lost, _] = (at for at, one in enumerate(segments) if at > asking and len(one.payload) > 0)
+    order = [*range(asking), early, *(at for at in range(asking, len(segments)) if at not in (lost, early))]
+    times = [one.time_ns for one in segments]
+    moved = [replace(segments[at], time_ns=time) for at, time in zip(order, times, strict=False)]
+    _bytes_are_those_of_all(tmp_path / "capture.pcap", moved)
 
 
 # --- secrets ----------------------------------------------------------------------------------------------------------

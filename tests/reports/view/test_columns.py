@@ -53,6 +53,17 @@ def test_keys_of_nothing_are_in_order_of_the_rows() -> None:
     assert orders.window(np.zeros(0, np.uint8), 0, 5).tolist() == []
 
 
+@pytest.mark.parametrize("largest", [True, False])
+def test_of_a_list_the_largest_or_the_smallest_value_is_told(largest: bool) -> None:
+    random = np.random.default_rng(7)
+    rows = [random.integers(-3, 3, random.integers(0, 4)).tolist() for _ in range(200)]
+    flat = np.array([listed.NULL if one == -3 else one for row in rows for one in row], np.int64)
+    lists = listed.Listed(np.arange(200), np.cumsum([0, *map(len, rows)]), flat)
+    chosen = [[one for one in row if one != -3] for row in rows]
+    expected = [(max(row) if largest else min(row)) if row else listed.NULL for row in chosen]
+    assert lists.extremes(flat, largest).tolist() == expected
+
+
 def test_equal_lists_are_one_and_others_are_not() -> None:
     random = np.random.default_rng(6)
     rows = [random.integers(-1, 4, random.integers(0, 4)).tolist() for _ in range(2_000)]

@@ -166,6 +166,22 @@ def test_what_is_made_is_kept_for_this_user_and_used_again(tmp_path: Path, monke
     assert len(list((root / "view").iterdir())) == 2
 
 
+def test_what_was_noted_of_a_capture_is_said_whenever_it_is_viewed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KWIRE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    capture = tmp_path / "cut.pcap"
+    capture.write_bytes(TXN.read_bytes()[:60_001])
+    assert cli.main(["analyze", str(capture), "-o", str(tmp_path / "data")]) == 0
+    capsys.readouterr()
+    for source in (capture, capture, tmp_path / "data"):
+        with contextlib.ExitStack() as stack:
+            [note] = Asking(viewed(stack, source, cache=True))("info")["notes"]
+        assert "ends in the middle of packet 368" in note
+        assert f"note: {note}\n" in capsys.readouterr().err
+
+
 def test_damaged_columns_are_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "cache_root", lambda: tmp_path / "cache")
     forged = Forged(tmp_path / "forged")

@@ -63,6 +63,16 @@ def test_where_all_is_encrypted_the_page_says_so(chromium: Any, tmp_path: Path) 
         opened.page.locator("#none", has_text="2 of its connections are TLS, which stays shut: --keylog").wait_for()
 
 
+def test_a_capture_that_was_not_read_to_its_end_says_so(chromium: Any, tmp_path: Path) -> None:
+    capture = tmp_path / "cut.pcap"
+    capture.write_bytes(TXN.read_bytes()[:60_001])
+    with (
+        contextlib.ExitStack() as stack, served(viewed(stack, capture)) as place,
+        Look(chromium, place)(total="114") as opened,
+    ):  # fmt: skip
+        opened.page.locator("#status", has_text="ends in the middle of packet 368").wait_for()
+
+
 def test_from_a_filter_to_a_field_to_its_bytes_and_back_by_keys_alone(look: Look) -> None:
     with look() as opened:
         page = opened.page

@@ -352,3 +352,13 @@ def test_the_page_is_told_how_far_it_is() -> None:
 
     (line,) = asyncio.run(all_of_it())
     assert json.loads(line.removeprefix("data: "))["read"] == 5
+
+
+def test_a_capture_that_grows_meanwhile_is_never_more_than_whole() -> None:
+    stage = Stage()
+    growing = Growing(stage, Path("."), None, lambda tables, messages: pytest.fail("no view is wanted"))
+    growing.progress("grows", 150, 100)
+    assert (stage.told()["read"], stage.told()["size"]) == (100, 100)
+    growing.progress("grows", 150, 0)
+    growing.progress("pipe", 50, 100)
+    assert (stage.told()["read"], stage.told()["size"]) == (200, 200)
