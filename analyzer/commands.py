@@ -26,7 +26,7 @@ from analyzer.records.log_names import is_log
 if TYPE_CHECKING:
     from pyarrow import Table
 
-    from analyzer.dataset import Dataset
+    from analyzer.dataset import Dataset, StoredDataset
     from analyzer.filter.naming import Named
     from analyzer.points import Progress
     from captures.kernels import Compiling
@@ -200,6 +200,16 @@ def dataset_of(
             stdin=sys.stdin.buffer, seen=seen,
         )  # fmt: skip
     _print_notes(result)
+
+
+def named_dataset(path: str | os.PathLike[str]) -> StoredDataset:
+    """Open a dataset that a command was given in place of captures. What was noted when these were read, that one was
+    cut, say, is said again."""
+    from analyzer.dataset import open_dataset
+
+    dataset = open_dataset(path)
+    _note(dataset.manifest.get("notes", ()))
+    return dataset
 
 
 def show(options: argparse.Namespace) -> int:

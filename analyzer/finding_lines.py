@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from analyzer.commands import dataset_of, paged
+from analyzer.commands import dataset_of, named_dataset, paged
 from analyzer.dataset import StoredDataset, is_dataset, open_dataset
 from analyzer.escapes import printable
 from analyzer.failure import Failure
@@ -150,7 +150,7 @@ def _policy(text: str) -> tuple[str, str]:
 def _datasets(options: argparse.Namespace, stack: contextlib.ExitStack) -> Iterator[StoredDataset]:
     """The datasets to look at; captures are analysed into one that goes when `stack` does."""
     captures = [source for source in options.sources if not is_dataset(source)]
-    found = [open_dataset(source) for source in options.sources if source not in captures]
+    found = [named_dataset(source) for source in options.sources if source not in captures]
     options.filter = None
     if not captures and (options.port or options.rotated):
         raise Failure("--port and --rotated go with a CAPTURE", "kwire analyze makes a DATASET")

@@ -62,19 +62,18 @@ def _target(said: str | None) -> str | None:
 
 def _datasets(options: argparse.Namespace, stack: contextlib.ExitStack) -> list[str]:
     """The datasets to report on; captures are analysed into one that goes when `stack` does."""
-    from analyzer import dataset
+    from analyzer import commands, dataset
 
     found = [source for source in options.sources if dataset.is_dataset(source)]
     captures = [source for source in options.sources if source not in found]
     for source in found:
-        dataset.open_dataset(source)  # what is wrong with it is told before a capture is read
+        commands.named_dataset(source)  # what is wrong with it is told before a capture is read
     if not captures:
         if options.filter is not None or options.port or options.rotated:
             raise Failure("--filter, --port and --rotated go with a CAPTURE", "kwire analyze --filter makes a DATASET")
         if options.keylog:
             raise Failure("--keylog goes with a CAPTURE", "kwire analyze --keylog makes a DATASET")
         return found
-    from analyzer import commands
 
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="kwire-report-"))
     made = os.path.join(folder, "dataset")

@@ -64,7 +64,7 @@ def _opened(options: argparse.Namespace, stack: contextlib.ExitStack) -> StoredD
             raise Failure("--port and --rotated go with a CAPTURE", "kwire analyze --port makes a DATASET")
         if options.keylog:
             raise Failure("--keylog goes with a CAPTURE", "kwire analyze --keylog makes a DATASET")
-        return open_dataset(datasets[0])
+        return commands.named_dataset(datasets[0])
     made = os.path.join(stack.enter_context(tempfile.TemporaryDirectory(prefix="kwire-story-")), "dataset")
     commands.dataset_of(options.sources, made, options)
     return open_dataset(made)

@@ -28,9 +28,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from analyzer import __version__, tables
-from analyzer.commands import dataset_of
+from analyzer.commands import dataset_of, named_dataset
 from analyzer.dataset import MANIFEST, StoredDataset, is_dataset, open_dataset, readable
-from analyzer.escapes import printable
 from analyzer.failure import Failure
 from analyzer.locks import Taken
 from analyzer.options import Reading
@@ -187,8 +186,7 @@ def _is_dataset(sources: Sequence[str], options: argparse.Namespace) -> bool:
 
 
 def _made(source: str, options: argparse.Namespace, stack: contextlib.ExitStack) -> _Made:
-    dataset = open_dataset(source)
-    _say_notes(dataset)
+    dataset = named_dataset(source)
     manifest = (Path(source) / MANIFEST).read_bytes()
     folder = _folder(options, stack, "dataset", os.path.realpath(source), hashlib.sha256(manifest).hexdigest())
     notes = Notes.kept(_notes(options, os.path.realpath(source)))
@@ -256,7 +254,7 @@ class _Asked:
         """Was it made before? What is to be noted of the captures is said again then."""
         if not is_dataset(self.made):
             return False
-        _say_notes(open_dataset(self.made))
+        named_dataset(self.made)
         return True
 
     def large(self) -> bool:
@@ -322,12 +320,6 @@ def _asked(sources: Sequence[str], options: argparse.Namespace, stack: contextli
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kwire-view-")))
     place = _notes(options, *map(os.path.realpath, sources)) if again else None
     return _Asked(sources, points, options, folder, Captures(tuple(sources), how) if again else None, Notes.kept(place))
-
-
-def _say_notes(dataset: StoredDataset) -> None:
-    """What was noted when a dataset was made: a capture that was not read to its end, say."""
-    for note in dataset.manifest.get("notes", ()):
-        sys.stderr.write(f"note: {printable(note)}\n")
 
 
 def _notes(options: argparse.Namespace, *sources: str) -> Path | None:

@@ -126,3 +126,15 @@ def test_a_capture_becomes_a_report_in_a_file_for_its_owner(tmp_path: Path) -> N
     assert requests == {"tx-out": 19, "idem": 5, "tx-in": 5}
     assert stat.S_IMODE(out.stat().st_mode) == 0o600
     assert [file.name for file in tmp_path.iterdir()] == ["report.json"]
+
+
+@pytest.mark.parametrize("command", [("findings",), ("story",), ("report", "--format", "json")])
+def test_what_was_noted_of_captures_is_said_of_their_dataset(
+    command: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capture, dataset = tmp_path / "cut.pcap", str(tmp_path / "data")
+    capture.write_bytes((SAMPLES / "txn-librdkafka-4.3" / "capture.pcap").read_bytes()[:60_001])
+    assert cli.main(["analyze", str(capture), "-o", dataset]) == 0
+    capsys.readouterr()
+    assert cli.main([*command, dataset]) == 0
+    assert f"note: {capture}: ends in the middle of packet 368, " in capsys.readouterr().err
