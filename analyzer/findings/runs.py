@@ -70,7 +70,11 @@ class Run:
     @property
     def lasting(self) -> bool:
         """It went on for longer than such an error takes to pass."""
-        return bool(_lasts(self.judgement.grace_s, len(self.rows), self.until - self.since))
+        return self.lasts(self.judgement.grace_s)
+
+    def lasts(self, grace_s: int | None) -> bool:
+        """It went on for longer than that, or was met so often."""
+        return bool(_lasts(grace_s, len(self.rows), self.until - self.since))
 
 
 def _lasts(grace_s: int | None, tries: Any, lasted: Any) -> Any:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from analyzer.findings import judging
+from analyzer.findings import answers, judging, runs
 from analyzer.findings.asked import Asked
 from analyzer.findings.rules import Finding
-from analyzer.protocol import errors
+from analyzer.findings.runs import Run, Thing
+from analyzer.protocol import errors, schema
 from analyzer.protocol.judgements import judge
 from tests.analyzer.findings.cases import Case
 from tests.analyzer.findings.judging import Traffic, codes, judged
@@ -451,6 +454,46 @@ def test_every_error_of_kafka_is_told_as_its_judgement_has_it(part: int, stays: 
         else:
             loading = one.name == "COORDINATOR_LOAD_IN_PROGRESS"  # a rule of its own
             assert severities == ["warning" if loading else "error"], one.name
+
+
+NEVER_MET = {("JoinGroup", 128), ("Heartbeat", 128), ("ShareGroupHeartbeat", 128)}
+"""Only subscriptions of KIP-848 hold regular expressions."""
+
+
+def test_a_rule_that_takes_an_error_tells_it() -> None:
+    """Else nobody does: what is taken is neither in error-answers nor in admin-refused."""
+    for api, code in itertools.product(schema.apis(), (one.code for one in ERRORS)):
+        run = Run(0, api.api_key, code, Thing(topic="t"), np.arange(3), 0, 61_000_000, False)
+        takes = any(mine(run) for mine in answers.TAKEN)
+        every = any(asks(api.api_key, code) for asks in runs.EVERY) or run.code == 17  # topic-missing asks for all
+        assert not takes or run.lasting or every or (api.name, code) in NEVER_MET, (api.name, errors.name(code))
+
+
+@pytest.mark.parametrize(("asked", "code", "words"), [
+    (1, "admin-refused", "was refused Metadata for topic bad name: INVALID_TOPIC_EXCEPTION (17), 1 time"),
+    (3, "topic-missing", "keeps asking for topic bad name, a name that no topic can have: 3 times"),
+])  # fmt: skip
+def test_a_name_that_no_topic_can_have_is_told(asked: int, code: str, words: str, tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    for number in range(asked):
+        traffic.ask("Metadata", 3 * number, error="INVALID_TOPIC_EXCEPTION", topics=["bad name"])
+    (found,) = [one for one in judged(traffic) if one.code in ("admin-refused", "topic-missing")]
+    assert found.code == code
+    assert words in found.text
+
+
+@pytest.mark.parametrize(("api", "error", "told"), [
+    ("ConsumerGroupDescribe", "UNSUPPORTED_VERSION", {}),  # Java's tools ask so first what a group is
+    ("AlterUserScramCredentials", "REQUEST_TIMED_OUT", {"admin-refused": 1}),
+    ("ConsumerGroupHeartbeat", "INVALID_REGULAR_EXPRESSION", {"join-refused": 1}),
+])  # fmt: skip
+def test_an_error_means_what_its_api_makes_of_it(
+    api: str, error: str, told: dict[str, int], tmp_path: Path
+) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    traffic.ask(api, error=error, group_id="g")
+    said = codes(judged(traffic))
+    assert {code: said[code] for code in ("error-answers", "admin-refused", "join-refused") if code in said} == told
 
 
 @pytest.mark.parametrize(("copies", "again", "doubled"), [(48, 400, True), (0, 448, False), (48, 300, False)])
