@@ -45,6 +45,18 @@ def test_records_skipped_are_an_error_and_those_read_again_a_warning(
     assert words in found.text
 
 
+def test_a_place_that_is_lost_several_times_is_not_lost_from_the_first_to_the_last(tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    fetch(traffic, 0, 0, 100, lag=0, got=1000)
+    for turn, (asked, then) in enumerate(((100, 500), (900, 1000), (1400, 1390))):
+        fetch(traffic, 100 * turn + 1, asked, -1, error="OFFSET_OUT_OF_RANGE")
+        fetch(traffic, 100 * turn + 2, then, then + 400, lag=0, got=1000)
+    (found,) = of(traffic, "offset-out-of-range")
+    assert found.severity == "error"
+    assert "asked 100, goes on at 500: 400 records skipped. It did so 3 times, " in found.text
+    assert found.text.endswith("500 records skipped and 10 records that may be read again in all.")
+
+
 def test_a_broker_that_pauses_a_client_reads_nothing_and_no_packet_was_lost_by_it(tmp_path: Path) -> None:
     for pause_us in (0, 1_200_000):
         traffic = Traffic(tmp_path / str(pause_us))
