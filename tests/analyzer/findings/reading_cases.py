@@ -135,6 +135,15 @@ def commit_failed(traffic: Traffic, wrong: bool) -> None:
         traffic.ask("OffsetCommit", 5, place=("t", 0), group_id="g", on=1)
 
 
+@case("commit-failed", "long before the capture's end, and shortly before")
+def commit_failed_to_the_end(traffic: Traffic, wrong: bool) -> None:
+    """The connections end at 60 s."""
+    for second in (45 if wrong else 51, 58):
+        traffic.ask("OffsetCommit", second, error="UNKNOWN_MEMBER_ID", place=("t", 0), group_id="g")
+    for second in (0, 40, 55):  # a rebalance that goes on: they may be committed when it is over
+        traffic.ask("OffsetCommit", second, error="REBALANCE_IN_PROGRESS", place=("t", 1), group_id="g", on=1)
+
+
 @case("commit-failed", "what was refused is read again")
 def read_again(traffic: Traffic, wrong: bool) -> None:
     refused = {"offset": 900, "offset_kind": "committed"}
