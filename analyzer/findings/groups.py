@@ -413,13 +413,14 @@ def coordinator_flaps(seen: Seen, at: Limits) -> Iterator[Found]:
     often=2, window_s=300,
 )  # fmt: skip
 def member_fenced(seen: Seen, at: Limits) -> Iterator[Found]:
-    fenced: dict[tuple[int, str | None], list[int]] = defaultdict(list)
-    code = 110
+    fenced: dict[tuple[int, str | None, str, int], list[int]] = defaultdict(list)
+    member, members = seen.table("exchanges").codes("member_id")
     for run in runs(seen):
         if _FENCED(run) and (run.code == 110 or run.lasting):
-            code = run.code
-            fenced[run.client, run.thing.group].extend(run.rows.tolist())
-    for (client_, group), some in fenced.items():
+            for row in run.rows.tolist():  # clients of one name and host may be several members
+                named = members[member[row]] if member[row] >= 0 else ""
+                fenced[run.client, run.thing.group, named, run.code].append(row)
+    for (client_, group, named, code), some in fenced.items():
         when = np.sort(seen.exchanges.answered[some])
         most, first, past = busiest(when, int(at.window_s * SECOND))
         if most >= at.often:
@@ -427,7 +428,7 @@ def member_fenced(seen: Seen, at: Limits) -> Iterator[Found]:
             label = "FENCED_MEMBER_EPOCH (110)" if code == 110 else "UNRELEASED_INSTANCE_ID (111)"
             rows = sorted(some)
             yield Found(f"{text}{label}.", most, int(when[first]), int(when[past - 1]), seen.who(client_),
-                        {"group_id": group}, (rows[0], rows[0], rows[-1]))  # fmt: skip
+                        {"group_id": group, "member_id": named or None}, (rows[0], rows[0], rows[-1]))  # fmt: skip
 
 
 @rule(

@@ -144,3 +144,11 @@ def fenced(traffic: Traffic, wrong: bool) -> None:
     for second in (0, 299 if wrong else 301):
         traffic.ask("ConsumerGroupHeartbeat", second, error="FENCED_MEMBER_EPOCH", group_id="g")
         traffic.ask("ConsumerGroupHeartbeat", second + 0.5, group_id="g")
+
+
+@case("kip848-member-fenced", "one member, not one each of several")
+def fenced_each(traffic: Traffic, wrong: bool) -> None:
+    for number in range(2):
+        member = "m" if wrong else f"m-{number}"
+        traffic.ask("ConsumerGroupHeartbeat", number, error="FENCED_MEMBER_EPOCH", group_id="g", member_id=member)
+        traffic.ask("ConsumerGroupHeartbeat", number + 0.5, group_id="g", member_id=member)

@@ -234,6 +234,18 @@ def test_heartbeats_that_are_late_three_times_are_a_warning(tmp_path: Path) -> N
     assert (found.severity, found.count) == ("warning", 3)
 
 
+def test_members_that_are_fenced_for_another_reason_each_have_their_own(tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    for second in (0, 1):
+        traffic.ask("ConsumerGroupHeartbeat", second, error="FENCED_MEMBER_EPOCH", group_id="g", member_id="m")
+    for second in (0, 30, 61):
+        who: dict[str, Any] = {"on": 1, "client_id": "other", "group_id": "g", "member_id": "n"}
+        traffic.ask("ConsumerGroupHeartbeat", 2 + second, error="UNRELEASED_INSTANCE_ID", **who)
+    told = {one.who["client_id"]: one.text for one in of(traffic, "kip848-member-fenced")}
+    assert told["app"].endswith("was fenced 2 times: FENCED_MEMBER_EPOCH (110).")
+    assert told["other"].endswith("was fenced 3 times: UNRELEASED_INSTANCE_ID (111).")
+
+
 def test_a_hundred_commits_a_second_are_a_warning(tmp_path: Path) -> None:
     traffic = Traffic(tmp_path / "dataset")
     for number in range(1000):
