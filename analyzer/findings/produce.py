@@ -205,7 +205,7 @@ def not_enough_replicas(seen: Seen, at: Limits) -> Iterator[Found]:
     "2 Produce requests of svc-a (10.0.0.4) for t-0 were not replicated in time (REQUEST_TIMED_OUT, 30.0 s): the "
     "records may be stored.",
     why="The broker answers so when the request's own timeout (30 s unless set) has passed without the followers.",
-    unless="The answer came after less than 1 s: then the error has another origin, which error-answers tells.",
+    unless="The answer came after less than 1 s: then the error is told as it is, for it may have another origin.",
     advice="Find the slow or dead follower: its disk, its network.",
     judge="forged: an answer with the error after 30 s, and one at once",
     least_s=1,
@@ -215,8 +215,13 @@ def timed_out(seen: Seen, at: Limits) -> Iterator[Found]:
         waited = int(seen.column("latency_us")[trouble.rows].max())
         late = waited >= at.least_s * SECOND
         text = f"{count(trouble.answers, 'Produce request')} of {_who(seen, trouble.client)}{about(trouble)} "
-        text += f"{'was' if trouble.answers == 1 else 'were'} not replicated in time (REQUEST_TIMED_OUT"
-        text += f"{f', {lasting(waited)}' if waited >= 0 else ''}): the records may be stored."
+        text += "was " if trouble.answers == 1 else "were "
+        if late or waited < 0:
+            text += f"not replicated in time (REQUEST_TIMED_OUT{f', {lasting(waited)}' if late else ''}): the records "
+            text += "may be stored."
+        else:
+            text += f"answered {trouble.error} after {lasting(waited)}, long before the 30 s that the broker waits for "
+            text += "followers unless told otherwise."
         cause = "followers did not fetch in time" if late else "the error came long before the timeout"
         known = waited >= 0  # not where the answer seems to come before its request
         yield found(seen, trouble, text, None, cause if known else None, late if known else None)

@@ -152,6 +152,14 @@ def test_how_long_is_not_told_of_an_answer_that_seems_to_come_before_its_request
     assert (found.cause, found.proven) == (None, None)
 
 
+def test_an_answer_that_came_at_once_is_not_said_to_have_waited_for_followers(tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    traffic.ask("Produce", 0, 2, error="REQUEST_TIMED_OUT", place=("t", 0))
+    (found,) = of(traffic, "produce-timed-out-on-broker")
+    assert "t-0 was answered REQUEST_TIMED_OUT (7) after 2.0 ms, long before the 30 s" in found.text
+    assert found.proven is False
+
+
 @pytest.mark.parametrize(("unknown", "words"), [(500, None), (400, "with 1.0 records (100 bytes)")])
 def test_batches_that_do_not_say_how_many_records_they_hold_are_not_taken_for_small(
     unknown: int, words: str | None, tmp_path: Path
