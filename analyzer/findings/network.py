@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -108,9 +109,11 @@ TIMEOUTS = (30 * SECOND, 60 * SECOND)
     why="30 s is request.timeout.ms of Kafka's Java client, 60 s socket.timeout.ms of librdkafka; what clients are set "
     "to is not on the wire.",
     unless="The answer is one that the broker holds (Fetch, JoinGroup, SyncGroup); the client did not go within 1 s of "
-    "the timeout; bytes are missing, or packets from the capture and no answer was seen.",
+    "the timeout; there was an answer, and the client did not connect again within 1 s of the timeout and before it, "
+    "or asked on after; bytes are missing, or packets from the capture and no answer was seen.",
     advice="The broker's latency first, then the client's timeout.",
-    judge="forged: a connection closed 30 s after its request; one closed after 20 s says nothing",
+    judge="forged: a connection closed 30 s after its request; one closed after 20 s says nothing; a late answer to "
+    "who had connected again, and one that was taken",
     around_s=1,
     by_clock=True,
 )  # fmt: skip
@@ -129,20 +132,37 @@ def answer_after_timeout(seen: Seen, at: Limits) -> Iterator[Found]:
 
     chosen = large.where(len(rows), are_old)
     found: dict[tuple[int, int, int, int], list[int]] = {}
-    closed = np.array([end != "open" for end in seen.closed], bool)
+    around = int(at.around_s * SECOND)
+    if not len(chosen):
+        return
+    begun, last = _begun(seen), highest(rows.link, rows.asked, len(seen.links), NULL)
     for row in chosen.tolist():
-        link = int(rows.link[row])
-        given_up = int(ended[link] - rows.asked[row])
+        link, answered = int(rows.link[row]), int(rows.answered[row])
+        pair = int(seen.client[row]), int(seen.broker[row])
         for timeout in TIMEOUTS:
-            if closed[link] and abs(given_up - timeout) <= at.around_s * SECOND:
-                key = int(seen.client[row]), int(seen.broker[row]), int(rows.api[row]), timeout
-                found.setdefault(key, []).append(row)
+            until = int(rows.asked[row]) + timeout
+            given_up = abs(int(ended[link]) - until) <= around
+            if answered != NULL:  # it stays open until then on the broker's side: whoever is back asks there no more
+                back = np.searchsorted(begun[pair], [until - around, min(until + around + 1, answered)])
+                given_up = answered > until >= last[link] and bool(back[1] > back[0])
+            if given_up and seen.closed[link] != "open":
+                found.setdefault((*pair, int(rows.api[row]), timeout), []).append(row)
     for (who_, broker, api, timeout), mine in found.items():
         who = seen.who(who_, broker)
         text = f"{count(len(mine), api_name(api) + ' request')} of {client(who)} to {who['broker']} took longer than "
-        text += f"the client's timeout of {timeout // SECOND} s: it had given up."
+        text += f"the client's timeout of {timeout // SECOND} s: it had given up"
+        late = [int(rows.answered[row] - rows.asked[row]) for row in mine if rows.answered[row] != NULL]
+        text += f"; {count(len(late), 'answer')} came after {lasting(max(late))} or less." if late else "."
         yield Found(text, len(mine), int(rows.asked[mine[0]]), int(rows.asked[mine[-1]]), who, {"api": api_name(api)},
                     (mine[0], mine[0], mine[-1]), cause="the client's own timeout", proven=False)  # fmt: skip
+
+
+def _begun(seen: Seen) -> dict[tuple[int, ...], np.ndarray]:
+    """By client and broker when their connections began, in order."""
+    first = seen.link_times("first_time")
+    links = np.flatnonzero((seen.link_numbers("opened") > 0) & (first != NULL))
+    pairs = by(first[links], seen.client_of[links], seen.broker_of[links])
+    return defaultdict(lambda: np.zeros(0, np.int64), {pair: np.sort(times) for pair, times in pairs.items()})
 
 
 @rule(

@@ -122,6 +122,28 @@ def late_answer(traffic: Traffic, wrong: bool) -> None:
     traffic.rows["connections"][0]["last_time"] = at(30.5 if wrong else 20)
 
 
+@case("answer-after-client-timeout", "an answer to who had connected again")
+def to_who_is_back(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Produce", 0, 35_000)
+    traffic.rows["connections"][0]["last_time"] = at(35)
+    traffic.link(1, first_time=at(30.1 if wrong else 32))
+
+
+@case("answer-after-client-timeout", "not of an answer that was taken")
+def taken_in_time(traffic: Traffic, wrong: bool) -> None:
+    """The broker says after 30 s that followers are late, and the client goes, and comes again."""
+    traffic.ask("Produce", 0, 30_010, "REQUEST_TIMED_OUT", place=("t", 0))
+    traffic.rows["connections"][0]["last_time"] = at(30.02)
+    traffic.link(1, first_time=at(30.005 if wrong else 30.5))
+
+
+@case("answer-after-client-timeout", "not of who asks on")
+def asks_on(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Produce", 0, 35_000)
+    traffic.ask("Produce", 29 if wrong else 31, 6_000)
+    traffic.link(1, first_time=at(30.1))
+
+
 @case("tcp-retransmission")
 def retransmission(traffic: Traffic, wrong: bool) -> None:
     traffic.link(0, retransmissions=10 if wrong else 9, client_packets=450, broker_packets=450)
