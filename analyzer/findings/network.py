@@ -172,15 +172,16 @@ def _begun(seen: Seen) -> dict[tuple[int, ...], np.ndarray]:
     "200 ms is Linux's least timeout, a spike that applications see.",
     unless="The capture holds packets twice (capture-duplicated): those are counted apart, and where a connection has "
     "nearly all of its packets twice, none of them is said to have been sent again. What was slow where a reader had "
-    "no room (tcp-zero-window) waited for that.",
+    "no room (tcp-zero-window) waited for that; what is large takes its time: at 10 MB a second, and the way besides "
+    "(slow-transfer tells of slower ones).",
     advice="Look at the path, the network card and the MTU.",
-    judge="net-lossy-4.3 (2 % loss) against net-vlan-4.3",
-    share=0.01, packets=10, repair_ms=200,
+    judge="net-lossy-4.3 (2 % loss) against net-vlan-4.3; forged: a packet of a small answer, and of a large one",
+    share=0.01, packets=10, repair_ms=200, rate=10_000_000,
 )  # fmt: skip
 def retransmission(seen: Seen, at: Limits) -> Iterator[Found]:
     again = np.where(seen.doubled, 0, seen.link_numbers("retransmissions"))
     packets = seen.link_numbers("client_packets") + seen.link_numbers("broker_packets")
-    repaired = _repaired(seen, at.repair_ms) if again.any() else {}
+    repaired = _repaired(seen, at.repair_ms, at.rate) if again.any() else {}
     for client_, broker, links in _pairs(seen, np.flatnonzero(again)):
         lost, whole = int(again[links].sum()), int(packets[links].sum())
         slow = repaired.get((client_, broker), links[:0])
@@ -191,18 +192,23 @@ def retransmission(seen: Seen, at: Limits) -> Iterator[Found]:
         text += f"({lost:,} of {whole:,})"
         if len(slow):
             longest = int(seen.column("network_us")[slow].max())
-            text += f"; {count(len(slow), 'exchange')} took {lasting(longest)} or less for that alone"
+            text += f"; {count(len(slow), 'exchange')} took {lasting(longest)} or less on the network"
         worst = int(links[again[links].argmax()])
         since, until = int(seen.link_times("first_time")[links].min()), int(seen.link_times("last_time")[links].max())
         yield Found(text + ".", lost, since, until, who, {}, links=(int(links[0]), worst, int(links[-1])),
                     cause="packets were lost on the way, or came too late", proven=True)  # fmt: skip
 
 
-def _repaired(seen: Seen, repair_ms: float) -> dict[tuple[int, ...], np.ndarray]:
-    """By client and broker the exchanges whose time on the network is longer than TCP's least timeout."""
+def _repaired(seen: Seen, repair_ms: float, rate: float) -> dict[tuple[int, ...], np.ndarray]:
+    """By client and broker the exchanges whose time on the network is longer than TCP's least timeout, without the way
+    itself and what their bytes take at that rate, on connections where something was sent again."""
     network = seen.column("network_us")
     slow = large.where(len(network), lambda block: network[block] >= repair_ms * 1000)
-    slow = slow[seen.link_numbers("zero_windows")[seen.exchanges.link[slow]] <= 0]  # those waited for room
+    link = seen.exchanges.link[slow]
+    sent = sum(np.maximum(seen.column(name)[slow], 0) for name in ("request_bytes", "response_bytes"))
+    rest = network[slow] - seen.link_numbers("rtt_us")[link] - sent * SECOND / rate
+    waited = seen.link_numbers("zero_windows")[link] > 0  # those waited for room
+    slow = slow[(rest >= repair_ms * 1000) & ~waited & (seen.link_numbers("retransmissions")[link] > 0)]
     return by(slow, seen.client[slow], seen.broker[slow])
 
 

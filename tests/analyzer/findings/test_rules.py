@@ -149,6 +149,15 @@ def retransmission(traffic: Traffic, wrong: bool) -> None:
     traffic.link(0, retransmissions=10 if wrong else 9, client_packets=450, broker_packets=450)
 
 
+@case("tcp-retransmission", "an answer that waited for a packet, not a large one")
+def repaired(traffic: Traffic, wrong: bool) -> None:
+    for number, size in enumerate((1000 if wrong else 50_000_000, 1000)):
+        traffic.ask("Fetch", number, 600, on=number, network_us=500_000, response_bytes=size)
+    traffic.rows["connections"][0] |= {"retransmissions": 1, "client_packets": 900}
+    traffic.ask("Fetch", 9, 600, on=2, network_us=300_000)  # a long way
+    traffic.rows["connections"][2] |= {"retransmissions": 1, "client_packets": 900, "rtt_us": 150_000}
+
+
 @case("tcp-zero-window")
 def zero_window(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("Fetch", 0, 1)
