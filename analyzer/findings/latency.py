@@ -171,11 +171,12 @@ def _own(seen: Seen) -> np.ndarray:
 @rule(
     "latency", "client-throttled", "warning",
     "svc-a (10.0.0.4) was told to pause 41.0 s in 60.0 s by 10.0.0.1:9092 (80 answers, the longest 2.9 s).",
-    why="Quotas are off unless somebody set them; a tenth of the time, or one pause of a second, is felt. Any pause "
+    why="Quotas are off unless somebody set them; a tenth of a minute, or one pause of a second, is felt. Any pause "
     "is a note.",
     unless="Never otherwise. The pause is no part of the latency: since 2.0 the answer comes first (KIP-219).",
     advice="Raise the quota, or send less: larger batches, fewer fetches.",
-    judge="forged: a pause of a second, and one of 10 ms in a minute; admin-*",
+    judge="forged: a pause of a second, and one of 10 ms in a minute; many of half a second in a minute of an hour; "
+    "admin-*",
     share=0.1, pause_ms=1000,
 )  # fmt: skip
 def client_throttled(seen: Seen, at: Limits) -> Iterator[Found]:
@@ -185,14 +186,25 @@ def client_throttled(seen: Seen, at: Limits) -> Iterator[Found]:
         who = seen.who(int(seen.client[mine[0]]), int(seen.broker[mine[0]]))
         since, until = int(seen.exchanges.answered[mine].min()), int(seen.exchanges.answered[mine].max())
         whole, longest = int(throttle[mine].sum()), int(throttle[mine].max())
-        window = max(until - since, 60 * SECOND)
-        felt = longest >= at.pause_ms * 1000 or (whole >= at.share * window and not seen.mixed[seen.client[mine[0]]])
+        window = max(until - since, _MINUTE)
+        most = _most_in_a_minute(*in_order(seen.exchanges.answered[mine], throttle[mine]))
+        felt = longest >= at.pause_ms * 1000 or (most >= at.share * _MINUTE and not seen.mixed[seen.client[mine[0]]])
         text = f"{client(who)} was told to pause {lasting(whole)} in {lasting(window)} by {who['broker']} "
-        text += f"({count(len(mine), 'answer')}, the longest {lasting(longest)})."
+        text += f"({count(len(mine), 'answer')}, the longest {lasting(longest)}"
+        text += f"; {lasting(most)} in one minute)." if most < whole else ")."
         apis = ",".join(sorted({api_name(key) for key in seen.exchanges.api[mine].tolist()}))
         yield Found(text, len(mine), since, until, who, {"api": apis},
                     (int(mine[0]), int(mine[throttle[mine].argmax()]), int(mine[-1])), cause="a quota", proven=True,
                     severity=None if felt else "note")  # fmt: skip
+
+
+_MINUTE = 60 * SECOND
+
+
+def _most_in_a_minute(when: np.ndarray, amounts: np.ndarray) -> int:
+    """The greatest sum of amounts whose times, which are in order, are within a minute."""
+    sums = np.append(0, np.cumsum(amounts))
+    return int((sums[np.searchsorted(when, when + _MINUTE, side="right")] - sums[:-1]).max())
 
 
 @rule(

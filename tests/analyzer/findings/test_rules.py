@@ -418,6 +418,13 @@ def throttled(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("Produce", throttle_us=1_000_000 if wrong else 10_000)
 
 
+@case("client-throttled", "in a minute of an hour")
+def throttled_for_a_minute(traffic: Traffic, wrong: bool) -> None:
+    for number in range(12 if wrong else 11):
+        traffic.ask("Produce", 5 * number, throttle_us=500_000)
+    traffic.ask("Produce", 3600, throttle_us=500_000)
+
+
 @case("throttle-ignored")
 def ignored(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("Produce", 0, throttle_us=1_000_000)
