@@ -20,12 +20,19 @@ from analyzer.protocol import names
 
 JUDGED = 100
 """Answers that a 99th percentile needs: of fewer it is the longest but one."""
+OVER_S = 10
+"""How long what a percentile is of goes on at least: less is one moment."""
 
 
 def _quantile(values: np.ndarray, percent: int) -> int:
     """The smallest value that at least so many of a hundred do not exceed."""
     rank = -(-percent * len(values) // 100) - 1
     return int(np.partition(values, rank)[rank])
+
+
+def _lasted(seen: Seen, rows: np.ndarray) -> int:
+    """From the first request to the last answer of exchanges that were answered, us."""
+    return int(seen.exchanges.answered[rows].max() - seen.exchanges.asked[rows].min())
 
 
 @rule(
@@ -35,11 +42,11 @@ def _quantile(values: np.ndarray, percent: int) -> int:
     why="Measured: on an overloaded machine of two cores the 99th percentile was 62 ms for Produce, 47 ms for "
     "Metadata, and none of 7,057 answers took more than 173 ms; a cluster known for its slow disks had 1 s. 500 ms is "
     "a warning, 200 ms a note.",
-    unless="Fewer than 100 such answers in the minute; what the broker held cannot be told apart; fetches of brokers "
-    "among themselves.",
+    unless="Fewer than 100 such answers in the minute, or all within 10 s; what the broker held cannot be told apart; "
+    "fetches of brokers among themselves.",
     advice="Look at that broker's disks, garbage collection, request handlers and in-sync replicas.",
     judge="forged: 100 answers of which 2 took 600 ms at the broker; 99 of them; and the same while held",
-    slow_ms=500, note_ms=200, window_s=60, answers=JUDGED,
+    slow_ms=500, note_ms=200, window_s=60, answers=JUDGED, over_s=OVER_S,
     by_clock=True,
 )  # fmt: skip
 def broker_slow(seen: Seen, at: Limits) -> Iterator[Found]:
@@ -54,6 +61,8 @@ def broker_slow(seen: Seen, at: Limits) -> Iterator[Found]:
     window = (seen.exchanges.answered[rows] - seen.span[0]) // int(at.window_s * SECOND)
     worst: dict[tuple[int, int], tuple[int, np.ndarray]] = {}
     for mine in parted(rows, seen.broker[rows], seen.exchanges.api[rows], window, least=at.answers):
+        if _lasted(seen, mine) < at.over_s * SECOND:
+            continue
         late = _quantile(spent[mine], 99)
         key = int(seen.broker[mine[0]]), int(seen.exchanges.api[mine[0]])
         if late >= at.note_ms * 1000 and late > worst.get(key, (0, mine))[0]:
@@ -123,10 +132,10 @@ def _apart(times: np.ndarray, least: int) -> np.ndarray:
     "Produce with acks=all took 1.8 s (99th percentile of 400) at 10.0.0.1:9092; Heartbeat there 4.0 ms.",
     why="With three replicas the usual wait is 2 ms; half a second, and ten times what the same broker takes for what "
     "needs no follower, is the followers'.",
-    unless="Fewer than 100 such requests, or nothing to compare with at that broker.",
+    unless="Fewer than 100 such requests, or all within 10 s; nothing to compare with at that broker.",
     advice="Find the slow follower: its disk, its network.",
     judge="forged: acks=-1 at 600 ms beside Heartbeats at 4 ms; and beside Heartbeats at 100 ms",
-    slow_ms=500, factor=10, answers=JUDGED, compared=30,
+    slow_ms=500, factor=10, answers=JUDGED, compared=30, over_s=OVER_S,
 )  # fmt: skip
 def replication_slow(seen: Seen, at: Limits) -> Iterator[Found]:
     if seen.most("latency_us") < at.slow_ms * 1000:
@@ -138,7 +147,7 @@ def replication_slow(seen: Seen, at: Limits) -> Iterator[Found]:
     plain = large.true(good & (((rows.api == names.PRODUCE) & (acks == 1)) | arrow.among(rows.api, _PROMPT)))
     for broker in arrow.distinct(seen.broker[every]).tolist():
         mine, others = every[seen.broker[every] == broker], plain[seen.broker[plain] == broker]
-        if len(mine) < at.answers or len(others) < at.compared:
+        if len(mine) < at.answers or len(others) < at.compared or _lasted(seen, mine) < at.over_s * SECOND:
             continue
         late, usual = _quantile(taken[mine], 99), max(_quantile(taken[others], 95), 1)
         if late < at.slow_ms * 1000 or late < at.factor * usual:
@@ -246,12 +255,12 @@ def throttle_ignored(seen: Seen, at: Limits) -> Iterator[Found]:
     "5.0 s, added up over 40 exchanges.",
     why="A broker takes one request of a connection after the other; librdkafka allows a million in flight, Java five. "
     "Half of the time and 100 ms (95th percentile) are the client's to mend.",
-    unless="Fewer than 30 exchanges. Where the earlier requests themselves waited for a quota's pauses, for half of "
-    "that time or more, the quota is the cause: the broker does not read meanwhile (KIP-219).",
+    unless="Fewer than 30 exchanges, or all within 10 s. Where the earlier requests themselves waited for a quota's "
+    "pauses, for half of that time or more, the quota is the cause: the broker does not read meanwhile (KIP-219).",
     advice="Fewer requests in flight, larger batches; Fetch on a connection of its own. A quota: raise it, or send "
     "less.",
     judge="forged: 30 requests that wait 200 of 300 ms, and 29; behind pauses, and behind some; admin-librdkafka-4.3",
-    share=0.5, queue_ms=100, answers=30,
+    share=0.5, queue_ms=100, answers=30, over_s=OVER_S,
 )  # fmt: skip
 def own_queue(seen: Seen, at: Limits) -> Iterator[Found]:
     if seen.most("queue_us") < at.queue_ms * 1000:
@@ -262,6 +271,8 @@ def own_queue(seen: Seen, at: Limits) -> Iterator[Found]:
     for mine in parted(rows, *keys, least=at.answers):
         waited, whole = int(queue[mine].sum()), int(latency[mine].sum())
         if waited < at.share * whole or _quantile(queue[mine], 95) < at.queue_ms * 1000:
+            continue
+        if _lasted(seen, mine) < at.over_s * SECOND:
             continue
         who = seen.who(int(seen.client[mine[0]]), int(seen.broker[mine[0]]))
         api = api_name(int(seen.exchanges.api[mine[0]]))

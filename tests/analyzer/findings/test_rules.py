@@ -395,6 +395,13 @@ def slow(traffic: Traffic, wrong: bool) -> None:
         traffic.ask("Produce", number / 10, took / 1000, broker_us=took - held, hold_us=held)
 
 
+@case("broker-slow", "not for a moment")
+def slow_moment(traffic: Traffic, wrong: bool) -> None:
+    for number in range(100):
+        took = 600_000 if number >= 98 else 1000
+        traffic.ask("Produce", number / (10 if wrong else 11), took / 1000, broker_us=took)
+
+
 @case("broker-stall")
 def stall(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("Metadata", 0)
