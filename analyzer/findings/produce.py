@@ -271,7 +271,7 @@ def _topics(seen: Seen, parts: list[np.ndarray]) -> list[list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class _Repeat:
-    """A batch that was sent again. first, again: rows of `Batches`."""
+    """A batch that was sent again. first, again: rows of `Batches`; of several before the first that was stored."""
 
     first: int
     again: int
@@ -284,9 +284,13 @@ def _repeats(seen: Seen, made: Batches) -> list[_Repeat]:
     key = [large.taken(column, chosen) for column in (made.producer, made.epoch, made.place, made.sequence)]
     found_ = []
     for mine in parted(chosen, *key, least=2):
-        # A sequence begins again after 2**31 records, and after an epoch; a batch that was split begins as it did.
-        same = [row for row in mine[1:].tolist() if made.records[row] == made.records[mine[0]]]
-        found_ += [_Repeat(int(mine[0]), row) for row in same if made.owner[row] != made.owner[mine[0]]]
+        first = int(mine[0])
+        for row in mine[1:].tolist():
+            # A sequence begins again after 2**31 records, and after an epoch; a batch that was split begins as it did.
+            if made.records[row] == made.records[first] and made.owner[row] != made.owner[first]:
+                found_.append(_Repeat(first, row))
+                if made.error[first] != 0 and made.error[row] == 0:
+                    first = row
     return sorted(found_, key=lambda repeat: int(seen.exchanges.asked[made.owner[repeat.again]]))
 
 

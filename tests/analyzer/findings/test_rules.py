@@ -336,6 +336,13 @@ def duplicates(traffic: Traffic, wrong: bool) -> None:
         traffic.ask("Produce", second, place=("t", 0), batch=_ONE, part={"offset": offset, "offset_kind": "base"})
 
 
+@case("duplicate-records", "after a first attempt that failed")
+def third_attempt(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Produce", 0, place=("t", 0), batch=_ONE, error="NOT_LEADER_OR_FOLLOWER")
+    for second, offset in ((1, 100), (2, 140 if wrong else 100)):
+        traffic.ask("Produce", second, place=("t", 0), batch=_ONE, part={"offset": offset, "offset_kind": "base"})
+
+
 @case("retry-may-reorder")
 def reorder(traffic: Traffic, wrong: bool) -> None:
     for turn in range(2 if wrong else 1):
