@@ -172,7 +172,8 @@ def _unheard(seen: Seen, wanted: set[str]) -> set[str]:
     "between polls.",
     why="The client itself enforces max.poll.interval.ms, and leaves. Its JoinGroup says it, as the rebalance timeout; "
     "where none was seen, 5 min, as Java and librdkafka have it.",
-    unless="It did not join again within a minute; it went on reading; its heartbeats had stopped too.",
+    unless="It did not join again within a minute; it went on reading; its heartbeats had stopped too; it was never "
+    "seen to fetch, which it may do where nothing is captured, or not since it joined last: it may have no partition.",
     advice="max.poll.records, and what is slow in processing.",
     judge="forged: heartbeats alone for 301 s, a leave and a join; and 200 s; for 31 s where JoinGroup says 30, and 29",
     poll_s=300, back_s=60,
@@ -194,9 +195,11 @@ def poll_interval(seen: Seen, at: Limits) -> Iterator[Found]:
         group = named[groups[leave]] if groups[leave] >= 0 else None
         poll = said.rebalance(seen.clients[who_], group, left)
         least = at.poll_s * SECOND if poll is None else poll
-        if not len(before) or not len(after) or left - int(rows.asked[before[-1]]) < least:
+        if not (rows.api[before] == names.FETCH).any() or not len(after) or left - int(rows.asked[before[-1]]) < least:
             continue
         since = int(rows.asked[before[-1]])
+        if len(_between(seen, joins.get(who_), since + 1, left)):
+            continue
         beats = _between(seen, heart.get(who_), since + 1, left)
         if not len(beats):
             continue

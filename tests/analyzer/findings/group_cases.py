@@ -65,6 +65,25 @@ def own_poll(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("JoinGroup", left + 1, group_id="g", member_id="m2")
 
 
+@case("poll-interval-exceeded", "not of who was never seen to read")
+def reads_elsewhere(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Fetch" if wrong else "OffsetCommit", 0, group_id="g", member_id="m")
+    _waits_and_leaves(traffic)
+
+
+@case("poll-interval-exceeded", "not of who may have no partition")
+def idle_member(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Fetch", 2 if wrong else 0)
+    traffic.ask("JoinGroup", 1, group_id="g", member_id="m")
+    _waits_and_leaves(traffic)
+
+
+def _waits_and_leaves(traffic: Traffic) -> None:
+    traffic.ask("Heartbeat", 50, group_id="g", member_id="m")
+    traffic.ask("LeaveGroup", 305, group_id="g", member_id="m")
+    traffic.ask("JoinGroup", 306, group_id="g", member_id="m2")
+
+
 @case("heartbeat-late", "as JoinGroup says it")
 def own_late(traffic: Traffic, wrong: bool) -> None:
     traffic.add("groups", time=at(0), group_id="g", member_id="m", event="join", session_timeout_ms=10_000)
