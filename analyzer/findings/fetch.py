@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from analyzer import arrow
-from analyzer.findings import large
+from analyzer.findings import large, roots
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.asked import Severity
 from analyzer.findings.columns import NULL
@@ -598,7 +598,7 @@ def _last_ends(seen: Seen) -> dict[tuple[str, int], int]:
     "Fetch sessions of g-app (10.0.0.4) were lost 40 times in 2.0 min at 10.0.0.1:9092.",
     why="A broker keeps 1,000 sessions and drops what was unused for two minutes: a few a second over a large cluster "
     "are usual, ten a minute of one client are not.",
-    unless="Fewer than twenty in two minutes; a broker's loss explains them.",
+    unless="Fewer than twenty in two minutes; within ten seconds of a lost broker or a moved leader.",
     advice="max.incremental.fetch.session.cache.slots, or a client that mixes up its sessions.",
     judge="forged: twenty lost sessions in two minutes, and nineteen",
     losses=20, window_s=120,
@@ -610,6 +610,8 @@ def session_churn(seen: Seen, at: Limits) -> Iterator[Found]:
             lost[run.client] += run.rows.tolist()
     for client_, some in lost.items():
         rows = np.array(sorted(some), np.int64)
+        if len(rows) >= at.losses:
+            rows = rows[[not roots.near(seen, when, when) for when in seen.exchanges.answered[rows].tolist()]]
         when = np.sort(seen.exchanges.answered[rows])
         most, first, past = busiest(when, int(at.window_s * SECOND))
         if most >= at.losses:

@@ -104,6 +104,13 @@ def churn(traffic: Traffic, wrong: bool) -> None:
         traffic.ask("Fetch", 6 * number + 1)
 
 
+@case("fetch-session-churn", "not while leaders move")
+def churn_of_moves(traffic: Traffic, wrong: bool) -> None:
+    churn(traffic, True)
+    for number in range(7):
+        traffic.add("leaders", time=at(20 * number), topic="t", partition=0, leader=1 if wrong else number)
+
+
 @case("wrong-leader-fetch")
 def wrong_leader(traffic: Traffic, wrong: bool) -> None:
     for number in range(10 if wrong else 9):
