@@ -345,7 +345,8 @@ def idle_close(seen: Seen, at: Limits) -> Iterator[Found]:
     why="Clients that fail wait 50 ms to 10 s before they connect again, which makes up to 60 a minute; a healthy "
     "admin script was seen to open 12 in 10 s.",
     unless="The median connection lives 5 s or longer; connections that only asked for versions and metadata, and got "
-    "them, are how clients begin and do not count.",
+    "them, are how clients begin and do not count. A note: none of them read, wrote or was a member of a group, and "
+    "all were answered well, as those of a tool that is started again and again.",
     advice="See why they close: login, version, size, timeout. One producer a process, not one a message.",
     judge="forged: thirty connections in a minute, and twenty-nine",
     opened=30, window_s=60, life_s=5,
@@ -357,6 +358,7 @@ def reconnect_loop(seen: Seen, at: Limits) -> Iterator[Found]:
     if not any(True for _ in parted(fresh, seen.client_of[fresh], seen.broker_of[fresh], least=at.opened)):
         return
     fresh = fresh[~_bootstraps(seen)[fresh] & ~seen.mixed[seen.client_of[fresh]]]
+    errands = _served(seen, ~arrow.among(seen.exchanges.api, _WORK))
     wanted = _these(seen, fresh)
     for client_, broker, links in _pairs(seen, fresh):
         mine = links[wanted[links]]
@@ -368,24 +370,36 @@ def reconnect_loop(seen: Seen, at: Limits) -> Iterator[Found]:
         life = int(np.median((last - first)[some]))
         if life >= at.life_s * SECOND:
             continue
-        who = seen.who(client_, broker)
+        who, looks = seen.who(client_, broker), bool(errands[some].all())
         text = f"{client(who)} opened {most:,} connections to {who['broker']} in the minute from "
         text += f"{moment(int(first[some[0]]))}; half of them lived {lasting(life)} or less."
         yield Found(text, most, int(first[some[0]]), int(first[some[-1]]), who, {},
-                    links=(int(some[0]), int(some[0]), int(some[-1])))  # fmt: skip
+                    links=(int(some[0]), int(some[0]), int(some[-1])), severity="note" if looks else None,
+                    cause="a tool that is started again and again" if looks else None,
+                    proven=False if looks else None)  # fmt: skip
 
 
 def _bootstraps(seen: Seen) -> np.ndarray:
     """bool[links]: it asked for versions and metadata, was answered, and that was all."""
+    return _served(seen, arrow.among(seen.exchanges.api, (names.API_VERSIONS, names.METADATA, *_LOGIN)))
+
+
+_WORK = (
+    *_IDLE, names.PRODUCE, names.OFFSET_COMMIT, names.INIT_PRODUCER_ID, names.ADD_PARTITIONS_TO_TXN,
+    names.ADD_OFFSETS_TO_TXN, names.END_TXN, names.TXN_OFFSET_COMMIT, names.SHARE_ACKNOWLEDGE,
+)  # fmt: skip
+"""What applications ask, and tools that look do not."""
+
+
+def _served(seen: Seen, asked: np.ndarray) -> np.ndarray:
+    """bool[links]: it has such exchanges alone (`asked` is bool[exchanges]), and all were answered well."""
     rows = seen.exchanges
-    greets = arrow.among(rows.api, (names.API_VERSIONS, names.METADATA, *_LOGIN))
-    begins = greets & (rows.status == 0) & (rows.error == 0)
-    out = np.ones(len(seen.links), bool)
+    good = asked & (rows.status == 0) & (rows.error == 0)
+    out = np.zeros(len(seen.links), bool)
+    out[rows.link] = True
     for block in large.blocks(len(rows)):
-        out[rows.link[block][~begins[block]]] = False
-    asked = np.zeros(len(seen.links), bool)
-    asked[rows.link] = True
-    return out & asked
+        out[rows.link[block][~good[block]]] = False
+    return out
 
 
 @rule(

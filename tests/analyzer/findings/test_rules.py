@@ -230,6 +230,14 @@ def reconnects(traffic: Traffic, wrong: bool) -> None:
         traffic.rows["connections"][number] |= {"first_time": at(number), "last_time": at(number + 0.1)}
 
 
+@case("reconnect-loop", "not of a tool that looks")
+def tools(traffic: Traffic, wrong: bool) -> None:
+    for number in range(30):
+        error = "UNKNOWN_SERVER_ERROR" if wrong and number == 7 else None
+        traffic.ask("ListGroups", number, error=error, on=number)
+        traffic.rows["connections"][number] |= {"first_time": at(number), "last_time": at(number + 0.1)}
+
+
 @case("reconnect-loop", "not of clients whose ids were not captured")
 def many_reconnect(traffic: Traffic, wrong: bool) -> None:
     for number in range(30):
