@@ -151,6 +151,14 @@ def commit_failed_to_the_end(traffic: Traffic, wrong: bool) -> None:
         traffic.ask("OffsetCommit", second, error="REBALANCE_IN_PROGRESS", place=("t", 1), group_id="g", on=1)
 
 
+@case("commit-failed", "of one of two groups of a client")
+def commit_failed_of_one_group(traffic: Traffic, wrong: bool) -> None:
+    for second, group, error in ((0, "g1", "UNKNOWN_MEMBER_ID"), (1, "g2", "UNKNOWN_MEMBER_ID"), (5, "g2", None)):
+        traffic.ask("OffsetCommit", second, error=error, place=("t", 0), group_id=group)
+    if not wrong:
+        traffic.ask("OffsetCommit", 5, place=("t", 0), group_id="g1")
+
+
 @case("commit-failed", "what was refused is read again")
 def read_again(traffic: Traffic, wrong: bool) -> None:
     refused = {"offset": 900, "offset_kind": "committed"}
