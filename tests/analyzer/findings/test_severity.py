@@ -280,6 +280,20 @@ def test_a_login_that_succeeds_after_is_a_warning_and_one_that_is_never_used_is_
         assert found.severity == ("warning" if used else "error")
 
 
+@pytest.mark.parametrize(("times", "severity"), [(3, "warning"), (2, "note")])
+def test_a_login_that_was_closed_on_and_then_let_in_is_a_warning(times: int, severity: str, tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    for number in range(times + 1):
+        traffic.ask("SaslHandshake", number, on=number, api_version=0, response_bytes=50)
+        said: dict[str, Any] = {"sasl_mechanism": "PLAIN", "opaque_sasl_bytes": 20, "broker_bytes": 50}
+        traffic.rows["connections"][number] |= {**said, "first_time": at(number), "last_time": at(number + 0.3)}
+    traffic.ask("Metadata", times + 0.1, on=times)
+    (found,) = of(traffic, "authentication-failed")
+    assert found.severity == severity
+    assert found.text.startswith(f"{times} connections of app (10.0.0.1) to 10.0.0.9:9092 ended on the login by PLAIN")
+    assert found.text.endswith("; it was let in after.")
+
+
 def test_policies_make_facts_rules(tmp_path: Path) -> None:
     traffic = Traffic(tmp_path / "dataset")
     traffic.link(0)
