@@ -64,7 +64,8 @@ def _pairs(what: str, rows: list[dict[str, Any]]) -> dict[Any, list[dict[str, An
     "three of them set off by something else, are not.",
     unless="Fewer than three were set off by more than a first join or a planned leave, and members stood still for "
     "less than a fifth of the time; in the first minute of a group; the second step of a cooperative rebalance "
-    "(KIP-429), which counts with the first.",
+    "(KIP-429), which counts with the first. A note: each was set off by another client that left or joined, and by "
+    "none twice, as where members are replaced one after the other.",
     advice="See what sets them off: member-session-timeout, poll-interval-exceeded, rebalance-slow-member.",
     judge="forged rows: six rebalances of which three expired, and two; group-* (scripted, five); "
     "zoo-connect-sessioned-4.3 (seven while it starts)",
@@ -93,8 +94,21 @@ def rebalance_storm(seen: Seen, at: Limits) -> Iterator[Found]:
         proof = [row for row in (_row_of(seen, one["evidence"]) for one in mine) if row is not None]
         stood = f"; no record reached a member for up to {lasting(still)} of it" if still else ""
         text += f"{moment(mine[0]['began'])} ({named}){stood}."
+        rolling = not unplanned and _once_each(seen, mine)
         yield Found(text, most, int(when[first]), int(when[past - 1]), {}, {"group_id": group},
-                    tuple(proof[:1] + proof[:1] + proof[-1:]))  # fmt: skip
+                    tuple(proof[:1] + proof[:1] + proof[-1:]), severity="note" if rolling else None,
+                    cause="members were replaced, one after the other" if rolling else None,
+                    proven=False if rolling else None)  # fmt: skip
+
+
+def _once_each(seen: Seen, rows: list[dict[str, Any]]) -> bool:
+    """No client left, or joined, twice: its members may have other ids each time."""
+    if "clients of members" not in seen.memo:
+        told = seen.table("groups").every(["member_id", "client_ip", "client_id"])
+        seen.memo["clients of members"] = {row["member_id"]: (row["client_ip"], row["client_id"]) for row in told}
+    client_of = seen.memo["clients of members"]
+    who = [(client_of.get(row["trigger_member"]), row["trigger"]) for row in rows]
+    return len(set(who)) == len(who) and all(one is not None for one, _ in who)
 
 
 _STEP_US = 5 * SECOND

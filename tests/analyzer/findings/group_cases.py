@@ -17,6 +17,19 @@ def storm(traffic: Traffic, wrong: bool) -> None:
         )  # fmt: skip
 
 
+@case("rebalance-storm", "not where members are replaced one after the other")
+def deploy(traffic: Traffic, wrong: bool) -> None:
+    """Six members leave, each of another client, or one client's again and again."""
+    for number in range(6):
+        who = {"client_ip": "10.0.0.1" if wrong else f"10.0.0.{number}", "client_id": "app", "member_id": f"m-{number}"}
+        traffic.add("groups", time=at(60 * number), group_id="g", event="leave", **who)
+        traffic.add(
+            "rebalances", group_id="g", generation=number, began=at(60 * number), ended=at(60 * number + 20),
+            trigger="leave", trigger_member=f"m-{number}", members_before=["m"],
+            stopped=[{"member_id": "m", "stopped_us": 20_000_000}],
+        )  # fmt: skip
+
+
 @case("member-session-timeout")
 def expired(traffic: Traffic, wrong: bool) -> None:
     who = {"group_id": "g", "client_id": "app", "client_ip": "10.0.0.1", "member_id": "m"}
