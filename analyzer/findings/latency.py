@@ -132,9 +132,11 @@ def _apart(times: np.ndarray, least: int) -> np.ndarray:
     "Produce with acks=all took 1.8 s (99th percentile of 400) at 10.0.0.1:9092; Heartbeat there 4.0 ms.",
     why="With three replicas the usual wait is 2 ms; half a second, and ten times what the same broker takes for what "
     "needs no follower, is the followers'.",
-    unless="Fewer than 100 such requests, or all within 10 s; nothing to compare with at that broker.",
+    unless="Fewer than 100 such requests, or all within 10 s; nothing to compare with at that broker, in the same ten "
+    "seconds as what took long: a broker that is slow as a whole for a while is none whose followers are.",
     advice="Find the slow follower: its disk, its network.",
-    judge="forged: acks=-1 at 600 ms beside Heartbeats at 4 ms; and beside Heartbeats at 100 ms",
+    judge="forged: acks=-1 at 600 ms beside Heartbeats at 4 ms; and beside Heartbeats at 100 ms; a broker that is slow "
+    "for half a minute of many",
     slow_ms=500, factor=10, answers=JUDGED, compared=30, over_s=OVER_S,
 )  # fmt: skip
 def replication_slow(seen: Seen, at: Limits) -> Iterator[Found]:
@@ -147,7 +149,11 @@ def replication_slow(seen: Seen, at: Limits) -> Iterator[Found]:
     plain = large.true(good & (((rows.api == names.PRODUCE) & (acks == 1)) | arrow.among(rows.api, _PROMPT)))
     for broker in arrow.distinct(seen.broker[every]).tolist():
         mine, others = every[seen.broker[every] == broker], plain[seen.broker[plain] == broker]
-        if len(mine) < at.answers or len(others) < at.compared or _lasted(seen, mine) < at.over_s * SECOND:
+        if len(mine) < at.answers or len(others) < at.compared:
+            continue
+        slow = mine[taken[mine] >= at.slow_ms * 1000]
+        others = others[arrow.among(_spell(seen, others), arrow.distinct(_spell(seen, slow)))]
+        if len(others) < at.compared or _lasted(seen, mine) < at.over_s * SECOND:
             continue
         late, usual = _quantile(taken[mine], 99), max(_quantile(taken[others], 95), 1)
         if late < at.slow_ms * 1000 or late < at.factor * usual:
@@ -160,6 +166,12 @@ def replication_slow(seen: Seen, at: Limits) -> Iterator[Found]:
         places = int(slow[0]), int(mine[taken[mine].argmax()]), int(slow[-1])
         yield Found(text, len(slow), int(rows.asked[mine].min()), int(rows.asked[mine].max()), seen.who(broker=broker),
                     {"api": "Produce"}, places, cause="followers fetch late", proven=bool(held))  # fmt: skip
+
+
+def _spell(seen: Seen, rows: np.ndarray) -> np.ndarray:
+    """Of exchanges in which ten seconds of the capture they were asked."""
+    found: np.ndarray = (seen.exchanges.asked[rows] - seen.span[0]) // (OVER_S * SECOND)
+    return found
 
 
 _PROMPT = (names.HEARTBEAT, names.METADATA, names.CONSUMER_GROUP_HEARTBEAT)

@@ -435,6 +435,14 @@ def replication(traffic: Traffic, wrong: bool) -> None:
         traffic.ask("Heartbeat", number, 4 if wrong else 100, on=1)
 
 
+@case("replication-slow", "not of a broker that is slow as a whole for a while")
+def slow_for_a_while(traffic: Traffic, wrong: bool) -> None:
+    for number in range(1000):
+        for on, api in enumerate(("Produce", "Heartbeat")):
+            took = 2000 if 500 <= number < 530 and not (wrong and on) else 4
+            traffic.ask(api, number, took, on=on, acks=None if on else -1)
+
+
 @case("client-throttled")
 def throttled(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("Produce", throttle_us=1_000_000 if wrong else 10_000)
