@@ -76,19 +76,14 @@ def request_unanswered(seen: Seen, at: Limits) -> Iterator[Found]:
     if not len(rows):
         return
     later = _next_answered(seen, rows)
-    keys = seen.client[rows], seen.broker[rows], seen.exchanges.api[rows]
+    reset = np.array([end == "rst" for end in seen.closed], bool)[seen.exchanges.link[rows]]
+    causes = np.where(later, 0, np.where(reset, 1, 2))
+    keys = seen.client[rows], seen.broker[rows], seen.exchanges.api[rows], causes
     for some in parted(np.arange(len(rows)), *keys):
-        mine, passed = rows[some], int(later[some].sum())
+        mine, cause = rows[some], _CAUSES[causes[some[0]]]
         who = seen.who(int(seen.client[mine[0]]), int(seen.broker[mine[0]]))
-        closed = {seen.closed[link] for link in seen.exchanges.link[mine].tolist()}
-        if passed:
-            cause = "later requests of the same connection were answered"
-        elif "rst" in closed:
-            cause = "the connection was reset"
-        else:
-            cause = "the connection was closed in order"
         # Who closes in order is not known: one that does with a last request open may just have left.
-        left = not passed and "rst" not in closed and len(mine) < at.closes
+        left = cause == _CAUSES[2] and len(mine) < at.closes
         api = api_name(int(seen.exchanges.api[mine[0]]))
         text = f"{count(len(mine), api + ' request')} of {client(who)} to {who['broker']} got no answer: {cause}."
         asked = seen.exchanges.asked[mine]
@@ -97,6 +92,11 @@ def request_unanswered(seen: Seen, at: Limits) -> Iterator[Found]:
             cause=cause, proven=True, severity="note" if left else None,
         )  # fmt: skip
 
+
+_CAUSES = (
+    "later requests of the same connection were answered", "the connection was reset",
+    "the connection was closed in order",
+)  # fmt: skip
 
 TIMEOUTS = (30 * SECOND, 60 * SECOND)
 """request.timeout.ms of Kafka's own client, socket.timeout.ms of librdkafka."""

@@ -294,6 +294,22 @@ def test_a_login_that_was_closed_on_and_then_let_in_is_a_warning(times: int, sev
     assert found.text.endswith("; it was let in after.")
 
 
+def test_what_got_no_answer_is_told_by_what_became_of_its_connection(tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    for number, end in enumerate(("rst", "rst", "fin", "fin")):
+        traffic.ask("Produce", 10 * number, None, on=number, status="unanswered")
+        traffic.rows["connections"][number] |= {"closed": end, "last_time": at(10 * number + 5)}
+    traffic.ask("Produce", 36, on=3)  # a later one
+    told = {one.text.partition("got no answer: ")[2]: (one.count, one.severity) for one in of(traffic, _UNANSWERED)}
+    assert told == {
+        "the connection was reset.": (2, "error"), "the connection was closed in order.": (1, "note"),
+        "later requests of the same connection were answered.": (1, "error"),
+    }  # fmt: skip
+
+
+_UNANSWERED = "request-unanswered"
+
+
 def test_policies_make_facts_rules(tmp_path: Path) -> None:
     traffic = Traffic(tmp_path / "dataset")
     traffic.link(0)
