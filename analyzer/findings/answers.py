@@ -16,6 +16,7 @@ from analyzer.findings.runs import EVERY, Run, Trouble, runs, together
 from analyzer.findings.seen import Seen, api_name
 from analyzer.findings.words import client, count, moment, name, place, some
 from analyzer.protocol import names
+from analyzer.protocol.judgements import GRACE_S
 
 TAKEN: list[Callable[[Run], bool]] = []
 """Who takes runs for a rule of its own: true where it does."""
@@ -141,34 +142,52 @@ def admin_refused(seen: Seen, at: Limits) -> Iterator[Found]:
 
 # ---------------------------------------------------------------------------------------------- topics that are missing
 
-_MISSING = taken((names.METADATA,), (3, 17))
+_MISSING = taken((names.METADATA,), (3,))
+
+
+def _misnamed(run: Run) -> bool:
+    """A name that no topic can have, asked for again and again; once, it is what somebody asked (admin-refused)."""
+    return run.api == names.METADATA and run.code == 17 and run.lasts(GRACE_S)
+
+
+TAKEN.append(_misnamed)
 
 
 @rule(
     "cluster", "topic-missing", "error",
     "svc-a (10.0.0.4) keeps asking for topic ordres, which does not exist: 14 times, 10:01:03 to 10:01:13.",
     why="A topic that was created a moment ago is known within 0.2 s; a name that does not exist was asked for 14 "
-    "times in 10 s. Three answers over 5 s, or ten over one.",
+    "times in 10 s. Three answers over 5 s, or ten over one. So is a name that no topic can have (a note, "
+    "admin-refused, where it was asked for less often).",
     unless="The topic is there later (then it was being created).",
     advice="Create it, or mend the name; allow.auto.create.topics hides such mistakes.",
     judge="errors-librdkafka-4.3; captures that create topics say nothing",
 )  # fmt: skip
 def topic_missing(seen: Seen, at: Limits) -> Iterator[Found]:
-    troubles = sorted(of(seen, _MISSING), key=lambda one: (-one.answers, one.since))
+    troubles = [*of(seen, _MISSING), *of(seen, _misnamed, lasting=False)]
+    troubles = sorted(troubles, key=lambda one: (-one.answers, one.since))
     if not troubles:
         return
     known = {topic for topic, _ in seen.places_known}
     nearest, looked_for = Nearest(known), 0
     for trouble in troubles:
-        asked = [topic for topic in (trouble.thing.topic or "").split(" ") if topic and topic not in known]
+        asked = [topic for topic in _named(seen, trouble) if topic and topic not in known]
         if not asked or trouble.cleared:
             continue
         looked_for += 1
         near = nearest.to(asked[0]) if looked_for <= _LOOKED_FOR else None
-        text = f"{client(seen.who(trouble.client))} keeps asking for topic {some(asked)}, which does not exist: "
-        text += f"{times(trouble)}."
+        why = "which does not exist" if trouble.code == 3 else "a name that no topic can have"
+        text = f"{client(seen.who(trouble.client))} keeps asking for topic {some(asked)}, {why}: {times(trouble)}."
         cause = f"there is a topic {name(near)}" if near else None
         yield found(seen, trouble, text, None, cause, False if near else None)
+
+
+def _named(seen: Seen, trouble: Trouble) -> list[str]:
+    """The topics that are asked for: names that no topic can have may hold what parts them in `Thing.topic`."""
+    if trouble.code == 3:
+        return (trouble.thing.topic or "").split(" ")
+    (row,) = seen.table("exchanges").rows([int(trouble.rows[0])], ["topics"])
+    return row["topics"] or []
 
 
 _LOOKED_FOR = 200

@@ -12,7 +12,7 @@ from analyzer.findings import large
 from analyzer.findings.answers import about, found, of, taken
 from analyzer.findings.fetch import reads
 from analyzer.findings.grouping import busiest, by, first_of, grouped, in_order, parted
-from analyzer.findings.rules import Found, Limits, rule
+from analyzer.findings.rules import Found, Limits, replaced, rule
 from analyzer.findings.runs import Run
 from analyzer.findings.seen import NO_CODE, SECOND, Seen
 from analyzer.findings.words import client, count, name, place
@@ -57,31 +57,46 @@ def commit_storm(seen: Seen, at: Limits) -> Iterator[Found]:
     "again.",
     why="Each lost commit is work done twice; ten seconds cover a member that joins again.",
     unless="The same partitions were committed within ten seconds after, and nobody of the group read from before what "
-    "was refused within a minute. REBALANCE_IN_PROGRESS that is committed after is the protocol's course.",
+    "was refused within a minute; the capture ended within those ten seconds. REBALANCE_IN_PROGRESS that is committed "
+    "after is the protocol's course.",
     advice="As for rebalances: see what evicted the member.",
     judge="forged: refused and never committed, and committed five seconds later; committed, and read again, and not",
     mended_s=10, again_s=60,
     by_clock=True,
 )  # fmt: skip
 def commit_failed(seen: Seen, at: Limits) -> Iterator[Found]:
+    known_until = seen.span[1] - at.mended_s * SECOND
     for trouble in of(seen, _COMMIT, lasting=False):
-        again = {number: _read_again(seen, run, int(at.again_s * SECOND)) for number, run in enumerate(trouble.runs)}
-        lost = [
-            run for number, run in enumerate(trouble.runs)
-            if again[number] or not _mended(seen, run.rows, int(at.mended_s * SECOND))
-        ]  # fmt: skip
-        rows = arrow.distinct(np.concatenate([run.rows for run in lost])) if lost else np.zeros(0, np.int64)
-        # What the capture's end cuts off may yet be committed.
-        if not len(rows) or seen.exchanges.answered[rows].max() > seen.span[1] - at.mended_s * SECOND:
+        twice, lost = 0, [trouble.rows[:0]]
+        for run in trouble.runs:
+            again = _read_again(seen, run, int(at.again_s * SECOND))
+            rows = run.rows if again else _told(seen, run, known_until)
+            if again or (len(rows) and not _mended(seen, rows, int(at.mended_s * SECOND))):
+                twice += again
+                lost.append(rows)
+        rows = arrow.distinct(np.concatenate(lost))
+        if not len(rows):
             continue
         many = "was" if len(rows) == 1 else "were"
         text = f"{count(len(rows), 'commit')} of {client(seen.who(trouble.client))}{about(trouble)} {many} refused "
-        twice = sum(again.values())
-        if twice:
-            text += f"({trouble.error}): {count(twice, 'record')} {'was' if twice == 1 else 'were'} read again."
-            yield found(seen, trouble, text, None, "fetches from before what was to be committed", True)
-        else:
-            yield found(seen, trouble, f"{text}({trouble.error}): those records will be read again.")
+        cause = "fetches from before what was to be committed" if twice else None
+        text += f"({trouble.error}): "
+        text += f"{count(twice, 'record')} {'was' if twice == 1 else 'were'} read again." if twice else _WILL_BE
+        when = seen.exchanges.answered[rows]
+        yield replaced(
+            found(seen, trouble, text, None, cause, True if cause else None), count=len(rows), since=int(when.min()),
+            until=int(when.max()), rows=tuple(rows[[0, 0, -1]].tolist()),
+        )  # fmt: skip
+
+
+_WILL_BE = "those records will be read again."
+
+
+def _told(seen: Seen, run: Run, until: float) -> np.ndarray:
+    """The refusals of a run that the capture goes on long enough after: what its end cuts off may yet be committed, and
+    so may all of a rebalance that goes on."""
+    early: np.ndarray = run.rows[seen.exchanges.answered[run.rows] <= until]
+    return early if len(early) == len(run.rows) or run.code != REBALANCE_IN_PROGRESS else early[:0]
 
 
 def _read_again(seen: Seen, run: Run, within: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from analyzer import arrow
-from analyzer.findings import large
+from analyzer.findings import large, roots
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.asked import Severity
 from analyzer.findings.columns import NULL
@@ -219,48 +219,86 @@ def out_of_range(seen: Seen, at: Limits) -> Iterator[Found]:
     if not troubles:
         return
     read = reads(seen)
-    position = read.position()
     numbers = _numbers_of(seen, {where for trouble in troubles for where in trouble.places})
     known = large.where(len(read.place), lambda block: arrow.among(read.place[block], list(numbers.values())))
     whose = large.taken(seen.client, large.taken(read.owner, known))
     rows_of = by(known, whose, large.taken(read.place, known))
     told = _told(seen, list(numbers.values()))
     for trouble in troubles:
-        refused = trouble.rows
         for where in trouble.places:
             reader = trouble.client, numbers[where]
-            mine = rows_of.get(reader, refused[:0])
-            lost = mine[arrow.among_ordered(read.owner[mine], refused)]
-            if not len(lost):
+            mine = rows_of.get(reader, trouble.rows[:0])
+            refused = arrow.among_ordered(read.owner[mine], trouble.rows)
+            if not refused.any():
                 continue
             if seen.mixed[trouble.client]:  # what others ask for is no place of it
                 link = seen.exchanges.link[read.owner[mine]]
-                mine = mine[link == seen.exchanges.link[read.owner[lost[0]]]]
-            before, after = mine[mine < lost[0]], mine[mine > lost[-1]]
-            asked = int(read.at[lost[0]]) if read.at[lost[0]] != NULL else None  # cut off, or of a lost packet
-            # An answer that was held when it lost its place says nothing of where it goes on.
-            since = int(seen.exchanges.answered[read.owner[lost[-1]]])
-            asked_then = seen.exchanges.asked[read.owner[after]] >= since
-            good = after[asked_then & (seen.partitions.error[read.part[after]] == 0) & (read.at[after] != NULL)]
-            then = int(read.at[good[0]]) if len(good) else None
-            who = client(seen.who(trouble.client))
-            text = f"{who} lost its place in {place(where)}: asked "
-            text += f"{asked:,}" if asked is not None else "for an offset that was not captured"
-            if then is None:
+                ours = link == link[refused.argmax()]
+                mine, refused = mine[ours], refused[ours]
+            moves = _moves(seen, mine, refused, told.get(reader, ()))
+            worst = max(moves, key=lambda one: (one.stood, one.skipped, one.again))
+            text = f"{client(seen.who(trouble.client))} lost its place in {place(where)}: asked "
+            text += f"{worst.asked:,}" if worst.asked is not None else "for an offset that was not captured"
+            anew = where[0] in seen.remade
+            if worst.then is None:
                 text += ", and was not seen to go on."
-            elif asked is None or where[0] in seen.remade:
-                text += f", goes on at {then:,}."
-            elif then > asked:
-                text += f", goes on at {then:,}: {count(then - asked, 'record')} skipped."
+            elif worst.asked is None or anew:
+                text += f", goes on at {worst.then:,}."
+            elif worst.skipped:
+                text += f", goes on at {worst.then:,}: {count(worst.skipped, 'record')} skipped."
             else:
-                text += f", goes on at {then:,}: {count(asked - then, 'record')} may be read again."
-            skipped = then is not None and asked is not None and then > asked
-            stood = asked is not None and (asked in position[before] or asked in told.get(reader, ()))
-            severity: Severity | None = "note" if not stood else None if skipped else "warning"
-            cause = "the log begins later" if skipped else None
-            if where[0] in seen.remade:
+                text += f", goes on at {worst.then:,}: {count(worst.again, 'record')} may be read again."
+            if len(moves) > 1:
+                skipped, again = (sum(getattr(one, name) for one in moves) for name in ("skipped", "again"))
+                both = [f"{count(skipped, 'record')} skipped"] * bool(skipped)
+                both += [f"{count(again, 'record')} that may be read again"] * bool(again)
+                text += f" It did so {len(moves):,} times" + f", {' and '.join(both)} in all" * bool(both and not anew)
+                text += "."
+            severity: Severity | None = "note" if not worst.stood else None if worst.skipped else "warning"
+            cause = "the log begins later" if worst.skipped else None
+            if anew:
                 severity, cause = "note", "the topic was made anew"
             yield found(seen, trouble, text, severity, cause, False if cause else None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """A reader that was out of range: the offset it asked for, None where that was not captured, and where it goes on,
+    None where that was not seen; whether it had stood there; how many records it skipped, or may read again."""
+
+    asked: int | None
+    then: int | None
+    stood: bool
+
+    @property
+    def skipped(self) -> int:
+        return 0 if self.asked is None or self.then is None else max(self.then - self.asked, 0)
+
+    @property
+    def again(self) -> int:
+        return 0 if self.asked is None or self.then is None else max(self.asked - self.then, 0)
+
+
+def _moves(seen: Seen, mine: np.ndarray, refused: np.ndarray, told: np.ndarray | tuple[()]) -> list[_Moved]:
+    """What became of each place that a reader lost: of its reads (`mine`), in order, those that were `refused`, one
+    after the other. `told`: as `_told`."""
+    read = reads(seen)
+    at, asked = read.at[mine], seen.exchanges.asked[read.owner[mine]]
+    answered = seen.exchanges.answered[read.owner[mine]]
+    stood, first = np.unique(read.position()[mine], return_index=True)
+    good = np.flatnonzero((seen.partitions.error[read.part[mine]] == 0) & (at != NULL))
+    begins = np.flatnonzero(refused & ~np.append(False, refused[:-1]))
+    ends = np.flatnonzero(refused & ~np.append(refused[1:], False))
+    made = []
+    for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+        lost = int(at[begin])
+        known = int(np.searchsorted(stood, lost))
+        there = known < len(stood) and stood[known] == lost and first[known] < begin
+        # An answer that was held when it lost its place says nothing of where it goes on.
+        later = iter(good[np.searchsorted(good, end) :])
+        then = next((int(at[one]) for one in later if asked[one] >= answered[end]), None)
+        made.append(_Moved(lost if lost != NULL else None, then, lost != NULL and bool(there or lost in told)))
+    return made
 
 
 def _numbers_of(seen: Seen, wanted: set[tuple[str, int]]) -> dict[tuple[str, int], int]:
@@ -560,7 +598,7 @@ def _last_ends(seen: Seen) -> dict[tuple[str, int], int]:
     "Fetch sessions of g-app (10.0.0.4) were lost 40 times in 2.0 min at 10.0.0.1:9092.",
     why="A broker keeps 1,000 sessions and drops what was unused for two minutes: a few a second over a large cluster "
     "are usual, ten a minute of one client are not.",
-    unless="Fewer than twenty in two minutes; a broker's loss explains them.",
+    unless="Fewer than twenty in two minutes; within ten seconds of a lost broker or a moved leader.",
     advice="max.incremental.fetch.session.cache.slots, or a client that mixes up its sessions.",
     judge="forged: twenty lost sessions in two minutes, and nineteen",
     losses=20, window_s=120,
@@ -572,6 +610,8 @@ def session_churn(seen: Seen, at: Limits) -> Iterator[Found]:
             lost[run.client] += run.rows.tolist()
     for client_, some in lost.items():
         rows = np.array(sorted(some), np.int64)
+        if len(rows) >= at.losses:
+            rows = rows[[not roots.near(seen, when, when) for when in seen.exchanges.answered[rows].tolist()]]
         when = np.sort(seen.exchanges.answered[rows])
         most, first, past = busiest(when, int(at.window_s * SECOND))
         if most >= at.losses:

@@ -64,7 +64,8 @@ def _pairs(what: str, rows: list[dict[str, Any]]) -> dict[Any, list[dict[str, An
     "three of them set off by something else, are not.",
     unless="Fewer than three were set off by more than a first join or a planned leave, and members stood still for "
     "less than a fifth of the time; in the first minute of a group; the second step of a cooperative rebalance "
-    "(KIP-429), which counts with the first.",
+    "(KIP-429), which counts with the first. A note: each was set off by another client that left or joined, and by "
+    "none twice, as where members are replaced one after the other.",
     advice="See what sets them off: member-session-timeout, poll-interval-exceeded, rebalance-slow-member.",
     judge="forged rows: six rebalances of which three expired, and two; group-* (scripted, five); "
     "zoo-connect-sessioned-4.3 (seven while it starts)",
@@ -93,8 +94,21 @@ def rebalance_storm(seen: Seen, at: Limits) -> Iterator[Found]:
         proof = [row for row in (_row_of(seen, one["evidence"]) for one in mine) if row is not None]
         stood = f"; no record reached a member for up to {lasting(still)} of it" if still else ""
         text += f"{moment(mine[0]['began'])} ({named}){stood}."
+        rolling = not unplanned and _once_each(seen, mine)
         yield Found(text, most, int(when[first]), int(when[past - 1]), {}, {"group_id": group},
-                    tuple(proof[:1] + proof[:1] + proof[-1:]))  # fmt: skip
+                    tuple(proof[:1] + proof[:1] + proof[-1:]), severity="note" if rolling else None,
+                    cause="members were replaced, one after the other" if rolling else None,
+                    proven=False if rolling else None)  # fmt: skip
+
+
+def _once_each(seen: Seen, rows: list[dict[str, Any]]) -> bool:
+    """No client left, or joined, twice: its members may have other ids each time."""
+    if "clients of members" not in seen.memo:
+        told = seen.table("groups").every(["member_id", "client_ip", "client_id"])
+        seen.memo["clients of members"] = {row["member_id"]: (row["client_ip"], row["client_id"]) for row in told}
+    client_of = seen.memo["clients of members"]
+    who = [(client_of.get(row["trigger_member"]), row["trigger"]) for row in rows]
+    return len(set(who)) == len(who) and all(one is not None for one, _ in who)
 
 
 _STEP_US = 5 * SECOND
@@ -172,7 +186,8 @@ def _unheard(seen: Seen, wanted: set[str]) -> set[str]:
     "between polls.",
     why="The client itself enforces max.poll.interval.ms, and leaves. Its JoinGroup says it, as the rebalance timeout; "
     "where none was seen, 5 min, as Java and librdkafka have it.",
-    unless="It did not join again within a minute; it went on reading; its heartbeats had stopped too.",
+    unless="It did not join again within a minute; it went on reading; its heartbeats had stopped too; it was never "
+    "seen to fetch, which it may do where nothing is captured, or not since it joined last: it may have no partition.",
     advice="max.poll.records, and what is slow in processing.",
     judge="forged: heartbeats alone for 301 s, a leave and a join; and 200 s; for 31 s where JoinGroup says 30, and 29",
     poll_s=300, back_s=60,
@@ -194,9 +209,11 @@ def poll_interval(seen: Seen, at: Limits) -> Iterator[Found]:
         group = named[groups[leave]] if groups[leave] >= 0 else None
         poll = said.rebalance(seen.clients[who_], group, left)
         least = at.poll_s * SECOND if poll is None else poll
-        if not len(before) or not len(after) or left - int(rows.asked[before[-1]]) < least:
+        if not (rows.api[before] == names.FETCH).any() or not len(after) or left - int(rows.asked[before[-1]]) < least:
             continue
         since = int(rows.asked[before[-1]])
+        if len(_between(seen, joins.get(who_), since + 1, left)):
+            continue
         beats = _between(seen, heart.get(who_), since + 1, left)
         if not len(beats):
             continue
@@ -413,13 +430,14 @@ def coordinator_flaps(seen: Seen, at: Limits) -> Iterator[Found]:
     often=2, window_s=300,
 )  # fmt: skip
 def member_fenced(seen: Seen, at: Limits) -> Iterator[Found]:
-    fenced: dict[tuple[int, str | None], list[int]] = defaultdict(list)
-    code = 110
+    fenced: dict[tuple[int, str | None, str, int], list[int]] = defaultdict(list)
+    member, members = seen.table("exchanges").codes("member_id")
     for run in runs(seen):
         if _FENCED(run) and (run.code == 110 or run.lasting):
-            code = run.code
-            fenced[run.client, run.thing.group].extend(run.rows.tolist())
-    for (client_, group), some in fenced.items():
+            for row in run.rows.tolist():  # clients of one name and host may be several members
+                named = members[member[row]] if member[row] >= 0 else ""
+                fenced[run.client, run.thing.group, named, run.code].append(row)
+    for (client_, group, named, code), some in fenced.items():
         when = np.sort(seen.exchanges.answered[some])
         most, first, past = busiest(when, int(at.window_s * SECOND))
         if most >= at.often:
@@ -427,7 +445,7 @@ def member_fenced(seen: Seen, at: Limits) -> Iterator[Found]:
             label = "FENCED_MEMBER_EPOCH (110)" if code == 110 else "UNRELEASED_INSTANCE_ID (111)"
             rows = sorted(some)
             yield Found(f"{text}{label}.", most, int(when[first]), int(when[past - 1]), seen.who(client_),
-                        {"group_id": group}, (rows[0], rows[0], rows[-1]))  # fmt: skip
+                        {"group_id": group, "member_id": named or None}, (rows[0], rows[0], rows[-1]))  # fmt: skip
 
 
 @rule(

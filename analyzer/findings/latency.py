@@ -20,12 +20,19 @@ from analyzer.protocol import names
 
 JUDGED = 100
 """Answers that a 99th percentile needs: of fewer it is the longest but one."""
+OVER_S = 10
+"""How long what a percentile is of goes on at least: less is one moment."""
 
 
 def _quantile(values: np.ndarray, percent: int) -> int:
     """The smallest value that at least so many of a hundred do not exceed."""
     rank = -(-percent * len(values) // 100) - 1
     return int(np.partition(values, rank)[rank])
+
+
+def _lasted(seen: Seen, rows: np.ndarray) -> int:
+    """From the first request to the last answer of exchanges that were answered, us."""
+    return int(seen.exchanges.answered[rows].max() - seen.exchanges.asked[rows].min())
 
 
 @rule(
@@ -35,11 +42,11 @@ def _quantile(values: np.ndarray, percent: int) -> int:
     why="Measured: on an overloaded machine of two cores the 99th percentile was 62 ms for Produce, 47 ms for "
     "Metadata, and none of 7,057 answers took more than 173 ms; a cluster known for its slow disks had 1 s. 500 ms is "
     "a warning, 200 ms a note.",
-    unless="Fewer than 100 such answers in the minute; what the broker held cannot be told apart; fetches of brokers "
-    "among themselves.",
+    unless="Fewer than 100 such answers in the minute, or all within 10 s; what the broker held cannot be told apart; "
+    "fetches of brokers among themselves.",
     advice="Look at that broker's disks, garbage collection, request handlers and in-sync replicas.",
     judge="forged: 100 answers of which 2 took 600 ms at the broker; 99 of them; and the same while held",
-    slow_ms=500, note_ms=200, window_s=60, answers=JUDGED,
+    slow_ms=500, note_ms=200, window_s=60, answers=JUDGED, over_s=OVER_S,
     by_clock=True,
 )  # fmt: skip
 def broker_slow(seen: Seen, at: Limits) -> Iterator[Found]:
@@ -54,6 +61,8 @@ def broker_slow(seen: Seen, at: Limits) -> Iterator[Found]:
     window = (seen.exchanges.answered[rows] - seen.span[0]) // int(at.window_s * SECOND)
     worst: dict[tuple[int, int], tuple[int, np.ndarray]] = {}
     for mine in parted(rows, seen.broker[rows], seen.exchanges.api[rows], window, least=at.answers):
+        if _lasted(seen, mine) < at.over_s * SECOND:
+            continue
         late = _quantile(spent[mine], 99)
         key = int(seen.broker[mine[0]]), int(seen.exchanges.api[mine[0]])
         if late >= at.note_ms * 1000 and late > worst.get(key, (0, mine))[0]:
@@ -123,10 +132,12 @@ def _apart(times: np.ndarray, least: int) -> np.ndarray:
     "Produce with acks=all took 1.8 s (99th percentile of 400) at 10.0.0.1:9092; Heartbeat there 4.0 ms.",
     why="With three replicas the usual wait is 2 ms; half a second, and ten times what the same broker takes for what "
     "needs no follower, is the followers'.",
-    unless="Fewer than 100 such requests, or nothing to compare with at that broker.",
+    unless="Fewer than 100 such requests, or all within 10 s; nothing to compare with at that broker, in the same ten "
+    "seconds as what took long: a broker that is slow as a whole for a while is none whose followers are.",
     advice="Find the slow follower: its disk, its network.",
-    judge="forged: acks=-1 at 600 ms beside Heartbeats at 4 ms; and beside Heartbeats at 100 ms",
-    slow_ms=500, factor=10, answers=JUDGED, compared=30,
+    judge="forged: acks=-1 at 600 ms beside Heartbeats at 4 ms; and beside Heartbeats at 100 ms; a broker that is slow "
+    "for half a minute of many",
+    slow_ms=500, factor=10, answers=JUDGED, compared=30, over_s=OVER_S,
 )  # fmt: skip
 def replication_slow(seen: Seen, at: Limits) -> Iterator[Found]:
     if seen.most("latency_us") < at.slow_ms * 1000:
@@ -140,6 +151,10 @@ def replication_slow(seen: Seen, at: Limits) -> Iterator[Found]:
         mine, others = every[seen.broker[every] == broker], plain[seen.broker[plain] == broker]
         if len(mine) < at.answers or len(others) < at.compared:
             continue
+        slow = mine[taken[mine] >= at.slow_ms * 1000]
+        others = others[arrow.among(_spell(seen, others), arrow.distinct(_spell(seen, slow)))]
+        if len(others) < at.compared or _lasted(seen, mine) < at.over_s * SECOND:
+            continue
         late, usual = _quantile(taken[mine], 99), max(_quantile(taken[others], 95), 1)
         if late < at.slow_ms * 1000 or late < at.factor * usual:
             continue
@@ -151,6 +166,12 @@ def replication_slow(seen: Seen, at: Limits) -> Iterator[Found]:
         places = int(slow[0]), int(mine[taken[mine].argmax()]), int(slow[-1])
         yield Found(text, len(slow), int(rows.asked[mine].min()), int(rows.asked[mine].max()), seen.who(broker=broker),
                     {"api": "Produce"}, places, cause="followers fetch late", proven=bool(held))  # fmt: skip
+
+
+def _spell(seen: Seen, rows: np.ndarray) -> np.ndarray:
+    """Of exchanges in which ten seconds of the capture they were asked."""
+    found: np.ndarray = (seen.exchanges.asked[rows] - seen.span[0]) // (OVER_S * SECOND)
+    return found
 
 
 _PROMPT = (names.HEARTBEAT, names.METADATA, names.CONSUMER_GROUP_HEARTBEAT)
@@ -171,11 +192,12 @@ def _own(seen: Seen) -> np.ndarray:
 @rule(
     "latency", "client-throttled", "warning",
     "svc-a (10.0.0.4) was told to pause 41.0 s in 60.0 s by 10.0.0.1:9092 (80 answers, the longest 2.9 s).",
-    why="Quotas are off unless somebody set them; a tenth of the time, or one pause of a second, is felt. Any pause "
+    why="Quotas are off unless somebody set them; a tenth of a minute, or one pause of a second, is felt. Any pause "
     "is a note.",
     unless="Never otherwise. The pause is no part of the latency: since 2.0 the answer comes first (KIP-219).",
     advice="Raise the quota, or send less: larger batches, fewer fetches.",
-    judge="forged: a pause of a second, and one of 10 ms in a minute; admin-*",
+    judge="forged: a pause of a second, and one of 10 ms in a minute; many of half a second in a minute of an hour; "
+    "admin-*",
     share=0.1, pause_ms=1000,
 )  # fmt: skip
 def client_throttled(seen: Seen, at: Limits) -> Iterator[Found]:
@@ -185,14 +207,25 @@ def client_throttled(seen: Seen, at: Limits) -> Iterator[Found]:
         who = seen.who(int(seen.client[mine[0]]), int(seen.broker[mine[0]]))
         since, until = int(seen.exchanges.answered[mine].min()), int(seen.exchanges.answered[mine].max())
         whole, longest = int(throttle[mine].sum()), int(throttle[mine].max())
-        window = max(until - since, 60 * SECOND)
-        felt = longest >= at.pause_ms * 1000 or (whole >= at.share * window and not seen.mixed[seen.client[mine[0]]])
+        window = max(until - since, _MINUTE)
+        most = _most_in_a_minute(*in_order(seen.exchanges.answered[mine], throttle[mine]))
+        felt = longest >= at.pause_ms * 1000 or (most >= at.share * _MINUTE and not seen.mixed[seen.client[mine[0]]])
         text = f"{client(who)} was told to pause {lasting(whole)} in {lasting(window)} by {who['broker']} "
-        text += f"({count(len(mine), 'answer')}, the longest {lasting(longest)})."
+        text += f"({count(len(mine), 'answer')}, the longest {lasting(longest)}"
+        text += f"; {lasting(most)} in one minute)." if most < whole else ")."
         apis = ",".join(sorted({api_name(key) for key in seen.exchanges.api[mine].tolist()}))
         yield Found(text, len(mine), since, until, who, {"api": apis},
                     (int(mine[0]), int(mine[throttle[mine].argmax()]), int(mine[-1])), cause="a quota", proven=True,
                     severity=None if felt else "note")  # fmt: skip
+
+
+_MINUTE = 60 * SECOND
+
+
+def _most_in_a_minute(when: np.ndarray, amounts: np.ndarray) -> int:
+    """The greatest sum of amounts whose times, which are in order, are within a minute."""
+    sums = np.append(0, np.cumsum(amounts))
+    return int((sums[np.searchsorted(when, when + _MINUTE, side="right")] - sums[:-1]).max())
 
 
 @rule(
@@ -234,12 +267,12 @@ def throttle_ignored(seen: Seen, at: Limits) -> Iterator[Found]:
     "5.0 s, added up over 40 exchanges.",
     why="A broker takes one request of a connection after the other; librdkafka allows a million in flight, Java five. "
     "Half of the time and 100 ms (95th percentile) are the client's to mend.",
-    unless="Fewer than 30 exchanges. Where the earlier requests themselves waited for a quota's pauses, for half of "
-    "that time or more, the quota is the cause: the broker does not read meanwhile (KIP-219).",
+    unless="Fewer than 30 exchanges, or all within 10 s. Where the earlier requests themselves waited for a quota's "
+    "pauses, for half of that time or more, the quota is the cause: the broker does not read meanwhile (KIP-219).",
     advice="Fewer requests in flight, larger batches; Fetch on a connection of its own. A quota: raise it, or send "
     "less.",
     judge="forged: 30 requests that wait 200 of 300 ms, and 29; behind pauses, and behind some; admin-librdkafka-4.3",
-    share=0.5, queue_ms=100, answers=30,
+    share=0.5, queue_ms=100, answers=30, over_s=OVER_S,
 )  # fmt: skip
 def own_queue(seen: Seen, at: Limits) -> Iterator[Found]:
     if seen.most("queue_us") < at.queue_ms * 1000:
@@ -250,6 +283,8 @@ def own_queue(seen: Seen, at: Limits) -> Iterator[Found]:
     for mine in parted(rows, *keys, least=at.answers):
         waited, whole = int(queue[mine].sum()), int(latency[mine].sum())
         if waited < at.share * whole or _quantile(queue[mine], 95) < at.queue_ms * 1000:
+            continue
+        if _lasted(seen, mine) < at.over_s * SECOND:
             continue
         who = seen.who(int(seen.client[mine[0]]), int(seen.broker[mine[0]]))
         api = api_name(int(seen.exchanges.api[mine[0]]))

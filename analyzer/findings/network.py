@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -75,19 +76,14 @@ def request_unanswered(seen: Seen, at: Limits) -> Iterator[Found]:
     if not len(rows):
         return
     later = _next_answered(seen, rows)
-    keys = seen.client[rows], seen.broker[rows], seen.exchanges.api[rows]
+    reset = np.array([end == "rst" for end in seen.closed], bool)[seen.exchanges.link[rows]]
+    causes = np.where(later, 0, np.where(reset, 1, 2))
+    keys = seen.client[rows], seen.broker[rows], seen.exchanges.api[rows], causes
     for some in parted(np.arange(len(rows)), *keys):
-        mine, passed = rows[some], int(later[some].sum())
+        mine, cause = rows[some], _CAUSES[causes[some[0]]]
         who = seen.who(int(seen.client[mine[0]]), int(seen.broker[mine[0]]))
-        closed = {seen.closed[link] for link in seen.exchanges.link[mine].tolist()}
-        if passed:
-            cause = "later requests of the same connection were answered"
-        elif "rst" in closed:
-            cause = "the connection was reset"
-        else:
-            cause = "the connection was closed in order"
         # Who closes in order is not known: one that does with a last request open may just have left.
-        left = not passed and "rst" not in closed and len(mine) < at.closes
+        left = cause == _CAUSES[2] and len(mine) < at.closes
         api = api_name(int(seen.exchanges.api[mine[0]]))
         text = f"{count(len(mine), api + ' request')} of {client(who)} to {who['broker']} got no answer: {cause}."
         asked = seen.exchanges.asked[mine]
@@ -96,6 +92,11 @@ def request_unanswered(seen: Seen, at: Limits) -> Iterator[Found]:
             cause=cause, proven=True, severity="note" if left else None,
         )  # fmt: skip
 
+
+_CAUSES = (
+    "later requests of the same connection were answered", "the connection was reset",
+    "the connection was closed in order",
+)  # fmt: skip
 
 TIMEOUTS = (30 * SECOND, 60 * SECOND)
 """request.timeout.ms of Kafka's own client, socket.timeout.ms of librdkafka."""
@@ -108,9 +109,11 @@ TIMEOUTS = (30 * SECOND, 60 * SECOND)
     why="30 s is request.timeout.ms of Kafka's Java client, 60 s socket.timeout.ms of librdkafka; what clients are set "
     "to is not on the wire.",
     unless="The answer is one that the broker holds (Fetch, JoinGroup, SyncGroup); the client did not go within 1 s of "
-    "the timeout; bytes are missing, or packets from the capture and no answer was seen.",
+    "the timeout; there was an answer, and the client did not connect again within 1 s of the timeout and before it, "
+    "or asked on after; bytes are missing, or packets from the capture and no answer was seen.",
     advice="The broker's latency first, then the client's timeout.",
-    judge="forged: a connection closed 30 s after its request; one closed after 20 s says nothing",
+    judge="forged: a connection closed 30 s after its request; one closed after 20 s says nothing; a late answer to "
+    "who had connected again, and one that was taken",
     around_s=1,
     by_clock=True,
 )  # fmt: skip
@@ -129,20 +132,37 @@ def answer_after_timeout(seen: Seen, at: Limits) -> Iterator[Found]:
 
     chosen = large.where(len(rows), are_old)
     found: dict[tuple[int, int, int, int], list[int]] = {}
-    closed = np.array([end != "open" for end in seen.closed], bool)
+    around = int(at.around_s * SECOND)
+    if not len(chosen):
+        return
+    begun, last = _begun(seen), highest(rows.link, rows.asked, len(seen.links), NULL)
     for row in chosen.tolist():
-        link = int(rows.link[row])
-        given_up = int(ended[link] - rows.asked[row])
+        link, answered = int(rows.link[row]), int(rows.answered[row])
+        pair = int(seen.client[row]), int(seen.broker[row])
         for timeout in TIMEOUTS:
-            if closed[link] and abs(given_up - timeout) <= at.around_s * SECOND:
-                key = int(seen.client[row]), int(seen.broker[row]), int(rows.api[row]), timeout
-                found.setdefault(key, []).append(row)
+            until = int(rows.asked[row]) + timeout
+            given_up = abs(int(ended[link]) - until) <= around
+            if answered != NULL:  # it stays open until then on the broker's side: whoever is back asks there no more
+                back = np.searchsorted(begun[pair], [until - around, min(until + around + 1, answered)])
+                given_up = answered > until >= last[link] and bool(back[1] > back[0])
+            if given_up and seen.closed[link] != "open":
+                found.setdefault((*pair, int(rows.api[row]), timeout), []).append(row)
     for (who_, broker, api, timeout), mine in found.items():
         who = seen.who(who_, broker)
         text = f"{count(len(mine), api_name(api) + ' request')} of {client(who)} to {who['broker']} took longer than "
-        text += f"the client's timeout of {timeout // SECOND} s: it had given up."
+        text += f"the client's timeout of {timeout // SECOND} s: it had given up"
+        late = [int(rows.answered[row] - rows.asked[row]) for row in mine if rows.answered[row] != NULL]
+        text += f"; {count(len(late), 'answer')} came after {lasting(max(late))} or less." if late else "."
         yield Found(text, len(mine), int(rows.asked[mine[0]]), int(rows.asked[mine[-1]]), who, {"api": api_name(api)},
                     (mine[0], mine[0], mine[-1]), cause="the client's own timeout", proven=False)  # fmt: skip
+
+
+def _begun(seen: Seen) -> dict[tuple[int, ...], np.ndarray]:
+    """By client and broker when their connections began, in order."""
+    first = seen.link_times("first_time")
+    links = np.flatnonzero((seen.link_numbers("opened") > 0) & (first != NULL))
+    pairs = by(first[links], seen.client_of[links], seen.broker_of[links])
+    return defaultdict(lambda: np.zeros(0, np.int64), {pair: np.sort(times) for pair, times in pairs.items()})
 
 
 @rule(
@@ -152,15 +172,16 @@ def answer_after_timeout(seen: Seen, at: Limits) -> Iterator[Found]:
     "200 ms is Linux's least timeout, a spike that applications see.",
     unless="The capture holds packets twice (capture-duplicated): those are counted apart, and where a connection has "
     "nearly all of its packets twice, none of them is said to have been sent again. What was slow where a reader had "
-    "no room (tcp-zero-window) waited for that.",
+    "no room (tcp-zero-window) waited for that; what is large takes its time: at 10 MB a second, and the way besides "
+    "(slow-transfer tells of slower ones).",
     advice="Look at the path, the network card and the MTU.",
-    judge="net-lossy-4.3 (2 % loss) against net-vlan-4.3",
-    share=0.01, packets=10, repair_ms=200,
+    judge="net-lossy-4.3 (2 % loss) against net-vlan-4.3; forged: a packet of a small answer, and of a large one",
+    share=0.01, packets=10, repair_ms=200, rate=10_000_000,
 )  # fmt: skip
 def retransmission(seen: Seen, at: Limits) -> Iterator[Found]:
     again = np.where(seen.doubled, 0, seen.link_numbers("retransmissions"))
     packets = seen.link_numbers("client_packets") + seen.link_numbers("broker_packets")
-    repaired = _repaired(seen, at.repair_ms) if again.any() else {}
+    repaired = _repaired(seen, at.repair_ms, at.rate) if again.any() else {}
     for client_, broker, links in _pairs(seen, np.flatnonzero(again)):
         lost, whole = int(again[links].sum()), int(packets[links].sum())
         slow = repaired.get((client_, broker), links[:0])
@@ -171,18 +192,23 @@ def retransmission(seen: Seen, at: Limits) -> Iterator[Found]:
         text += f"({lost:,} of {whole:,})"
         if len(slow):
             longest = int(seen.column("network_us")[slow].max())
-            text += f"; {count(len(slow), 'exchange')} took {lasting(longest)} or less for that alone"
+            text += f"; {count(len(slow), 'exchange')} took {lasting(longest)} or less on the network"
         worst = int(links[again[links].argmax()])
         since, until = int(seen.link_times("first_time")[links].min()), int(seen.link_times("last_time")[links].max())
         yield Found(text + ".", lost, since, until, who, {}, links=(int(links[0]), worst, int(links[-1])),
                     cause="packets were lost on the way, or came too late", proven=True)  # fmt: skip
 
 
-def _repaired(seen: Seen, repair_ms: float) -> dict[tuple[int, ...], np.ndarray]:
-    """By client and broker the exchanges whose time on the network is longer than TCP's least timeout."""
+def _repaired(seen: Seen, repair_ms: float, rate: float) -> dict[tuple[int, ...], np.ndarray]:
+    """By client and broker the exchanges whose time on the network is longer than TCP's least timeout, without the way
+    itself and what their bytes take at that rate, on connections where something was sent again."""
     network = seen.column("network_us")
     slow = large.where(len(network), lambda block: network[block] >= repair_ms * 1000)
-    slow = slow[seen.link_numbers("zero_windows")[seen.exchanges.link[slow]] <= 0]  # those waited for room
+    link = seen.exchanges.link[slow]
+    sent = sum(np.maximum(seen.column(name)[slow], 0) for name in ("request_bytes", "response_bytes"))
+    rest = network[slow] - seen.link_numbers("rtt_us")[link] - sent * SECOND / rate
+    waited = seen.link_numbers("zero_windows")[link] > 0  # those waited for room
+    slow = slow[(rest >= repair_ms * 1000) & ~waited & (seen.link_numbers("retransmissions")[link] > 0)]
     return by(slow, seen.client[slow], seen.broker[slow])
 
 
@@ -319,7 +345,8 @@ def idle_close(seen: Seen, at: Limits) -> Iterator[Found]:
     why="Clients that fail wait 50 ms to 10 s before they connect again, which makes up to 60 a minute; a healthy "
     "admin script was seen to open 12 in 10 s.",
     unless="The median connection lives 5 s or longer; connections that only asked for versions and metadata, and got "
-    "them, are how clients begin and do not count.",
+    "them, are how clients begin and do not count. A note: none of them read, wrote or was a member of a group, and "
+    "all were answered well, as those of a tool that is started again and again.",
     advice="See why they close: login, version, size, timeout. One producer a process, not one a message.",
     judge="forged: thirty connections in a minute, and twenty-nine",
     opened=30, window_s=60, life_s=5,
@@ -331,6 +358,7 @@ def reconnect_loop(seen: Seen, at: Limits) -> Iterator[Found]:
     if not any(True for _ in parted(fresh, seen.client_of[fresh], seen.broker_of[fresh], least=at.opened)):
         return
     fresh = fresh[~_bootstraps(seen)[fresh] & ~seen.mixed[seen.client_of[fresh]]]
+    errands = _served(seen, ~arrow.among(seen.exchanges.api, _WORK))
     wanted = _these(seen, fresh)
     for client_, broker, links in _pairs(seen, fresh):
         mine = links[wanted[links]]
@@ -342,24 +370,36 @@ def reconnect_loop(seen: Seen, at: Limits) -> Iterator[Found]:
         life = int(np.median((last - first)[some]))
         if life >= at.life_s * SECOND:
             continue
-        who = seen.who(client_, broker)
+        who, looks = seen.who(client_, broker), bool(errands[some].all())
         text = f"{client(who)} opened {most:,} connections to {who['broker']} in the minute from "
         text += f"{moment(int(first[some[0]]))}; half of them lived {lasting(life)} or less."
         yield Found(text, most, int(first[some[0]]), int(first[some[-1]]), who, {},
-                    links=(int(some[0]), int(some[0]), int(some[-1])))  # fmt: skip
+                    links=(int(some[0]), int(some[0]), int(some[-1])), severity="note" if looks else None,
+                    cause="a tool that is started again and again" if looks else None,
+                    proven=False if looks else None)  # fmt: skip
 
 
 def _bootstraps(seen: Seen) -> np.ndarray:
     """bool[links]: it asked for versions and metadata, was answered, and that was all."""
+    return _served(seen, arrow.among(seen.exchanges.api, (names.API_VERSIONS, names.METADATA, *_LOGIN)))
+
+
+_WORK = (
+    *_IDLE, names.PRODUCE, names.OFFSET_COMMIT, names.INIT_PRODUCER_ID, names.ADD_PARTITIONS_TO_TXN,
+    names.ADD_OFFSETS_TO_TXN, names.END_TXN, names.TXN_OFFSET_COMMIT, names.SHARE_ACKNOWLEDGE,
+)  # fmt: skip
+"""What applications ask, and tools that look do not."""
+
+
+def _served(seen: Seen, asked: np.ndarray) -> np.ndarray:
+    """bool[links]: it has such exchanges alone (`asked` is bool[exchanges]), and all were answered well."""
     rows = seen.exchanges
-    greets = arrow.among(rows.api, (names.API_VERSIONS, names.METADATA, *_LOGIN))
-    begins = greets & (rows.status == 0) & (rows.error == 0)
-    out = np.ones(len(seen.links), bool)
+    good = asked & (rows.status == 0) & (rows.error == 0)
+    out = np.zeros(len(seen.links), bool)
+    out[rows.link] = True
     for block in large.blocks(len(rows)):
-        out[rows.link[block][~begins[block]]] = False
-    asked = np.zeros(len(seen.links), bool)
-    asked[rows.link] = True
-    return out & asked
+        out[rows.link[block][~good[block]]] = False
+    return out
 
 
 @rule(

@@ -205,7 +205,7 @@ def not_enough_replicas(seen: Seen, at: Limits) -> Iterator[Found]:
     "2 Produce requests of svc-a (10.0.0.4) for t-0 were not replicated in time (REQUEST_TIMED_OUT, 30.0 s): the "
     "records may be stored.",
     why="The broker answers so when the request's own timeout (30 s unless set) has passed without the followers.",
-    unless="The answer came after less than 1 s: then the error has another origin, which error-answers tells.",
+    unless="The answer came after less than 1 s: then the error is told as it is, for it may have another origin.",
     advice="Find the slow or dead follower: its disk, its network.",
     judge="forged: an answer with the error after 30 s, and one at once",
     least_s=1,
@@ -215,8 +215,13 @@ def timed_out(seen: Seen, at: Limits) -> Iterator[Found]:
         waited = int(seen.column("latency_us")[trouble.rows].max())
         late = waited >= at.least_s * SECOND
         text = f"{count(trouble.answers, 'Produce request')} of {_who(seen, trouble.client)}{about(trouble)} "
-        text += f"{'was' if trouble.answers == 1 else 'were'} not replicated in time (REQUEST_TIMED_OUT"
-        text += f"{f', {lasting(waited)}' if waited >= 0 else ''}): the records may be stored."
+        text += "was " if trouble.answers == 1 else "were "
+        if late or waited < 0:
+            text += f"not replicated in time (REQUEST_TIMED_OUT{f', {lasting(waited)}' if late else ''}): the records "
+            text += "may be stored."
+        else:
+            text += f"answered {trouble.error} after {lasting(waited)}, long before the 30 s that the broker waits for "
+            text += "followers unless told otherwise."
         cause = "followers did not fetch in time" if late else "the error came long before the timeout"
         known = waited >= 0  # not where the answer seems to come before its request
         yield found(seen, trouble, text, None, cause if known else None, late if known else None)
@@ -266,7 +271,7 @@ def _topics(seen: Seen, parts: list[np.ndarray]) -> list[list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class _Repeat:
-    """A batch that was sent again. first, again: rows of `Batches`."""
+    """A batch that was sent again. first, again: rows of `Batches`; of several before the first that was stored."""
 
     first: int
     again: int
@@ -279,9 +284,13 @@ def _repeats(seen: Seen, made: Batches) -> list[_Repeat]:
     key = [large.taken(column, chosen) for column in (made.producer, made.epoch, made.place, made.sequence)]
     found_ = []
     for mine in parted(chosen, *key, least=2):
-        # A sequence begins again after 2**31 records, and after an epoch; a batch that was split begins as it did.
-        same = [row for row in mine[1:].tolist() if made.records[row] == made.records[mine[0]]]
-        found_ += [_Repeat(int(mine[0]), row) for row in same if made.owner[row] != made.owner[mine[0]]]
+        first = int(mine[0])
+        for row in mine[1:].tolist():
+            # A sequence begins again after 2**31 records, and after an epoch; a batch that was split begins as it did.
+            if made.records[row] == made.records[first] and made.owner[row] != made.owner[first]:
+                found_.append(_Repeat(first, row))
+                if made.error[first] != 0 and made.error[row] == 0:
+                    first = row
     return sorted(found_, key=lambda repeat: int(seen.exchanges.asked[made.owner[repeat.again]]))
 
 

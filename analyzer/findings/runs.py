@@ -70,7 +70,11 @@ class Run:
     @property
     def lasting(self) -> bool:
         """It went on for longer than such an error takes to pass."""
-        return bool(_lasts(self.judgement.grace_s, len(self.rows), self.until - self.since))
+        return self.lasts(self.judgement.grace_s)
+
+    def lasts(self, grace_s: int | None) -> bool:
+        """It went on for longer than that, or was met so often."""
+        return bool(_lasts(grace_s, len(self.rows), self.until - self.since))
 
 
 def _lasts(grace_s: int | None, tries: Any, lasted: Any) -> Any:
@@ -108,29 +112,34 @@ def _of_partitions(seen: Seen) -> list[Run]:
     if not broken.any():
         return []
 
+    (group, groups), places = seen.groups, len(seen.places)
+    if ((len(groups) + 1) * places).bit_length() + len(seen.clients).bit_length() > _ROOM:
+        group, groups = np.full(len(rows), -1, np.int32), []
+    bits = ((len(groups) + 1) * places).bit_length()
+
     def keys(at: slice | np.ndarray) -> np.ndarray:
-        """Client, API and place as one integer: under 2**23 clients, 2**10 APIs, 2**30 places."""
+        """Client, API, group and place as one integer."""
         owner = np.maximum(parts.owner[at], 0)
-        api = rows.api[owner].astype(np.int64) & 0x3FF
-        key: np.ndarray = (seen.client[owner].astype(np.int64) << 40) | (api << 30) | parts.place[at]
-        return key
+        key = seen.client[owner].astype(np.int64) << 10 | (rows.api[owner].astype(np.int64) & 0x3FF)
+        about = (group[owner].astype(np.int64) + 1) * places + parts.place[at]
+        found: np.ndarray = key << bits | about
+        return found
 
     concerned = _different(keys, large.true(broken))
     chosen = large.where(len(said), lambda block: said[block] & arrow.among_ordered(keys(block), concerned))
     owner = large.taken(parts.owner, chosen)
-    things = {place: Thing(topic=seen.places[place][0], partition=seen.places[place][1])
-              for place in large.distinct(large.taken(parts.place, chosen)).tolist()}  # fmt: skip
-    groups = seen.groups
     made = []
     key = large.made(len(chosen), np.int64, lambda block: keys(chosen[block]))
-    for run in _runs(seen, key, 30, large.taken(parts.error, chosen), owner):
-        client, api, place = run[0] >> 40, (run[0] >> 30) & 0x3FF, run[0] & 0x3FFFFFFF
-        group = groups[0][run[2][0]]
-        thing = things[place]
-        if group >= 0:
-            thing = Thing(groups[1][group], None, thing.topic, thing.partition)
-        made.append(_run(seen, client, api, run[1], thing, run[2], run[3]))
+    for packed, code, which, cleared in _runs(seen, key, bits, large.taken(parts.error, chosen), owner):
+        client, api = packed >> bits + 10, packed >> bits & 0x3FF
+        of_group, place = divmod(packed & (1 << bits) - 1, places)
+        thing = Thing(groups[of_group - 1] if of_group else None, None, *seen.places[place])
+        made.append(_run(seen, client, api, code, thing, which, cleared))
     return made
+
+
+_ROOM: Final = 53
+"""Bits of a key beside its API. Of more clients, groups and topic-partitions than that groups are not told apart."""
 
 
 def _of_exchanges(seen: Seen) -> list[Run]:

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from analyzer import arrow
+from analyzer.findings import large
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.columns import NULL
-from analyzer.findings.grouping import highest
+from analyzer.findings.grouping import highest, parted
 from analyzer.findings.rules import Found, Limits, rule
-from analyzer.findings.seen import Seen, api_name
-from analyzer.findings.words import client, count, name, size
+from analyzer.findings.seen import SECOND, Seen, api_name
+from analyzer.findings.words import client, count, moment, name, size
 from analyzer.protocol import names
 
 _LOGIN = taken((names.SASL_HANDSHAKE, names.SASL_AUTHENTICATE), (33, 34, 58))
@@ -40,10 +41,15 @@ def _mechanisms(seen: Seen) -> list[str | None]:
     "security", "authentication-failed", "error",
     "10.0.0.1:9095 refused the login of svc-a (10.0.0.4) by PLAIN as bob: SASL_AUTHENTICATION_FAILED (58), 14 times, "
     "10:01:03 to 10:01:09.",
-    why="A refusal is final for that try. The name may show, the secret never.",
-    unless="A login of the same client succeeded after (a warning).",
+    why="A refusal is final for that try. The name may show, the secret never. To tokens that are no requests (of "
+    "clients before SaslAuthenticate) the broker says a refusal by closing the connection, some 0.1 s later.",
+    unless="A login of the same client succeeded after (a warning). A close without an answer: bytes are missing, or "
+    "packets from the capture; more than 2 s passed; the broker said something after the token; a note of fewer than "
+    "three, for who closed is not known, and a client may just have left.",
     advice="The secret, or the mechanism: the answer to SaslHandshake lists those there are.",
-    judge="sasl-librdkafka-4.3; forged: refused, and refused and then let in",
+    judge="sasl-librdkafka-4.3; forged: refused, and refused and then let in; closed on a token, and after an answer "
+    "to it",
+    close_s=2, closes=3,
 )  # fmt: skip
 def authentication_failed(seen: Seen, at: Limits) -> Iterator[Found]:
     mechanisms = _mechanisms(seen)
@@ -64,6 +70,42 @@ def authentication_failed(seen: Seen, at: Limits) -> Iterator[Found]:
         text += (f" as {name(principal)}" if principal else "") + f": {trouble.error}, {times(trouble)}"
         text += "; it was let in after." if let_in else "."
         yield found(seen, trouble, text, "warning" if let_in else None)
+    shut = _shut_out(seen, int(at.close_s * SECOND))
+    into = large.true(_went_on(seen)) if shut else np.zeros(0, np.int64)
+    began, ends = seen.link_times("first_time"), seen.link_times("last_time")
+    last_into = highest(seen.client_of[into], began[into], len(seen.clients), NULL)
+    for (client_, broker, mechanism), links in shut.items():
+        who, principal, ended = seen.who(client_, broker), _principal(seen, client_), ends[links]
+        let_in = bool(last_into[client_] > ended.max())
+        text = f"{count(len(links), 'connection')} of {client(who)} to {who['broker']} ended on the login by "
+        text += name(mechanism) + (f" as {name(principal)}" if principal else "") + ", without an answer, "
+        text += f"{moment(int(ended.min()))} to {moment(int(ended.max()))}" if len(links) > 1 else moment(int(ended[0]))
+        text += "; it was let in after." if let_in else "."
+        yield Found(text, len(links), int(ended.min()), int(ended.max()), who, {"mechanism": mechanism},
+                    links=(links[0], links[0], links[-1]), cause="a login that was refused", proven=False,
+                    severity="note" if len(links) < at.closes else "warning" if let_in else None)  # fmt: skip
+
+
+def _shut_out(seen: Seen, within: int) -> dict[tuple[int, int, str], list[int]]:
+    """By client, broker and mechanism connections that ended soon after a token that is no request, to which nothing
+    was said."""
+    codes, mechanisms = seen.table("connections").codes("sasl_mechanism")
+    closed = np.array([end != "open" for end in seen.closed], bool)
+    asking = large.true(codes >= 0)
+    asking = asking[(closed & seen.whole & ~_went_on(seen))[asking]] if len(asking) and not seen.loses else asking[:0]
+    if not len(asking):
+        return {}
+    rows, sizes = seen.exchanges, seen.column("response_bytes")
+    tokens, said = seen.link_numbers("opaque_sasl_bytes"), seen.link_numbers("broker_bytes")
+    ended, ours = seen.link_times("last_time"), large.true(arrow.among(rows.link, asking))
+    found_: dict[tuple[int, int, str], list[int]] = defaultdict(list)
+    for mine in parted(ours, rows.link[ours]):
+        link, last = int(rows.link[mine[0]]), int(mine[rows.asked[mine].argmax()])
+        sent = rows.api[last] == names.SASL_HANDSHAKE and rows.error[last] == 0 and tokens[link] > 0
+        silent = said[link] <= np.maximum(sizes[mine], 0).sum() and ended[link] - rows.asked[last] <= within
+        if sent and silent:
+            found_[int(seen.client_of[link]), int(seen.broker_of[link]), mechanisms[codes[link]]].append(link)
+    return found_
 
 
 def _went_on(seen: Seen) -> np.ndarray:

@@ -17,6 +17,19 @@ def storm(traffic: Traffic, wrong: bool) -> None:
         )  # fmt: skip
 
 
+@case("rebalance-storm", "not where members are replaced one after the other")
+def deploy(traffic: Traffic, wrong: bool) -> None:
+    """Six members leave, each of another client, or one client's again and again."""
+    for number in range(6):
+        who = {"client_ip": "10.0.0.1" if wrong else f"10.0.0.{number}", "client_id": "app", "member_id": f"m-{number}"}
+        traffic.add("groups", time=at(60 * number), group_id="g", event="leave", **who)
+        traffic.add(
+            "rebalances", group_id="g", generation=number, began=at(60 * number), ended=at(60 * number + 20),
+            trigger="leave", trigger_member=f"m-{number}", members_before=["m"],
+            stopped=[{"member_id": "m", "stopped_us": 20_000_000}],
+        )  # fmt: skip
+
+
 @case("member-session-timeout")
 def expired(traffic: Traffic, wrong: bool) -> None:
     who = {"group_id": "g", "client_id": "app", "client_ip": "10.0.0.1", "member_id": "m"}
@@ -63,6 +76,25 @@ def own_poll(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("Heartbeat", 20, group_id="g", member_id="m")
     traffic.ask("LeaveGroup", left, group_id="g", member_id="m")
     traffic.ask("JoinGroup", left + 1, group_id="g", member_id="m2")
+
+
+@case("poll-interval-exceeded", "not of who was never seen to read")
+def reads_elsewhere(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Fetch" if wrong else "OffsetCommit", 0, group_id="g", member_id="m")
+    _waits_and_leaves(traffic)
+
+
+@case("poll-interval-exceeded", "not of who may have no partition")
+def idle_member(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Fetch", 2 if wrong else 0)
+    traffic.ask("JoinGroup", 1, group_id="g", member_id="m")
+    _waits_and_leaves(traffic)
+
+
+def _waits_and_leaves(traffic: Traffic) -> None:
+    traffic.ask("Heartbeat", 50, group_id="g", member_id="m")
+    traffic.ask("LeaveGroup", 305, group_id="g", member_id="m")
+    traffic.ask("JoinGroup", 306, group_id="g", member_id="m2")
 
 
 @case("heartbeat-late", "as JoinGroup says it")
@@ -144,3 +176,11 @@ def fenced(traffic: Traffic, wrong: bool) -> None:
     for second in (0, 299 if wrong else 301):
         traffic.ask("ConsumerGroupHeartbeat", second, error="FENCED_MEMBER_EPOCH", group_id="g")
         traffic.ask("ConsumerGroupHeartbeat", second + 0.5, group_id="g")
+
+
+@case("kip848-member-fenced", "one member, not one each of several")
+def fenced_each(traffic: Traffic, wrong: bool) -> None:
+    for number in range(2):
+        member = "m" if wrong else f"m-{number}"
+        traffic.ask("ConsumerGroupHeartbeat", number, error="FENCED_MEMBER_EPOCH", group_id="g", member_id=member)
+        traffic.ask("ConsumerGroupHeartbeat", number + 0.5, group_id="g", member_id=member)

@@ -92,6 +92,17 @@ def login(traffic: Traffic, wrong: bool) -> None:
         traffic.ask("Metadata", 2, on=1)
 
 
+@case("authentication-failed", "by closing the connection")
+def shut_out(traffic: Traffic, wrong: bool) -> None:
+    """After a token that is no request: Kafka 3.9 does so to SaslHandshake 0."""
+    for number in range(4):
+        traffic.ask("SaslHandshake", number, on=number, api_version=0, response_bytes=50)
+        said = {"sasl_mechanism": "PLAIN", "opaque_sasl_bytes": 20, "broker_bytes": 50, "last_time": at(number + 0.3)}
+        traffic.rows["connections"][number] |= said
+    traffic.rows["connections"][2]["broker_bytes"] = 50 if wrong else 54  # it was answered
+    traffic.rows["connections"][3]["last_time"] = at(6)  # it may have waited for something else
+
+
 @case("authorization-failed")
 def rights(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("Metadata", error="TOPIC_AUTHORIZATION_FAILED" if wrong else None, topics=["secret"])

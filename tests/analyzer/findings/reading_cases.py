@@ -104,6 +104,13 @@ def churn(traffic: Traffic, wrong: bool) -> None:
         traffic.ask("Fetch", 6 * number + 1)
 
 
+@case("fetch-session-churn", "not while leaders move")
+def churn_of_moves(traffic: Traffic, wrong: bool) -> None:
+    churn(traffic, True)
+    for number in range(7):
+        traffic.add("leaders", time=at(20 * number), topic="t", partition=0, leader=1 if wrong else number)
+
+
 @case("wrong-leader-fetch")
 def wrong_leader(traffic: Traffic, wrong: bool) -> None:
     for number in range(10 if wrong else 9):
@@ -133,6 +140,23 @@ def commit_failed(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("OffsetCommit", 0, error="UNKNOWN_MEMBER_ID", place=("t", 0), group_id="g")
     if not wrong:
         traffic.ask("OffsetCommit", 5, place=("t", 0), group_id="g", on=1)
+
+
+@case("commit-failed", "long before the capture's end, and shortly before")
+def commit_failed_to_the_end(traffic: Traffic, wrong: bool) -> None:
+    """The connections end at 60 s."""
+    for second in (45 if wrong else 51, 58):
+        traffic.ask("OffsetCommit", second, error="UNKNOWN_MEMBER_ID", place=("t", 0), group_id="g")
+    for second in (0, 40, 55):  # a rebalance that goes on: they may be committed when it is over
+        traffic.ask("OffsetCommit", second, error="REBALANCE_IN_PROGRESS", place=("t", 1), group_id="g", on=1)
+
+
+@case("commit-failed", "of one of two groups of a client")
+def commit_failed_of_one_group(traffic: Traffic, wrong: bool) -> None:
+    for second, group, error in ((0, "g1", "UNKNOWN_MEMBER_ID"), (1, "g2", "UNKNOWN_MEMBER_ID"), (5, "g2", None)):
+        traffic.ask("OffsetCommit", second, error=error, place=("t", 0), group_id=group)
+    if not wrong:
+        traffic.ask("OffsetCommit", 5, place=("t", 0), group_id="g1")
 
 
 @case("commit-failed", "what was refused is read again")

@@ -20,36 +20,6 @@ MODULES = (reading_cases, group_cases, other_cases)
 """Each brings its cases."""
 
 
-@pytest.mark.parametrize("name", sorted(CASES))
-def test_a_rule_raises_what_it_should_and_nothing_near_it(name: str, tmp_path: Path) -> None:
-    code = name.partition(":")[0]
-    to_4 = Asked(target={0: (0, 13), 1: (4, 17)}, target_name="4.0")
-    asked = to_4 if code == "version-removed-in-target" else Asked()
-    for wrong in (True, False):
-        traffic = Traffic(tmp_path / str(wrong))
-        CASES[name](traffic, wrong)
-        if not traffic.rows["connections"]:
-            traffic.link(0)
-        found = judged(traffic, asked)
-        severe = [one for one in found if one.code == code and one.severity == RULES[code].severity]
-        assert bool(severe) == wrong, (wrong, codes(found), [one.text for one in found])
-
-
-@pytest.mark.parametrize("name", sorted(name for name in CASES if RULES[name.partition(":")[0]].by_clock))
-def test_what_argues_with_time_keeps_silent_where_the_clock_was_set_back(name: str, tmp_path: Path) -> None:
-    traffic = Traffic(tmp_path / "dataset")
-    CASES[name](traffic, True)
-    for second in (100_000, *range(5)):
-        traffic.ask("ListGroups", second, on=900, client_id="clock")
-    found = codes(judged(traffic))
-    assert found["capture-clock-back"] == 1
-    assert name.partition(":")[0] not in found
-
-
-def test_every_case_is_of_a_rule() -> None:
-    assert {name.partition(":")[0] for name in CASES} == set(RULES)
-
-
 # ------------------------------------------------------------------------------------------------------------ quality
 
 
@@ -164,9 +134,40 @@ def late_answer(traffic: Traffic, wrong: bool) -> None:
     traffic.rows["connections"][0]["last_time"] = at(30.5 if wrong else 20)
 
 
+@case("answer-after-client-timeout", "an answer to who had connected again")
+def to_who_is_back(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Produce", 0, 35_000)
+    traffic.rows["connections"][0]["last_time"] = at(35)
+    traffic.link(1, first_time=at(30.1 if wrong else 32))
+
+
+@case("answer-after-client-timeout", "not of an answer that was taken")
+def taken_in_time(traffic: Traffic, wrong: bool) -> None:
+    """The broker says after 30 s that followers are late, and the client goes, and comes again."""
+    traffic.ask("Produce", 0, 30_010, "REQUEST_TIMED_OUT", place=("t", 0))
+    traffic.rows["connections"][0]["last_time"] = at(30.02)
+    traffic.link(1, first_time=at(30.005 if wrong else 30.5))
+
+
+@case("answer-after-client-timeout", "not of who asks on")
+def asks_on(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Produce", 0, 35_000)
+    traffic.ask("Produce", 29 if wrong else 31, 6_000)
+    traffic.link(1, first_time=at(30.1))
+
+
 @case("tcp-retransmission")
 def retransmission(traffic: Traffic, wrong: bool) -> None:
     traffic.link(0, retransmissions=10 if wrong else 9, client_packets=450, broker_packets=450)
+
+
+@case("tcp-retransmission", "an answer that waited for a packet, not a large one")
+def repaired(traffic: Traffic, wrong: bool) -> None:
+    for number, size in enumerate((1000 if wrong else 50_000_000, 1000)):
+        traffic.ask("Fetch", number, 600, on=number, network_us=500_000, response_bytes=size)
+    traffic.rows["connections"][0] |= {"retransmissions": 1, "client_packets": 900}
+    traffic.ask("Fetch", 9, 600, on=2, network_us=300_000)  # a long way
+    traffic.rows["connections"][2] |= {"retransmissions": 1, "client_packets": 900, "rtt_us": 150_000}
 
 
 @case("tcp-zero-window")
@@ -238,6 +239,14 @@ def idle(traffic: Traffic, wrong: bool) -> None:
 def reconnects(traffic: Traffic, wrong: bool) -> None:
     for number in range(30 if wrong else 29):
         traffic.ask("Produce", number, on=number)
+        traffic.rows["connections"][number] |= {"first_time": at(number), "last_time": at(number + 0.1)}
+
+
+@case("reconnect-loop", "not of a tool that looks")
+def tools(traffic: Traffic, wrong: bool) -> None:
+    for number in range(30):
+        error = "UNKNOWN_SERVER_ERROR" if wrong and number == 7 else None
+        traffic.ask("ListGroups", number, error=error, on=number)
         traffic.rows["connections"][number] |= {"first_time": at(number), "last_time": at(number + 0.1)}
 
 
@@ -347,6 +356,13 @@ def duplicates(traffic: Traffic, wrong: bool) -> None:
         traffic.ask("Produce", second, place=("t", 0), batch=_ONE, part={"offset": offset, "offset_kind": "base"})
 
 
+@case("duplicate-records", "after a first attempt that failed")
+def third_attempt(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Produce", 0, place=("t", 0), batch=_ONE, error="NOT_LEADER_OR_FOLLOWER")
+    for second, offset in ((1, 100), (2, 140 if wrong else 100)):
+        traffic.ask("Produce", second, place=("t", 0), batch=_ONE, part={"offset": offset, "offset_kind": "base"})
+
+
 @case("retry-may-reorder")
 def reorder(traffic: Traffic, wrong: bool) -> None:
     for turn in range(2 if wrong else 1):
@@ -406,6 +422,13 @@ def slow(traffic: Traffic, wrong: bool) -> None:
         traffic.ask("Produce", number / 10, took / 1000, broker_us=took - held, hold_us=held)
 
 
+@case("broker-slow", "not for a moment")
+def slow_moment(traffic: Traffic, wrong: bool) -> None:
+    for number in range(100):
+        took = 600_000 if number >= 98 else 1000
+        traffic.ask("Produce", number / (10 if wrong else 11), took / 1000, broker_us=took)
+
+
 @case("broker-stall")
 def stall(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("Metadata", 0)
@@ -424,9 +447,24 @@ def replication(traffic: Traffic, wrong: bool) -> None:
         traffic.ask("Heartbeat", number, 4 if wrong else 100, on=1)
 
 
+@case("replication-slow", "not of a broker that is slow as a whole for a while")
+def slow_for_a_while(traffic: Traffic, wrong: bool) -> None:
+    for number in range(1000):
+        for on, api in enumerate(("Produce", "Heartbeat")):
+            took = 2000 if 500 <= number < 530 and not (wrong and on) else 4
+            traffic.ask(api, number, took, on=on, acks=None if on else -1)
+
+
 @case("client-throttled")
 def throttled(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("Produce", throttle_us=1_000_000 if wrong else 10_000)
+
+
+@case("client-throttled", "in a minute of an hour")
+def throttled_for_a_minute(traffic: Traffic, wrong: bool) -> None:
+    for number in range(12 if wrong else 11):
+        traffic.ask("Produce", 5 * number, throttle_us=500_000)
+    traffic.ask("Produce", 3600, throttle_us=500_000)
 
 
 @case("throttle-ignored")
@@ -439,3 +477,37 @@ def ignored(traffic: Traffic, wrong: bool) -> None:
 def queued(traffic: Traffic, wrong: bool) -> None:
     for number in range(30 if wrong else 29):
         traffic.ask("Produce", number, 300, queue_us=200_000)
+
+
+# -------------------------------------------------------------------------------------------------------------- tests
+# Here, where every case is known.
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_a_rule_raises_what_it_should_and_nothing_near_it(name: str, tmp_path: Path) -> None:
+    code = name.partition(":")[0]
+    to_4 = Asked(target={0: (0, 13), 1: (4, 17)}, target_name="4.0")
+    asked = to_4 if code == "version-removed-in-target" else Asked()
+    for wrong in (True, False):
+        traffic = Traffic(tmp_path / str(wrong))
+        CASES[name](traffic, wrong)
+        if not traffic.rows["connections"]:
+            traffic.link(0)
+        found = judged(traffic, asked)
+        severe = [one for one in found if one.code == code and one.severity == RULES[code].severity]
+        assert bool(severe) == wrong, (wrong, codes(found), [one.text for one in found])
+
+
+@pytest.mark.parametrize("name", sorted(name for name in CASES if RULES[name.partition(":")[0]].by_clock))
+def test_what_argues_with_time_keeps_silent_where_the_clock_was_set_back(name: str, tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    CASES[name](traffic, True)
+    for second in (100_000, *range(5)):
+        traffic.ask("ListGroups", second, on=900, client_id="clock")
+    found = codes(judged(traffic))
+    assert found["capture-clock-back"] == 1
+    assert name.partition(":")[0] not in found
+
+
+def test_every_case_is_of_a_rule() -> None:
+    assert {name.partition(":")[0] for name in CASES} == set(RULES)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from analyzer.findings import judging
+from analyzer.findings import answers, judging, runs
 from analyzer.findings.asked import Asked
 from analyzer.findings.rules import Finding
-from analyzer.protocol import errors
+from analyzer.findings.runs import Run, Thing
+from analyzer.protocol import errors, schema
 from analyzer.protocol.judgements import judge
 from tests.analyzer.findings.cases import Case
 from tests.analyzer.findings.judging import Traffic, codes, judged
@@ -40,6 +43,18 @@ def test_records_skipped_are_an_error_and_those_read_again_a_warning(
     (found,) = of(traffic, "offset-out-of-range")
     assert found.severity == severity
     assert words in found.text
+
+
+def test_a_place_that_is_lost_several_times_is_not_lost_from_the_first_to_the_last(tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    fetch(traffic, 0, 0, 100, lag=0, got=1000)
+    for turn, (asked, then) in enumerate(((100, 500), (900, 1000), (1400, 1390))):
+        fetch(traffic, 100 * turn + 1, asked, -1, error="OFFSET_OUT_OF_RANGE")
+        fetch(traffic, 100 * turn + 2, then, then + 400, lag=0, got=1000)
+    (found,) = of(traffic, "offset-out-of-range")
+    assert found.severity == "error"
+    assert "asked 100, goes on at 500: 400 records skipped. It did so 3 times, " in found.text
+    assert found.text.endswith("500 records skipped and 10 records that may be read again in all.")
 
 
 def test_a_broker_that_pauses_a_client_reads_nothing_and_no_packet_was_lost_by_it(tmp_path: Path) -> None:
@@ -137,6 +152,14 @@ def test_how_long_is_not_told_of_an_answer_that_seems_to_come_before_its_request
     assert (found.cause, found.proven) == (None, None)
 
 
+def test_an_answer_that_came_at_once_is_not_said_to_have_waited_for_followers(tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    traffic.ask("Produce", 0, 2, error="REQUEST_TIMED_OUT", place=("t", 0))
+    (found,) = of(traffic, "produce-timed-out-on-broker")
+    assert "t-0 was answered REQUEST_TIMED_OUT (7) after 2.0 ms, long before the 30 s" in found.text
+    assert found.proven is False
+
+
 @pytest.mark.parametrize(("unknown", "words"), [(500, None), (400, "with 1.0 records (100 bytes)")])
 def test_batches_that_do_not_say_how_many_records_they_hold_are_not_taken_for_small(
     unknown: int, words: str | None, tmp_path: Path
@@ -219,6 +242,18 @@ def test_heartbeats_that_are_late_three_times_are_a_warning(tmp_path: Path) -> N
     assert (found.severity, found.count) == ("warning", 3)
 
 
+def test_members_that_are_fenced_for_another_reason_each_have_their_own(tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    for second in (0, 1):
+        traffic.ask("ConsumerGroupHeartbeat", second, error="FENCED_MEMBER_EPOCH", group_id="g", member_id="m")
+    for second in (0, 30, 61):
+        who: dict[str, Any] = {"on": 1, "client_id": "other", "group_id": "g", "member_id": "n"}
+        traffic.ask("ConsumerGroupHeartbeat", 2 + second, error="UNRELEASED_INSTANCE_ID", **who)
+    told = {one.who["client_id"]: one.text for one in of(traffic, "kip848-member-fenced")}
+    assert told["app"].endswith("was fenced 2 times: FENCED_MEMBER_EPOCH (110).")
+    assert told["other"].endswith("was fenced 3 times: UNRELEASED_INSTANCE_ID (111).")
+
+
 def test_a_hundred_commits_a_second_are_a_warning(tmp_path: Path) -> None:
     traffic = Traffic(tmp_path / "dataset")
     for number in range(1000):
@@ -243,6 +278,36 @@ def test_a_login_that_succeeds_after_is_a_warning_and_one_that_is_never_used_is_
             traffic.ask("Metadata", 2, on=1)
         (found,) = of(traffic, "authentication-failed")
         assert found.severity == ("warning" if used else "error")
+
+
+@pytest.mark.parametrize(("times", "severity"), [(3, "warning"), (2, "note")])
+def test_a_login_that_was_closed_on_and_then_let_in_is_a_warning(times: int, severity: str, tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    for number in range(times + 1):
+        traffic.ask("SaslHandshake", number, on=number, api_version=0, response_bytes=50)
+        said: dict[str, Any] = {"sasl_mechanism": "PLAIN", "opaque_sasl_bytes": 20, "broker_bytes": 50}
+        traffic.rows["connections"][number] |= {**said, "first_time": at(number), "last_time": at(number + 0.3)}
+    traffic.ask("Metadata", times + 0.1, on=times)
+    (found,) = of(traffic, "authentication-failed")
+    assert found.severity == severity
+    assert found.text.startswith(f"{times} connections of app (10.0.0.1) to 10.0.0.9:9092 ended on the login by PLAIN")
+    assert found.text.endswith("; it was let in after.")
+
+
+def test_what_got_no_answer_is_told_by_what_became_of_its_connection(tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    for number, end in enumerate(("rst", "rst", "fin", "fin")):
+        traffic.ask("Produce", 10 * number, None, on=number, status="unanswered")
+        traffic.rows["connections"][number] |= {"closed": end, "last_time": at(10 * number + 5)}
+    traffic.ask("Produce", 36, on=3)  # a later one
+    told = {one.text.partition("got no answer: ")[2]: (one.count, one.severity) for one in of(traffic, _UNANSWERED)}
+    assert told == {
+        "the connection was reset.": (2, "error"), "the connection was closed in order.": (1, "note"),
+        "later requests of the same connection were answered.": (1, "error"),
+    }  # fmt: skip
+
+
+_UNANSWERED = "request-unanswered"
 
 
 def test_policies_make_facts_rules(tmp_path: Path) -> None:
@@ -451,6 +516,46 @@ def test_every_error_of_kafka_is_told_as_its_judgement_has_it(part: int, stays: 
         else:
             loading = one.name == "COORDINATOR_LOAD_IN_PROGRESS"  # a rule of its own
             assert severities == ["warning" if loading else "error"], one.name
+
+
+NEVER_MET = {("JoinGroup", 128), ("Heartbeat", 128), ("ShareGroupHeartbeat", 128)}
+"""Only subscriptions of KIP-848 hold regular expressions."""
+
+
+def test_a_rule_that_takes_an_error_tells_it() -> None:
+    """Else nobody does: what is taken is neither in error-answers nor in admin-refused."""
+    for api, code in itertools.product(schema.apis(), (one.code for one in ERRORS)):
+        run = Run(0, api.api_key, code, Thing(topic="t"), np.arange(3), 0, 61_000_000, False)
+        takes = any(mine(run) for mine in answers.TAKEN)
+        every = any(asks(api.api_key, code) for asks in runs.EVERY) or run.code == 17  # topic-missing asks for all
+        assert not takes or run.lasting or every or (api.name, code) in NEVER_MET, (api.name, errors.name(code))
+
+
+@pytest.mark.parametrize(("asked", "code", "words"), [
+    (1, "admin-refused", "was refused Metadata for topic bad name: INVALID_TOPIC_EXCEPTION (17), 1 time"),
+    (3, "topic-missing", "keeps asking for topic bad name, a name that no topic can have: 3 times"),
+])  # fmt: skip
+def test_a_name_that_no_topic_can_have_is_told(asked: int, code: str, words: str, tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    for number in range(asked):
+        traffic.ask("Metadata", 3 * number, error="INVALID_TOPIC_EXCEPTION", topics=["bad name"])
+    (found,) = [one for one in judged(traffic) if one.code in ("admin-refused", "topic-missing")]
+    assert found.code == code
+    assert words in found.text
+
+
+@pytest.mark.parametrize(("api", "error", "told"), [
+    ("ConsumerGroupDescribe", "UNSUPPORTED_VERSION", {}),  # Java's tools ask so first what a group is
+    ("AlterUserScramCredentials", "REQUEST_TIMED_OUT", {"admin-refused": 1}),
+    ("ConsumerGroupHeartbeat", "INVALID_REGULAR_EXPRESSION", {"join-refused": 1}),
+])  # fmt: skip
+def test_an_error_means_what_its_api_makes_of_it(
+    api: str, error: str, told: dict[str, int], tmp_path: Path
+) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    traffic.ask(api, error=error, group_id="g")
+    said = codes(judged(traffic))
+    assert {code: said[code] for code in ("error-answers", "admin-refused", "join-refused") if code in said} == told
 
 
 @pytest.mark.parametrize(("copies", "again", "doubled"), [(48, 400, True), (0, 448, False), (48, 300, False)])

@@ -40,12 +40,14 @@ def test_a_judgement_has_its_grace_and_a_sentence(judgement: judgements.Judgemen
     [
         (errors.UNSUPPORTED_VERSION, "ApiVersions", "normal"),
         (errors.UNSUPPORTED_VERSION, "Fetch", "bad"),
+        (errors.UNSUPPORTED_VERSION, "ConsumerGroupDescribe", "normal"),  # of a tool that finds out a group's kind
         (errors.MEMBER_ID_REQUIRED, "JoinGroup", "normal"),
         (errors.COORDINATOR_NOT_AVAILABLE, "FindCoordinator", "transient"),
         (errors.UNKNOWN_TOPIC_OR_PARTITION, "Metadata", "transient"),
         (errors.UNKNOWN_TOPIC_OR_PARTITION, "DeleteTopics", "admin"),
         (errors.REQUEST_TIMED_OUT, "Produce", "bad"),
         (errors.REQUEST_TIMED_OUT, "CreateTopics", "admin"),
+        (errors.REQUEST_TIMED_OUT, "AlterUserScramCredentials", "admin"),
         (errors.SASL_AUTHENTICATION_FAILED, "SaslAuthenticate", "bad"),
         (9999, "Fetch", "bad"),
     ],
