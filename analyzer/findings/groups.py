@@ -450,7 +450,9 @@ def share_redelivery(seen: Seen, at: Limits) -> Iterator[Found]:
     groups, named = seen.groups
     gone = _pairs("group_id", [row for row in seen.table("groups").every(["time", "group_id", "event"])
                                if row["event"] in ("leave", "expired")])  # fmt: skip
-    again, given = table.numbers("redelivered"), table.numbers("record_count")
+    # Batches come whole; what is not given out of them is others', or done. Older datasets lack how many that are.
+    again, acquired = table.numbers("redelivered"), table.numbers("acquired")
+    given = np.where(acquired >= 0, acquired, table.numbers("record_count"))
     topics: dict[str, int] = {}
     topic_of = np.array([topics.setdefault(topic, len(topics)) for topic, _ in seen.places], np.int64)
     for mine in parted(rows, groups[parts.owner[rows]], topic_of[parts.place[rows]]):

@@ -463,3 +463,17 @@ def test_what_the_capture_holds_twice_was_not_sent_again(
     traffic.ask("Fetch", 0, 1)
     told = codes(judged(traffic))
     assert ("capture-duplicated" in told, "tcp-retransmission" in told) == (doubled, not doubled)
+
+
+@pytest.mark.parametrize(("api", "columns", "words"), [
+    ("Metadata", {}, "for topics mixed-a, mixed-b or some of these"),
+    ("CreateTopics", {}, "for topic mixed-a or others of these requests"),
+    ("ConsumerGroupHeartbeat", {"group_id": "g"}, "for group g, topic mixed-a or others of these requests"),
+])  # fmt: skip
+def test_a_topic_that_is_not_known_to_be_the_refused_one_is_not_said_to_be(
+    api: str, columns: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    traffic.ask(api, error="TOPIC_AUTHORIZATION_FAILED", topics=["mixed-a", "mixed-b"], **columns)
+    (found,) = of(traffic, "authorization-failed")
+    assert f"may not use {api} {words}: TOPIC_AUTHORIZATION_FAILED" in found.text
