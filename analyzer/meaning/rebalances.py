@@ -414,12 +414,18 @@ def _by_epoch(told: list[Event]) -> Iterator[tuple[int, list[Event]]]:
 
 
 def _had_it(number: int, told: list[Event]) -> dict[str, int]:
-    """When each member that was told of the epoch had its assignment: the last answer that gave it some, else the first
-    that said the epoch."""
+    """When each member that was told of the epoch had its assignment: the last answer that gave it another than before,
+    else the first that said the epoch. A coordinator that takes over gives all of them theirs again."""
     had: dict[str, int] = {}
     reached: set[str] = set()
+    given: dict[str, g.Assigned] = {}
     for event in told:
-        if event.member is not None and (event.assigned is not None or event.member not in reached):
+        if event.member is None:
+            continue
+        other = event.assigned is not None and event.assigned != given.get(event.member)
+        if event.assigned is not None:
+            given[event.member] = event.assigned
+        if other or event.member not in reached:
             had[event.member] = event.time_ns
             if event.generation == number:
                 reached.add(event.member)

@@ -504,6 +504,16 @@ def test_a_static_member_that_comes_back_too_late_is_another(tmp_path: Path) -> 
     ]  # fmt: skip
 
 
+def test_a_coordinator_that_takes_over_gives_what_members_have_again_and_no_rebalance_is_longer_for_it(
+    tmp_path: Path,
+) -> None:
+    a = [(1.0, *newer("a", 0, 2, [0, 1])), (8.0, *newer("a", 2, 2, [0, 1], [0, 1]))]
+    [row] = told(tmp_path, a).rebalances.to_pylist()
+    assert (row["ended"] - row["began"]).total_seconds() < 1
+    [row] = told(tmp_path, [*a, (9.0, *newer("a", 2, 2, [0], [0, 1]))]).rebalances.to_pylist()
+    assert (row["ended"] - row["began"]).total_seconds() > 7  # it is given something else
+
+
 def test_partitions_that_somebody_had_are_not_new(tmp_path: Path) -> None:
     """What is taken from a member before another joins in the same epoch: the next epoch gives it that one."""
     a = [(1.0, *newer("a", 0, 2, [0, 1])), (2.0, *newer("a", 2, 2, [0])), (3.0, *newer("a", 2, 3, None, [0]))]
