@@ -20,36 +20,6 @@ MODULES = (reading_cases, group_cases, other_cases)
 """Each brings its cases."""
 
 
-@pytest.mark.parametrize("name", sorted(CASES))
-def test_a_rule_raises_what_it_should_and_nothing_near_it(name: str, tmp_path: Path) -> None:
-    code = name.partition(":")[0]
-    to_4 = Asked(target={0: (0, 13), 1: (4, 17)}, target_name="4.0")
-    asked = to_4 if code == "version-removed-in-target" else Asked()
-    for wrong in (True, False):
-        traffic = Traffic(tmp_path / str(wrong))
-        CASES[name](traffic, wrong)
-        if not traffic.rows["connections"]:
-            traffic.link(0)
-        found = judged(traffic, asked)
-        severe = [one for one in found if one.code == code and one.severity == RULES[code].severity]
-        assert bool(severe) == wrong, (wrong, codes(found), [one.text for one in found])
-
-
-@pytest.mark.parametrize("name", sorted(name for name in CASES if RULES[name.partition(":")[0]].by_clock))
-def test_what_argues_with_time_keeps_silent_where_the_clock_was_set_back(name: str, tmp_path: Path) -> None:
-    traffic = Traffic(tmp_path / "dataset")
-    CASES[name](traffic, True)
-    for second in (100_000, *range(5)):
-        traffic.ask("ListGroups", second, on=900, client_id="clock")
-    found = codes(judged(traffic))
-    assert found["capture-clock-back"] == 1
-    assert name.partition(":")[0] not in found
-
-
-def test_every_case_is_of_a_rule() -> None:
-    assert {name.partition(":")[0] for name in CASES} == set(RULES)
-
-
 # ------------------------------------------------------------------------------------------------------------ quality
 
 
@@ -291,6 +261,13 @@ def leaders_moved(traffic: Traffic, wrong: bool) -> None:
         traffic.add("leaders", time=at(second), topic="t", partition=0, leader=leader)
 
 
+@case("leaders-moved", "not back, by who had not heard of it")
+def not_back(traffic: Traffic, wrong: bool) -> None:
+    its = {"topic": "t", "topic_id": "6hWhQvmDS1S79-tG9HZ0dw", "partition": 0}
+    for second, leader, epoch in ((0, 2, 5), (1, 1, 6 if wrong else 4), (2, 2, 7 if wrong else 5)):
+        traffic.add("leaders", time=at(second), leader=leader, leader_epoch=epoch, **its)
+
+
 # ------------------------------------------------------------------------------------------------------------ produce
 
 
@@ -408,8 +385,8 @@ def stall(traffic: Traffic, wrong: bool) -> None:
 def replication(traffic: Traffic, wrong: bool) -> None:
     for number in range(100):
         traffic.ask("Produce", number, 600, acks=-1)
-    for number in range(30):
-        traffic.ask("Heartbeat", number, 4 if wrong else 100, on=1)
+        if number < 30:
+            traffic.ask("Heartbeat", number + 0.7, 4 if wrong else 100, on=1)
 
 
 @case("client-throttled")
@@ -427,3 +404,36 @@ def ignored(traffic: Traffic, wrong: bool) -> None:
 def queued(traffic: Traffic, wrong: bool) -> None:
     for number in range(30 if wrong else 29):
         traffic.ask("Produce", number, 300, queue_us=200_000)
+
+
+# ------------------------------------------------------------------------------------------------------- all of them
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_a_rule_raises_what_it_should_and_nothing_near_it(name: str, tmp_path: Path) -> None:
+    code = name.partition(":")[0]
+    to_4 = Asked(target={0: (0, 13), 1: (4, 17)}, target_name="4.0")
+    asked = to_4 if code == "version-removed-in-target" else Asked()
+    for wrong in (True, False):
+        traffic = Traffic(tmp_path / str(wrong))
+        CASES[name](traffic, wrong)
+        if not traffic.rows["connections"]:
+            traffic.link(0)
+        found = judged(traffic, asked)
+        severe = [one for one in found if one.code == code and one.severity == RULES[code].severity]
+        assert bool(severe) == wrong, (wrong, codes(found), [one.text for one in found])
+
+
+@pytest.mark.parametrize("name", sorted(name for name in CASES if RULES[name.partition(":")[0]].by_clock))
+def test_what_argues_with_time_keeps_silent_where_the_clock_was_set_back(name: str, tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    CASES[name](traffic, True)
+    for second in (100_000, *range(5)):
+        traffic.ask("ListGroups", second, on=900, client_id="clock")
+    found = codes(judged(traffic))
+    assert found["capture-clock-back"] == 1
+    assert name.partition(":")[0] not in found
+
+
+def test_every_case_is_of_a_rule() -> None:
+    assert {name.partition(":")[0] for name in CASES} == set(RULES)
