@@ -225,7 +225,8 @@ _PARTITIONS: Final = {
     "partition": s.P_PARTITION, "error_code": s.P_ERROR, "offset": s.P_OFFSET, "high_watermark": s.P_HIGH_WATERMARK,
     "last_stable_offset": s.P_LAST_STABLE, "log_start_offset": s.P_LOG_START, "leader_epoch": s.P_EPOCH,
     "record_bytes": s.P_RECORD_BYTES, "batch_count": s.P_BATCHES, "record_count": s.P_RECORDS,
-    "diverging_offset": s.P_DIVERGES, "redelivered": s.P_REDELIVERED, "delivery_count": s.P_DELIVERIES,
+    "diverging_offset": s.P_DIVERGES, "acquired": s.P_ACQUIRED, "redelivered": s.P_REDELIVERED,
+    "delivery_count": s.P_DELIVERIES,
 }  # fmt: skip
 """Columns of `partitions` that rows of integers have as they are."""
 _OF_EACH: Final = {*_PARTITIONS.values(), s.P_TOPIC, s.P_TOPIC_ID}

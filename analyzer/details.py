@@ -62,7 +62,8 @@ def _places(exchange: Any, parts: list[dict[str, Any]]) -> str:
 
 
 def _of_records(exchange: Any) -> str:
-    """`orders-0@120 3 records 866 B (5 empty)`; where some partitions have records, others are only counted."""
+    """`orders-0@120 3 records 866 B (5 empty)`; where some partitions have records, others are only counted. Of batches
+    that a share group gets whole for some of their records: `40 records (3 acquired)`."""
     parts = exchange.partitions
     counts = [part["record_count"] for part in parts if part["record_count"] is not None]
     sizes = [part["record_bytes"] for part in parts if part["record_bytes"] is not None]
@@ -70,6 +71,9 @@ def _of_records(exchange: Any) -> str:
     words = [_places(exchange, having)]
     if counts:
         words.append(f"{sum(counts)} record{'s' * (sum(counts) != 1)}")
+        acquired = [part["acquired"] for part in parts if part["acquired"] is not None]
+        if acquired and sum(acquired) != sum(counts):
+            words.append(f"({sum(acquired)} acquired)")
     if sizes:
         words.append(size(sum(sizes)))
     if len(having) < len(parts):

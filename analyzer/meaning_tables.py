@@ -41,7 +41,7 @@ CLIENTS = (
         ("client_ip", pa.string(), "Its address."),
         ("software_name", pa.string(), "Its software, from ApiVersions v3 and newer (KIP-511)."),
         ("software_version", pa.string(), "Its version."),
-        ("principal", pa.string(), "The name it logged in with by SASL; never more of it."),
+        ("principal", pa.string(), "The name it logged in with by SASL, never more; null where it used several."),
         ("group_ids", STRINGS, "Groups that its requests name."),
         ("topics_written", STRINGS, "Topics of its Produce requests."),
         ("topics_read", STRINGS, "Topics of its Fetch and ShareFetch requests."),

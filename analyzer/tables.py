@@ -236,6 +236,8 @@ PARTITIONS = (
         ("diverging_offset", pa.int64(),
          "Fetch 12 and later: end of the log for the epoch last read, where what was read beyond is not there "
          "(`divergingEpoch`, KIP-595)."),
+        ("acquired", pa.int64(),
+         "ShareFetch: records given out: of its batches, which come whole, only these; null where none is given."),
         ("redelivered", pa.int64(), "ShareFetch: records given out a second time or more; null where none is given."),
         ("delivery_count", pa.int16(), "ShareFetch: how often the most frequent of its records has been given out."),
     ),

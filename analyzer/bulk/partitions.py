@@ -21,7 +21,7 @@ import numpy as np
 from analyzer.bulk import roles as role
 from analyzer.bulk import state as s
 from analyzer.bulk.symbols import intern, lacks
-from analyzer.protocol import names
+from analyzer.protocol import errors, names
 from analyzer.protocol.decoding import read_int32, read_int64
 from captures.kernels import Bytes, Flag, Int, Table, copy_bytes, inline, shared
 
@@ -343,9 +343,11 @@ def record_parts(st: s.State, lay: s.Layouts, buffer: Bytes, used: Int, row: Tab
             section = tape[i, 0] if value > 0 else np.int64(s.NULL)
         elif kind == role.LEADER_ID or kind == role.META_PARTITION:
             leader = np.int64(-1)
-            # Share groups are always answered with a leader, which is 0 where the partition has not moved (KIP-932).
+            # Share groups are always answered with a leader, which is 0 unless the error is that it moved (KIP-932).
             shared = row[s.X_API_KEY] == names.SHARE_FETCH or row[s.X_API_KEY] == names.SHARE_ACKNOWLEDGE
-            blank = shared and part >= 0 and parts.rows[part, s.P_ERROR] == 0
+            error = parts.rows[part, s.P_ERROR] if part >= 0 else np.int64(0)
+            moved = error == errors.NOT_LEADER_OR_FOLLOWER or error == errors.FENCED_LEADER_EPOCH
+            blank = shared and not moved
             if kind == role.META_PARTITION or (value >= 0 and part >= 0 and not blank):
                 leader = v[s.V_LEADERS]
                 v[s.V_LEADERS] = leader + 1
@@ -398,7 +400,9 @@ def record_parts(st: s.State, lay: s.Layouts, buffer: Bytes, used: Int, row: Tab
                 acquired += value + 1
             elif kind == role.DELIVERED:
                 # Offsets are 64 bits of whoever wrote them; 2**32 records are more than a message holds.
-                again = min(max(acquired, 0), np.int64(1) << 32) if value > 1 else np.int64(0)
+                given = min(max(acquired, 0), np.int64(1) << 32)
+                again = given if value > 1 else np.int64(0)
+                parts.rows[part, s.P_ACQUIRED] = max(parts.rows[part, s.P_ACQUIRED], np.int64(0)) + given
                 parts.rows[part, s.P_REDELIVERED] = max(parts.rows[part, s.P_REDELIVERED], np.int64(0)) + again
                 parts.rows[part, s.P_DELIVERIES] = max(parts.rows[part, s.P_DELIVERIES], value)
             elif _COLUMN[kind] >= 0 and value >= 0:

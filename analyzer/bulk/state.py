@@ -215,10 +215,11 @@ DECODED_STATE, TRUNCATED_STATE, UNDECODED_STATE = 0, 1, 2
     P_SET,  # number of its record set, where those are kept
     P_SENT_ON,  # Fetch: the replica that it shall read instead, or where its log is another one
     P_DIVERGES,  # Fetch: where that log ends
-    P_REDELIVERED,  # ShareFetch: records given out that had been given out before, and how often the most frequent was
+    P_ACQUIRED,  # ShareFetch: records given out, those of them given out before, and how often the most frequent was
+    P_REDELIVERED,
     P_DELIVERIES,
     P_COLUMNS,
-) = range(22)
+) = range(23)
 FORGOTTEN: Final = 2
 """P_ANSWERED of what a Fetch only names to take it out of its session."""
 P_OWNER: Final = P_NEXT  # the exchange's row of the same output

@@ -55,18 +55,23 @@ def _explained(seen: Seen, run: Run) -> bool:
 
 
 def about(trouble: Trouble) -> str:
-    """Of what: ` for group g`, ` for topic t (3 partitions)`."""
+    """Of what: ` for group g`, ` for topic t (3 partitions)`; where which of its topics is not known, ` for topics a, b
+    or some of these`, ` for topic a or others of these requests`."""
     thing = trouble.thing
+    others = " or others of these requests" if thing.several else ""
     if thing.group:
-        topic = f", topic {name(thing.topic)}" if thing.topic else ""
+        topic = f", topic {name(thing.topic)}{others}" if thing.topic else ""
         return f" for group {name(thing.group)}{topic}"
     if thing.transaction:
         return f" for transactional id {name(thing.transaction)}"
     if thing.topic:
         if len(trouble.places) == 1:
             return f" for {place(trouble.places[0])}"
+        topics = thing.topic.split(" ") if not trouble.places else []
+        if len(topics) > 1:
+            return f" for topics {some(topics)} or some of these"
         many = f" ({count(len(trouble.places), 'partition')})" if trouble.places else ""
-        return f" for topic {name(thing.topic)}{many}"
+        return f" for topic {name(thing.topic)}{others}{many}"
     return ""
 
 

@@ -143,7 +143,8 @@ def _counted(words: Iterator[str]) -> dict[str, int]:
     why="The rule is the broker's own: a timer for each member.",
     unless="The member left, or came back under its static name (KIP-345); bytes are missing from a connection of it, "
     "or packets from the capture while no end of that connection was seen: it may have left in what is missing. A "
-    "note: the group's coordinator had moved within the minute before, and the client had joined again.",
+    "note: the group's coordinator had moved within the minute before, and the client had joined again; or the member "
+    "had said that it stops for a while, as static ones do (KIP-848), and came back too late or not at all.",
     advice="Look for a crash, a pause of garbage collection, or the network of that member.",
     judge="group-classic-librdkafka-4.3 (a member is killed), and without the packets in which it was and another "
     "left; cluster-* (a coordinator is killed: a note); forged rows",
@@ -154,6 +155,7 @@ def session_timeout(seen: Seen, at: Limits) -> Iterator[Found]:
     told = seen.table("groups").every()
     moved = [(row["group_id"], row["time"]) for row in told if row["event"] == "coordinator_moved"]
     expired = [row for row in told if row["event"] == "expired"]
+    stopped = _stopped(told)
     unheard = _unheard(seen, {row["member_id"] for row in expired})
     for event in (row for row in expired if row["member_id"] not in unheard):
         since = event["time"] - int(at.moved_s * SECOND)
@@ -161,11 +163,27 @@ def session_timeout(seen: Seen, at: Limits) -> Iterator[Found]:
         who = {"client_id": event["client_id"], "client_ip": event["client_ip"]}
         text = f"Group {name(event['group_id'])} lost member {name(event['member_id'])} "
         text += f"({client(who)}) at {moment(event['time'])}: its session expired."
-        cause = "no heartbeat reached the coordinator within the session timeout"
+        cause = "its coordinator had moved" if explained else _EXPIRED
+        away = (event["group_id"], event["member_id"]) in stopped
         yield Found(text, 1, event["time"], event["time"], who,
                     {"group_id": event["group_id"], "member_id": event["member_id"]}, _rows_at(seen, [event]),
-                    cause="its coordinator had moved" if explained else cause, proven=not explained,
-                    severity="note" if explained else None)  # fmt: skip
+                    cause=_AWAY if away else cause, proven=away or not explained,
+                    severity="note" if away or explained else None)  # fmt: skip
+
+
+_EXPIRED = "no heartbeat reached the coordinator within the session timeout"
+_AWAY = "it had stopped in order, for a while, and did not come back within the session timeout"
+
+
+def _stopped(told: list[dict[str, Any]]) -> set[tuple[str, str]]:
+    """(group, member) of those that left and did not join again: one that expires after that had left for a while."""
+    out: set[tuple[str, str]] = set()
+    for row in told:
+        if row["event"] == "leave" and row["error"] is None:
+            out.add((row["group_id"], row["member_id"]))
+        elif row["event"] == "join":
+            out.discard((row["group_id"], row["member_id"]))
+    return out
 
 
 def _unheard(seen: Seen, wanted: set[str]) -> set[str]:
@@ -468,7 +486,9 @@ def share_redelivery(seen: Seen, at: Limits) -> Iterator[Found]:
     groups, named = seen.groups
     gone = _pairs("group_id", [row for row in seen.table("groups").every(["time", "group_id", "event"])
                                if row["event"] in ("leave", "expired")])  # fmt: skip
-    again, given = table.numbers("redelivered"), table.numbers("record_count")
+    # Batches come whole; what is not given out of them is others', or done. Older datasets lack how many that are.
+    again, acquired = table.numbers("redelivered"), table.numbers("acquired")
+    given = np.where(acquired >= 0, acquired, table.numbers("record_count"))
     topics: dict[str, int] = {}
     topic_of = np.array([topics.setdefault(topic, len(topics)) for topic, _ in seen.places], np.int64)
     for mine in parted(rows, groups[parts.owner[rows]], topic_of[parts.place[rows]]):

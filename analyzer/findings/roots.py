@@ -15,6 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from analyzer import arrow
+from analyzer.epochs import Epochs
 from analyzer.findings import large
 from analyzer.findings.columns import NULL
 from analyzer.findings.grouping import by, grouped, parted
@@ -155,8 +156,12 @@ def moves(seen: Seen) -> list[Move]:
     """Changes of leaders that were seen to be others before."""
     if "moves" not in seen.memo:
         known: dict[tuple[str, int, str | None], int | None] = {}
+        current = Epochs()
         made = []
-        for row in seen.table("leaders").every(["time", "topic", "topic_id", "partition", "leader"]):
+        columns = ["time", "topic", "topic_id", "partition", "leader", "leader_epoch"]
+        for row in seen.table("leaders").every(columns):
+            if current.passed(row["topic_id"], row["partition"], row["leader_epoch"]):
+                continue
             topic = row["topic"] or seen.topic_names.get(row["topic_id"], row["topic_id"]) or ""
             # Another topic of that name has leaders of its own.
             one = topic, row["partition"], row["topic_id"] if topic in seen.remade else None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -35,12 +35,14 @@ _KEPT = "runs"
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """What an answer is about; topic and partition where the answer said which."""
+    """What an answer is about; topic and partition where the answer said which. `several`: the topic is the first of
+    those that it may be about."""
 
     group: str | None = None
     transaction: str | None = None
     topic: str | None = None
     partition: int | None = None
+    several: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +166,13 @@ def _of_exchanges(seen: Seen) -> list[Run]:
     concerned = _different(keys, broken)
     chosen = large.where(len(rows), told)
     numbers: dict[Thing, int] = {}
+    several = set[int]()
     about = large.empty(len(chosen), np.int32)
     for places, some in seen.table("exchanges").some(chosen, ["group_id", "transactional_id", "topics", "api_key"]):
         for start in range(0, len(some), _TOGETHER):
-            about[places[start : start + _TOGETHER]] = _about(some.slice(start, _TOGETHER), numbers)
-    things = list(numbers)
+            at = places[start : start + _TOGETHER]
+            about[at] = _about(some.slice(start, _TOGETHER), rows.error[chosen[at]] != 0, numbers, several)
+    things = [replace(thing, several=number in several) for thing, number in numbers.items()]
     whole = large.made(len(chosen), np.int64, lambda block: (keys(chosen[block]) << 32) | about[block])
     made = []
     for packed, code, which, cleared in _runs(seen, whole, 32, large.taken(rows.error, chosen), chosen):
@@ -183,8 +187,9 @@ _BITS: Final = 16
 """What tells apart as many strings as so many rows have."""
 
 
-def _about(rows: pa.Table, numbers: dict[Thing, int]) -> np.ndarray:
-    """int64[rows]: what exchanges are about, one number each: what an answer names first, or all that it names."""
+def _about(rows: pa.Table, wrong: np.ndarray, numbers: dict[Thing, int], several: set[int]) -> np.ndarray:
+    """int64[rows]: what exchanges are about, one number each: what an answer names first, or all that it names. `wrong`
+    bool[rows]: they have an error; put into `several`: numbers of those that name more topics than the first."""
     texts: list[dict[str, int]] = [{}, {}, {}]
     lists = rows.column("topics").combine_chunks()
     ends = lists.offsets.to_numpy().astype(np.int64)
@@ -193,7 +198,7 @@ def _about(rows: pa.Table, numbers: dict[Thing, int]) -> np.ndarray:
     columns = [_one(rows, name, text) for name, text in zip(_WHOM, texts, strict=False)]
     columns.append(items[np.where(many > 0, ends[:-1], -1)])
     named = arrow.among(arrow.numbers(rows.column("api_key").combine_chunks(), NULL), _NAMED_ALL) & (many > 0)
-    key = named.astype(np.int64)
+    key = named.astype(np.int64) | (wrong & ~named & (many > 1)).astype(np.int64) << 1
     used = [arrow.distinct(column) for column in columns]  # of any number of strings as many as there are rows
     for numbered, column in zip(used, columns, strict=True):
         key = key << _BITS | np.searchsorted(numbered, column)
@@ -209,9 +214,10 @@ def _about(rows: pa.Table, numbers: dict[Thing, int]) -> np.ndarray:
         group_id, transactional_id, topic = (
             text[numbered[one]] for text, numbered, one in zip(strings, used, at, strict=True)
         )
-        return Thing(topic=topic) if packed >> 3 * _BITS else Thing(group_id, transactional_id, topic)
+        return Thing(topic=topic) if packed >> 3 * _BITS == 1 else Thing(group_id, transactional_id, topic)
 
     number = np.array([numbers.setdefault(thing(one), len(numbers)) for one in known.tolist()], np.int64)
+    several.update(number[known >> 3 * _BITS == 2].tolist())
     found: np.ndarray = number[np.searchsorted(known, key)]
     return found
 
@@ -337,6 +343,6 @@ def together(some: list[Run]) -> list[Trouble]:
     for (client, api, code, group, transaction, topic), mine in parts.items():
         where = {(run.thing.topic or "", run.thing.partition) for run in mine if run.thing.partition is not None}
         places = sorted(where)
-        thing = Thing(group, transaction, topic)
+        thing = Thing(group, transaction, topic, several=any(run.thing.several for run in mine))
         made.append(Trouble(client, api, code, mine[0].error, thing, places, mine))
     return made

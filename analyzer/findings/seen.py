@@ -418,17 +418,20 @@ class Seen:
         in_order = self.unbroken & (late_bytes == 0)
         in_order[len(self.table("connections")) :] = False  # of those that go on nobody knows yet
         latest = NULL
+        some, ahead = np.zeros(0, np.int64), np.zeros(0, np.int64)  # the last times, and the latest before each
         for block in large.blocks(len(self.exchanges)):
             times = self.exchanges.answered[block]
             times = times[(times != NULL) & in_order[self.exchanges.link[block]]]
             before = np.maximum.accumulate(np.append(latest, times))
-            late = times + _SET_BACK_US <= before[:-1]
-            if late.sum() >= _IN_A_ROW:  # what is behind at the end of a block is so at the beginning of the next
+            some, ahead = np.append(some, times), np.append(ahead, before[:-1])
+            late = some + _SET_BACK_US <= ahead
+            if late.sum() >= _IN_A_ROW:
                 several = np.flatnonzero(np.convolve(late, np.ones(_IN_A_ROW, np.int64), "valid") == _IN_A_ROW)
                 if len(several):
                     at = int(several[0])
-                    return int(before[at]), int(before[at] - times[at])
+                    return int(ahead[at]), int(ahead[at] - some[at])
             latest = int(before[-1])
+            some, ahead = some[1 - _IN_A_ROW :], ahead[1 - _IN_A_ROW :]
         return None
 
     @functools.cached_property

@@ -377,7 +377,7 @@ def _row(capture: str, key: Key, client: _Client, topic_name: Callable[[str], st
         "client_ip": key[1],
         "software_name": software[0],
         "software_version": software[1],
-        "principal": _most(client.principals),
+        "principal": _only(client.principals),
         "group_ids": _listed(client.groups),
         "topics_written": _listed(written),
         "topics_read": _listed(read),
@@ -392,6 +392,11 @@ def _row(capture: str, key: Key, client: _Client, topic_name: Callable[[str], st
 
 def _listed(names: Iterable[str] | None) -> list[str]:
     return sorted(names or ())[:MAX_NAMED]
+
+
+def _only(said: Counter[Any] | None) -> Any:
+    """What was said, where it was one thing: clients that share an id and an address are not one another."""
+    return next(iter(said)) if said is not None and len(said) == 1 else None
 
 
 def _most(said: Counter[Any] | None) -> Any:

@@ -308,7 +308,7 @@ def _heartbeat(row: Row, group: str, exchange: Exchange) -> Event:
     event.generation = epoch if kind in (TOLD, HEARTBEAT_FAILED) else None
     said = request.get("rebalanceTimeoutMs", -1)
     event.rebalance_ms = said if said >= 0 else None
-    names = request.get("subscribedTopicNames")
+    names = request.get("subscribedTopicNames") if kind != LEAVE else None  # none then: it reads no other topics now
     event.subscribed = tuple(sorted(names)) if names is not None else None
     event.owned = _owned(request)
     if response is not None and well and kind != LEAVE:

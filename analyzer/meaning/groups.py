@@ -272,6 +272,8 @@ class _Walk:
     listed: tuple[str, ...] = ()  # the members of the last generation
     generation: int | None = None
     has: dict[str, set[g.Partition]] = field(default_factory=dict)  # newer protocols: given, or not given back
+    ever: set[g.Partition] = field(default_factory=set)  # share groups: what anybody was given
+    changed_ns: int = 0  # a member of a newer protocol joined or left
     moved_ns: int = 0
 
     def step(self, event: Event) -> Iterator[Event]:
@@ -280,6 +282,7 @@ class _Walk:
         elif event.went and event.member is not None:
             self.gone.add(event.member)
             self.has.pop(event.member, None)
+            self.changed_ns = event.asked_ns
         elif event.code == kafka_errors.UNKNOWN_MEMBER_ID and event.member is not None:
             yield from self._unknown(event, event.member)
         elif event.well and event.member is not None and event.kind in (g.JOIN, g.SYNC, g.TOLD):
@@ -327,6 +330,8 @@ class _Walk:
 
     def _newer(self, event: Event, member: str) -> Iterator[Event]:
         self.gone.discard(member)
+        if event.kind == g.JOIN:
+            self.changed_ns = event.asked_ns
         if event.interval_ms:
             self.joined[member] = event
         has = self.has.setdefault(member, set())
@@ -336,16 +341,26 @@ class _Walk:
         for whose, partitions in event.assigned or ():
             if whose != member:
                 continue
+            given = set(partitions)
             if event.protocol in (g.CONSUMER, g.STREAMS):
-                yield from self._handed_over(event, member, set(partitions))
-            has.update(partitions)
+                yield from self._handed_over(event, member, given)
+            else:
+                if given <= self.ever:
+                    yield from self._handed_over(event, member, given - has, self.changed_ns)
+                self.ever |= given
+                has.clear()
+            has.update(given)
 
-    def _handed_over(self, event: Event, member: str, given: set[g.Partition]) -> Iterator[Event]:
+    def _handed_over(
+        self, event: Event, member: str, given: set[g.Partition], since_ns: int = 0
+    ) -> Iterator[Event]:
+        """Others that had it, were heard after `since_ns`, and no more."""
         for other in [one for one, theirs in self.has.items() if one != member and theirs & given]:
             contact, last = self.contacts.get(other), self.joined.get(other)
             if contact is None or last is None or last.interval_ms is None or other in self.gone:
                 continue
-            if event.time_ns - contact.last_ns >= _INTERVALS * last.interval_ms * 1_000_000:
+            silent = event.time_ns - contact.last_ns >= _INTERVALS * last.interval_ms * 1_000_000
+            if silent and contact.last_ns > since_ns:
                 yield self._expire(other, event, contact)
 
     def _expire(self, member: str, event: Event, contact: Contact) -> Event:

@@ -213,11 +213,10 @@ class Offsets:
     def _with_previous(self, commits: Columns, topic_name: Callable[[str], str]) -> Columns:
         """Commits with what was committed before each (`previous`), and whether that is in ZooKeeper (0 or 1)."""
         key, counts = self._counting(commits, topic_name)
-        zookeeper, _, topic, _ = key
         return {
             **commits,
-            "topic": topic,
-            "zookeeper": zookeeper,
+            "topic": self._topics(self._commits, commits, topic_name),
+            "zookeeper": key[0],
             "previous": _previous((*key, commits["seen"]), commits["offset"], counts),
         }
 
@@ -257,15 +256,13 @@ class Offsets:
     def _counting(
         self, commits: Columns, topic_name: Callable[[str], str]
     ) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]:
-        """(whose place it is: whether in ZooKeeper, group, topic, partition; whether it counts) of each commit."""
+        """(whose place it is: whether in ZooKeeper, group, topic or else its id, partition; whether it counts) of each
+        commit."""
         zookeeper = (commits["api"] == apis.OFFSET_COMMIT) & (commits["version"] == 0)
         in_transaction = commits["api"] == apis.TXN_OFFSET_COMMIT
-        key = (
-            zookeeper.astype(np.int64),
-            commits["group"],
-            self._topics(self._commits, commits, topic_name),
-            commits["partition"],
-        )
+        topic = self._topics(self._commits, commits, topic_name)
+        topic = np.where(topic == NULL, commits["topic_id"], topic)
+        key = zookeeper.astype(np.int64), commits["group"], topic, commits["partition"]
         return key, (commits["error"] == 0) & (~in_transaction | self._committed(commits))
 
     @staticmethod

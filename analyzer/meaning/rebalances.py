@@ -64,10 +64,15 @@ class _Turn:
     stops: dict[str, tuple[int, int]] = field(default_factory=dict)  # by member: had to stop, could go on
     renamed: dict[str, str] = field(default_factory=dict)  # static members that came back later under another id
     later: list[Event] = field(default_factory=list)  # what those were told: nobody rebalances for it
+    lost: list[Event] = field(default_factory=list)  # expiries that an answer of this turn, not its first, shows
 
     def members_then(self) -> set[str]:
         """Its members at its end, as they were called by then."""
         return {self.renamed.get(member, member) for member in self.members}
+
+    def given(self) -> Iterator[tuple[Partition, ...]]:
+        """Whatever anybody was given in it, also what was taken back before its end."""
+        return (has for event in (*self.syncs, *self.later) for _, has in event.assigned or ())
 
     def assigned_then(self) -> Assignment:
         """What they had by then."""
@@ -113,7 +118,7 @@ def rebalances(
         turns = list(turns_of(known))
         for turn, following in zip_longest(turns, turns[1:]):
             trigger = _trigger(turn, known, ever)
-            ever.update(*turn.assigned.values())
+            ever.update(*turn.assigned.values(), *turn.given())
             said = [*turn.joins, *turn.syncs, *turn.later]
             if any(event.settled for event in said) or not (now_ns is None or _is_over(turn, following, now_ns)):
                 continue
@@ -354,6 +359,9 @@ def _epochs(known: _Known) -> Iterator[_Turn]:
         while went < len(gone) and gone[went].place <= first.place:
             turn.members.discard(gone[went].member or "")
             went += 1
+        shows = {event.place for event in mine if event.generation == number}
+        turn.lost = [event for event in gone[went:] if event.kind == g.EXPIRED and event.place in shows]
+        turn.members -= {event.member for event in turn.lost if event.member is not None}
         for event in turn.joins:  # a static member that comes with another subscription has its place
             if event.instance is not None:
                 turn.members -= {
@@ -378,10 +386,12 @@ def _without_those_back(turn: _Turn, mine: list[Event], known: _Known) -> list[E
     """What was told in an epoch, but for static members that came back in it under another id: they take up what they
     had, and nobody rebalances for them."""
     place = {known.instances[member]: member for member in turn.before if member in known.instances}
+    over = {event.member: event.place for event in known.events if event.kind == g.EXPIRED}
     for event in mine:
         if event.kind != g.JOIN or event.instance is None or event.member is None:
             continue
-        if event.asked_ns <= turn.until_ns:
+        before = place.get(event.instance)
+        if event.asked_ns <= turn.until_ns or (before in over and over[before] <= event.place):
             place[event.instance] = event.member
         elif event.member != place.get(event.instance, event.member):
             turn.renamed[place[event.instance]] = event.member
@@ -404,12 +414,18 @@ def _by_epoch(told: list[Event]) -> Iterator[tuple[int, list[Event]]]:
 
 
 def _had_it(number: int, told: list[Event]) -> dict[str, int]:
-    """When each member that was told of the epoch had its assignment: the last answer that gave it some, else the first
-    that said the epoch."""
+    """When each member that was told of the epoch had its assignment: the last answer that gave it another than before,
+    else the first that said the epoch. A coordinator that takes over gives all of them theirs again."""
     had: dict[str, int] = {}
     reached: set[str] = set()
+    given: dict[str, g.Assigned] = {}
     for event in told:
-        if event.member is not None and (event.assigned is not None or event.member not in reached):
+        if event.member is None:
+            continue
+        other = event.assigned is not None and event.assigned != given.get(event.member)
+        if event.assigned is not None:
+            given[event.member] = event.assigned
+        if other or event.member not in reached:
             had[event.member] = event.time_ns
             if event.generation == number:
                 reached.add(event.member)
@@ -430,10 +446,12 @@ def _trigger(turn: _Turn, known: _Known, ever: set[Partition]) -> _Trigger | Non
         *_gone(turn, known, between, moved),
         *again(turn, known, between, new, moved),
     ]
+    # Of a newer group those are told so that still speak the classic protocol, after an epoch has come about (KIP-848).
     told = [
         _Trigger(event.time_ns, UNKNOWN, None, event)
         for event in between
         if event.kind == g.HEARTBEAT_FAILED and event.code == kafka_errors.REBALANCE_IN_PROGRESS
+        and turn.protocol not in (g.CONSUMER, g.SHARE, g.STREAMS)
     ]
     first_told = min(told, key=_when, default=None)
     trigger = min(found, key=_when, default=None)
@@ -465,13 +483,13 @@ def _joined(turn: _Turn, known: _Known, moved: Event | None) -> Iterator[_Trigge
 
 def _gone(turn: _Turn, known: _Known, between: list[Event], moved: Event | None) -> Iterator[_Trigger]:
     """Members that left or expired."""
-    for event in between:
+    for event in (*between, *turn.lost):
         if event.member is None or event.member not in turn.before or event.member in turn.members:
             continue
         if event.went:
             yield _Trigger(event.asked_ns, g.LEAVE, event.member, event)
         elif event.kind == g.EXPIRED:
-            over, last_ns = event.asked_ns, known.contacts[event.member].last_ns
+            over, last_ns = min(event.asked_ns, turn.until_ns - 1), known.contacts[event.member].last_ns
             if moved is not None and last_ns < moved.asked_ns:
                 over = turn.until_ns - 1  # the new coordinator began to count anew
             elif event.session_ms is not None and turn.protocol in (g.CLASSIC, g.CONNECT):

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pyarrow.compute as pc
 
+from analyzer.epochs import Epochs
 from analyzer.story.sources import Source, names_in
 from analyzer.story.telling import Event, Row, places, some, who
 
@@ -33,7 +34,10 @@ def _leaders(source: Source) -> Iterator[Event]:
     """Leaders as they are first told, and changes; those of one moment together."""
     now: dict[tuple[str | None, int], int | None] = {}
     runs: list[tuple[datetime.datetime, str, list[Row]]] = []
+    current = Epochs()
     for row in source.rows("leaders"):
+        if current.passed(row["topic_id"], row["partition"], row["leader_epoch"]):
+            continue
         key = row["topic"], row["partition"]
         before = now.get(key)
         known = key in now

@@ -97,7 +97,7 @@ FIELDS = {
 }  # fmt: skip
 
 
-SELDOM = ("diverging_offset", "redelivered", "delivery_count")
+SELDOM = ("diverging_offset", "acquired", "redelivered", "delivery_count")
 
 
 def sides(api: int, response: bool, body: dict[str, Any]) -> Iterator[Side]:
@@ -129,6 +129,7 @@ def sides(api: int, response: bool, body: dict[str, Any]) -> Iterator[Side]:
                     said["diverging_offset"] = diverging
                 if given := one.get("acquiredRecords"):
                     again = [some for some in given if some["deliveryCount"] > 1]
+                    said["acquired"] = sum(some["lastOffset"] - some["firstOffset"] + 1 for some in given)
                     said["redelivered"] = sum(some["lastOffset"] - some["firstOffset"] + 1 for some in again)
                     said["delivery_count"] = max(some["deliveryCount"] for some in given)
                 if response:

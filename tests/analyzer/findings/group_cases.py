@@ -121,8 +121,19 @@ def given_to_others(traffic: Traffic, wrong: bool) -> None:
     _shared(traffic, 170, 100, 50)
 
 
-def _shared(traffic: Traffic, second: float, records: int, again: int, often: int = 2) -> None:
-    part = {"record_count": records, "redelivered": again, "delivery_count": often if again else 1}
+@case("share-redelivery", "of what was given out, not of whole batches")
+def of_those_given(traffic: Traffic, wrong: bool) -> None:
+    for again in (0, 5 if wrong else 4):
+        _shared(traffic, 100, 50, again, batches=1000)
+
+
+def _shared(
+    traffic: Traffic, second: float, records: int, again: int, often: int = 2, batches: int | None = None
+) -> None:
+    """Records given out; `batches`: how many come with them in whole batches, None: nobody says how many of them."""
+    part = {"redelivered": again, "delivery_count": often if again else 1, "record_count": batches or records}
+    if batches is not None:
+        part["acquired"] = records
     traffic.ask("ShareFetch", second, group_id="s1", place=("t", 0), part=part)
 
 

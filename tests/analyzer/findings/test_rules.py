@@ -312,6 +312,13 @@ def leaders_moved(traffic: Traffic, wrong: bool) -> None:
         traffic.add("leaders", time=at(second), topic="t", partition=0, leader=leader)
 
 
+@case("leaders-moved", "not back, by who had not heard of it")
+def not_back(traffic: Traffic, wrong: bool) -> None:
+    its = {"topic": "t", "topic_id": "6hWhQvmDS1S79-tG9HZ0dw", "partition": 0}
+    for second, leader, epoch in ((0, 2, 5), (1, 1, 6 if wrong else 4), (2, 2, 7 if wrong else 5)):
+        traffic.add("leaders", time=at(second), leader=leader, leader_epoch=epoch, **its)
+
+
 # ------------------------------------------------------------------------------------------------------------ produce
 
 
@@ -443,8 +450,8 @@ def stall(traffic: Traffic, wrong: bool) -> None:
 def replication(traffic: Traffic, wrong: bool) -> None:
     for number in range(100):
         traffic.ask("Produce", number, 600, acks=-1)
-    for number in range(30):
-        traffic.ask("Heartbeat", number, 4 if wrong else 100, on=1)
+        if number < 30:
+            traffic.ask("Heartbeat", number + 0.7, 4 if wrong else 100, on=1)
 
 
 @case("replication-slow", "not of a broker that is slow as a whole for a while")

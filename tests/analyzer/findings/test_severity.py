@@ -568,3 +568,33 @@ def test_what_the_capture_holds_twice_was_not_sent_again(
     traffic.ask("Fetch", 0, 1)
     told = codes(judged(traffic))
     assert ("capture-duplicated" in told, "tcp-retransmission" in told) == (doubled, not doubled)
+
+
+@pytest.mark.parametrize(("api", "columns", "words"), [
+    ("Metadata", {}, "for topics mixed-a, mixed-b or some of these"),
+    ("CreateTopics", {}, "for topic mixed-a or others of these requests"),
+    ("ConsumerGroupHeartbeat", {"group_id": "g"}, "for group g, topic mixed-a or others of these requests"),
+])  # fmt: skip
+def test_a_topic_that_is_not_known_to_be_the_refused_one_is_not_said_to_be(
+    api: str, columns: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    traffic.ask(api, error="TOPIC_AUTHORIZATION_FAILED", topics=["mixed-a", "mixed-b"], **columns)
+    (found,) = of(traffic, "authorization-failed")
+    assert f"may not use {api} {words}: TOPIC_AUTHORIZATION_FAILED" in found.text
+
+
+@pytest.mark.parametrize(("events", "severity", "words"), [
+    (["join"], "warning", "no heartbeat reached the coordinator"),
+    (["join", "leave"], "note", "it had stopped in order"),
+    (["join", "leave", "join"], "warning", "no heartbeat reached the coordinator"),
+])  # fmt: skip
+def test_a_static_member_that_stopped_and_came_back_too_late_did_not_crash(
+    events: list[str], severity: str, words: str, tmp_path: Path
+) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    for second, event in enumerate([*events, "expired"]):
+        traffic.add("groups", time=at(second), group_id="g", member_id="m", protocol="consumer", event=event)
+    (found,) = of(traffic, "member-session-timeout")
+    assert found.severity == severity
+    assert words in (found.cause or "")

@@ -444,7 +444,9 @@ def newer(
 
     asked = {
         "groupId": "g", "memberId": member, "memberEpoch": epoch, "instanceId": instance, "rackId": None,
-        "rebalanceTimeoutMs": -1, "subscribedTopicNames": ["t"] if epoch == 0 else None, "serverAssignor": None,
+        # Java's consumer says that it reads nothing when it goes.
+        "rebalanceTimeoutMs": -1, "subscribedTopicNames": ["t"] if epoch == 0 else [] if epoch < 0 else None,
+        "serverAssignor": None,
         "topicPartitions": of(owned) if owned is not None else None,
     }  # fmt: skip
     said = {
@@ -490,6 +492,75 @@ def test_a_static_member_that_comes_back_to_who_was_there_before_the_capture_beg
     dataset = told(tmp_path, a, [(4.0, *newer("s2", 0, 2, [1], instance="i"))])
     rows = [(row["generation"], row["trigger"], row["members_before"]) for row in dataset.rebalances.to_pylist()]
     assert rows[-1] == (3, "expired", ["a", "s2"])
+
+
+def test_a_static_member_that_comes_back_too_late_is_another(tmp_path: Path) -> None:
+    a = [(1.0, *newer("a", 0, 1, [0, 1])), (2.0, *newer("a", 1, 2, [0], [0])), (9.0, *newer("a", 2, 3, [0, 1]))]
+    before = [(1.5, *newer("s1", 0, 2, [1], instance="i")), (3.0, *newer("s1", -2, -2, None, instance="i"))]
+    back = [(9.5, *newer("s2", 0, 3, [], instance="i")), (11.0, *newer("s2", 3, 4, [1], instance="i"))]
+    rows = told(tmp_path, [*a, (10.0, *newer("a", 3, 4, [0]))], before, back).rebalances.to_pylist()
+    assert [(row["generation"], row["trigger"], row["members_after"]) for row in rows[2:]] == [
+        (3, "expired", ["a", "s2"]), (4, "unknown", ["a", "s2"]),
+    ]  # fmt: skip
+
+
+def test_a_coordinator_that_takes_over_gives_what_members_have_again_and_no_rebalance_is_longer_for_it(
+    tmp_path: Path,
+) -> None:
+    a = [(1.0, *newer("a", 0, 2, [0, 1])), (8.0, *newer("a", 2, 2, [0, 1], [0, 1]))]
+    [row] = told(tmp_path, a).rebalances.to_pylist()
+    assert (row["ended"] - row["began"]).total_seconds() < 1
+    [row] = told(tmp_path, [*a, (9.0, *newer("a", 2, 2, [0], [0, 1]))]).rebalances.to_pylist()
+    assert (row["ended"] - row["began"]).total_seconds() > 7  # it is given something else
+
+
+def test_partitions_that_somebody_had_are_not_new(tmp_path: Path) -> None:
+    """What is taken from a member before another joins in the same epoch: the next epoch gives it that one."""
+    a = [(1.0, *newer("a", 0, 2, [0, 1])), (2.0, *newer("a", 2, 2, [0])), (3.0, *newer("a", 2, 3, None, [0]))]
+    b = [(1.5, *newer("b", 0, 2, [])), (4.0, *newer("b", 2, 3, [1]))]
+    assert triggers(told(tmp_path, a, b)) == [("join", "a"), ("unknown", None)]
+
+
+def test_a_member_of_before_that_leaves_a_newer_group_is_why_it_rebalances(tmp_path: Path) -> None:
+    """Whoever joined by the classic protocol is told in a heartbeat to join again, which is no reason for an epoch."""
+    old = [*first_of("a"), (2.0, *synced("a", "a")), (3.0, *beat("a")), (5.0, *beat("a", 27)), (8.0, *left("a"))]
+    new = [(4.0, *newer("b", 0, 2, [])), (9.0, *newer("b", 2, 3, [0, 1]))]
+    rows = [row for row in told(tmp_path, old, new).rebalances.to_pylist() if row["protocol"] == "consumer"]
+    assert [(row["generation"], row["trigger"], row["trigger_member"]) for row in rows] == [
+        (2, "join", "b"), (3, "leave", "a"),
+    ]  # fmt: skip
+
+
+def shared(member: str, epoch: int, answered: int, given: list[int] | None = None) -> tuple[bytes, bytes]:
+    """ShareGroupHeartbeat v1."""
+    asked = {
+        "groupId": "g", "memberId": member, "memberEpoch": epoch, "rackId": None,
+        "subscribedTopicNames": ["t"] if epoch == 0 else None,
+    }  # fmt: skip
+    parts = {"topicPartitions": [{"topicId": "r-4vlSNsTw2Wmvo_qD_U_A", "partitions": given or []}]}
+    said = {
+        "throttleTimeMs": 0, "errorCode": 0, "errorMessage": None, "memberId": member, "memberEpoch": answered,
+        "heartbeatIntervalMs": 1000, "assignment": parts if given is not None else None,
+    }  # fmt: skip
+    return forging.request(76, 1, 1, asked), forging.response(76, 1, 1, said)
+
+
+def test_what_a_silent_member_of_a_share_group_had_and_another_gets_proves_it_where_nothing_else_changed(
+    tmp_path: Path,
+) -> None:
+    a, b = [(1.0, *shared("a", 0, 1, [0])), (2.0, *shared("a", 1, 2))], [(1.5, *shared("b", 0, 2, [1]))]
+    gets = (9.0, *shared("b", 2, 3, [0, 1]))
+    dataset = told(tmp_path, a, [*b, gets])
+    assert expiries(dataset) == [("a", None)]
+    assert triggers(dataset)[-1] == ("expired", "a")
+    assert dataset.rebalances.to_pylist()[-1]["members_after"] == ["b"]
+    c = [(1.7, *shared("c", 0, 2, [2])), (8.9, *shared("c", 2, 3))]  # it is told of the epoch first, and has as before
+    last = told(tmp_path, a, [*b, gets], c).rebalances.to_pylist()[-1]
+    assert (last["trigger"], last["members_before"], last["members_after"]) == ("expired", ["a", "b", "c"], ["b", "c"])
+    assert not expiries(told(tmp_path, [*a, (8.5, *shared("a", 2, 2))], [*b, gets]))  # it is not silent
+    assert not expiries(told(tmp_path, a, [*b, gets], [(5.0, *shared("c", 0, 2, []))]))  # members may share
+    assert not expiries(told(tmp_path, a, [*b, (9.0, *shared("b", 2, 3, [0, 1, 2]))]))  # there are more partitions
+    assert not expiries(told(tmp_path, [*a, (3.0, *shared("a", 2, 2, [1]))], [*b, gets]))  # it was taken from it before
 
 
 # --- the same rows however they are read ------------------------------------------------------------------------------

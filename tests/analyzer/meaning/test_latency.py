@@ -216,11 +216,11 @@ def shared(number: int, wait: int = 500) -> bytes:
     return request(SHARE_FETCH, 1, number, body)
 
 
-def acquired(number: int, records: bytes = b"", error: int = 0, refused: int = 0) -> bytes:
+def acquired(number: int, records: bytes = b"", error: int = 0, refused: int = 0, leader: int = 1) -> bytes:
     """Its answer: records that nobody else gets for now, or none; `refused`: the partition's own error."""
     partition = {
         "partitionIndex": 0, "errorCode": refused, "errorMessage": None, "acknowledgeErrorCode": 0,
-        "acknowledgeErrorMessage": None, "currentLeader": {"leaderId": 1, "leaderEpoch": 0}, "records": records,
+        "acknowledgeErrorMessage": None, "currentLeader": {"leaderId": leader, "leaderEpoch": 0}, "records": records,
         "acquiredRecords": [{"firstOffset": 40, "lastOffset": 42, "deliveryCount": 1}],
     }  # fmt: skip
     body = {
@@ -247,10 +247,11 @@ def test_a_share_fetch_waits_for_records_that_nobody_has(tmp_path: Path) -> None
 
 
 def test_a_share_group_is_told_a_leader_where_the_partition_has_moved(tmp_path: Path) -> None:
-    """Its answers always have a leader, and of a partition that has not moved it means nothing."""
-    for refused, leaders in ((0, []), (6, [(1, 0)])):
+    """Its answers always have a leader, and of a partition that has not moved it means nothing, whatever else went
+    wrong: a real broker says 0 beside INVALID_RECORD_STATE (121)."""
+    for refused, leader, leaders in ((0, 0, []), (121, 0, []), (6, 1, [(1, 0)]), (74, 1, [(1, 0)])):
         path = tmp_path / f"{refused}.pcap"
-        answer = acquired(1, b"" if refused else batch(3), refused=refused)
+        answer = acquired(1, b"" if refused else batch(3), refused=refused, leader=leader)
         path.write_bytes(pcap(rendered(conversation(asking(shared(1), at(1)), answering(answer, at(2))))))
         rows = analyzer.analyze(str(path)).leaders.to_pylist()
         assert [(row["leader"], row["leader_epoch"]) for row in rows] == leaders

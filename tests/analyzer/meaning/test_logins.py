@@ -82,3 +82,10 @@ def test_a_name_counts_when_the_login_has_succeeded(tmp_path: Path) -> None:
     refused = b'{"status":"invalid_token"}'
     assert principal(tmp_path, "OAUTHBEARER", [(token, refused, 0), (b"\x01", b"", 58)]) is None
     assert principal(tmp_path, "OAUTHBEARER", [(token, refused, 0), (b"\x01", b"", 0)]) is None
+
+
+def test_clients_that_share_an_id_and_log_in_under_several_names_have_none(tmp_path: Path) -> None:
+    """Default ids are shared by all clients of a host: one is not refused what another may not do."""
+    alice, bob = (f"\0{name}\0secret".encode() for name in ("alice", "bob"))
+    assert principal(tmp_path, "PLAIN", [(alice, b"", 0), (alice, b"", 0)]) == "alice"
+    assert principal(tmp_path, "PLAIN", [(alice, b"", 0), (bob, b"", 0), (bob, b"", 0)]) is None

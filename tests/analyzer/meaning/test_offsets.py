@@ -128,6 +128,30 @@ def test_what_stands_behind_a_lost_packet_is_no_later_commit(tmp_path: Path) -> 
     assert [(row["offset"], row["previous"], row["step"]) for row in rows] == [(20, 10, 10), (10, None, None)]
 
 
+def test_topics_of_which_only_ids_are_known_are_not_one_another(tmp_path: Path) -> None:
+    """OffsetCommit says ids from its version 10 on; a capture that begins midway may lack their names."""
+    ids = ("r-4vlSNsTw2Wmvo_qD_U_A", "s-4vlSNsTw2Wmvo_qD_U_A")
+    writes = []
+    for number, offsets in enumerate(((100, 0), (110, 0)), 1):
+        asked = {
+            "groupId": "g", "generationIdOrMemberEpoch": 1, "memberId": "m", "groupInstanceId": None,
+            "topics": [{"topicId": one, "partitions": [
+                {"partitionIndex": 0, "committedOffset": offset, "committedLeaderEpoch": -1, "committedMetadata": ""}]}
+                for one, offset in zip(ids, offsets, strict=True)],
+        }  # fmt: skip
+        parts = [{"topicId": one, "partitions": [{"partitionIndex": 0, "errorCode": 0}]} for one in ids]
+        writes += [
+            forging.asking(forging.request(OFFSET_COMMIT, 10, number, asked)),
+            forging.answering(forging.response(OFFSET_COMMIT, 10, number, {"throttleTimeMs": 0, "topics": parts})),
+        ]
+    forging.read(tmp_path, converse(writes, close=None))
+    rows = analyzer.analyze(tmp_path / "capture.pcap").tables["offsets"].to_pylist()
+    found = {(row["topic"], row["topic_id"], row["offset"], row["previous"]) for row in rows}
+    assert found == {
+        (None, ids[0], 100, None), (None, ids[0], 110, 100), (None, ids[1], 0, None), (None, ids[1], 0, 0),
+    }  # fmt: skip
+
+
 # --- readers, forged --------------------------------------------------------------------------------------------------
 
 
