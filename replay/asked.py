@@ -148,6 +148,8 @@ def access(options: argparse.Namespace) -> workers.Access:
     for name in ("tls_ca", "tls_cert", "tls_key"):
         if getattr(options, name) and not options.tls:
             raise Failure(f"--{name.replace('_', '-')} goes with --tls", "add --tls")
+    if options.tls_key and not options.tls_cert:
+        raise Failure("--tls-key goes with --tls-cert", "--tls-cert names the certificate that the key is of")
     if options.sasl_file and not options.sasl:
         raise Failure("--sasl-file goes with --sasl", "as in --sasl SCRAM-SHA-512")
     credentials = login.credentials(options.sasl, options.sasl_file) if options.sasl else None

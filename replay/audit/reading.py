@@ -137,7 +137,10 @@ class _Reading:
         topology = self._target.topology
         leader = topology.leaders.get(self._where)
         if leader is None:
-            return "no leader"
+            code = self._target.refused.get(topic, errors.NONE)
+            if not code and index >= topology.partitions.get(topic, index + 1):
+                code = errors.UNKNOWN_TOPIC_OR_PARTITION  # the topic was made again, with fewer
+            return {"errorCode": code} if code else "no leader"
         version = convert.choose(_NEWEST, self._target.offers[names.FETCH])
         part = {
             "partition": index, "currentLeaderEpoch": -1, "fetchOffset": offset, "lastFetchedEpoch": -1,

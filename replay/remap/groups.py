@@ -86,6 +86,7 @@ class Groups:
         self._refused: set[str] = set()  # groups of a kind that the target does not serve
         self._kept_out: set[Who] = set()  # who was not let in, for good, as captured
         self._left: set[Who] = set()
+        self._still: set[str] = set()  # groups whose early members are all in, and where nothing has moved since
 
     # --- what is known ---
 
@@ -127,6 +128,11 @@ class Groups:
         """Did the target refuse a member of a group that had been let in when captured? What its joining, leaving or
         dying did to the others does not happen here."""
         return any(who[0] == group for who in self._kept_out)
+
+    def stands_still(self, group: str) -> bool:
+        """Did the replayer join all members of a group, and has nobody joined, left or subscribed anew since? What went
+        on when the capture began is over here, and no rebalance comes of it."""
+        return group in self._still
 
     def others(self, group: str, member: str) -> list[Who]:
         """The members that the target has in a group beside this one, but those that left."""
@@ -245,11 +251,36 @@ class Groups:
         self._settle((group, member), body, answer)
         if generation >= 0:
             self._take_generation((group, member, generation), answer)
+            self._reached[group, member] = generation
 
     def joined_assigned(self, group: str, member: str, body: Body, answer: Body) -> None:
         """The replayer joined a KIP-848 group for a member: the same for its epoch and its partitions."""
         state = self._members[group, member] = Member()
         self._take_heartbeat((group, member), state, body, answer)
+
+    def settling(self, who: Who) -> Body | None:
+        """The heartbeat of a member of a KIP-848 group that confirms what it was assigned last; None: the target has no
+        such member."""
+        state = self._members.get(who)
+        if state is None or state.epoch <= 0:
+            return None
+        body = {**self.heartbeat(who)[2], "topicPartitions": None}
+        if state.assignment != state.owned:
+            body["topicPartitions"] = copy.deepcopy(state.assignment or [])
+        return body
+
+    def settled(self, who: Who, sent: Body, answer: Body) -> bool:
+        """What the target said to that; is it as it was, and the member with it?"""
+        state = self._members[who]
+        before = state.epoch, state.assignment
+        if not answer["errorCode"] and sent["topicPartitions"] is not None:
+            state.owned = sent["topicPartitions"]
+        state.take(sent, answer)
+        return sent["topicPartitions"] is None and before == (state.epoch, state.assignment)
+
+    def all_in(self, group: str) -> None:
+        """The early members of a group are in, each with what it has in the end."""
+        self._still.add(group)
 
     def refuse(self, group: str) -> None:
         """The target does not serve groups of this kind: it has no members."""
@@ -257,6 +288,7 @@ class Groups:
 
     def rejoins(self, group: str, member: str) -> None:
         """A member joins again, not because of another that did: the others will have to."""
+        self._still.discard(group)
         if not self._behind((group, member)):
             self._rejoins[group] = self._rejoins.get(group, 0) + 1
             self._lost[group, member] += 1
@@ -312,6 +344,8 @@ class Groups:
             self._arriving[step.number] = (step.body["groupId"], said["memberId"]), said["generationId"]
 
     def learn(self, step: Step, sent: Body, captured: Body | None, replayed: Body) -> None:
+        if moves(step):
+            self._still.discard(step.body["groupId"])
         if step.request.api_key == names.JOIN_GROUP:
             self._arriving.pop(step.number, None)
             self._learn_join(step, sent, captured, replayed)
@@ -413,6 +447,7 @@ class Groups:
         if rejoins:
             body.update(copy.deepcopy(state.subscription))
             state.epoch, state.assignment, state.owned, owned = 0, None, None, []
+            self._still.discard(who[0])
             self._lost[who] += 1
         elif state.assignment != state.owned:
             owned, state.owned = copy.deepcopy(state.assignment or []), state.assignment
@@ -457,6 +492,15 @@ class Groups:
             self.refuse(who[0])
         elif not replayed["errorCode"] and replayed.get("memberId"):
             self._ids[who] = replayed["memberId"]
+
+
+def moves(step: Step) -> bool:
+    """Does a request set off a rebalance of its group: is it that of a member that joins, leaves or subscribes anew?"""
+    key = step.request.api_key
+    if key not in apis.GROUP_HEARTBEATS:
+        return key in (names.JOIN_GROUP, names.LEAVE_GROUP)
+    body = step.body
+    return body["memberEpoch"] <= 0 or body.get("subscribedTopicNames") is not None
 
 
 def _speaker(step: Step, captured: Body | None) -> Who:

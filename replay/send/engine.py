@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import functools
 import gc
+import itertools
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -30,6 +31,7 @@ from replay.plan.sessions import Session
 from replay.plan.steps import Plan, Step
 from replay.plan.values import Offers
 from replay.remap import retry, share_sessions
+from replay.remap.groups import moves
 from replay.remap.remap import Remap
 from replay.remap.topology import Topology
 from replay.send import produce_in_place
@@ -631,18 +633,37 @@ class Engine:
         self._loop.call_later(_SPLIT, self._let_go_on_without, step)
 
     def _is_in_vain(self, step: Step) -> bool:
-        """Will no rebalance come that a member awaits? It was somebody's whom the target keeps out, if nobody joins at
-        this moment, and nobody is there who falls silent from now on and will be expired."""
+        """Will no rebalance come that a member awaits? It was somebody's whom the target keeps out, or had begun before
+        the capture did, if nobody joins at this moment, and nobody is there who falls silent from now on and will be
+        expired."""
         groups, group = self.remap.groups, step.group or ""
-        if not groups.keeps_out(group):
+        kept_out = groups.keeps_out(group)
+        if not kept_out and not self._stands_still(step, group):
             return False
         flying = (job.step for state in self._states.values() for job in state.jobs.values())
         if any(other.group == group and other is not step and _joins(other) for other in flying):
             return False
         others = groups.others(group, step.body["memberId"])
-        if step.request.api_key in apis.GROUP_HEARTBEATS:
+        if kept_out and step.request.api_key in apis.GROUP_HEARTBEATS:
             return not others  # what they gave up may be on its way
         return all(self._keeping.will_speak(who) for who in others)
+
+    def _stands_still(self, step: Step, group: str) -> bool:
+        """Are all members of a group as the replayer joined them, and is nothing of before this step on its way, or yet
+        to be sent, that would move it?"""
+        if not self.remap.groups.stands_still(group):
+            return False
+        before = (
+            other
+            for state in self._states.values()
+            for other in (
+                *(job.step for job in state.jobs.values()),
+                *([state.next] if state.next is not None else []),
+                *itertools.takewhile(lambda one: one.number < step.number, state.steps),
+            )
+            if other.number < step.number and other.group == group
+        )
+        return not any(map(moves, before))
 
     def _apply(self, outcome: Outcome, *rules: str) -> None:
         outcome.retries += rules

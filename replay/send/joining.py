@@ -31,10 +31,13 @@ _GROUP_HEARTBEAT: Final = 1
 _AGAIN: Final = (errors.ILLEGAL_GENERATION, errors.UNKNOWN_MEMBER_ID, errors.REBALANCE_IN_PROGRESS)
 """What sends a member back to JoinGroup."""
 _PAUSE: Final = 0.1
+_ROUNDS: Final = 50
+"""Of heartbeats in which a KIP-848 group settles: members that nobody here speaks for may keep it from that."""
 
 
 async def early(members: Sequence[Early], remap: Remap, ask: Ask) -> None:
-    """Join all early members of a group, until all are in one generation. Raises JoinRefused."""
+    """Join all early members of a group, until all are in one generation, and each has what it is assigned in the end.
+    Raises JoinRefused."""
     generations: dict[str, int] = {}
 
     async def classic(who: Early) -> None:
@@ -59,6 +62,32 @@ async def early(members: Sequence[Early], remap: Remap, ask: Ask) -> None:
         await _join_assigned(ask, remap, who.group, who.member, {**who.body, "subscribedTopicNames": topics})
 
     await asyncio.gather(*(classic(who) if who.api_key == names.JOIN_GROUP else assigned(who) for who in members))
+    there = [(who.group, who.member) for who in members if who.api_key == names.CONSUMER_GROUP_HEARTBEAT]
+    if await _settle(there, remap, ask):
+        for group in {who.group for who in members}:
+            remap.groups.all_in(group)
+
+
+async def _settle(members: Sequence[tuple[str, str]], remap: Remap, ask: Ask) -> bool:
+    """Beat for the members of a KIP-848 group until nothing moves: one has to give up what another is to get. False
+    where that does not come."""
+    if len(members) < 2:
+        return True
+    for _ in range(_ROUNDS):
+        moved, epochs = False, set[int]()
+        for who in members:
+            body = remap.groups.settling(who)
+            if body is None:
+                return False
+            answer = await _asked(ask, names.CONSUMER_GROUP_HEARTBEAT, _GROUP_HEARTBEAT, body)
+            if answer["errorCode"]:
+                return False
+            moved |= not remap.groups.settled(who, body, answer)
+            epochs.add(answer["memberEpoch"])
+        if not moved and len(epochs) < 2:
+            return True
+        await asyncio.sleep(_PAUSE)
+    return False
 
 
 async def again(group: str, member: str, generation: int, remap: Remap, ask: Ask) -> None:

@@ -23,13 +23,15 @@ _LIES: Final = "what it says of itself does not fit together: is it Kafka, and i
 
 @dataclass(slots=True)
 class Target:
-    """What a target said of itself. `others`: connections to its brokers, by node."""
+    """What a target said of itself. `others`: connections to its brokers, by node; `refused`: topics about which it
+    answered the last question with an error."""
 
     offers: Offers
     topology: Topology
     channel: Channel
     dial: Dial
     others: dict[int, Channel] = field(default_factory=dict)
+    refused: dict[str, int] = field(default_factory=dict)
 
     async def at(self, node: int) -> Channel:
         """A channel to one of its brokers. Raises LinkError."""
@@ -86,7 +88,9 @@ class Target:
         body: Body = {"topics": asked, "allowAutoTopicCreation": False}
         answer = await self.ask(names.METADATA, version, body, timeout)
         self.topology.learn_metadata(answer)
-        return {topic["name"] for topic in answer["topics"] if not topic["errorCode"]}
+        codes = {topic["name"]: topic["errorCode"] for topic in answer["topics"]}
+        self.refused = {name: code for name, code in {**self.refused, **codes}.items() if code}
+        return {name for name, code in codes.items() if not code}
 
     def close(self) -> None:
         """End its connections."""

@@ -132,6 +132,7 @@ def refused(result: subprocess.CompletedProcess[str]) -> str:
         (["--to", "h:1", "--allow", "Nonsense"], "--allow Nonsense: no such API"),
         (["--to", "h:1", "--map-topic", "a"], "--map-topic a: not A=B"),
         (["--to", "h:1", "--tls-ca", "x.pem"], "--tls-ca goes with --tls"),
+        (["--to", "h:1", "--tls", "--tls-key", "x.pem"], "--tls-key goes with --tls-cert"),
         (["--to", "h:1", "--sasl-file", "x"], "--sasl-file goes with --sasl"),
         (["--to", "h:1", "--sasl", "PLAIN"], "SASL PLAIN: KWIRE_SASL_USERNAME is not set"),
     ],

@@ -10,7 +10,7 @@ from typing import Any
 from analyzer.protocol import errors, names
 from analyzer.protocol.tree import Body
 from replay.audit import reading
-from replay.audit.acknowledged import Partition
+from replay.audit.acknowledged import Partition, Where
 from replay.diff.records import Reader
 from replay.remap.topology import Topology
 from replay.send.channel import connect
@@ -18,7 +18,7 @@ from replay.send.target import Target
 from tests.replay import conversation
 from tests.replay.forging import batch
 
-WHERE = "orders", 0
+WHERE: Where = ("orders", 0)
 
 
 def wanted(values: str, base: int) -> Partition:
@@ -35,6 +35,9 @@ def answer(records: bytes, end: int, error: int = 0) -> Body:
 
 
 def metadata(leader: int = 1) -> Body:
+    """What the target says of the topic: its leader, or an error."""
+    if leader > 1:
+        return {**metadata(), "topics": [{"errorCode": leader, "name": "orders", "partitions": []}]}
     part = {"errorCode": 0, "partitionIndex": 0, "leaderId": leader, "replicaNodes": [1], "isrNodes": [1]}
     return {
         "brokers": [{"nodeId": 1, "host": "target", "port": 9092}],
@@ -47,21 +50,23 @@ def started(offset: int) -> Body:
 
 
 def read(
-    partition: Partition, *fetched: Any, leaders: tuple[int, ...] = (1,), start: int = 0
+    partition: Partition, *fetched: Any, leaders: tuple[int, ...] = (1,), start: int = 0, where: Where = WHERE
 ) -> tuple[Body, list[str]]:  # fmt: skip
     """The partition's row, and why it could not be read, where the target answers fetches with these."""
-    script = conversation.Target().on(names.METADATA, *map(metadata, leaders)).on(names.FETCH, *fetched)
+    script = conversation.Target().on(names.METADATA, *map(metadata, leaders))
+    if fetched:
+        script.on(names.FETCH, *fetched)
     script.on(names.LIST_OFFSETS, started(start))
 
     async def run() -> list[str]:
         channel = await connect(script.dial, "target", 9092)
         offers = {names.METADATA: (0, 9), names.FETCH: (4, 17), names.LIST_OFFSETS: (1, 6)}
         target = Target(offers, Topology(nodes=dict(script.nodes)), channel, script.dial)
-        return await reading.read(target, {WHERE: partition})
+        return await reading.read(target, {where: partition})
 
     failed: list[str] = conversation.play(run())
-    assert {one.version for one in script.said(names.FETCH)} == {12}
-    return partition.row(WHERE), failed
+    assert {one.version for one in script.said(names.FETCH)} == ({12} if fetched else set())
+    return partition.row(where), failed
 
 
 def test_fetch_after_fetch_until_the_last_awaited_record() -> None:
@@ -110,6 +115,24 @@ def test_a_leader_that_is_not_there_yet() -> None:
 def test_a_topic_that_is_gone_has_nothing() -> None:
     row, failed = read(wanted("ab", 0), answer(b"", -1, errors.UNKNOWN_TOPIC_OR_PARTITION))
     assert (row["missing"], failed) == (2, [])
+
+
+def test_a_topic_that_was_deleted_before_the_audit_began_has_nothing() -> None:
+    """Metadata says so already, and nobody is there to be asked for records."""
+    row, failed = read(wanted("ab", 0), leaders=(errors.UNKNOWN_TOPIC_OR_PARTITION,))
+    assert (row["missing"], failed) == (2, [])
+
+
+def test_a_partition_that_its_topic_has_not_any_more_has_nothing() -> None:
+    """The topic was deleted, and made again with fewer."""
+    row, failed = read(wanted("ab", 0), where=("orders", 3))
+    assert (row["missing"], failed) == (2, [])
+
+
+def test_a_topic_that_may_not_be_seen_is_told() -> None:
+    """Metadata refuses it, and it is not said to have no leader, nor to be gone."""
+    row, failed = read(wanted("ab", 0), leaders=(errors.TOPIC_AUTHORIZATION_FAILED,))
+    assert (row["readable"], failed) == (None, ["orders-0 could not be read: TOPIC_AUTHORIZATION_FAILED (29)"])
 
 
 def test_what_may_not_be_read_is_told() -> None:

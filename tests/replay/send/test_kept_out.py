@@ -108,6 +108,66 @@ def test_who_was_not_let_in_does_not_leave() -> None:
     assert [one.rule for one in run.of(names.CONSUMER_GROUP_HEARTBEAT)] == [None, "not_joined"]
 
 
+def test_a_rebalance_that_the_capture_begins_in_is_over_when_its_members_are_joined() -> None:
+    """The second member's JoinGroup was sent before. Nobody waits until the first hears of it; and where the first
+    joins all the same, as captured, the second does too, or the target would wait for it."""
+    first, second = captures(2)
+    first.said(0.0, names.HEARTBEAT, 3, _beat("a", 1), {"errorCode": errors.REBALANCE_IN_PROGRESS})
+    first.said(0.1, names.JOIN_GROUP, 3, _join("a"), _joined("a", 2))
+    first.said(0.3, names.SYNC_GROUP, 3, {**_beat("a", 2), "assignments": []}, _synced())
+    second.said(0.2, names.SYNC_GROUP, 3, {**_beat("b", 2), "assignments": []}, _synced())
+    second.said(0.4, names.HEARTBEAT, 3, _beat("b", 2), {"errorCode": 0})
+    target = Target().on(names.JOIN_GROUP, lambda asked: _joined(asked["memberId"] or "new", 1), delay=2.0)
+    moving = {**_synced(), "errorCode": errors.REBALANCE_IN_PROGRESS}
+    target.on(names.SYNC_GROUP, _synced(), _synced(), moving, _synced())
+    target.on(names.HEARTBEAT, {"errorCode": 0})
+
+    run = replayed([first, second], target)
+
+    assert run.of(names.HEARTBEAT)[0].retries == ["rebalance_in_vain"]
+    assert ["rejoined" in one.retries for one in run.of(names.SYNC_GROUP)] == [True, False]
+    assert run.seconds < retry.Limits().rebalance
+
+
+def test_early_members_whose_broker_assigns_have_what_each_gets_in_the_end() -> None:
+    """KIP-848: the first one to join has all, and has to give some up before the second gets any."""
+    first, second = captures(2)
+    first.said(0.0, names.CONSUMER_GROUP_HEARTBEAT, 1, _epoch("m0", 1), _beats_back("m0", 1, [0]))
+    first.said(0.1, names.CONSUMER_GROUP_HEARTBEAT, 1, {**_epoch("m0", 1), "topicPartitions": []}, _beats_back("m0", 2))
+    second.said(0.2, names.CONSUMER_GROUP_HEARTBEAT, 1, _epoch("m1", 2), _beats_back("m1", 2, [1]))
+    second.said(0.3, names.CONSUMER_GROUP_HEARTBEAT, 1, _entry("m9"), _beats_back("m9", 3, []))
+    first.said(0.4, names.CONSUMER_GROUP_HEARTBEAT, 1, _epoch("m0", 2), _beats_back("m0", 2))
+    released: list[Body] = []
+    second_has: list[int] = []
+
+    def answer(asked: Body) -> Body:
+        member, owned = asked["memberId"], asked["topicPartitions"]
+        if asked["memberEpoch"] == 0:
+            return _beats_back(member, *((1, [0, 1]) if member == "m0" else (2, [])))
+        if member == "m0":
+            released.extend(one for one in owned or () if one["partitions"] == [0])
+            return _beats_back("m0", 2) if released else _beats_back("m0", 1, [0])
+        given = [1] if released and owned is None and not second_has else None
+        second_has.extend(given or ())
+        return _beats_back("m1", 2, given)
+
+    run = replayed([first, second], Target().on(names.CONSUMER_GROUP_HEARTBEAT, answer))
+
+    assert second_has == [1]
+    assert [one.retries for one in run.of(names.CONSUMER_GROUP_HEARTBEAT)][:3] == [
+        ["rebalance_in_vain"], [], ["rebalance_in_vain"],
+    ]  # fmt: skip
+    assert run.seconds < retry.Limits().records
+
+
+def _epoch(member: str, epoch: int) -> Body:
+    return {"groupId": "g", "memberId": member, "memberEpoch": epoch}
+
+
+def _synced() -> Body:
+    return {"errorCode": 0, "assignment": b""}
+
+
 def _assigned(size: int) -> Played:
     """Members join one after the other, of whom the target takes so many; the first is then told what it has now."""
     members = captures(size + 1)
