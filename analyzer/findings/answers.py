@@ -67,9 +67,8 @@ def about(trouble: Trouble) -> str:
     if thing.topic:
         if len(trouble.places) == 1:
             return f" for {place(trouble.places[0])}"
-        topics = thing.topic.split(" ") if not trouble.places else []
-        if len(topics) > 1:
-            return f" for topics {some(topics)} or some of these"
+        if thing.topics and not trouble.places:
+            return f" for topics {some(list(thing.topics))} or some of these"
         many = f" ({count(len(trouble.places), 'partition')})" if trouble.places else ""
         return f" for topic {name(thing.topic)}{others}{many}"
     return ""
@@ -176,7 +175,8 @@ def topic_missing(seen: Seen, at: Limits) -> Iterator[Found]:
     known = {topic for topic, _ in seen.places_known}
     nearest, looked_for = Nearest(known), 0
     for trouble in troubles:
-        asked = [topic for topic in _named(seen, trouble) if topic and topic not in known]
+        named = trouble.thing.topics or (trouble.thing.topic,)
+        asked = [topic for topic in named if topic and topic not in known]
         if not asked or trouble.cleared:
             continue
         looked_for += 1
@@ -185,14 +185,6 @@ def topic_missing(seen: Seen, at: Limits) -> Iterator[Found]:
         text = f"{client(seen.who(trouble.client))} keeps asking for topic {some(asked)}, {why}: {times(trouble)}."
         cause = f"there is a topic {name(near)}" if near else None
         yield found(seen, trouble, text, None, cause, False if near else None)
-
-
-def _named(seen: Seen, trouble: Trouble) -> list[str]:
-    """The topics that are asked for: names that no topic can have may hold what parts them in `Thing.topic`."""
-    if trouble.code == 3:
-        return (trouble.thing.topic or "").split(" ")
-    (row,) = seen.table("exchanges").rows([int(trouble.rows[0])], ["topics"])
-    return row["topics"] or []
 
 
 _LOOKED_FOR = 200

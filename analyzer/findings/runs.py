@@ -35,13 +35,14 @@ _KEPT = "runs"
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """What an answer is about; topic and partition where the answer said which. `several`: the topic is the first of
-    those that it may be about."""
+    """What an answer is about; topic and partition where the answer said which. `topics`: those that it may be about,
+    where they are several and known; `several`: the topic is the first of them."""
 
     group: str | None = None
     transaction: str | None = None
     topic: str | None = None
     partition: int | None = None
+    topics: tuple[str, ...] = ()
     several: bool = field(default=False, compare=False)
 
 
@@ -209,7 +210,8 @@ def _about(rows: pa.Table, wrong: np.ndarray, numbers: dict[Thing, int], several
     def thing(packed: int) -> Thing:
         if packed < 0:
             row = -1 - packed
-            return Thing(topic=" ".join(str(strings[2][item]) for item in items[ends[row] : ends[row + 1]].tolist()))
+            topics = tuple(str(strings[2][item]) for item in items[ends[row] : ends[row + 1]].tolist())
+            return Thing(topic=" ".join(topics), topics=topics)
         at = [packed >> shift & ((1 << _BITS) - 1) for shift in (2 * _BITS, _BITS, 0)]
         group_id, transactional_id, topic = (
             text[numbered[one]] for text, numbered, one in zip(strings, used, at, strict=True)
@@ -343,6 +345,7 @@ def together(some: list[Run]) -> list[Trouble]:
     for (client, api, code, group, transaction, topic), mine in parts.items():
         where = {(run.thing.topic or "", run.thing.partition) for run in mine if run.thing.partition is not None}
         places = sorted(where)
-        thing = Thing(group, transaction, topic, several=any(run.thing.several for run in mine))
+        several = any(run.thing.several for run in mine)
+        thing = Thing(group, transaction, topic, topics=mine[0].thing.topics, several=several)
         made.append(Trouble(client, api, code, mine[0].error, thing, places, mine))
     return made

@@ -92,5 +92,5 @@ def test_what_an_answer_is_about(rows: list[tuple[str | None, str | None, list[s
 
 def thing(group: str | None, transaction: str | None, topics: list[str] | None, api: int) -> Thing:
     if api == names.METADATA and topics:
-        return Thing(topic=" ".join(topics))
+        return Thing(topic=" ".join(topics), topics=tuple(topics) if len(topics) > 1 else ())
     return Thing(group, transaction, topics[0] if topics else None)
