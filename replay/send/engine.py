@@ -117,6 +117,7 @@ class Engine:
         self._no_more = False
         self._running = 0
         self._ended: asyncio.Future[None] | None = None
+        self._failed: BaseException | None = None
         self._open = asyncio.Event()  # else no further step is sent
         self._open.set()
         self._watch = Watch(
@@ -158,9 +159,8 @@ class Engine:
         watch = self._loop.create_task(self._watch.run())
         besides = [self._loop.create_task(self._watch.tell()), self._loop.create_task(self._keeping.run())]
         try:
-            done, _ = await asyncio.wait((self._ended, watch), return_when=asyncio.FIRST_COMPLETED)
-            for one in done:
-                one.result()
+            await asyncio.wait((self._ended, watch), return_when=asyncio.FIRST_COMPLETED)
+            self._raise_failed()
             if watch.done():
                 self.failure = watch.result()
             jobs = [job for state in self._states.values() for job in state.jobs]
@@ -168,6 +168,7 @@ class Engine:
                 await self._all_taken()
                 if jobs:
                     await asyncio.wait(jobs, timeout=self.settings.grace)
+            self._raise_failed()
         finally:
             following = {task: job for state in self._states.values() for task, job in state.jobs.items()}
             owed = [(job.step, job.outcome) for job in following.values()]
@@ -199,14 +200,12 @@ class Engine:
 
     async def _fed(self, feed: Callable[[Engine], Awaitable[None]]) -> None:
         """Let the rest be planned; where that fails the run ends, and says why."""
-        assert self._ended is not None
         try:
             await feed(self)
         except asyncio.CancelledError:
             raise
         except BaseException as failure:
-            if not self._ended.done():
-                self._ended.set_exception(failure)
+            self._fail(failure)
             return
         self.no_more()
 
@@ -311,11 +310,22 @@ class Engine:
 
     def _runner_done(self, index: int, state: SessionState, task: asyncio.Task[None]) -> None:
         self._running -= 1
-        assert self._ended is not None
-        if not task.cancelled() and (failure := task.exception()) is not None and not self._ended.done():
-            self._ended.set_exception(failure)
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            self._fail(failure)
         self._leave(index, state)
         self._has_ended()
+
+    def _fail(self, failure: BaseException) -> None:
+        """The run ends, for what became of a step cannot be recorded, or nothing more be planned. The first reason is
+        told: it is mostly that of the others, which come as tasks end."""
+        self._failed = self._failed or failure
+        assert self._ended is not None
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    def _raise_failed(self) -> None:
+        if self._failed is not None:
+            raise self._failed
 
     def _has_ended(self) -> None:
         if self._no_more and not self._running and self._ended is not None and not self._ended.done():
@@ -445,8 +455,8 @@ class Engine:
         del state.jobs[task]
         state.owed.discard(task)
         state.landed.ring()
-        if not task.cancelled() and task.exception() is not None:
-            self._loop.call_exception_handler({"message": "a step failed", "exception": task.exception()})
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            self._fail(failure)
         self._waiting.end()
         self._leave(index, state)
 

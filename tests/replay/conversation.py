@@ -258,11 +258,12 @@ def replayed(
     interrupted_after: float | None = None,
     progress: Callable[[Standing], None] | None = None,
     feeding: Callable[[Engine, Plan], Awaitable[None]] | None = None,
+    record: Callable[[Outcome], None] | None = None,
     **settings: Any,
 ) -> Played:
     """Plan and send. The target has `topics` (name: partitions), led by its first node where `leaders` says no more;
     `interrupted_after`: seconds of it until Ctrl-C; `progress` is told how far it is; `feeding` gives the
-    engine the steps of the plan while it runs; `settings`: others of the engine's."""
+    engine the steps of the plan while it runs; `record` gets what came of each; `settings`: others of the engine's."""
 
     async def run() -> Played:
         known = topology.Topology(nodes=dict(target.nodes), partitions=dict(topics or {}))
@@ -278,7 +279,8 @@ def replayed(
         engine = Engine(
             sessions, planned if feed is None else Plan((), (), ()), facts,
             learned, known, offered, target.dial, target.nodes[first],
-            Settings(speed=speed, limits=limits or retry.Limits(), **settings), outcomes.append, progress, feed,
+            Settings(speed=speed, limits=limits or retry.Limits(), **settings), record or outcomes.append, progress,
+            feed,
         )  # fmt: skip
         begun = asyncio.get_running_loop().time()
         if interrupted_after is None:

@@ -17,8 +17,10 @@ from typing import Any
 
 import pytest
 
+from analyzer.locks import DatasetError
 from analyzer.protocol import names
 from analyzer.protocol.tree import Body
+from replay.outcome import Outcome
 from replay.plan import batches
 from replay.plan.sessions import Request
 from replay.remap import offsets, remap, retry
@@ -91,6 +93,29 @@ def test_retries_have_a_bound() -> None:
     assert 2.0 < run.seconds < 4.0
     assert set(run.outcomes[0].retries) == {"coordinator_loads"}
     assert run.outcomes[0].verdict == "answered"  # with the error, which a comparison then finds
+
+
+@pytest.mark.parametrize("recorded", [0, 1, 2])
+def test_where_nothing_more_can_be_recorded_the_run_ends_and_says_so_once(
+    recorded: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The last answers come when all has been sent."""
+    left = [None] * recorded
+
+    def record(_: Outcome) -> None:
+        if not left:
+            raise DatasetError("run: cannot be written: No space left on device")
+        left.pop()
+
+    captures = [Captured(f"10.0.0.1:{port}-10.0.0.9:9092#1") for port in (1, 2, 3)]
+    for one in captures:
+        one.said(0.0, names.METADATA, 9, {"topics": None}, _metadata(), took=0.5)
+    target = Target().on(names.METADATA, _metadata(), delay=0.2)
+
+    with pytest.raises(DatasetError, match="No space left"):
+        replayed(captures, target, record=record)
+    gc.collect()  # what a task or a future did not tell anybody is logged then
+    assert not caplog.records
 
 
 def test_pipelined_requests_are_pipelined_and_others_wait_for_their_answer() -> None:
