@@ -168,11 +168,12 @@ def session_timeout(seen: Seen, at: Limits) -> Iterator[Found]:
         yield Found(text, 1, event["time"], event["time"], who,
                     {"group_id": event["group_id"], "member_id": event["member_id"]}, _rows_at(seen, [event]),
                     cause=_AWAY if away else cause, proven=away or not explained,
-                    severity="note" if away or explained else None)  # fmt: skip
+                    severity="note" if away or explained else None, advice=_BACK_IN_TIME if away else None)  # fmt: skip
 
 
 _EXPIRED = "no heartbeat reached the coordinator within the session timeout"
 _AWAY = "it had stopped in order, for a while, and did not come back within the session timeout"
+_BACK_IN_TIME = "A session timeout longer than a restart takes, if it was one."
 
 
 def _stopped(told: list[dict[str, Any]]) -> set[tuple[str, str]]:

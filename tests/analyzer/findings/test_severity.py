@@ -598,3 +598,4 @@ def test_a_static_member_that_stopped_and_came_back_too_late_did_not_crash(
     (found,) = of(traffic, "member-session-timeout")
     assert found.severity == severity
     assert words in (found.cause or "")
+    assert ("crash" in found.advice) == (severity == "warning")
