@@ -89,6 +89,7 @@ class _Known:
         self.instances = {
             event.member: event.instance for event in events if event.member is not None and event.instance is not None
         }
+        self.expired = {event.member: event.place for event in events if event.kind == g.EXPIRED}
         self.earlier: dict[int, tuple[str, ...]] = {}  # by id of an event: topics that its member said the time before
         said: dict[str, tuple[str, ...]] = {}
         for event in events:
@@ -345,6 +346,7 @@ def _epochs(known: _Known) -> Iterator[_Turn]:
         if event.kind in (g.JOIN, g.SYNC, g.TOLD) and event.well and event.member is not None and event.generation
     ]
     gone = [event for event in known.events if _went(event)]
+    places = [event.place for event in gone]
     went, last = 0, _Turn(None, None)
     for number, mine in _by_epoch(told):
         first = mine[0]
@@ -360,7 +362,8 @@ def _epochs(known: _Known) -> Iterator[_Turn]:
             turn.members.discard(gone[went].member or "")
             went += 1
         shows = {event.place for event in mine if event.generation == number}
-        turn.lost = [event for event in gone[went:] if event.kind == g.EXPIRED and event.place in shows]
+        later = gone[went : bisect_right(places, max(shows, default=first.place))]
+        turn.lost = [event for event in later if event.kind == g.EXPIRED and event.place in shows]
         turn.members -= {event.member for event in turn.lost if event.member is not None}
         for event in turn.joins:  # a static member that comes with another subscription has its place
             if event.instance is not None:
@@ -386,12 +389,12 @@ def _without_those_back(turn: _Turn, mine: list[Event], known: _Known) -> list[E
     """What was told in an epoch, but for static members that came back in it under another id: they take up what they
     had, and nobody rebalances for them."""
     place = {known.instances[member]: member for member in turn.before if member in known.instances}
-    over = {event.member: event.place for event in known.events if event.kind == g.EXPIRED}
     for event in mine:
         if event.kind != g.JOIN or event.instance is None or event.member is None:
             continue
         before = place.get(event.instance)
-        if event.asked_ns <= turn.until_ns or (before in over and over[before] <= event.place):
+        over = before in known.expired and known.expired[before] <= event.place
+        if event.asked_ns <= turn.until_ns or over:
             place[event.instance] = event.member
         elif event.member != place.get(event.instance, event.member):
             turn.renamed[place[event.instance]] = event.member
