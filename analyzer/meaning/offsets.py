@@ -127,7 +127,7 @@ class Offsets:
     def _commits_onward(self, after: Offsets, topic_name: Callable[[str], str]) -> None:
         """Of each group and partition the last that counts, and those that may count yet."""
         commits = self._commits.inside()
-        key, counts = self._counting(commits, topic_name)
+        key, counts = self._counting(commits, self._topics(self._commits, commits, topic_name))
         order = np.argsort(commits["seen"], kind="stable")
         kept = np.zeros(len(order), bool)
         kept[order] = last_of_each(counts[order], *(column[order] for column in key))
@@ -212,10 +212,11 @@ class Offsets:
 
     def _with_previous(self, commits: Columns, topic_name: Callable[[str], str]) -> Columns:
         """Commits with what was committed before each (`previous`), and whether that is in ZooKeeper (0 or 1)."""
-        key, counts = self._counting(commits, topic_name)
+        topic = self._topics(self._commits, commits, topic_name)
+        key, counts = self._counting(commits, topic)
         return {
             **commits,
-            "topic": self._topics(self._commits, commits, topic_name),
+            "topic": topic,
             "zookeeper": key[0],
             "previous": _previous((*key, commits["seen"]), commits["offset"], counts),
         }
@@ -254,15 +255,14 @@ class Offsets:
         return made.cast(tables.schema("offsets"))
 
     def _counting(
-        self, commits: Columns, topic_name: Callable[[str], str]
+        self, commits: Columns, topic: np.ndarray
     ) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]:
         """(whose place it is: whether in ZooKeeper, group, topic or else its id, partition; whether it counts) of each
-        commit."""
+        commit. `topic`: the topic of each, as `_topics` has it."""
         zookeeper = (commits["api"] == apis.OFFSET_COMMIT) & (commits["version"] == 0)
         in_transaction = commits["api"] == apis.TXN_OFFSET_COMMIT
-        topic = self._topics(self._commits, commits, topic_name)
-        topic = np.where(topic == NULL, commits["topic_id"], topic)
-        key = zookeeper.astype(np.int64), commits["group"], topic, commits["partition"]
+        place = np.where(topic == NULL, commits["topic_id"], topic)
+        key = zookeeper.astype(np.int64), commits["group"], place, commits["partition"]
         return key, (commits["error"] == 0) & (~in_transaction | self._committed(commits))
 
     @staticmethod
