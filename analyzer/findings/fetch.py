@@ -611,7 +611,7 @@ def session_churn(seen: Seen, at: Limits) -> Iterator[Found]:
     for client_, some in lost.items():
         rows = np.array(sorted(some), np.int64)
         if len(rows) >= at.losses:
-            rows = rows[[not roots.near(seen, when, when) for when in seen.exchanges.answered[rows].tolist()]]
+            rows = rows[~roots.near_each(seen, seen.exchanges.answered[rows])]
         when = np.sort(seen.exchanges.answered[rows])
         most, first, past = busiest(when, int(at.window_s * SECOND))
         if most >= at.losses:

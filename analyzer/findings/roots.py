@@ -181,9 +181,21 @@ def times(seen: Seen) -> np.ndarray:
 
 def near(seen: Seen, since: int, until: int) -> bool:
     """Whether a broker was lost or a leader moved within ten seconds of that time."""
+    return _near(_times(seen), since, until)
+
+
+def near_each(seen: Seen, when: np.ndarray) -> np.ndarray:
+    """bool[n]: the same of each of these times."""
+    causes = np.append(_times(seen), np.iinfo(np.int64).max)
+    found: np.ndarray = causes[np.searchsorted(causes, when - AROUND_US)] <= when + AROUND_US
+    return found
+
+
+def _times(seen: Seen) -> np.ndarray:
     if "times" not in seen.memo:
         seen.memo["times"] = times(seen)
-    return _near(seen.memo["times"], since, until)
+    found: np.ndarray = seen.memo["times"]
+    return found
 
 
 def _near(causes: np.ndarray, since: int, until: int) -> bool:

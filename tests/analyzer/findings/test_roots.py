@@ -69,6 +69,12 @@ def plainly(seen: Any) -> list[tuple[int, int, list[int]]]:
     return found
 
 
+@given(st.lists(TIMES), st.lists(TIMES, max_size=3))
+def test_many_times_at_once_are_near_what_each_is_near(times: list[int], moved: list[int]) -> None:
+    seen = seen_of([(0, 0, 0, NULL, "open")], [], moved)
+    assert roots.near_each(seen, np.array(times, np.int64)).tolist() == [roots.near(seen, one, one) for one in times]
+
+
 @given(st.lists(LINKS, min_size=1, max_size=12), st.lists(EXCHANGES, max_size=12), st.lists(TIMES, max_size=2))
 @settings(max_examples=500)
 def test_brokers_that_went_are_those_of_a_plain_walk(
