@@ -15,7 +15,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from analyzer.escapes import printable
@@ -208,8 +208,13 @@ def named_dataset(path: str | os.PathLike[str]) -> StoredDataset:
     from analyzer.dataset import open_dataset
 
     dataset = open_dataset(path)
-    _note(dataset.manifest.get("notes", ()))
+    tell_notes(dataset.manifest)
     return dataset
+
+
+def tell_notes(manifest: Mapping[str, Any]) -> None:
+    """What was noted when the captures of a dataset were read."""
+    _note(manifest.get("notes", ()))
 
 
 def show(options: argparse.Namespace) -> int:

@@ -28,8 +28,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from analyzer import __version__, tables
-from analyzer.commands import dataset_of, named_dataset
-from analyzer.dataset import MANIFEST, StoredDataset, is_dataset, open_dataset, readable
+from analyzer.commands import dataset_of, named_dataset, tell_notes
+from analyzer.dataset import MANIFEST, StoredDataset, is_dataset, open_dataset, read_manifest, readable
 from analyzer.failure import Failure
 from analyzer.locks import Taken
 from analyzer.options import Reading
@@ -254,7 +254,7 @@ class _Asked:
         """Was it made before? What is to be noted of the captures is said again then."""
         if not is_dataset(self.made):
             return False
-        named_dataset(self.made)
+        tell_notes(read_manifest(self.made))
         return True
 
     def large(self) -> bool:
