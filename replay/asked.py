@@ -128,7 +128,7 @@ def _mapped(option: str, pairs: list[str]) -> dict[str, str]:
 
 
 def _hosts(pairs: list[str]) -> dict[str, str]:
-    mapped = {}
+    mapped: dict[str, str] = {}
     for pair in pairs:
         old, equals, new = pair.partition("=")
         try:
@@ -136,11 +136,12 @@ def _hosts(pairs: list[str]) -> dict[str, str]:
             reach.parsed(new)
         except ValueError:
             equals = ""
-        if not equals:
+        if not equals or "=" in new:
             raise Failure(
                 f"--map-host {pair}: not A=B", "a host or HOST:PORT each, as in --map-host kafka-1:9092=localhost:19092"
             )
-        mapped[old] = new
+        if mapped.setdefault(old, new) != new:
+            raise Failure(f"--map-host: {old} is both {mapped[old]} and {new}", "one of them")
     return mapped
 
 

@@ -229,14 +229,22 @@ def _audit(options: argparse.Namespace) -> int:
     host, port = asked.address(options.to)
     access = asked.access(options)
     found = _until_ended(audit.audit(options.audit, host, port, access.dial(host, port), access.reach(host, port)))
-    for reason in found.unread:
+    for reason in (*filter(None, (found.elsewhere,)), *found.unread):
         sys.stderr.write(f"note: {printable(reason)}\n")
     if options.json:
         json.dump(found.as_dict(), sys.stdout, indent=1)
         sys.stdout.write("\n")
     else:
         sys.stdout.write(f"audit: {printable(found.text())}\n")
-    return 0 if found.clean else EXIT_DIFFERS
+    if not found.clean:
+        return EXIT_DIFFERS
+    if found.unread:
+        sys.stderr.write(
+            f"kwire: not valid: {len(found.unread)} of {len(found.rows)} partitions could not be read\n"
+            "hint: what is in them nobody knows; the notes say why: ask again as a user who may read them\n"
+        )
+        return EXIT_NOT_VALID
+    return 0
 
 
 def _dry_run(
@@ -266,11 +274,13 @@ def _dry_run(
         wanted, planned, cluster, parts = planned_for(options.assumed, topology)
     else:
         wanted, planned, cluster, parts, topology, warnings = _until_ended(answered())
+    allowed = wanted.access.reach(wanted.host, wanted.port)
     warnings = [*warnings, *run.unmapped(wanted, cluster, planned)]
+    if not assumed:
+        warnings += allowed.unused(topology.nodes)
     rows = table(parts)
     # What an assumed target lacks nobody knows.
     lacks = [] if assumed else run.missing(wanted, cluster, topology, planned)
-    allowed = wanted.access.reach(wanted.host, wanted.port)
     if options.json:
         brokers = [] if assumed else allowed.listed(topology.nodes)
         told = {"apis": rows, "missing": lacks, "brokers": brokers, "warnings": warnings}

@@ -228,6 +228,7 @@ async def replay(
         warnings = await lifetime.told(target, made, options.map_topic, time.time_ns() // 1_000_000)
         for warning in warnings:
             (announce or notes.append)(warning)
+        notes += reach.unused(target.topology.nodes)
         notes += missing(options, cluster, target.topology, planned) + unnamed(planned)
         if live is None:
             notes += unmapped(options, cluster, planned)
@@ -378,6 +379,7 @@ def _about(options: Options, target: Target, result: Result) -> dict[str, Any]:
     settings = options.settings
     return {
         "target": f"{options.host}:{options.port}",
+        "cluster_id": target.topology.cluster_id,
         "brokers": {str(node): f"{host}:{port}" for node, (host, port) in target.topology.nodes.items()},
         "offers": {names.name(key): list(pair) for key, pair in sorted(target.offers.items())},
         "speed": settings.schedule.text if settings.schedule is not None else settings.speed or "max",

@@ -29,10 +29,12 @@ _TIMEOUT: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """`rows`: of the table `audit`; `unread`: why partitions could not be read."""
+    """`rows`: of the table `audit`; `unread`: why partitions could not be read; `elsewhere`: that the RUN was sent to
+    another cluster, empty where it was not or nobody knows."""
 
     rows: Sequence[dict[str, Any]]
     unread: Sequence[str]
+    elsewhere: str = ""
 
     def total(self, column: str) -> int:
         """Of all partitions that could be read."""
@@ -57,7 +59,10 @@ class Audit:
             where = f"{worst['topic']}-{worst['partition']} from offset {worst['first_missing_offset']} on"
             said += f"{missing:,} are not there (most in {where})"
         elif self.unread:
-            said += f"those of {len(self.rows) - len(self.unread)} partitions are all there"
+            read = len(self.rows) - len(self.unread)
+            if not read:
+                return said + "none of these could be read"
+            said += f"those of {read} partitions are all there"
         else:
             said += "all are there"
         said += f", {moved:,} out of order" if moved else ", in order"
@@ -80,16 +85,26 @@ async def audit(run: str | os.PathLike[str], host: str, port: int, dial: link.Di
     alone = isinstance(about, dict) and about.get("empty_before") is True
     partitions = acknowledged(*pairs.of_apis(run, _WRITES), alone)
     unread: list[str] = []
+    elsewhere = ""
     if partitions:
         target = await targets.ask(host, port, dial, _TIMEOUT)
         try:
             reach.check(target.topology.nodes.values())
+            elsewhere = _elsewhere(about, target.topology.cluster_id)
             unread = await reading.read(target, partitions)
         finally:
             target.close()
-    result = Audit([one.row(where) for where, one in sorted(partitions.items())], unread)
+    result = Audit([one.row(where) for where, one in sorted(partitions.items())], unread, elsewhere)
     _write(run, result, before)
     return result
+
+
+def _elsewhere(about: Any, here: str | None) -> str:
+    """`about`: what the RUN's manifest says of its replay."""
+    sent = about.get("cluster_id") if isinstance(about, dict) else None
+    if not isinstance(sent, str) or here in (None, sent):
+        return ""
+    return f"the RUN was sent to cluster {sent}, and this is cluster {here}"
 
 
 _WRITES: Final = (names.PRODUCE, names.DELETE_TOPICS, names.DELETE_RECORDS)

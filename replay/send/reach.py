@@ -101,8 +101,7 @@ class Reach:
         if (host, port) == self.to:
             return None
         for known, instead in self.hosts.items():
-            name, only = parsed(known)
-            if same_host(name) == same_host(host) and only in (None, port):
+            if _means(known, host, port):
                 new, other = parsed(instead)
                 return new, other or port
         return None
@@ -111,6 +110,14 @@ class Reach:
         """Raises NotReached where one of the target's brokers must not be dialled."""
         for host, port in brokers:
             self.place(host, port)
+
+    def unused(self, brokers: Mapping[int, Address]) -> list[str]:
+        """A line for each host that was to be dialled elsewhere, and that none of the target's brokers is named at."""
+        return [
+            f"--map-host {old}={new}: the target names no broker at {old}"
+            for old, new in self.hosts.items()
+            if not any(_means(old, host, port) for host, port in brokers.values())
+        ]
 
     def told(self, brokers: Mapping[int, Address]) -> str:
         """The target's brokers, and where each is dialled, in a line."""
@@ -144,3 +151,9 @@ class Reach:
             return await dial(*self.place(host, port), receiver)
 
         return guarded
+
+
+def _means(mapped: str, host: str, port: int) -> bool:
+    """Is what the user called by this host, or HOST:PORT, the broker at this address?"""
+    name, only = parsed(mapped)
+    return same_host(name) == same_host(host) and only in (None, port)

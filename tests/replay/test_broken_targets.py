@@ -15,6 +15,7 @@ import pytest
 
 from analyzer.dataset import DatasetError
 from analyzer.protocol import errors, names
+from replay.audit import audit
 from replay.diff import by_exchange, pairs, text
 from replay.diff.compare import Comparison, compare
 from replay.diff.differences import grouped
@@ -22,6 +23,8 @@ from replay.plan.renaming import Renaming
 from replay.remap.retry import Limits
 from replay.send import seeding
 from replay.send.settings import Settings
+from replay.send.workers import Access
+from tests.replay.conversation import play
 from tests.replay.diff.both_ways import assert_the_same
 from tests.replay.shop import GROUP, LOADED, OFFERS, ORDERS, PAYMENTS, TRANSACTION, Shop, replayed_at
 
@@ -203,6 +206,18 @@ def test_whether_a_batch_is_there_twice_is_not_known_where_the_audit_cannot_see_
     again = replayed_at(Shop(cuts=(ORDERS, 9)), tmp_path / "run", yes=True)
     line = "1 unexpected difference: Produce v8 perhaps stored twice 1 request sent again (orders/0)"
     assert said(compare(pairs.from_run(again))).startswith(line)
+
+
+def test_an_audit_of_another_cluster_than_the_runs_is_told(tmp_path: Path) -> None:
+    out = replayed_at(Shop(), tmp_path / "run")
+
+    def elsewhere(shop: Shop) -> str:
+        reach = Access().reach(shop.host, 9092)
+        found: audit.Audit = play(audit.audit(out, shop.host, 9092, shop.dial, reach))
+        return found.elsewhere
+
+    assert elsewhere(Shop()) == ""
+    assert elsewhere(Shop(cluster="shop-3")) == "the RUN was sent to cluster shop-2, and this is cluster shop-3"
 
 
 def test_fewer_partitions_are_told_before_anything_is_sent(tmp_path: Path) -> None:

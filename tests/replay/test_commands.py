@@ -355,9 +355,10 @@ def test_what_was_not_audited_is_not_called_the_same(tmp_path: Path, capsys: pyt
         assert (result.audit, result.not_audited) == (None, "--no-audit")
         before = analyzer.open_dataset(out)
         assert first_line() == "verdict: same answers, not audited"
-        assert cli.main(["replay", "--audit", out, "--to", f"127.0.0.1:{port}"]) == 0
+        assert cli.main(["replay", "--audit", out, "--to", f"127.0.0.1:{port}"]) == 3
     told = capsys.readouterr()
-    assert told.out.startswith("audit: 3 records were acknowledged in 1 partitions: ")
+    assert told.out == "audit: 3 records were acknowledged in 1 partitions: none of these could be read\n"
+    assert "kwire: not valid: 1 of 1 partitions could not be read\nhint: " in told.err
     assert "note: orders-0 could not be read: TOPIC_AUTHORIZATION_FAILED (29)\n" in told.err
     assert first_line() == "verdict: same answers, 1 partition not audited"
     (row,) = analyzer.open_dataset(out).audit.to_table().to_pylist()

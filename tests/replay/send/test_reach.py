@@ -97,10 +97,26 @@ def test_what_is_no_host_cannot_be_mapped(wrong: str) -> None:
         parsed(wrong)
 
 
-@pytest.mark.parametrize("wrong", ["a", "a=b:0"])
+@pytest.mark.parametrize("wrong", ["a", "a=b:0", "a=b=c"])
 def test_a_map_that_is_none_is_told(wrong: str, tmp_path: Path) -> None:
     said = refused(kwire("replay", CAPTURE, "--to", "h:1", "-o", tmp_path / "run", "--map-host", wrong))
     assert said == f"kwire: --map-host {wrong}: not A=B"
+
+
+def test_a_host_cannot_be_mapped_to_two(tmp_path: Path) -> None:
+    twice = "--map-host", "a=b", "--map-host", "a=c"
+    said = refused(kwire("replay", CAPTURE, "--to", "h:1", "-o", tmp_path / "run", *twice))
+    assert said == "kwire: --map-host: a is both b and c"
+
+
+def test_a_map_of_a_host_that_the_target_does_not_name_is_told(tmp_path: Path) -> None:
+    with rogue(("localhost", None)) as port:
+        to = "--to", f"{HERE}:{port}", "--map-host", f"kafka-9=localhost:{port}", "--map-host", f"localhost={HERE}"
+        dry = kwire("replay", CAPTURE, *to, "--dry-run", "--json")
+        sent = kwire("replay", CAPTURE, *to, "-o", tmp_path / "run", "--filter", "api==Metadata", "--speed", "max")
+    said = f"--map-host kafka-9=localhost:{port}: the target names no broker at kafka-9"
+    assert [line for line in json.loads(dry.stdout)["warnings"] if "--map-host" in line] == [said]
+    assert [line for line in sent.stderr.splitlines() if "names no broker" in line] == [f"note: {said}"]
 
 
 # --- the login --------------------------------------------------------------------------------------------------------
