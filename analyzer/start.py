@@ -6,15 +6,43 @@ imports nothing at its top, where nobody would catch an interrupt.
 
 from __future__ import annotations
 
+TYPE_CHECKING = False  # as in `typing`, which would have to be imported
+if TYPE_CHECKING:
+    import sys
+
 
 def command() -> None:
     """The console script."""
     try:
+        import signal  # noqa: F401  (`_lost` must not be the first to)
+        import sys
+
+        sys.unraisablehook = _lost
         from analyzer import cli
 
         cli.command()
     except KeyboardInterrupt:
         _leave()
+
+
+def _lost(what: sys.UnraisableHookArgs) -> None:
+    """An exception that Python drops, for it was raised where nobody can catch it: in the callback of a weak reference
+    (each import has one) or in `__del__`. An interrupt is sent again, a moment later, to the same thread."""
+    import _thread
+    import signal
+    import sys
+    import time
+
+    if not issubclass(what.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(what)
+        return
+    main = _thread.get_ident()
+
+    def again() -> None:  # imports nothing: an import that was interrupted may hold the lock of all others
+        time.sleep(0.01)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    _thread.start_new_thread(again, ())
 
 
 def _leave() -> None:

@@ -829,6 +829,46 @@ sys.exit(command())
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "kwire: interrupted\n")
 
 
+@pytest.mark.parametrize("times", [1, 3])
+def test_an_interrupt_that_python_drops_is_heard_all_the_same(times: int) -> None:
+    """Of a callback of a weak reference, as each import has one, nobody gets an exception: Python prints and forgets
+    it."""
+    program = f"""
+import signal, threading, weakref
+from analyzer import cli, start
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Thing:
+    pass
+def waits():
+    for _ in range({times}):
+        thing = Thing()
+        kept = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGINT))
+        del thing
+    threading.Lock().acquire() and threading.Event().wait()
+cli.command = waits
+start.command()
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "kwire: interrupted\n")
+
+
+def test_what_else_python_drops_is_printed_as_ever() -> None:
+    program = """
+from analyzer import cli, start
+class Thing:
+    def __del__(self):
+        raise ValueError("dropped")
+def makes():
+    Thing()
+cli.command = makes
+start.command()
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.startswith("Exception ignored in: ")
+    assert done.stderr.endswith("ValueError: dropped\n")
+
+
 def test_a_width_that_is_said_counts_on_a_terminal_only() -> None:
     """readline sets COLUMNS for what a shell or an interpreter starts: what they read from a pipe is to be whole."""
     said = on_a_terminal("show", CAPTURE, columns=160, COLUMNS="90", NO_COLOR="1")
