@@ -15,6 +15,7 @@ import re
 import shlex
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 
 _NARROWEST = 60
 """Columns that a line takes at least; below that nothing of the result would be left."""
+
+
+_READABLE = 100
+"""Columns that a line of sentences takes at most."""
 
 
 _CLEAR = "\r\x1b[K"
@@ -414,6 +419,20 @@ def width() -> int | None:
         with contextlib.suppress(OSError):
             columns = os.get_terminal_size(sys.stdout.fileno()).columns
     return max(columns, _NARROWEST) if columns else None
+
+
+def reading_width() -> int | None:
+    """The same for sentences, which nobody likes to read in longer lines."""
+    return min(width() or 0, _READABLE) or None
+
+
+def folded(text: str, indent: str, width: int | None) -> list[str]:
+    """A paragraph in lines of this width; `indent`: what stands before those after the first."""
+    if width is None:
+        return [text]
+    return textwrap.wrap(
+        text, width, subsequent_indent=indent if len(indent) < width - 30 else "    ", break_on_hyphens=False
+    ) or [""]  # fmt: skip
 
 
 def _sticky(pager: str) -> bool:

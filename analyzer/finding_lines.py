@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from analyzer.commands import dataset_of, named_dataset, paged
+from analyzer.commands import dataset_of, folded, named_dataset, paged, reading_width
 from analyzer.dataset import StoredDataset, is_dataset, open_dataset
 from analyzer.escapes import printable
 from analyzer.failure import Failure
@@ -55,7 +55,9 @@ def findings(options: argparse.Namespace) -> int:
         if options.json:
             out.writelines(json_text(_plain(row)) + "\n" for row in kept)
         else:
-            out.writelines(_text(kept, len(rows) - len(kept), len({row["capture"] for row in kept}) > 1))
+            width, several = reading_width(), len({row["capture"] for row in kept}) > 1
+            for line in _text(kept, len(rows) - len(kept), several):
+                out.write("\n".join(folded(line, "    ", width)) + "\n")
     if options.json and len(rows) > len(kept):
         notes.append(f"{len(rows) - len(kept)} ignored (--ignore)")
     for note in notes:
@@ -204,22 +206,23 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _text(rows: list[dict[str, Any]], ignored: int, several: bool) -> Iterable[str]:
-    """For people: worst first, a paragraph a finding."""
+    """Lines for people: worst first, a paragraph a finding."""
     for row in rows:
         capture = f"  [{printable(row['capture'])}]" if several else ""
-        yield f"{row['severity'].upper()} {row['code']}{capture}\n  {row['text']}\n"
+        yield f"{row['severity'].upper()} {row['code']}{capture}"
+        yield f"  {row['text']}"
         if row["cause"]:
-            yield f"  {'cause' if row['proven'] else 'probably'}: {printable(row['cause'])}\n"
-        yield f"  do: {row['advice']}\n"
+            yield f"  {'cause' if row['proven'] else 'probably'}: {printable(row['cause'])}"
+        yield f"  do: {row['advice']}"
         if row["since"] is not None:
-            yield f"  since {moment(row['since'])}{_until(row)}\n"
+            yield f"  since {moment(row['since'])}{_until(row)}"
         shown = dict.fromkeys(filter(None, (_key(row[name]) for name in ("first", "worst", "last"))))
         if shown:
-            yield f"  see {'; '.join(shown)}\n"
-        yield "\n"
+            yield f"  see {'; '.join(shown)}"
+        yield ""
     counts = [(severity, sum(row["severity"] == severity for row in rows)) for severity in reversed(SEVERITIES)]
     said = [f"{count} {severity}{'s' * (count != 1)}" for severity, count in counts if count]
-    yield (", ".join(said) or "nothing found") + (f"; {ignored} ignored (--ignore)" if ignored else "") + "\n"
+    yield (", ".join(said) or "nothing found") + (f"; {ignored} ignored (--ignore)" if ignored else "")
 
 
 def _until(row: dict[str, Any]) -> str:

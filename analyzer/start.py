@@ -25,6 +25,10 @@ def command() -> None:
         _leave()
 
 
+_coming = False
+"""Whether an interrupt is about to be sent again: several that were dropped are one."""
+
+
 def _lost(what: sys.UnraisableHookArgs) -> None:
     """An exception that Python drops, for it was raised where nobody can catch it: in the callback of a weak reference
     (each import has one) or in `__del__`. An interrupt is sent again, a moment later, to the same thread."""
@@ -36,10 +40,15 @@ def _lost(what: sys.UnraisableHookArgs) -> None:
     if not issubclass(what.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(what)
         return
-    main = _thread.get_ident()
+    global _coming
+    if _coming:
+        return
+    _coming, main = True, _thread.get_ident()
 
     def again() -> None:  # imports nothing: an import that was interrupted may hold the lock of all others
+        global _coming
         time.sleep(0.01)
+        _coming = False
         signal.pthread_kill(main, signal.SIGINT)
 
     _thread.start_new_thread(again, ())

@@ -12,7 +12,6 @@ import difflib
 import os
 import sys
 import tempfile
-import textwrap
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
@@ -28,7 +27,6 @@ from analyzer.story.sources import Source, names_in
 from analyzer.story.telling import JSON_FIELDS, Event, Wanted, between, count, some
 from analyzer.times import rfc3339
 
-_WIDTH = 100
 _TELLERS = (clients.events, cluster.events, groups.events, offsets.events, transactions.events)
 
 _WITHOUT_CONNECTIONS = ("connected", "disconnected")
@@ -141,8 +139,8 @@ def _json(event: Event) -> str:
 
 
 def _print(out: IO[str], heading: str, events: Sequence[Event], wanted: Wanted, *, first: bool) -> None:
-    width = min(commands.width() or 0, _WIDTH) or None
-    out.write(("" if first else "\n") + "\n".join(_filled(printable(heading), "", width)) + "\n\n")
+    width = commands.reading_width()
+    out.write(("" if first else "\n") + "\n".join(commands.folded(printable(heading), "", width)) + "\n\n")
     if not events:
         out.write("  nothing happened that a story tells of\n")
         return
@@ -191,13 +189,4 @@ def _line(event: Event, numbers: dict[str, int], actors: int, width: int | None)
         number = numbers.setdefault(event.connection, len(numbers) + 1)
         link = f" [c{number} #{event.exchange}]"
     unsure = "" if event.certain or "probably" in event.text.lower() else "probably "
-    return _filled(head + unsure + printable(event.text) + link, " " * len(head), width)
-
-
-def _filled(text: str, indent: str, width: int | None) -> list[str]:
-    if width is None:
-        return [text]
-    return textwrap.wrap(
-        text, width, subsequent_indent=indent if len(indent) < width - 30 else "    ", break_long_words=True,
-        break_on_hyphens=False, drop_whitespace=True,
-    ) or [""]  # fmt: skip
+    return commands.folded(head + unsure + printable(event.text) + link, " " * len(head), width)

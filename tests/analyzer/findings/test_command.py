@@ -55,6 +55,20 @@ def test_a_capture_is_analysed_first(capsys: pytest.CaptureFixture[str], dataset
     assert said(capsys, str(CAPTURE), "--json")[1] == said(capsys, dataset, "--json")[1]
 
 
+def test_a_terminal_gets_lines_that_fit_it_and_a_file_whole_ones(
+    dataset: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = said(capsys, dataset)[1]
+    assert max(map(len, whole.splitlines())) > 100
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("PAGER", "cat")
+    for columns, most in (("80", 80), ("300", 100)):
+        monkeypatch.setenv("COLUMNS", columns)
+        shown = said(capsys, dataset)[1]
+        assert max(map(len, shown.splitlines())) <= most
+        assert shown.split() == whole.split()
+
+
 def test_exit_codes_follow_fail_on_after_only_and_ignore(dataset: str, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [json.loads(line) for line in said(capsys, dataset, "--json")[1].splitlines()]
     errors = sorted({row["code"] for row in rows if row["severity"] == "error"})
