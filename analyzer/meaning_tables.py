@@ -51,6 +51,7 @@ CLIENTS = (
         ("errors", pa.int64(), "Those of them with an error."),
         ("first_time", TIME, "First byte of its first request."),
         ("last_time", TIME, "Last byte of its last exchange."),
+        ("refused_principal", pa.string(), "The name whose login by SASL was refused; null where several were."),
     ),
 )
 

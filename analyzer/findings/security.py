@@ -22,13 +22,14 @@ _LOGIN = taken((names.SASL_HANDSHAKE, names.SASL_AUTHENTICATE), (33, 34, 58))
 _RIGHTS = taken((), (29, 30, 31, 53, 65))
 
 
-def _principal(seen: Seen, client_: int) -> str | None:
-    """The name that a client logged in with, where the table `clients` has it."""
+def _principal(seen: Seen, client_: int, column: str = "principal") -> str | None:
+    """The name that a client logged in with, or (`refused_principal`) was not let in with, where the table `clients`
+    has it."""
     if "principals" not in seen.memo:
-        rows = seen.table("clients").every(["client_id", "client_ip", "principal"])
-        seen.memo["principals"] = {(row["client_ip"], row["client_id"]): row["principal"] for row in rows}
-    known: dict[tuple[str, str | None], str | None] = seen.memo["principals"]
-    return known.get(seen.clients[client_])
+        rows = seen.table("clients").every(["client_id", "client_ip", "principal", "refused_principal"])
+        seen.memo["principals"] = {(row["client_ip"], row["client_id"]): row for row in rows}
+    known: dict[tuple[str, str | None], dict[str, str | None]] = seen.memo["principals"]
+    return known.get(seen.clients[client_], {}).get(column)
 
 
 def _mechanisms(seen: Seen) -> list[str | None]:
@@ -63,7 +64,7 @@ def authentication_failed(seen: Seen, at: Limits) -> Iterator[Found]:
         last = int(trouble.rows[-1])
         link = int(seen.exchanges.link[last])
         mechanism = mechanisms[link] if link < len(mechanisms) else None
-        principal = _principal(seen, trouble.client)
+        principal = _principal(seen, trouble.client, "refused_principal")
         let_in = bool(last_in[trouble.client] > trouble.until)
         who = seen.who(trouble.client, int(seen.broker[last]))
         text = f"{who['broker']} refused the login of {client(who)}" + (f" by {name(mechanism)}" if mechanism else "")

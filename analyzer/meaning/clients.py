@@ -65,7 +65,8 @@ class _Client:
     written: Named = None
     read: Named = None
     software: Counter[tuple[str | None, str | None]] | None = None
-    principals: Counter[str] | None = None
+    principals: tuple[str, ...] = ()  # two at most: of several none is told
+    refused: tuple[str, ...] = ()
 
     def count(self, exchanges: int, errors: int, first_ns: int, last_ns: int) -> None:
         """Exchanges, those with an error, the first and the last byte of them."""
@@ -98,7 +99,8 @@ class _Client:
         self.written = _added(self.written, other.written)
         self.read = _added(self.read, other.read)
         self.software = _counted(self.software, other.software)
-        self.principals = _counted(self.principals, other.principals)
+        self.principals = _few(self.principals, other.principals)
+        self.refused = _few(self.refused, other.refused)
 
 
 def _added(names: Named, more: Named) -> Named:
@@ -128,6 +130,11 @@ def _counted(said: Counter[Any] | None, more: Iterable[Any] | None) -> Counter[A
         said = Counter()
     said.update(more)
     return said
+
+
+def _few(said: tuple[str, ...], more: Iterable[str]) -> tuple[str, ...]:
+    """With more, as far as it matters whether these are none, one or several."""
+    return tuple(dict.fromkeys((*said, *more)))[:2]
 
 
 @dataclass(slots=True)
@@ -196,11 +203,12 @@ class Clients:
             if heard_one.exchange.api_key in _LOGINS:
                 speaker = self._open[int(every.connection[heard_one.row])]
                 speaker.login = speaker.login or Login()
-                name = speaker.login.take(heard_one.exchange)
-                if name is not None:
-                    speaker.principal = name
-                    client_of = of[place[heard_one.row]]
-                    client_of.principals = _counted(client_of.principals, (name,))
+                ended, client_of = speaker.login.take(heard_one.exchange), of[place[heard_one.row]]
+                if ended is not None and ended.let_in:
+                    speaker.principal = ended.name
+                    client_of.principals = _few(client_of.principals, (ended.name,))
+                elif ended is not None:
+                    client_of.refused = _few(client_of.refused, (ended.name,))
 
     def _learn(self, number: int, client: str | None, names: Names) -> None:
         """A connection has said something under this client id."""
@@ -244,7 +252,7 @@ class Clients:
         """A connection is new there, in this stretch."""
         client.connections += 1
         if one.since is not None:
-            client.principals = _counted(client.principals, (one.since,))
+            client.principals = _few(client.principals, (one.since,))
 
     def _client(self, key: Key, place: Place) -> _Client:
         found = self._clients.get(key)
@@ -387,6 +395,7 @@ def _row(capture: str, key: Key, client: _Client, topic_name: Callable[[str], st
         "errors": client.errors,
         "first_time": None if client.first_ns == s.NULL else client.first_ns // 1000,
         "last_time": None if client.last_ns == s.NULL else client.last_ns // 1000,
+        "refused_principal": _only(client.refused),
     }
 
 
@@ -394,9 +403,9 @@ def _listed(names: Iterable[str] | None) -> list[str]:
     return sorted(names or ())[:MAX_NAMED]
 
 
-def _only(said: Counter[Any] | None) -> Any:
+def _only(said: tuple[str, ...]) -> str | None:
     """What was said, where it was one thing: clients that share an id and an address are not one another."""
-    return next(iter(said)) if said is not None and len(said) == 1 else None
+    return said[0] if len(said) == 1 else None
 
 
 def _most(said: Counter[Any] | None) -> Any:

@@ -1,6 +1,6 @@
 """Who logged in by SASL: the name, and nothing else of what was said.
 
-In: the token of a client's first message, and what the broker answered. Out: the name, once the login has succeeded.
+In: the token of a client's first message, and what the broker answered. Out: the name, once the login has ended.
 Rules: nothing of a token but the name is kept, and that only until the answer is known; a token that does not say a
 name plainly (GSSAPI, a delegation token's id) gives none.
 
@@ -15,15 +15,23 @@ import base64
 import binascii
 import json
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from analyzer.arrow import text
 from analyzer.exchange import Exchange
+from analyzer.protocol import errors, tree
 from analyzer.protocol import names as apis
-from analyzer.protocol import tree
 from analyzer.protocol.schema import REQUEST, RESPONSE
 
 MAX_TOKEN = 1 << 16
 """Bytes of a token that is looked at: real ones have a few thousand."""
+
+
+class Ended(NamedTuple):
+    """A login of somebody who said a name."""
+
+    name: str
+    let_in: bool
 
 
 @dataclass(slots=True)
@@ -33,26 +41,26 @@ class Login:
     mechanism: str | None = None
     name: str | None = None
 
-    def take(self, exchange: Exchange) -> str | None:
-        """SaslHandshake or SaslAuthenticate; returns the name where this one ended a login well."""
+    def take(self, exchange: Exchange) -> Ended | None:
+        """SaslHandshake or SaslAuthenticate; returns how a login ended where this one ended it."""
         if exchange.api_key == apis.SASL_HANDSHAKE:
             request = exchange.request
             self.mechanism, self.name = request["mechanism"] if request is not None else None, None
             return None
         said = _token(exchange, "request")
         answer = _token(exchange, "response")
-        if exchange.error_code != 0 or answer is None:
-            self.name = None
-            return None
+        error = exchange.error_code
         first = self.name is None
         if first and said is not None:
             self.name = said_name(self.mechanism, said)
-        if first and self.mechanism is not None and self.mechanism.startswith("SCRAM-"):
+        scram = self.mechanism is not None and self.mechanism.startswith("SCRAM-")
+        if first and scram and error == 0 and answer is not None:
             return None  # the proof is still to come
-        if self.mechanism == "OAUTHBEARER" and answer:
-            self.name = None  # a challenge says why the token was refused (RFC 7628)
         name, self.name = self.name, None
-        return name
+        if name is None or answer is None or error not in (0, errors.SASL_AUTHENTICATION_FAILED):
+            return None
+        challenged = self.mechanism == "OAUTHBEARER" and answer  # which says why the token was refused (RFC 7628)
+        return Ended(name, error == 0 and not challenged)
 
 
 def _token(exchange: Exchange, side: str) -> bytes | None:

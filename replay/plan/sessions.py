@@ -258,7 +258,8 @@ def told(
         row, data, answer = one
         user = None
         if row["api_key"] in _LOGINS:
-            user = logins.setdefault((row["capture"], row["connection"]), Login()).take(one.exchange())
+            ended = logins.setdefault((row["capture"], row["connection"]), Login()).take(one.exchange())
+            user = ended.name if ended is not None and ended.let_in else None
         yield Told(
             row,
             data.data[4:] if data is not None and data.complete else None,

@@ -50,7 +50,9 @@ def test_names_are_read_where_a_token_says_them_plainly(mechanism: str | None, t
     assert said_name(mechanism, token) == name
 
 
-def principal(tmp_path: Path, mechanism: str, steps: list[tuple[bytes, bytes, int]]) -> str | None:
+def principal(
+    tmp_path: Path, mechanism: str, steps: list[tuple[bytes, bytes, int]], column: str = "principal"
+) -> str | None:
     writes = [
         forging.asking(forging.request(17, 1, 0, {"mechanism": mechanism})),
         forging.answering(forging.response(17, 1, 0, {"errorCode": 0, "mechanisms": [mechanism]})),
@@ -66,7 +68,7 @@ def principal(tmp_path: Path, mechanism: str, steps: list[tuple[bytes, bytes, in
     path = tmp_path / "capture.pcap"
     path.write_bytes(pcap(rendered(converse(writes))))
     [row] = analyzer.analyze(path).clients.to_pylist()
-    name: str | None = row["principal"]
+    name: str | None = row[column]
     return name
 
 
@@ -82,6 +84,24 @@ def test_a_name_counts_when_the_login_has_succeeded(tmp_path: Path) -> None:
     refused = b'{"status":"invalid_token"}'
     assert principal(tmp_path, "OAUTHBEARER", [(token, refused, 0), (b"\x01", b"", 58)]) is None
     assert principal(tmp_path, "OAUTHBEARER", [(token, refused, 0), (b"\x01", b"", 0)]) is None
+
+
+def test_a_name_that_was_not_let_in_is_kept_apart(tmp_path: Path) -> None:
+    def refused(mechanism: str, *steps: tuple[bytes, bytes, int]) -> str | None:
+        return principal(tmp_path, mechanism, list(steps), "refused_principal")
+
+    alice, bob = (f"\0{name}\0secret".encode() for name in ("alice", "bob"))
+    assert refused("PLAIN", (alice, b"", 58)) == "alice"
+    assert refused("PLAIN", (alice, b"", 58), (alice, b"", 58), (bob, b"", 0)) == "alice"
+    assert refused("PLAIN", (alice, b"", 58), (bob, b"", 58)) is None
+    assert refused("PLAIN", (alice, b"", 34)) is None
+    assert refused("PLAIN", (alice, b"", 0)) is None
+    first, proof, challenge = b"n,,n=bob,r=abc", b"c=biws,r=abcdef,p=dj0=", b"r=abcdef,s=QQ==,i=4096"
+    assert refused("SCRAM-SHA-256", (first, challenge, 0), (proof, b"", 58)) == "bob"
+    assert refused("SCRAM-SHA-256", (first, b"", 58)) == "bob"
+    assert refused("SCRAM-SHA-256", (first, challenge, 0), (proof, b"v=QQ==", 0)) is None
+    token, why = bearer({"sub": "svc-a"}), b'{"status":"invalid_token"}'
+    assert refused("OAUTHBEARER", (token, why, 0), (b"\x01", b"", 58)) == "svc-a"
 
 
 def test_clients_that_share_an_id_and_log_in_under_several_names_have_none(tmp_path: Path) -> None:

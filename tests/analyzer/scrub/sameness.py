@@ -12,11 +12,11 @@ REPLACED = frozenset([
     "capture", "connection", "client_ip", "broker_ip", "client_id", "group_id", "member_id", "group_instance_id",
     "transactional_id", "topics", "topic", "topic_id", "request_file", "response_file", "request_offset",
     "response_offset", "host", "rack", "node", "client_ids", "key", "value", "headers", "decoded", "principal",
-    "group_ids", "topics_written", "topics_read", "evidence", "trigger_member", "members_before", "members_after",
-    "assignment_before", "assignment_after", "stopped", "partitions", "offsets", "fenced_by", "proxied_from",
-    "proxied_to", "who", "what", "text", "advice", "first", "worst", "last", "software_name", "software_version",
-    "broker", "protocol", "tls_version", "tls_cipher", "tls_sni", "tls_alpn", "tls_subject", "tls_not_after",
-    "tls_server_name",
+    "refused_principal", "group_ids", "topics_written", "topics_read", "evidence", "trigger_member", "members_before",
+    "members_after", "assignment_before", "assignment_after", "stopped", "partitions", "offsets", "fenced_by",
+    "proxied_from", "proxied_to", "who", "what", "text", "advice", "first", "worst", "last", "software_name",
+    "software_version", "broker", "protocol", "tls_version", "tls_cipher", "tls_sni", "tls_alpn", "tls_subject",
+    "tls_not_after", "tls_server_name",
 ])  # fmt: skip
 """Columns whose values may be others; all other columns are compared."""
 
