@@ -458,8 +458,9 @@ def _several(seen: Seen, clients: dict[int, int]) -> str:
     "svc-a (10.0.0.4) sends 3,400 Produce requests a second to 10.0.0.1:9092 with 1.2 records (310 bytes) each; "
     "linger.ms=5 would make about 200.",
     why="1 KiB is 6 % of the default batch of 16 KiB: headers and requests cost more than what they carry. A warning "
-    "from 1,000 a second on.",
-    unless="Batches of 1 KiB or 3 records in the median; fewer than 100 a second over 10 s.",
+    "from 1,000 a second over 10 s on. What a shorter capture holds is told for as long as it is.",
+    unless="Batches of 1 KiB or 3 records in the median; fewer than 100 a second over 10 s (1,000 in all); a capture "
+    "of less than a second.",
     advice="linger.ms, one producer, the sticky partitioner.",
     judge="forged: 1,000 small requests in 10 s, and 900",
     rate=100, much=1000, window_s=10, small_bytes=1024, records=3, linger_ms=5,
@@ -478,17 +479,20 @@ def tiny_batches(seen: Seen, at: Limits) -> Iterator[Found]:
             continue
         asked, by_time = in_order(large.taken(seen.exchanges.asked, mine), mine)
         most, first, past = busiest(asked, int(at.window_s * SECOND))
-        if most < at.rate * at.window_s:
+        seconds = min(at.window_s, seen.seconds)
+        if most < at.rate * at.window_s or seconds < 1:
             continue
-        rate = most / at.window_s
-        fewer = _lingering(asked[first:past], int(at.linger_ms * 1000)) / at.window_s
+        rate = most / seconds
+        fewer = _lingering(asked[first:past], int(at.linger_ms * 1000)) / seconds
         who = seen.who(int(seen.client[mine[0]]), int(seen.broker[mine[0]]))
-        text = f"{client(who)} sends {rate:,.0f} Produce requests a second to {who['broker']} with "
+        text = f"{client(who)} sends {rate:,.0f} Produce requests a second to {who['broker']} "
+        text += f"(in the {lasting(seconds * SECOND)} of the capture) " if seconds < at.window_s else ""
+        text += "with "
         text += f"{np.mean(records, where=counted):.1f} records ({size(float(np.median(sizes)))}) each; "
         text += f"linger.ms={at.linger_ms:.0f} would make about {fewer:,.0f}."
         worst = int(by_time[first])
         yield Found(text, most, int(asked[first]), int(asked[past - 1]), who, {}, (int(mine[0]), worst, int(mine[-1])),
-                    severity="warning" if rate >= at.much else None)  # fmt: skip
+                    severity="warning" if most >= at.much * at.window_s else None)  # fmt: skip
 
 
 def _often(seen: Seen, made: Batches, least: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -391,6 +391,13 @@ def tiny(traffic: Traffic, wrong: bool) -> None:
         traffic.ask("Produce", number / 100 if wrong else number / 99, place=("t", 0), batch={})
 
 
+@case("tiny-batches", "not of less than a second")
+def tiny_for_a_moment(traffic: Traffic, wrong: bool) -> None:
+    for number in range(1000):
+        traffic.ask("Produce", number / (1000 if wrong else 1010), 1, place=("t", 0), batch={})
+    traffic.rows["connections"][0]["last_time"] = at(1 if wrong else 0.99)
+
+
 @case("no-compression")
 def uncompressed(traffic: Traffic, wrong: bool) -> None:
     for number in range(10):

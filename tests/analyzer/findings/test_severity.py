@@ -599,3 +599,19 @@ def test_a_static_member_that_stopped_and_came_back_too_late_did_not_crash(
     assert found.severity == severity
     assert words in (found.cause or "")
     assert ("crash" in found.advice) == (severity == "warning")
+
+
+def test_what_a_shorter_capture_holds_is_told_for_as_long_as_it_is(tmp_path: Path) -> None:
+    for length_s, words in ((4, "sends 250 Produce requests a second to 10.0.0.9:9092 (in the 4.0 s of the capture)"),
+                            (20, "sends 100 Produce requests a second to 10.0.0.9:9092 with 1.0 records")):  # fmt: skip
+        traffic = Traffic(tmp_path / str(length_s))
+        for number in range(1000):
+            traffic.ask("Produce", number / 250, place=("t", 0), batch={})
+            if number % 10 == 0:
+                traffic.ask("OffsetCommit", number / 250, group_id="g")
+        traffic.rows["connections"][0]["last_time"] = at(length_s)
+        (found,) = of(traffic, "tiny-batches")
+        assert words in found.text
+        assert found.severity == "note"
+        (found,) = of(traffic, "commit-storm")
+        assert f"commits {25 if length_s == 4 else 10} times a second" in found.text
