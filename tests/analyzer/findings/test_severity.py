@@ -15,7 +15,8 @@ from analyzer.findings.rules import Finding
 from analyzer.findings.runs import Run, Thing
 from analyzer.protocol import errors, schema
 from analyzer.protocol.judgements import judge
-from tests.analyzer.findings.cases import Case
+from tests.analyzer.findings.cases import CASES, Case
+from tests.analyzer.findings.group_cases import assigned, until
 from tests.analyzer.findings.judging import Traffic, codes, judged
 from tests.analyzer.findings.other_cases import storm
 from tests.analyzer.findings.reading_cases import commits, fetch
@@ -615,3 +616,28 @@ def test_what_a_shorter_capture_holds_is_told_for_as_long_as_it_is(tmp_path: Pat
         assert found.severity == "note"
         (found,) = of(traffic, "commit-storm")
         assert f"commits {25 if length_s == 4 else 10} times a second" in found.text
+
+
+def test_members_with_nothing_to_read_are_named(tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    CASES["unassigned-consumers"](traffic, True)
+    (found,) = of(traffic, "unassigned-consumers")
+    said = "1 member of group g had nothing to read for 60.0 s: 3 members share 2 partitions (app-2 (10.0.0.1))."
+    assert (found.text, found.count) == (said, 1)
+    skewed = Traffic(tmp_path / "skewed")
+    CASES["assignment-skew"](skewed, True)
+    (found,) = of(skewed, "assignment-skew")
+    assert found.text == (
+        "Members of group g had from 1 to 3 partitions of the same topic for 89.0 s: app-0 (10.0.0.1) the most, "
+        "app-1 (10.0.0.1) the fewest."
+    )
+
+
+def test_only_the_assignment_that_stood_for_longest_is_told(tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    for number, began in enumerate((0, 70, 200, 270)):
+        assigned(traffic, {"a": [("t", 0)], "b": []}, began + 1, began=at(began), generation=number)
+    until(traffic, 340)
+    assert [found.text.partition(": ")[0] for found in of(traffic, "unassigned-consumers")] == [
+        "1 member of group g had nothing to read for 2 min"
+    ]
