@@ -10,8 +10,9 @@ import numpy as np
 from analyzer import arrow
 from analyzer.findings import large
 from analyzer.findings.answers import about, found, of, taken, times
+from analyzer.findings.columns import standing_for
 from analyzer.findings.fetch import reads
-from analyzer.findings.grouping import parted
+from analyzer.findings.grouping import by, parted
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import Run, runs
 from analyzer.findings.seen import SECOND, Seen
@@ -31,15 +32,16 @@ _WAITING = taken(_OF_TRANSACTIONS, (51,))
     "transactions", "producer-fenced", "error",
     "Transactional id tx-1 is used by 2 clients (svc-a (10.0.0.4), svc-b (10.0.0.9)): 8 fencings.",
     why="Fencing is how one producer takes over from another: once is right, back and forth is two owners.",
-    unless="It happened once, or to one client whose successor took over or whose transaction timed out (a note); "
-    "producers of several transactional ids, or of none, that write one topic; KIP-890 raises the epoch "
+    unless="It happened once, or to one client whose successor took over (a note); its transaction went on beyond its "
+    "timeout, and nobody else was seen to take it (transaction-timed-out); producers of several transactional ids, or "
+    "of none, that write one topic; KIP-890 raises the epoch "
     "of every transaction, and answers the new one.",
     advice="A transactional.id for each instance.",
     judge="forged: two clients fenced in turn, and one fenced once",
     often=2,
 )  # fmt: skip
 def producer_fenced(seen: Seen, at: Limits) -> Iterator[Found]:
-    by: dict[tuple[str | None, str, int], list[tuple[Run, list[int]]]] = defaultdict(list)
+    by_id: dict[tuple[str | None, str, int], list[tuple[Run, list[int]]]] = defaultdict(list)
     for run in runs(seen):
         # An epoch that is refused and raised again by the same producer is KIP-360, and passes.
         if not (_FENCED(run) and (run.code == 90 or run.lasting)):
@@ -50,8 +52,9 @@ def producer_fenced(seen: Seen, at: Limits) -> Iterator[Found]:
         for transaction, mine in said.items():
             # Who has no transactional id shares none: another client is another producer.
             of_client = -1 if transaction is not None else run.client
-            by[transaction, "" if transaction is not None else _topic(run), of_client].append((run, mine))
-    for (transaction, topic, _), some in by.items():
+            by_id[transaction, "" if transaction is not None else _topic(run), of_client].append((run, mine))
+    late = {transaction for transaction, _ in _late(seen)}
+    for (transaction, topic, _), some in by_id.items():
         rows = arrow.distinct(np.array([row for _, mine in some for row in mine]))
         clients = sorted({run.client for run, _ in some})
         many = len(clients) > 1 and len(rows) >= at.often
@@ -62,6 +65,8 @@ def producer_fenced(seen: Seen, at: Limits) -> Iterator[Found]:
             text = f"{what} is used by {count(len(clients), 'client')} ({named}): {count(len(rows), 'fencing')}."
             cause = "several owners of one transactional id"
         elif transaction is not None and _taken_by(seen, transaction) == set(clients):
+            if transaction in late:
+                continue
             text = f"{what}: {fenced}, and nobody else was seen to take it."
             cause = "its transaction timed out"
         else:
@@ -194,6 +199,60 @@ def _timeouts(seen: Seen) -> dict[tuple[str, int], int]:
 
 
 @rule(
+    "transactions", "transaction-timed-out", "error",
+    "1 transaction of svc-a (tx-1) went on beyond its timeout of 60.0 s, for 75.0 s: the coordinator aborted "
+    "it.",
+    why="The coordinator aborts a transaction that is open for longer than transaction.timeout.ms, which "
+    "InitProducerId says, and looks for such every 10 s. Its producer is fenced then: what it wrote is not read by who "
+    "reads committed data only, and offsets that it committed do not count.",
+    unless="Another client was seen to take the transactional id (producer-fenced); when it began, or its timeout, was "
+    "not seen; its producer ended it. Nor where nobody was seen to abort it, and its producer did not come back to be "
+    "refused.",
+    advice="Shorter transactions, or a longer transaction.timeout.ms (up to transaction.max.timeout.ms, 15 min); a new "
+    "producer after the error. See what the application did meanwhile.",
+    judge="forged rows: fenced by nobody after 60 s, and before; by another; aborted by a marker, and by EndTxn; a "
+    "real producer that waits, with what its brokers say to each other and without",
+    by_clock=True,
+)  # fmt: skip
+def timed_out(seen: Seen, at: Limits) -> Iterator[Found]:
+    table = seen.table("transactions")
+    for (transaction, client_id), rows in _late(seen).items():
+        some = table.rows(rows, ["began", "ended", "duration_us", "timeout_ms", "evidence"])
+        worst = max(some, key=lambda one: one["duration_us"])
+        text = f"{count(len(some), 'transaction')} of {name(client_id)} ({name(transaction)}) went on beyond "
+        text += f"{'its' if len(some) == 1 else 'their'} timeout of {lasting(worst['timeout_ms'] * 1000)}, for "
+        text += f"{'' if len(some) == 1 else 'up to '}{lasting(worst['duration_us'])}: the coordinator aborted "
+        text += f"{'it' if len(some) == 1 else 'them'}."
+        shown = [some[0]["evidence"], worst["evidence"], some[-1]["evidence"]]
+        proof = [row for one in shown if one and (row := seen.row_of(one["connection"], one["exchange"])) is not None]
+        yield Found(text, len(some), some[0]["began"], some[-1]["ended"], {"client_id": client_id},
+                    {"transactional_id": transaction}, tuple(proof), cause="transaction.timeout.ms",
+                    proven=False)  # fmt: skip
+
+
+def _late(seen: Seen) -> dict[tuple[str | None, str | None], np.ndarray]:
+    """By transactional id and client id those rows of `transactions` that a coordinator aborted after their time was
+    over, or whose producer was refused by then, and nobody was seen to take their id."""
+    table = seen.table("transactions")
+    lasted, timeout = table.together(("duration_us", "timeout_ms"))
+    outcome, outcomes = table.codes("outcome")
+    late = (timeout > 0) & (lasted // 1000 >= timeout) & (table.codes("fenced_by")[0] < 0)
+    refused = late & arrow.among(outcome, standing_for(outcomes, "fenced"))
+    aborted = np.flatnonzero(late & arrow.among(outcome, standing_for(outcomes, "aborted")))
+    shown = [one["evidence"] or {} for one in table.rows(aborted, ["evidence"])]
+    ends = [seen.row_of(one["connection"], one["exchange"]) if one.get("exchange") is not None else None
+            for one in shown]  # fmt: skip
+    marked = [end is not None and int(seen.exchanges.api[end]) == names.WRITE_TXN_MARKERS for end in ends]
+    chosen = np.sort(np.concatenate([np.flatnonzero(refused), aborted[np.array(marked, bool)]]))
+    (whose, ids), (client_, clients) = table.codes("transactional_id"), table.codes("client_id")
+    found_ = by(chosen, whose[chosen], client_[chosen])
+    return {
+        (ids[one] if one >= 0 else None, clients[other] if other >= 0 else None): rows
+        for (one, other), rows in found_.items()
+    }
+
+
+@rule(
     "transactions", "transaction-retries", "note",
     "svc-a (10.0.0.4) waited 6.0 s for its previous transaction (tx-1): CONCURRENT_TRANSACTIONS (51), 40 times, "
     "10:01:03 to 10:01:09.",
@@ -220,12 +279,12 @@ def transaction_retries(seen: Seen, at: Limits) -> Iterator[Found]:
     share=0.1, transactions=20,
 )  # fmt: skip
 def aborts_many(seen: Seen, at: Limits) -> Iterator[Found]:
-    by: dict[str | None, list[str]] = defaultdict(list)
+    by_id: dict[str | None, list[str]] = defaultdict(list)
     clients: dict[str | None, str | None] = {}
     for row in seen.table("transactions").every(["transactional_id", "outcome", "client_id"]):
-        by[row["transactional_id"]].append(row["outcome"])
+        by_id[row["transactional_id"]].append(row["outcome"])
         clients.setdefault(row["transactional_id"], row["client_id"])
-    for transaction, outcomes in by.items():
+    for transaction, outcomes in by_id.items():
         aborted = outcomes.count("aborted")
         if len(outcomes) >= at.transactions and aborted >= at.share * len(outcomes):
             text = f"{aborted:,} of {count(len(outcomes), 'transaction')} of {name(clients[transaction])} "

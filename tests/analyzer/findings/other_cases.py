@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.analyzer.findings.cases import case
 from tests.analyzer.findings.judging import Traffic
 from tests.analyzer.findings.reading_cases import fetch
@@ -52,6 +54,32 @@ def aborts(traffic: Traffic, wrong: bool) -> None:
         aborted = number < (2 if wrong else 1)
         outcome = "aborted" if aborted else "committed"
         traffic.add("transactions", transactional_id="tx-1", outcome=outcome, client_id="app")
+
+
+@case("transaction-timed-out")
+def late_end(traffic: Traffic, wrong: bool) -> None:
+    fate(traffic, duration_us=60_000_000 if wrong else 59_999_000)
+
+
+@case("transaction-timed-out", "not where somebody took it over")
+def taken_over(traffic: Traffic, wrong: bool) -> None:
+    fate(traffic, fenced_by=None if wrong else "other@10.0.0.2")
+
+
+@case("transaction-timed-out", "aborted by the coordinator, not by its producer")
+def ended_late(traffic: Traffic, wrong: bool) -> None:
+    fate(traffic, "WriteTxnMarkers" if wrong else "EndTxn", outcome="aborted")
+
+
+def fate(traffic: Traffic, end: str = "EndTxn", **columns: Any) -> None:
+    """A transaction, and what ended it."""
+    traffic.ask("InitProducerId", 0, transactional_id="tx-1")
+    error = "PRODUCER_FENCED" if "outcome" not in columns else None
+    traffic.ask(end, 75, error=error, transactional_id="tx-1")
+    shown = {name: traffic.rows["exchanges"][1][name] for name in ("connection", "exchange", "reply")}
+    usual = {"duration_us": 75_000_000, "timeout_ms": 60_000, "outcome": "fenced", "began": at(0), "ended": at(75)}
+    who = {"transactional_id": "tx-1", "client_id": "app", "evidence": shown}
+    traffic.add("transactions", **{**usual, **who, **columns})
 
 
 # ------------------------------------------------------------------------------------------------------------ cluster

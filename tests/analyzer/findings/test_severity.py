@@ -618,6 +618,15 @@ def test_what_a_shorter_capture_holds_is_told_for_as_long_as_it_is(tmp_path: Pat
         assert f"commits {25 if length_s == 4 else 10} times a second" in found.text
 
 
+def test_a_transaction_that_went_on_beyond_its_timeout_is_told_once(tmp_path: Path) -> None:
+    for late in (False, True):
+        traffic = Traffic(tmp_path / str(late))
+        CASES["transaction-timed-out"](traffic, late)
+        assert bool(of(traffic, "producer-fenced")) == (not late)
+        told = "1 transaction of app (tx-1) went on beyond its timeout of 60.0 s, for 60.0 s: "
+        assert [told in found.text for found in of(traffic, "transaction-timed-out")] == [True] * late
+
+
 def test_members_with_nothing_to_read_are_named(tmp_path: Path) -> None:
     traffic = Traffic(tmp_path / "dataset")
     CASES["unassigned-consumers"](traffic, True)
