@@ -10,9 +10,9 @@ import numpy as np
 from analyzer import arrow
 from analyzer.findings import large
 from analyzer.findings.answers import about, found, of, taken, times
-from analyzer.findings.columns import standing_for
+from analyzer.findings.columns import NULL, standing_for
 from analyzer.findings.fetch import reads
-from analyzer.findings.grouping import by, parted
+from analyzer.findings.grouping import busiest, by, first_of, in_order, parted
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import Run, runs
 from analyzer.findings.seen import SECOND, Seen
@@ -267,6 +267,79 @@ def transaction_retries(seen: Seen, at: Limits) -> Iterator[Found]:
         text = f"{client(seen.who(trouble.client))} waited {lasting(trouble.longest)} for its previous transaction "
         text += f"({name(trouble.thing.transaction)}): {trouble.error}, {times(trouble)}."
         yield found(seen, trouble, text)
+
+
+@rule(
+    "transactions", "tiny-transactions", "note",
+    "svc-a makes 25.0 transactions a second (tx-1) of 2.0 records each: every one is some answers of the coordinator, "
+    "and a marker in each partition that it writes to.",
+    why="Ours: ten a second over ten seconds, with fewer than ten records in the median.",
+    unless="Fewer, or larger; how many records they hold is not known; a capture of less than ten seconds.",
+    advice="End transactions by time (of Kafka Streams: commit.interval.ms), not for each record.",
+    judge="forged rows: 100 transactions of nine records in 10 s, and 99; of ten records; a real producer of one "
+    "record each",
+    rate=10, window_s=10, records=10,
+    by_clock=True,
+)  # fmt: skip
+def tiny_transactions(seen: Seen, at: Limits) -> Iterator[Found]:
+    table = seen.table("transactions")
+    if len(table) < at.rate * at.window_s or seen.seconds < at.window_s:
+        return
+    began, records = table.together(("began", "records"))
+    whose, ids = table.codes("transactional_id")
+    outcome, outcomes = table.codes("outcome")
+    over = arrow.among(outcome, standing_for(outcomes, "committed", "aborted"))
+    rows = large.true(over & (began != NULL) & (records >= 0) & (whose >= 0))
+    for mine in parted(rows, whose[rows], least=at.rate * at.window_s):
+        when, mine = in_order(began[mine], mine)
+        most, first, past = busiest(when, int(at.window_s * SECOND))
+        mine = mine[first:past]
+        if most < at.rate * at.window_s or np.median(records[mine]) >= at.records:
+            continue
+        some = table.rows(mine[[0, -1]], ["client_id", "evidence"])
+        transaction, client_id = ids[whose[mine[0]]], some[0]["client_id"]
+        text = f"{name(client_id)} makes {most / at.window_s:.1f} transactions a second ({name(transaction)}) of "
+        text += f"{records[mine].mean():.1f} records each: every one is some answers of the coordinator, and a marker "
+        shown = [one["evidence"] for one in some if one["evidence"]]
+        proof = [row for one in shown if (row := seen.row_of(one["connection"], one["exchange"])) is not None]
+        yield Found(f"{text}in each partition that it writes to.", most, int(when[first]), int(when[past - 1]),
+                    {"client_id": client_id}, {"transactional_id": transaction}, tuple(proof))  # fmt: skip
+
+
+@rule(
+    "transactions", "producer-id-churn", "warning",
+    "svc-a (10.0.0.4) made 40 idempotent producers within a minute, each gone after 1.2 s at most: each takes a "
+    "producer id of its own.",
+    why="Ten a minute: a producer is meant to live as long as its process, and its id is remembered for a day "
+    "(producer.id.expiration.ms) by the brokers to whose partitions it wrote.",
+    unless="All within half a minute, as processes that start together; producers with a transactional id, whose id "
+    "is theirs; connections that last for more than a minute, or have no end in the capture.",
+    advice="One producer for the process, not one for each message or request.",
+    judge="forged: ten producers in a minute, and nine; ten that stay; a real script that makes one for each record",
+    often=10, window_s=60, spread_s=30, life_s=60,
+    by_clock=True,
+)  # fmt: skip
+def producer_churn(seen: Seen, at: Limits) -> Iterator[Found]:
+    rows, known = seen.exchanges, seen.of_one(seen.of_api(names.INIT_PRODUCER_ID))
+    known = known[(rows.error[known] == 0) & (rows.asked[known] != NULL)]
+    if len(known) < at.often:
+        return
+    known = known[seen.table("exchanges").codes("transactional_id")[0][known] < 0]
+    known = known[first_of(rows.link[known])]
+    life = seen.link_times("last_time")[rows.link[known]] - rows.asked[known]
+    closed = np.array([end != "open" for end in seen.closed], bool)[rows.link[known]]
+    short = closed & (life >= 0) & (life <= at.life_s * SECOND)
+    known, life = known[short], life[short]
+    for places in parted(None, seen.client[known], least=at.often):
+        asked, places = in_order(rows.asked[known[places]], places)
+        most, first, past = busiest(asked, int(at.window_s * SECOND))
+        if most < at.often or asked[past - 1] - asked[first] < at.spread_s * SECOND:
+            continue
+        mine, longest = known[places[first:past]], int(life[places[first:past]].max())
+        who = seen.who(int(seen.client[mine[0]]))
+        text = f"{client(who)} made {count(most, 'idempotent producer')} within a minute, each gone after "
+        text += f"{lasting(longest)} at most: each takes a producer id of its own."
+        yield Found(text, most, int(asked[first]), int(asked[past - 1]), who, {}, tuple(mine[[0, 0, -1]].tolist()))
 
 
 @rule(

@@ -82,6 +82,61 @@ def fate(traffic: Traffic, end: str = "EndTxn", **columns: Any) -> None:
     traffic.add("transactions", **{**usual, **who, **columns})
 
 
+@case("tiny-transactions")
+def small_transactions(traffic: Traffic, wrong: bool) -> None:
+    _transactions(traffic, 100 if wrong else 99, 9)
+
+
+@case("tiny-transactions", "not where they hold more")
+def larger_transactions(traffic: Traffic, wrong: bool) -> None:
+    _transactions(traffic, 100, 9 if wrong else 10)
+
+
+@case("tiny-transactions", "not in a shorter capture")
+def transactions_of_a_moment(traffic: Traffic, wrong: bool) -> None:
+    _transactions(traffic, 100, 1)
+    traffic.rows["connections"][0] |= {"last_time": at(10 if wrong else 9.99)}
+
+
+def _transactions(traffic: Traffic, number: int, records: int) -> None:
+    traffic.link(0)
+    for one in range(number):
+        who = {"transactional_id": "tx-1", "outcome": "committed", "client_id": "app"}
+        traffic.add("transactions", began=at(one / 10.1), records=records, **who)
+
+
+@case("producer-id-churn")
+def churn(traffic: Traffic, wrong: bool) -> None:
+    _producers(traffic, 10 if wrong else 9, 5, 1)
+
+
+@case("producer-id-churn", "not of processes that start together")
+def started_together(traffic: Traffic, wrong: bool) -> None:
+    _producers(traffic, 10, 3.4 if wrong else 3.3, 1)
+
+
+@case("producer-id-churn", "not of producers that live on")
+def living_on(traffic: Traffic, wrong: bool) -> None:
+    _producers(traffic, 10, 5, 60 if wrong else 61)
+
+
+@case("producer-id-churn", "not of those with a transactional id")
+def of_transactions(traffic: Traffic, wrong: bool) -> None:
+    _producers(traffic, 10, 5, 1, transactional_id=None if wrong else "tx-1")
+
+
+@case("producer-id-churn", "not of one producer that asks again")
+def asks_again(traffic: Traffic, wrong: bool) -> None:
+    _producers(traffic, 10 if wrong else 9, 5, 1)
+    traffic.ask("InitProducerId", 40.5, on=0, client_id="app")
+
+
+def _producers(traffic: Traffic, number: int, apart: float, life: float, **columns: Any) -> None:
+    for one in range(number):
+        traffic.ask("InitProducerId", one * apart, on=one, client_id="app", **columns)
+        traffic.rows["connections"][one] |= {"first_time": at(one * apart), "last_time": at(one * apart + life)}
+
+
 # ------------------------------------------------------------------------------------------------------------ cluster
 
 
