@@ -15,7 +15,7 @@ from analyzer.findings import large
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.asked import Severity
 from analyzer.findings.columns import NULL, standing_for
-from analyzer.findings.grouping import busiest, by, in_order, numbered, parted, summed
+from analyzer.findings.grouping import busiest, by, first_of, in_order, numbered, parted, summed
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import Trouble
 from analyzer.findings.seen import NO_CODE, OF_BATCHES, SECOND, Seen
@@ -572,6 +572,76 @@ def no_compression(seen: Seen, at: Limits) -> Iterator[Found]:
             rows = (first[topic],) if topic in first else ()
             yield Found(text, amount, begin, end, {}, {"topic": topic, "bytes": str(amount)}, rows,
                         severity="warning" if strict else None)  # fmt: skip
+
+
+@rule(
+    "produce", "codec-recompressed", "note",
+    "Topic t: 40 batches that were written with lz4 are read with zstd: the broker changes their codec.",
+    why="A fact: a batch with one codec in the request that stored it, and another in an answer to Fetch at the same "
+    "offset. A broker whose compression.type is not `producer` takes each batch apart and compresses it anew. Ten "
+    "batches.",
+    unless="Fewer; batches of the old message formats, which brokers convert for old readers; another batch at that "
+    "offset, as its records, producer and times say; a topic that was made anew.",
+    advice="Give producers the codec that the topic is to have, or set its compression.type to `producer`: that takes "
+    "work from the broker.",
+    judge="forged: ten batches of lz4 that come back as zstd, and nine; a real topic with compression.type=gzip",
+    batches=10,
+)  # fmt: skip
+def recompressed(seen: Seen, at: Limits) -> Iterator[Found]:
+    made = batches(seen)
+    if not len(made.row):
+        return
+    table = seen.table("batches")
+    (codec, codecs), (side, sides), (where, _) = table.codes("codec"), table.codes("side"), seen.placed(table)
+    fetched, kinds = standing_for(sides, "fetch"), len(codecs) + 1
+
+    def kind(some_: np.ndarray | slice) -> np.ndarray:
+        """Place and codec of batches as one."""
+        found_: np.ndarray = where[some_].astype(np.int64) * kinds + codec[some_]
+        return found_
+
+    written = large.distinct(large.made(len(made.row), np.int64, lambda block: kind(made.row[block])))
+    topics = arrow.distinct(written // kinds)
+
+    def is_other(block: slice) -> Any:
+        read = arrow.among(side[block], fetched) & (codec[block] >= 0) & arrow.among(where[block], topics)
+        return read & ~arrow.among(kind(block), written)
+
+    other = large.where(len(side), is_other)  # mostly none: then nothing more is read
+    if len(other) < at.batches:
+        return
+    ours = large.where(len(made.row), lambda block: arrow.among(made.place[block], arrow.distinct(where[other])))
+    ours = ours[(made.error[ours] == 0) & (made.at[ours] >= 0) & (made.owner[ours] >= 0)]
+    wanted = ("base_offset", "record_count", "producer_id", "producer_epoch", "base_sequence", "magic", "is_control")
+    base, *alike, magic, control = table.together(wanted)
+    stamps = [table.numbers(f"{which}_timestamp") for which in ("first", "last")]
+    given, given_kinds = table.codes("timestamp_type")
+    of_clients = standing_for(given_kinds, "CreateTime")
+    rows = np.concatenate([made.row[ours], other])
+    keys = numbered(where[rows], np.concatenate([made.at[ours], base[other]]))
+    of_key = np.full(len(rows), -1, np.int64)
+    of_key[keys[: len(ours)]] = np.arange(len(ours))  # of what was written twice the last
+    ours_at = of_key[keys[len(ours) :]]
+    other, ours_at = other[ours_at >= 0], ours_at[ours_at >= 0]
+    mine = made.row[ours[ours_at]]
+    same = (magic[mine] == 2) & (magic[other] == 2) & (control[other] != 1)
+    for column in alike:
+        same &= column[mine] == column[other]
+    by_broker = ~arrow.among(given[other], of_clients)  # it gave the times
+    same &= by_broker | ((stamps[0][mine] == stamps[0][other]) & (stamps[1][mine] == stamps[1][other]))
+    other, ours_at, mine = other[same], ours[ours_at[same]], mine[same]
+    told: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+    firsts = first_of(ours_at, codec[other])
+    for batch, one in zip(ours_at[firsts].tolist(), other[firsts].tolist(), strict=True):
+        topic = made.places[made.place[batch]][0]
+        told[topic, codecs[codec[made.row[batch]]], codecs[codec[one]]].append(int(made.owner[batch]))
+    for (topic, before, after), owners in told.items():
+        if len(owners) >= at.batches and topic not in seen.remade:
+            text = f"Topic {name(topic)}: {len(owners):,} batches that were written with {name(before)} are read with "
+            text += f"{name(after)}: the broker changes their codec."
+            asked = seen.exchanges.asked[owners]
+            yield Found(text, len(owners), int(asked.min()), int(asked.max()), {}, {"topic": topic},
+                        (owners[0], owners[0], owners[-1]), cause="compression.type", proven=False)  # fmt: skip
 
 
 @rule(
