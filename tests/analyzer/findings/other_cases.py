@@ -260,6 +260,20 @@ def old_format(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("Produce", place=("t", 0), batch={"magic": 1 if wrong else 2})
 
 
+@case("zookeeper-consumer")
+def in_zookeeper(traffic: Traffic, wrong: bool) -> None:
+    kind = "zookeeper" if wrong else "commit"
+    traffic.ask("OffsetCommit", 0, api_version=0, group_id="g")
+    traffic.add("offsets", time=at(0), group_id="g", topic="t", partition=0, offset=5, kind=kind, client_id="app",
+                exchange=0, reply=0, connection=traffic.rows["exchanges"][0]["connection"])  # fmt: skip
+
+
+@case("zookeeper-consumer", "not where it was refused")
+def not_in_zookeeper(traffic: Traffic, wrong: bool) -> None:
+    in_zookeeper(traffic, True)
+    traffic.rows["offsets"][0]["error"] = None if wrong else "UNSUPPORTED_VERSION"
+
+
 # ----------------------------------------------------------------------------------------------------------- protocol
 
 
