@@ -192,6 +192,18 @@ def skew_of_topics(traffic: Traffic, wrong: bool) -> None:
     until(traffic, 90)
 
 
+@case("share-lock-expired")
+def lock(traffic: Traffic, wrong: bool) -> None:
+    error = "INVALID_RECORD_STATE" if wrong else None
+    traffic.ask("ShareAcknowledge", 0, error=error, group_id="s1", place=("t", 0))
+
+
+@case("share-lock-expired", "not after a member left")
+def lock_and_left(traffic: Traffic, wrong: bool) -> None:
+    for second in (5, 120):
+        traffic.add("groups", time=at(second), group_id="s1", event="leave")
+    second = 66 if wrong else 65
+    traffic.ask("ShareAcknowledge", second, 0, error="INVALID_RECORD_STATE", group_id="s1", place=("t", 0))
 
 
 @case("share-redelivery")

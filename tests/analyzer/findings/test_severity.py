@@ -650,3 +650,19 @@ def test_only_the_assignment_that_stood_for_longest_is_told(tmp_path: Path) -> N
     assert [found.text.partition(": ")[0] for found in of(traffic, "unassigned-consumers")] == [
         "1 member of group g had nothing to read for 2 min"
     ]
+
+
+@pytest.mark.parametrize(("often", "expired", "severity"), [(2, True, "note"), (2, False, "warning"),
+                                                           (5, True, "warning")])  # fmt: skip
+def test_records_that_come_again_since_their_lock_expired_are_told_by_that(
+    often: int, expired: bool, severity: str, tmp_path: Path
+) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    part = {"redelivered": 50, "delivery_count": often, "record_count": 100}
+    traffic.ask("ShareFetch", 0, group_id="s1", place=("t", 0), part=part)
+    if expired:
+        traffic.ask("ShareAcknowledge", 1, error="INVALID_RECORD_STATE", group_id="s1", topics=["abc"])
+        traffic.add("topic_ids", topic_id="abc", topic="orders")
+    (found,) = of(traffic, "share-redelivery")
+    assert (found.severity, found.cause is not None) == (severity, expired)
+    assert ["of topic orders were" in one.text for one in of(traffic, "share-lock-expired")] == [True] * expired
