@@ -14,9 +14,9 @@ from analyzer.findings import large
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.columns import NULL, standing_for
 from analyzer.findings.grouping import busiest, by, parted
-from analyzer.findings.rules import Found, Limits, replaced, rule
+from analyzer.findings.rules import RULES, Found, Limits, limits_of, replaced, rule
 from analyzer.findings.runs import runs
-from analyzer.findings.seen import SECOND, Seen
+from analyzer.findings.seen import ANSWERED, NO_CODE, SECOND, Seen
 from analyzer.findings.words import client, count, lasting, moment, name, share
 from analyzer.protocol import names
 
@@ -142,7 +142,8 @@ def _counted(words: Iterator[str]) -> dict[str, int]:
     "groups", "member-session-timeout", "warning",
     "Group g lost member m3 (svc-a, 10.0.0.4) at 10:01:03: its session expired.",
     why="The rule is the broker's own: a timer for each member.",
-    unless="The member left, or came back under its static name (KIP-345); bytes are missing from a connection of it, "
+    unless="No generation of the group came about (group-never-stable): members are put out then that do not sync in "
+    "time. The member left, or came back under its static name (KIP-345); bytes are missing from a connection of it, "
     "or packets from the capture while no end of that connection was seen: it may have left in what is missing. A "
     "note: the group's coordinator had moved within the minute before, and the client had joined again; or the member "
     "had said that it stops for a while, as static ones do (KIP-848), and came back too late or not at all.",
@@ -158,7 +159,10 @@ def session_timeout(seen: Seen, at: Limits) -> Iterator[Found]:
     expired = [row for row in told if row["event"] == "expired"]
     stopped = _stopped(told)
     unheard = _unheard(seen, {row["member_id"] for row in expired})
-    for event in (row for row in expired if row["member_id"] not in unheard):
+    unstable = {seen.groups[1][number] for number in _never_stable(seen)} if expired else set()
+    for event in expired:
+        if event["member_id"] in unheard or event["group_id"] in unstable:
+            continue
         since = event["time"] - int(at.moved_s * SECOND)
         explained = any(group == event["group_id"] and since <= time <= event["time"] for group, time in moved)
         who = {"client_id": event["client_id"], "client_ip": event["client_ip"]}
@@ -363,7 +367,8 @@ def slow_member(seen: Seen, at: Limits) -> Iterator[Found]:
     "Nobody's assignment of group g came: 3 SyncGroup requests waited up to 300.0 s in generation 12, and were "
     "refused.",
     why="The members wait until the leader has sent the assignment; the timer of that is the rebalance timeout.",
-    unless="Some SyncGroup of the generation was answered well; none waited for a second; a member left meanwhile.",
+    unless="Some SyncGroup of the generation was answered well; none waited for a second; a member left meanwhile; no "
+    "generation of the group came about at all (group-never-stable).",
     advice="The leader's assignor, or the size of its metadata.",
     judge="forged: refused after 5 s, and beside one that is answered",
     wait_s=1,
@@ -375,8 +380,13 @@ def sync_never_came(seen: Seen, at: Limits) -> Iterator[Found]:
     groups, named = seen.groups
     generation, latency = seen.column("generation"), seen.column("latency_us")
     rows = rows[groups[rows] >= 0]
+    if not len(_in_vain(seen, rows)):
+        return
     leaves_of = by(leaves, groups[leaves])
+    unstable = _never_stable(seen)
     for mine in parted(rows, groups[rows], generation[rows]):
+        if int(groups[mine[0]]) in unstable:
+            continue
         error = seen.exchanges.error[mine]
         refused = mine[arrow.among(error, (25, 27)) & (latency[mine] >= at.wait_s * SECOND)]
         if not len(refused) or (error == 0).any():
@@ -393,6 +403,73 @@ def sync_never_came(seen: Seen, at: Limits) -> Iterator[Found]:
         yield Found(text, len(refused), int(asked.min()), int(asked.max()), seen.who(int(seen.client[refused[0]])),
                     {"group_id": group}, tuple(refused[[0, 0, -1]].tolist()), cause="the leader did not send it",
                     proven=True)  # fmt: skip
+
+
+@rule(
+    "groups", "group-never-stable", "error",
+    "Group g made 5 generations in 62.0 s, and none of its members that were seen got an assignment in any of them.",
+    why="Members that join one after the other make some generations in the first seconds, of which all but the first "
+    "give out partitions. Three in half a minute without one assignment are no start.",
+    unless="Some SyncGroup of the group was answered well, or with what was not decoded; packets are missing.",
+    advice="The leader, which makes the assignment: its assignor, the size of its metadata, its timeouts. Members that "
+    "need longer to join again than the rebalance timeout.",
+    judge="forged: three generations in 30 s, and in 29 s; with one SyncGroup that is answered; a real group whose "
+    "leader never sends an assignment",
+    generations=3, least_s=30,
+    by_clock=True,
+)  # fmt: skip
+def never_stable(seen: Seen, at: Limits) -> Iterator[Found]:
+    groups, named = seen.groups
+    generation = seen.column("generation")
+    waits = _in_vain(seen, seen.of_api(names.SYNC_GROUP))
+    for mine in _unstable(seen, at):
+        answered = seen.exchanges.answered[mine]
+        many = len(arrow.distinct(generation[mine]))
+        group = named[groups[mine[0]]]
+        text = f"Group {name(group)} made {count(many, 'generation')} in {lasting(int(answered[-1] - answered[0]))}, "
+        text += "and none of its members that were seen got an assignment in any of them."
+        held = waits[groups[waits] == groups[mine[0]]]
+        yield Found(text, many, int(answered[0]), int(answered[-1]), seen.who(broker=int(seen.broker[mine[0]])),
+                    {"group_id": group}, (int(mine[0]), int(held[-1]) if len(held) else int(mine[-1]), int(mine[-1])),
+                    cause="the leader did not send it" if len(held) else None,
+                    proven=True if len(held) else None)  # fmt: skip
+
+
+def _never_stable(seen: Seen) -> set[int]:
+    """Groups of which group-never-stable tells, by number. Worked out once."""
+    if "never stable" not in seen.memo:
+        at = limits_of(RULES["group-never-stable"], seen.asked)
+        seen.memo["never stable"] = {int(seen.groups[0][mine[0]]) for mine in _unstable(seen, at)}
+    found_: set[int] = seen.memo["never stable"]
+    return found_
+
+
+def _in_vain(seen: Seen, rows: np.ndarray) -> np.ndarray:
+    """Of SyncGroups those that were refused when they had waited."""
+    least = limits_of(RULES["sync-never-came"], seen.asked).wait_s * SECOND
+    refused = rows[arrow.among(seen.exchanges.error[rows], (25, 27))]
+    found_: np.ndarray = refused[seen.column("latency_us")[refused] >= least]
+    return found_
+
+
+def _unstable(seen: Seen, at: Limits) -> Iterator[np.ndarray]:
+    """Of each group without a good answer to SyncGroup its joins that went well, by time of the answer, where they are
+    of as many generations and last so long."""
+    if seen.loses:
+        return
+    rows, (groups, _) = seen.exchanges, seen.groups
+    joins, syncs = seen.of_api(names.JOIN_GROUP), seen.of_api(names.SYNC_GROUP)
+    joins = joins[(rows.error[joins] == 0) & (groups[joins] >= 0) & (rows.answered[joins] != NULL)]
+    refused = (rows.error[syncs] != 0) & ((rows.error[syncs] != NO_CODE) | (rows.status[syncs] != ANSWERED))
+    doubtful = ~(refused & seen.unbroken[rows.link[syncs]])
+    joins = joins[~arrow.among(groups[joins], arrow.distinct(groups[syncs[doubtful]]))]
+    joins = joins[~arrow.among(groups[joins], arrow.distinct(groups[joins[~seen.unbroken[rows.link[joins]]]]))]
+    generation = seen.column("generation")
+    for mine in parted(joins, groups[joins], least=at.generations):
+        mine = mine[np.argsort(rows.answered[mine], kind="stable")]
+        lasted = rows.answered[mine[-1]] - rows.answered[mine[0]]
+        if lasted >= at.least_s * SECOND and len(arrow.distinct(generation[mine])) >= at.generations:
+            yield mine
 
 
 @rule(

@@ -192,6 +192,36 @@ def skew_of_topics(traffic: Traffic, wrong: bool) -> None:
     until(traffic, 90)
 
 
+@case("group-never-stable")
+def never_stable(traffic: Traffic, wrong: bool) -> None:
+    _generations(traffic, 30 if wrong else 29)
+
+
+@case("group-never-stable", "not where some assignment came")
+def stable_once(traffic: Traffic, wrong: bool) -> None:
+    _generations(traffic, 40)
+    traffic.ask("SyncGroup", 39, error="REBALANCE_IN_PROGRESS" if wrong else None, group_id="g", generation=3)
+
+
+@case("group-never-stable", "not where an answer was not decoded")
+def stable_maybe(traffic: Traffic, wrong: bool) -> None:
+    _generations(traffic, 40)
+    status = "unanswered" if wrong else "answered"
+    traffic.ask("SyncGroup", 39, on=1, group_id="g", generation=3, error_code=None, status=status)
+
+
+@case("group-never-stable", "not where an answer may be missing")
+def stable_unseen(traffic: Traffic, wrong: bool) -> None:
+    _generations(traffic, 40)
+    traffic.rows["connections"][0]["snaplen_bytes"] = 0 if wrong else 9
+
+
+def _generations(traffic: Traffic, last: float) -> None:
+    for number, second in enumerate((0, 15, last)):
+        traffic.ask("JoinGroup", second, group_id="g", generation=number)
+        traffic.ask("SyncGroup", second + 1, 5000, "REBALANCE_IN_PROGRESS", group_id="g", generation=number)
+
+
 @case("share-lock-expired")
 def lock(traffic: Traffic, wrong: bool) -> None:
     error = "INVALID_RECORD_STATE" if wrong else None

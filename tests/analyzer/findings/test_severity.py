@@ -618,6 +618,13 @@ def test_what_a_shorter_capture_holds_is_told_for_as_long_as_it_is(tmp_path: Pat
         assert f"commits {25 if length_s == 4 else 10} times a second" in found.text
 
 
+def test_a_group_without_an_assignment_is_told_once(tmp_path: Path) -> None:
+    for stable in (False, True):
+        traffic = Traffic(tmp_path / str(stable))
+        CASES["group-never-stable"](traffic, not stable)
+        assert bool(of(traffic, "sync-never-came")) == stable
+
+
 def test_a_transaction_that_went_on_beyond_its_timeout_is_told_once(tmp_path: Path) -> None:
     for late in (False, True):
         traffic = Traffic(tmp_path / str(late))
