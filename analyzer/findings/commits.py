@@ -18,7 +18,7 @@ from analyzer.findings.seen import NO_CODE, SECOND, Seen
 from analyzer.findings.words import client, count, name, place
 from analyzer.protocol import names
 
-_COMMIT = taken((names.OFFSET_COMMIT,), (12, 22, 25, 27, 28, 82, 110, 113), every=True)
+_COMMIT = taken((names.OFFSET_COMMIT,), (12, 22, 25, 27, 28, 110, 113), every=True)
 REBALANCE_IN_PROGRESS = 27
 
 
@@ -58,7 +58,8 @@ def commit_storm(seen: Seen, at: Limits) -> Iterator[Found]:
     why="Each lost commit is work done twice; ten seconds cover a member that joins again.",
     unless="The same partitions were committed within ten seconds after, and nobody of the group read from before what "
     "was refused within a minute; the capture ended within those ten seconds. REBALANCE_IN_PROGRESS that is committed "
-    "after is the protocol's course. What the client has no right to (authorization-failed) is told there.",
+    "after is the protocol's course. What the client has no right to (authorization-failed), or no more as another "
+    "member has its static name (instance-id-duplicate), is told there.",
     advice="As for rebalances: see what evicted the member.",
     judge="forged: refused and never committed, and committed five seconds later; committed, and read again, and not",
     mended_s=10, again_s=60,

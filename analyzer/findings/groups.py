@@ -22,7 +22,11 @@ from analyzer.protocol import names
 
 _JOIN = taken(
     (names.JOIN_GROUP, names.HEARTBEAT, names.CONSUMER_GROUP_HEARTBEAT, names.SHARE_GROUP_HEARTBEAT),
-    (23, 24, 26, 81, 82, 112, 128),
+    (23, 24, 26, 81, 112, 128),
+)  # fmt: skip
+_STATIC = taken(
+    (names.JOIN_GROUP, names.SYNC_GROUP, names.HEARTBEAT, names.LEAVE_GROUP, names.OFFSET_COMMIT,
+     names.TXN_OFFSET_COMMIT, names.OFFSET_FETCH, names.CONSUMER_GROUP_HEARTBEAT), (82,),
 )  # fmt: skip
 _LOCK = taken((names.SHARE_FETCH, names.SHARE_ACKNOWLEDGE), (121,), every=True)
 _FENCED = taken((names.CONSUMER_GROUP_HEARTBEAT, names.SHARE_GROUP_HEARTBEAT), (110, 111), every=True)
@@ -473,11 +477,83 @@ def _unstable(seen: Seen, at: Limits) -> Iterator[np.ndarray]:
 
 
 @rule(
+    "groups", "instance-id-duplicate", "error",
+    "Static member i-1 of group g is 2 clients at once, svc-a (10.0.0.4), svc-b (10.0.0.5): FENCED_INSTANCE_ID (82), "
+    "3 times, 10:01:03 to 10:01:09.",
+    why="The coordinator answers so to a member whose group.instance.id another one has taken: the first was still "
+    "alive. Where it happens to two members or more, they take it from each other.",
+    unless="Only one member was fenced (a warning): at a restart the old process may still have been there.",
+    advice="A group.instance.id for each process: from the host's or the pod's name, not from a file that all share.",
+    judge="forged: two members fenced in turn, and one; a real group of two members of one name",
+    often=2,
+)  # fmt: skip
+def instance_twice(seen: Seen, at: Limits) -> Iterator[Found]:
+    some = [run for run in runs(seen) if _STATIC(run)]
+    if not some:
+        return
+    joined = _joined_as(seen)
+    instance = {(group, who): named for (group, named), some in joined.items() for _, who, _ in some}
+    member, members = seen.table("exchanges").codes("member_id")
+    fenced: dict[tuple[str | None, str | None], list[tuple[str, np.ndarray]]] = defaultdict(list)
+    for run in some:
+        for mine in parted(run.rows, member[run.rows]):
+            who = members[member[mine[0]]] if member[mine[0]] >= 0 else ""
+            fenced[run.thing.group, instance.get((run.thing.group, who))].append((who, mine))
+    for (group, named), theirs in fenced.items():
+        rows = arrow.distinct(np.concatenate([mine for _, mine in theirs]))
+        clients = {seen.clients[one] for one in arrow.distinct(seen.client[rows]).tolist()}
+        when = seen.exchanges.answered[rows]
+        if named is not None:
+            clients |= _takers(joined[group, named], [(who, seen.exchanges.answered[mine]) for who, mine in theirs])
+        who_ = seen.who(int(seen.client[rows[0]]))
+        if len(clients) > 1 and named is not None:
+            shown = sorted(client({"client_id": id_, "client_ip": ip}) for ip, id_ in clients)
+            text = f"Static member {name(named)} of group {name(group)} is {count(len(clients), 'client')} at once, "
+            text += ", ".join(shown[:3]) + (f" and {len(shown) - 3} more" if len(shown) > 3 else "") + ": "
+        else:
+            text = f"{client(who_)} lost its place in group {name(group)}: another member has its static name"
+            text += (f", {name(named)}" if named is not None else "") + ": "
+        text += f"FENCED_INSTANCE_ID (82), {count(len(rows), 'time')}, {moment(int(when.min()))}"
+        text += f" to {moment(int(when.max()))}." if len(rows) > 1 else "."
+        often = len({who for who, _ in theirs}) >= at.often
+        yield Found(text, len(rows), int(when.min()), int(when.max()), who_,
+                    {"group_id": group, "group_instance_id": named}, tuple(rows[[0, -1, -1]].tolist()),
+                    severity=None if often else "warning", cause="several members of one group.instance.id",
+                    proven=True)  # fmt: skip
+
+
+_Client = tuple[str, str | None]
+"""Address, client id."""
+
+
+def _joined_as(seen: Seen) -> dict[tuple[str | None, str | None], list[tuple[int, str, _Client]]]:
+    """By group and static name who joined with it: when, as which member, and which client that was; by time."""
+    wanted = ["time", "group_id", "member_id", "group_instance_id", "client_id", "client_ip", "event", "error"]
+    found_: dict[tuple[str | None, str | None], list[tuple[int, str, _Client]]] = defaultdict(list)
+    for row in seen.table("groups").every(wanted):
+        named = row["group_instance_id"]
+        if named is not None and row["event"] == "join" and row["error"] is None and row["member_id"]:
+            one = row["time"], row["member_id"], (row["client_ip"], row["client_id"])
+            found_[row["group_id"], named].append(one)
+    return found_
+
+
+def _takers(joined: list[tuple[int, str, _Client]], fenced: list[tuple[str, np.ndarray]]) -> set[_Client]:
+    """Who had the name of members when these were told that they have it no more."""
+    times = [time for time, _, _ in joined]
+    found_ = set()
+    for who, when in fenced:
+        before = joined[: bisect.bisect_right(times, int(when.min()))]
+        found_ |= {taker for _, other, taker in before[-1:] if other != who}
+    return found_
+
+
+@rule(
     "groups", "join-refused", "error",
     "svc-a (10.0.0.4) may not join group g: INCONSISTENT_GROUP_PROTOCOL (23), 12 times, 10:01:03 to 10:01:09.",
     why="Such an answer is final: at first sight.",
     unless="Never otherwise.",
-    advice="One assignor that all members have; a session timeout that the broker allows; one static name a process.",
+    advice="One assignor that all members have; a session timeout that the broker allows.",
     judge="forged: one such answer; a MEMBER_ID_REQUIRED",
 )  # fmt: skip
 def join_refused(seen: Seen, at: Limits) -> Iterator[Found]:

@@ -222,6 +222,15 @@ def _generations(traffic: Traffic, last: float) -> None:
         traffic.ask("SyncGroup", second + 1, 5000, "REBALANCE_IN_PROGRESS", group_id="g", generation=number)
 
 
+@case("instance-id-duplicate")
+def twice(traffic: Traffic, wrong: bool) -> None:
+    for number in range(2):
+        who: dict[str, Any] = {"member_id": f"m-{number}", "client_id": f"app-{number}", "client_ip": "10.0.0.1"}
+        traffic.add("groups", time=at(number), group_id="g", event="join", group_instance_id="i-1", **who)
+        error = "FENCED_INSTANCE_ID" if wrong or not number else None
+        traffic.ask("Heartbeat", number + 2, error=error, on=number, group_id="g", **who)
+
+
 @case("share-lock-expired")
 def lock(traffic: Traffic, wrong: bool) -> None:
     error = "INVALID_RECORD_STATE" if wrong else None

@@ -618,6 +618,19 @@ def test_what_a_shorter_capture_holds_is_told_for_as_long_as_it_is(tmp_path: Pat
         assert f"commits {25 if length_s == 4 else 10} times a second" in found.text
 
 
+def test_a_static_member_that_lost_its_place_once_may_have_been_restarted(tmp_path: Path) -> None:
+    for known in (True, False):
+        traffic = Traffic(tmp_path / str(known))
+        CASES["instance-id-duplicate"](traffic, False)
+        if not known:
+            traffic.rows["groups"].clear()
+        (found,) = of(traffic, "instance-id-duplicate")
+        assert found.severity == "warning"
+        named = "Static member i-1 of group g is 2 clients at once, app-0 (10.0.0.1), app-1 (10.0.0.1): "
+        alone = "app-0 (10.0.0.1) lost its place in group g: another member has its static name: "
+        assert found.text == f"{named if known else alone}FENCED_INSTANCE_ID (82), 1 time, 03:04:07."
+
+
 def test_a_group_without_an_assignment_is_told_once(tmp_path: Path) -> None:
     for stable in (False, True):
         traffic = Traffic(tmp_path / str(stable))
