@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import bisect
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from analyzer import arrow
 from analyzer.findings import large
-from analyzer.findings.answers import about, found, of, taken, times
+from analyzer.findings.answers import TOLD, about, found, of, taken, times
 from analyzer.findings.columns import NULL, standing_for
 from analyzer.findings.fetch import reads
 from analyzer.findings.grouping import busiest, by, first_of, in_order, parted
 from analyzer.findings.rules import Found, Limits, rule
-from analyzer.findings.runs import Run, runs
+from analyzer.findings.runs import Run, Trouble, runs
 from analyzer.findings.seen import SECOND, Seen
 from analyzer.findings.words import client, count, lasting, name, place, share
 from analyzer.protocol import names
@@ -53,7 +55,7 @@ def producer_fenced(seen: Seen, at: Limits) -> Iterator[Found]:
             # Who has no transactional id shares none: another client is another producer.
             of_client = -1 if transaction is not None else run.client
             by_id[transaction, "" if transaction is not None else _topic(run), of_client].append((run, mine))
-    late = {transaction for transaction, _ in _late(seen)}
+    late = _since(seen)
     for (transaction, topic, _), some in by_id.items():
         rows = arrow.distinct(np.array([row for _, mine in some for row in mine]))
         clients = sorted({run.client for run, _ in some})
@@ -210,46 +212,114 @@ def _timeouts(seen: Seen) -> dict[tuple[str, int], int]:
     "refused.",
     advice="Shorter transactions, or a longer transaction.timeout.ms (up to transaction.max.timeout.ms, 15 min); a new "
     "producer after the error. See what the application did meanwhile.",
-    judge="forged rows: fenced by nobody after 60 s, and before; by another; aborted by a marker, and by EndTxn; a "
-    "real producer that waits, with what its brokers say to each other and without",
+    judge="forged rows: fenced by nobody after 60 s, and before; by another; aborted by a marker, and by EndTxn; an "
+    "EndTxn that finds none; real producers that wait, with what brokers say to each other and without",
     by_clock=True,
 )  # fmt: skip
 def timed_out(seen: Seen, at: Limits) -> Iterator[Found]:
-    table = seen.table("transactions")
-    for (transaction, client_id), rows in _late(seen).items():
-        some = table.rows(rows, ["began", "ended", "duration_us", "timeout_ms", "evidence"])
-        worst = max(some, key=lambda one: one["duration_us"])
+    for (transaction, client_id), some in _late(seen).items():
+        worst = max(some, key=lambda one: one.lasted)
         text = f"{count(len(some), 'transaction')} of {name(client_id)} ({name(transaction)}) went on beyond "
-        text += f"{'its' if len(some) == 1 else 'their'} timeout of {lasting(worst['timeout_ms'] * 1000)}, for "
-        text += f"{'' if len(some) == 1 else 'up to '}{lasting(worst['duration_us'])}: the coordinator aborted "
+        text += f"{'its' if len(some) == 1 else 'their'} timeout of {lasting(worst.timeout)}, for "
+        text += f"{'' if len(some) == 1 else 'up to '}{lasting(worst.lasted)}: the coordinator aborted "
         text += f"{'it' if len(some) == 1 else 'them'}."
-        shown = [some[0]["evidence"], worst["evidence"], some[-1]["evidence"]]
-        proof = [row for one in shown if one and (row := seen.row_of(one["connection"], one["exchange"])) is not None]
-        yield Found(text, len(some), some[0]["began"], some[-1]["ended"], {"client_id": client_id},
-                    {"transactional_id": transaction}, tuple(proof), cause="transaction.timeout.ms",
+        proof = tuple(one.row for one in (some[0], worst, some[-1]) if one.row is not None)
+        yield Found(text, len(some), some[0].until - some[0].lasted, some[-1].until, {"client_id": client_id},
+                    {"transactional_id": transaction}, proof, cause="transaction.timeout.ms",
                     proven=False)  # fmt: skip
 
 
-def _late(seen: Seen) -> dict[tuple[str | None, str | None], np.ndarray]:
-    """By transactional id and client id those rows of `transactions` that a coordinator aborted after their time was
-    over, or whose producer was refused by then, and nobody was seen to take their id."""
-    table = seen.table("transactions")
-    lasted, timeout = table.together(("duration_us", "timeout_ms"))
-    outcome, outcomes = table.codes("outcome")
-    late = (timeout > 0) & (lasted // 1000 >= timeout) & (table.codes("fenced_by")[0] < 0)
-    refused = late & arrow.among(outcome, standing_for(outcomes, "fenced"))
-    aborted = np.flatnonzero(late & arrow.among(outcome, standing_for(outcomes, "aborted")))
-    shown = [one["evidence"] or {} for one in table.rows(aborted, ["evidence"])]
-    ends = [seen.row_of(one["connection"], one["exchange"]) if one.get("exchange") is not None else None
-            for one in shown]  # fmt: skip
-    marked = [end is not None and int(seen.exchanges.api[end]) == names.WRITE_TXN_MARKERS for end in ends]
-    chosen = np.sort(np.concatenate([np.flatnonzero(refused), aborted[np.array(marked, bool)]]))
+@dataclass(frozen=True, slots=True)
+class _Late:
+    """A transaction that went on beyond its timeout, us; `until`: its end was seen; `row`: the exchange that shows
+    it."""
+
+    lasted: int
+    timeout: int
+    until: int
+    row: int | None
+
+
+_Whose = tuple[str | None, str | None]
+"""Transactional id, client id."""
+
+
+def _late(seen: Seen) -> dict[_Whose, list[_Late]]:
+    """Transactions that a coordinator aborted after their time was over, or whose producer was refused by then, and
+    nobody was seen to take their id; in order. Worked out once."""
+    if "late" not in seen.memo:
+        seen.memo["late"] = _went_on(seen)
+    kept: dict[_Whose, list[_Late]] = seen.memo["late"]
+    return kept
+
+
+def _went_on(seen: Seen) -> dict[_Whose, list[_Late]]:
+    table, rows = seen.table("transactions"), seen.exchanges
+    lasted, timeout, began, ended = table.together(("duration_us", "timeout_ms", "began", "ended"))
     (whose, ids), (client_, clients) = table.codes("transactional_id"), table.codes("client_id")
-    found_ = by(chosen, whose[chosen], client_[chosen])
-    return {
-        (ids[one] if one >= 0 else None, clients[other] if other >= 0 else None): rows
-        for (one, other), rows in found_.items()
-    }
+    outcome, outcomes = table.codes("outcome")
+    limited = (timeout > 0) & (table.codes("fenced_by")[0] < 0)
+    over = limited & (lasted // 1000 >= timeout) & (began != NULL) & (ended != NULL)
+    over &= arrow.among(outcome, standing_for(outcomes, "fenced", "aborted"))
+    found_: list[tuple[int, _Late]] = []
+    chosen = np.flatnonzero(over)
+    for row, shown in zip(chosen.tolist(), table.rows(chosen, ["outcome", "evidence"]), strict=True):
+        proof = shown["evidence"] or {}
+        end = seen.row_of(proof["connection"], proof["exchange"]) if proof.get("exchange") is not None else None
+        # What its producer aborted by itself is another matter.
+        if shown["outcome"] == "fenced" or (end is not None and int(rows.api[end]) == names.WRITE_TXN_MARKERS):
+            found_.append((row, _Late(int(lasted[row]), int(timeout[row]) * 1000, int(ended[row]), end)))
+    refused = _no_transaction(seen)
+    open_ = limited & (began != NULL) & arrow.among(outcome, standing_for(outcomes, "open"))
+    for row in np.flatnonzero(open_ & arrow.among(whose, standing_for(ids, *refused))).tolist():
+        ends = refused[ids[whose[row]]]
+        at = bisect.bisect_left(ends, int(began[row]), key=lambda end: int(rows.asked[end]))
+        went_on = int(rows.asked[ends[at]] - began[row]) if at < len(ends) else 0
+        if went_on >= int(timeout[row]) * 1000:
+            found_.append((row, _Late(went_on, int(timeout[row]) * 1000, int(rows.asked[ends[at]]), ends[at])))
+    by_whose: dict[_Whose, list[_Late]] = defaultdict(list)
+    for row, one in sorted(found_, key=lambda pair: pair[0]):
+        named = ids[whose[row]] if whose[row] >= 0 else None
+        by_whose[named, clients[client_[row]] if client_[row] >= 0 else None].append(one)
+    return by_whose
+
+
+_INVALID_TXN_STATE = 48
+"""To EndTxn, where the coordinator ended the transaction by itself (KIP-890)."""
+
+
+def _no_transaction(seen: Seen) -> dict[str, list[int]]:
+    """By transactional id the EndTxns that found none open, by time."""
+    rows = seen.exchanges
+    ends = seen.of_api(names.END_TXN)
+    ends = ends[(rows.error[ends] == _INVALID_TXN_STATE) & (rows.asked[ends] != NULL)]
+    if not len(ends):
+        return {}
+    codes, said = seen.table("exchanges").codes("transactional_id")
+    ends = ends[codes[ends] >= 0]
+    ends = ends[np.argsort(rows.asked[ends], kind="stable")]
+    return {said[key]: mine.tolist() for (key,), mine in by(ends, codes[ends]).items()}
+
+
+def _since(seen: Seen) -> dict[str | None, int]:
+    """Transactional ids of which transaction-timed-out tells, each with the first moment. Worked out once."""
+    if "late since" not in seen.memo:
+        since: dict[str | None, int] = {}
+        for (transaction, _), some in _late(seen).items() if seen.set_back is None else ():
+            since[transaction] = min(since.get(transaction, some[0].until), *(one.until for one in some))
+        seen.memo["late since"] = since
+    kept: dict[str | None, int] = seen.memo["late since"]
+    return kept
+
+
+def _told_as_late(seen: Seen, trouble: Trouble) -> bool:
+    if (trouble.api, trouble.code) != (names.END_TXN, _INVALID_TXN_STATE):
+        return False
+    since = _since(seen).get(trouble.thing.transaction)
+    return since is not None and trouble.since >= since
+
+
+TOLD.append(_told_as_late)
 
 
 @rule(

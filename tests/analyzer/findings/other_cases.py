@@ -71,6 +71,13 @@ def ended_late(traffic: Traffic, wrong: bool) -> None:
     fate(traffic, "WriteTxnMarkers" if wrong else "EndTxn", outcome="aborted")
 
 
+@case("transaction-timed-out", "whose end found none open, as its producer is told since KIP-890")
+def found_none(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("EndTxn", 60 if wrong else 59.9, error="INVALID_TXN_STATE", transactional_id="tx-1")
+    who = {"transactional_id": "tx-1", "client_id": "app", "timeout_ms": 60_000}
+    traffic.add("transactions", outcome="open", began=at(0), **who)
+
+
 def fate(traffic: Traffic, end: str = "EndTxn", **columns: Any) -> None:
     """A transaction, and what ended it."""
     traffic.ask("InitProducerId", 0, transactional_id="tx-1")

@@ -645,6 +645,9 @@ def test_a_transaction_that_went_on_beyond_its_timeout_is_told_once(tmp_path: Pa
         assert bool(of(traffic, "producer-fenced")) == (not late)
         told = "1 transaction of app (tx-1) went on beyond its timeout of 60.0 s, for 60.0 s: "
         assert [told in found.text for found in of(traffic, "transaction-timed-out")] == [True] * late
+        traffic = Traffic(tmp_path / f"none {late}")
+        CASES["transaction-timed-out: whose end found none open, as its producer is told since KIP-890"](traffic, late)
+        assert bool(of(traffic, "error-answers")) == (not late)
 
 
 def test_members_with_nothing_to_read_are_named(tmp_path: Path) -> None:
