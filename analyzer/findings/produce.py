@@ -460,7 +460,8 @@ def _several(seen: Seen, clients: dict[int, int]) -> str:
     why="1 KiB is 6 % of the default batch of 16 KiB: headers and requests cost more than what they carry. A warning "
     "from 1,000 a second over 10 s on. What a shorter capture holds is told for as long as it is.",
     unless="Batches of 1 KiB or 3 records in the median; fewer than 100 a second over 10 s (1,000 in all); a capture "
-    "of less than a second.",
+    "of less than a second; batches that are a transaction each or every other one, whose ends send them whatever "
+    "linger.ms is (tiny-transactions).",
     advice="linger.ms, one producer, the sticky partitioner.",
     judge="forged: 1,000 small requests in 10 s, and 900",
     rate=100, much=1000, window_s=10, small_bytes=1024, records=3, linger_ms=5,
@@ -482,6 +483,8 @@ def tiny_batches(seen: Seen, at: Limits) -> Iterator[Found]:
         seconds = min(at.window_s, seen.seconds)
         if most < at.rate * at.window_s or seconds < 1:
             continue
+        if 2 * _ended(seen, int(seen.client[mine[0]]), int(asked[first]), int(asked[past - 1])) >= most:
+            continue
         rate = most / seconds
         fewer = _lingering(asked[first:past], int(at.linger_ms * 1000)) / seconds
         who = seen.who(int(seen.client[mine[0]]), int(seen.broker[mine[0]]))
@@ -493,6 +496,16 @@ def tiny_batches(seen: Seen, at: Limits) -> Iterator[Found]:
         worst = int(by_time[first])
         yield Found(text, most, int(asked[first]), int(asked[past - 1]), who, {}, (int(mine[0]), worst, int(mine[-1])),
                     severity="warning" if most >= at.much * at.window_s else None)  # fmt: skip
+
+
+def _ended(seen: Seen, client_: int, since: int, until: int) -> int:
+    """How many transactions a client ended in that time."""
+    if "ends of transactions" not in seen.memo:
+        rows = seen.of_api(names.END_TXN)
+        times_, rows = in_order(large.taken(seen.exchanges.asked, rows), rows)
+        seen.memo["ends of transactions"] = by(times_, large.taken(seen.client, rows))
+    ends: np.ndarray | None = seen.memo["ends of transactions"].get((client_,))
+    return 0 if ends is None else int(np.diff(np.searchsorted(ends, [since, until + 1]))[0])
 
 
 def _often(seen: Seen, made: Batches, least: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -392,6 +392,14 @@ def tiny(traffic: Traffic, wrong: bool) -> None:
         traffic.ask("Produce", number / 100 if wrong else number / 99, place=("t", 0), batch={})
 
 
+@case("tiny-batches", "not where each is a transaction")
+def tiny_transactions_each(traffic: Traffic, wrong: bool) -> None:
+    for number in range(1000):
+        traffic.ask("Produce", number / 100, place=("t", 0), batch={})
+        if number % (3 if wrong else 2) == 0:
+            traffic.ask("EndTxn", number / 100, transactional_id="tx-1")
+
+
 @case("tiny-batches", "not of less than a second")
 def tiny_for_a_moment(traffic: Traffic, wrong: bool) -> None:
     for number in range(1000):
