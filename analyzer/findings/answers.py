@@ -22,6 +22,10 @@ TAKEN: list[Callable[[Run], bool]] = []
 """Who takes runs for a rule of its own: true where it does."""
 
 
+TOLD: list[Callable[[Seen, Trouble], bool]] = []
+"""Who tells of a trouble that nobody takes where a capture shows what it comes of: true where one does."""
+
+
 def taken(api: tuple[int, ...], codes: tuple[int, ...], every: bool = False) -> Callable[[Run], bool]:
     """Take the runs of these codes of these APIs (of all where none is named); `every`: also those that pass."""
 
@@ -119,7 +123,7 @@ def _untaken(run: Run) -> bool:
 def error_answers(seen: Seen, at: Limits) -> Iterator[Found]:
     for trouble in of(seen, _untaken):
         judgement = trouble.runs[0].judgement
-        if judgement.kind == "admin":
+        if judgement.kind == "admin" or any(tells(seen, trouble) for tells in TOLD):
             continue
         after = "good answers came after" if trouble.cleared else "no good answer came after"
         text = f"{client(seen.who(trouble.client))} got {trouble.error} to {api_name(trouble.api)}{about(trouble)} "

@@ -14,16 +14,21 @@ from analyzer.findings import large
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.columns import NULL, standing_for
 from analyzer.findings.grouping import busiest, by, parted
-from analyzer.findings.rules import Found, Limits, rule
+from analyzer.findings.rules import RULES, Found, Limits, limits_of, replaced, rule
 from analyzer.findings.runs import runs
-from analyzer.findings.seen import SECOND, Seen
+from analyzer.findings.seen import ANSWERED, NO_CODE, SECOND, Seen
 from analyzer.findings.words import client, count, lasting, moment, name, share
 from analyzer.protocol import names
 
 _JOIN = taken(
     (names.JOIN_GROUP, names.HEARTBEAT, names.CONSUMER_GROUP_HEARTBEAT, names.SHARE_GROUP_HEARTBEAT),
-    (23, 24, 26, 81, 82, 112, 128),
+    (23, 24, 26, 81, 112, 128),
 )  # fmt: skip
+_STATIC = taken(
+    (names.JOIN_GROUP, names.SYNC_GROUP, names.HEARTBEAT, names.LEAVE_GROUP, names.OFFSET_COMMIT,
+     names.TXN_OFFSET_COMMIT, names.OFFSET_FETCH, names.CONSUMER_GROUP_HEARTBEAT), (82,),
+)  # fmt: skip
+_LOCK = taken((names.SHARE_FETCH, names.SHARE_ACKNOWLEDGE), (121,), every=True)
 _FENCED = taken((names.CONSUMER_GROUP_HEARTBEAT, names.SHARE_GROUP_HEARTBEAT), (110, 111), every=True)
 _LOADING = taken((), (14,))
 _MOVING = taken(
@@ -141,7 +146,8 @@ def _counted(words: Iterator[str]) -> dict[str, int]:
     "groups", "member-session-timeout", "warning",
     "Group g lost member m3 (svc-a, 10.0.0.4) at 10:01:03: its session expired.",
     why="The rule is the broker's own: a timer for each member.",
-    unless="The member left, or came back under its static name (KIP-345); bytes are missing from a connection of it, "
+    unless="No generation of the group came about (group-never-stable): members are put out then that do not sync in "
+    "time. The member left, or came back under its static name (KIP-345); bytes are missing from a connection of it, "
     "or packets from the capture while no end of that connection was seen: it may have left in what is missing. A "
     "note: the group's coordinator had moved within the minute before, and the client had joined again; or the member "
     "had said that it stops for a while, as static ones do (KIP-848), and came back too late or not at all.",
@@ -157,7 +163,10 @@ def session_timeout(seen: Seen, at: Limits) -> Iterator[Found]:
     expired = [row for row in told if row["event"] == "expired"]
     stopped = _stopped(told)
     unheard = _unheard(seen, {row["member_id"] for row in expired})
-    for event in (row for row in expired if row["member_id"] not in unheard):
+    unstable = {seen.groups[1][number] for number in _never_stable(seen)} if expired else set()
+    for event in expired:
+        if event["member_id"] in unheard or event["group_id"] in unstable:
+            continue
         since = event["time"] - int(at.moved_s * SECOND)
         explained = any(group == event["group_id"] and since <= time <= event["time"] for group, time in moved)
         who = {"client_id": event["client_id"], "client_ip": event["client_ip"]}
@@ -362,7 +371,8 @@ def slow_member(seen: Seen, at: Limits) -> Iterator[Found]:
     "Nobody's assignment of group g came: 3 SyncGroup requests waited up to 300.0 s in generation 12, and were "
     "refused.",
     why="The members wait until the leader has sent the assignment; the timer of that is the rebalance timeout.",
-    unless="Some SyncGroup of the generation was answered well; none waited for a second; a member left meanwhile.",
+    unless="Some SyncGroup of the generation was answered well; none waited for a second; a member left meanwhile; no "
+    "generation of the group came about at all (group-never-stable).",
     advice="The leader's assignor, or the size of its metadata.",
     judge="forged: refused after 5 s, and beside one that is answered",
     wait_s=1,
@@ -374,8 +384,13 @@ def sync_never_came(seen: Seen, at: Limits) -> Iterator[Found]:
     groups, named = seen.groups
     generation, latency = seen.column("generation"), seen.column("latency_us")
     rows = rows[groups[rows] >= 0]
+    if not len(_in_vain(seen, rows)):
+        return
     leaves_of = by(leaves, groups[leaves])
+    unstable = _never_stable(seen)
     for mine in parted(rows, groups[rows], generation[rows]):
+        if int(groups[mine[0]]) in unstable:
+            continue
         error = seen.exchanges.error[mine]
         refused = mine[arrow.among(error, (25, 27)) & (latency[mine] >= at.wait_s * SECOND)]
         if not len(refused) or (error == 0).any():
@@ -395,11 +410,150 @@ def sync_never_came(seen: Seen, at: Limits) -> Iterator[Found]:
 
 
 @rule(
+    "groups", "group-never-stable", "error",
+    "Group g made 5 generations in 62.0 s, and none of its members that were seen got an assignment in any of them.",
+    why="Members that join one after the other make some generations in the first seconds, of which all but the first "
+    "give out partitions. Three in half a minute without one assignment are no start.",
+    unless="Some SyncGroup of the group was answered well, or with what was not decoded; packets are missing.",
+    advice="The leader, which makes the assignment: its assignor, the size of its metadata, its timeouts. Members that "
+    "need longer to join again than the rebalance timeout.",
+    judge="forged: three generations in 30 s, and in 29 s; with one SyncGroup that is answered; a real group whose "
+    "leader never sends an assignment",
+    generations=3, least_s=30,
+    by_clock=True,
+)  # fmt: skip
+def never_stable(seen: Seen, at: Limits) -> Iterator[Found]:
+    groups, named = seen.groups
+    generation = seen.column("generation")
+    waits = _in_vain(seen, seen.of_api(names.SYNC_GROUP))
+    for mine in _unstable(seen, at):
+        answered = seen.exchanges.answered[mine]
+        many = len(arrow.distinct(generation[mine]))
+        group = named[groups[mine[0]]]
+        text = f"Group {name(group)} made {count(many, 'generation')} in {lasting(int(answered[-1] - answered[0]))}, "
+        text += "and none of its members that were seen got an assignment in any of them."
+        held = waits[groups[waits] == groups[mine[0]]]
+        yield Found(text, many, int(answered[0]), int(answered[-1]), seen.who(broker=int(seen.broker[mine[0]])),
+                    {"group_id": group}, (int(mine[0]), int(held[-1]) if len(held) else int(mine[-1]), int(mine[-1])),
+                    cause="the leader did not send it" if len(held) else None,
+                    proven=True if len(held) else None)  # fmt: skip
+
+
+def _never_stable(seen: Seen) -> set[int]:
+    """Groups of which group-never-stable tells, by number. Worked out once."""
+    if "never stable" not in seen.memo:
+        at = limits_of(RULES["group-never-stable"], seen.asked)
+        seen.memo["never stable"] = {int(seen.groups[0][mine[0]]) for mine in _unstable(seen, at)}
+    found_: set[int] = seen.memo["never stable"]
+    return found_
+
+
+def _in_vain(seen: Seen, rows: np.ndarray) -> np.ndarray:
+    """Of SyncGroups those that were refused when they had waited."""
+    least = limits_of(RULES["sync-never-came"], seen.asked).wait_s * SECOND
+    refused = rows[arrow.among(seen.exchanges.error[rows], (25, 27))]
+    found_: np.ndarray = refused[seen.column("latency_us")[refused] >= least]
+    return found_
+
+
+def _unstable(seen: Seen, at: Limits) -> Iterator[np.ndarray]:
+    """Of each group without a good answer to SyncGroup its joins that went well, by time of the answer, where they are
+    of as many generations and last so long."""
+    if seen.loses:
+        return
+    rows, (groups, _) = seen.exchanges, seen.groups
+    joins, syncs = seen.of_api(names.JOIN_GROUP), seen.of_api(names.SYNC_GROUP)
+    joins = joins[(rows.error[joins] == 0) & (groups[joins] >= 0) & (rows.answered[joins] != NULL)]
+    refused = (rows.error[syncs] != 0) & ((rows.error[syncs] != NO_CODE) | (rows.status[syncs] != ANSWERED))
+    doubtful = ~(refused & seen.unbroken[rows.link[syncs]])
+    joins = joins[~arrow.among(groups[joins], arrow.distinct(groups[syncs[doubtful]]))]
+    joins = joins[~arrow.among(groups[joins], arrow.distinct(groups[joins[~seen.unbroken[rows.link[joins]]]]))]
+    generation = seen.column("generation")
+    for mine in parted(joins, groups[joins], least=at.generations):
+        mine = mine[np.argsort(rows.answered[mine], kind="stable")]
+        lasted = rows.answered[mine[-1]] - rows.answered[mine[0]]
+        if lasted >= at.least_s * SECOND and len(arrow.distinct(generation[mine])) >= at.generations:
+            yield mine
+
+
+@rule(
+    "groups", "instance-id-duplicate", "error",
+    "Static member i-1 of group g is 2 clients at once, svc-a (10.0.0.4), svc-b (10.0.0.5): FENCED_INSTANCE_ID (82), "
+    "3 times, 10:01:03 to 10:01:09.",
+    why="The coordinator answers so to a member whose group.instance.id another one has taken: the first was still "
+    "alive. Where it happens to two members or more, they take it from each other.",
+    unless="Only one member was fenced (a warning): at a restart the old process may still have been there.",
+    advice="A group.instance.id for each process: from the host's or the pod's name, not from a file that all share.",
+    judge="forged: two members fenced in turn, and one; a real group of two members of one name",
+    often=2,
+)  # fmt: skip
+def instance_twice(seen: Seen, at: Limits) -> Iterator[Found]:
+    some = [run for run in runs(seen) if _STATIC(run)]
+    if not some:
+        return
+    joined = _joined_as(seen)
+    instance = {(group, who): named for (group, named), some in joined.items() for _, who, _ in some}
+    member, members = seen.table("exchanges").codes("member_id")
+    fenced: dict[tuple[str | None, str | None], list[tuple[str, np.ndarray]]] = defaultdict(list)
+    for run in some:
+        for mine in parted(run.rows, member[run.rows]):
+            who = members[member[mine[0]]] if member[mine[0]] >= 0 else ""
+            fenced[run.thing.group, instance.get((run.thing.group, who))].append((who, mine))
+    for (group, named), theirs in fenced.items():
+        rows = arrow.distinct(np.concatenate([mine for _, mine in theirs]))
+        clients = {seen.clients[one] for one in arrow.distinct(seen.client[rows]).tolist()}
+        when = seen.exchanges.answered[rows]
+        if named is not None:
+            clients |= _takers(joined[group, named], [(who, seen.exchanges.answered[mine]) for who, mine in theirs])
+        who_ = seen.who(int(seen.client[rows[0]]))
+        if len(clients) > 1 and named is not None:
+            shown = sorted(client({"client_id": id_, "client_ip": ip}) for ip, id_ in clients)
+            text = f"Static member {name(named)} of group {name(group)} is {count(len(clients), 'client')} at once, "
+            text += ", ".join(shown[:3]) + (f" and {len(shown) - 3} more" if len(shown) > 3 else "") + ": "
+        else:
+            text = f"{client(who_)} lost its place in group {name(group)}: another member has its static name"
+            text += (f", {name(named)}" if named is not None else "") + ": "
+        text += f"FENCED_INSTANCE_ID (82), {count(len(rows), 'time')}, {moment(int(when.min()))}"
+        text += f" to {moment(int(when.max()))}." if len(rows) > 1 else "."
+        often = len({who for who, _ in theirs}) >= at.often
+        yield Found(text, len(rows), int(when.min()), int(when.max()), who_,
+                    {"group_id": group, "group_instance_id": named}, tuple(rows[[0, -1, -1]].tolist()),
+                    severity=None if often else "warning", cause="several members of one group.instance.id",
+                    proven=True)  # fmt: skip
+
+
+_Client = tuple[str, str | None]
+"""Address, client id."""
+
+
+def _joined_as(seen: Seen) -> dict[tuple[str | None, str | None], list[tuple[int, str, _Client]]]:
+    """By group and static name who joined with it: when, as which member, and which client that was; by time."""
+    wanted = ["time", "group_id", "member_id", "group_instance_id", "client_id", "client_ip", "event", "error"]
+    found_: dict[tuple[str | None, str | None], list[tuple[int, str, _Client]]] = defaultdict(list)
+    for row in seen.table("groups").every(wanted):
+        named = row["group_instance_id"]
+        if named is not None and row["event"] == "join" and row["error"] is None and row["member_id"]:
+            one = row["time"], row["member_id"], (row["client_ip"], row["client_id"])
+            found_[row["group_id"], named].append(one)
+    return found_
+
+
+def _takers(joined: list[tuple[int, str, _Client]], fenced: list[tuple[str, np.ndarray]]) -> set[_Client]:
+    """Who had the name of members when these were told that they have it no more."""
+    times = [time for time, _, _ in joined]
+    found_ = set()
+    for who, when in fenced:
+        before = joined[: bisect.bisect_right(times, int(when.min()))]
+        found_ |= {taker for _, other, taker in before[-1:] if other != who}
+    return found_
+
+
+@rule(
     "groups", "join-refused", "error",
     "svc-a (10.0.0.4) may not join group g: INCONSISTENT_GROUP_PROTOCOL (23), 12 times, 10:01:03 to 10:01:09.",
     why="Such an answer is final: at first sight.",
     unless="Never otherwise.",
-    advice="One assignor that all members have; a session timeout that the broker allows; one static name a process.",
+    advice="One assignor that all members have; a session timeout that the broker allows.",
     judge="forged: one such answer; a MEMBER_ID_REQUIRED",
 )  # fmt: skip
 def join_refused(seen: Seen, at: Limits) -> Iterator[Found]:
@@ -473,7 +627,8 @@ def member_fenced(seen: Seen, at: Limits) -> Iterator[Found]:
     "5th time: the broker gives none out more often than group.share.delivery.count.limit, 5 unless set.",
     why="Ours: one record in twenty, of a hundred at least. One that comes for the fifth time is archived when it "
     "fails again: it is lost to the group.",
-    unless="Within a minute after a member of the group left or expired: what it held is given to others.",
+    unless="Within a minute after a member of the group left or expired: what it held is given to others. A note: none "
+    "came for the fifth time, and locks of the group expired (share-lock-expired).",
     advice="Handlers that are slow (record.lock.duration.ms, 30 s) or crash, and records that nobody can process.",
     judge="forged: five of a hundred again, and four; one for the fifth time; the same after a member left",
     share=0.05, records=100, deliveries=5, left_s=60,
@@ -485,8 +640,8 @@ def share_redelivery(seen: Seen, at: Limits) -> Iterator[Found]:
     if not len(rows):
         return
     groups, named = seen.groups
-    gone = _pairs("group_id", [row for row in seen.table("groups").every(["time", "group_id", "event"])
-                               if row["event"] in ("leave", "expired")])  # fmt: skip
+    gone = _gone(seen)
+    locked = {run.thing.group for run in runs(seen) if _LOCK(run)}
     # Batches come whole; what is not given out of them is others', or done. Older datasets lack how many that are.
     again, acquired = table.numbers("redelivered"), table.numbers("acquired")
     given = np.where(acquired >= 0, acquired, table.numbers("record_count"))
@@ -494,9 +649,7 @@ def share_redelivery(seen: Seen, at: Limits) -> Iterator[Found]:
     topic_of = np.array([topics.setdefault(topic, len(topics)) for topic, _ in seen.places], np.int64)
     for mine in parted(rows, groups[parts.owner[rows]], topic_of[parts.place[rows]]):
         group = named[groups[parts.owner[mine[0]]]] if groups[parts.owner[mine[0]]] >= 0 else None
-        for event in gone.get(group, ()):
-            after = seen.exchanges.answered[parts.owner[mine]] - event["time"]
-            mine = mine[(after < 0) | (after > at.left_s * SECOND)]
+        mine = mine[~_soon(gone.get(group), seen.exchanges.answered[parts.owner[mine]], int(at.left_s * SECOND))]
         twice = mine[again[mine] > 0]
         whole, many = int(np.maximum(given[mine], 0).sum()), int(again[twice].sum())
         often = int(most[mine].max(initial=0))
@@ -510,8 +663,63 @@ def share_redelivery(seen: Seen, at: Limits) -> Iterator[Found]:
             text += ": the broker gives none out more often than group.share.delivery.count.limit, 5 unless set"
         when = seen.exchanges.answered[owner]
         rows_ = int(owner[0]), int(owner[most[twice].argmax()]), int(owner[-1])
+        explained = group in locked
         yield Found(f"{text}.", many, int(when.min()), int(when.max()), seen.who(int(seen.client[owner[0]])),
-                    {"group_id": group, "topic": topic}, rows_)  # fmt: skip
+                    {"group_id": group, "topic": topic}, rows_, cause=_LOCKED if explained else None,
+                    proven=False if explained else None,
+                    severity="note" if explained and often < at.deliveries else None)  # fmt: skip
+
+
+@rule(
+    "groups", "share-lock-expired", "warning",
+    "12 answers told svc-a (10.0.0.4) that records of topic t were not its own any more when it acknowledged them in "
+    "share group s1: INVALID_RECORD_STATE (121), 10:01:03 to 10:01:09; they are given out again.",
+    why="A record is a member's own for group.share.record.lock.duration.ms (30 s unless set). What it acknowledges "
+    "after that the broker refuses, as somebody else has it by then, or will.",
+    unless="Within a minute after a member of the group left or expired: what it had is taken from it then.",
+    advice="Less at a time (max.poll.records), faster handlers, or a longer lock (share.record.lock.duration.ms of the "
+    "group).",
+    judge="forged: one such answer, and one after a member left; a real consumer that takes longer than the lock",
+    left_s=60,
+)  # fmt: skip
+def share_lock(seen: Seen, at: Limits) -> Iterator[Found]:
+    troubles = of(seen, _LOCK, lasting=False)
+    gone = _gone(seen) if troubles else {}
+    for trouble in troubles:
+        answered = seen.exchanges.answered[trouble.rows]
+        held = ~_soon(gone.get(trouble.thing.group), answered, int(at.left_s * SECOND))
+        rows, answered = trouble.rows[held], answered[held]
+        if not len(rows):
+            continue
+        text = f"{count(len(rows), 'answer')} told {client(seen.who(trouble.client))} that records"
+        topic = seen.topic_names.get(trouble.thing.topic or "", trouble.thing.topic)
+        text += f"{f' of topic {name(topic)}' if topic else ''} were not its own any more "
+        text += f"when it acknowledged them in share group {name(trouble.thing.group)}: {trouble.error}, "
+        text += moment(int(answered.min())) + (f" to {moment(int(answered.max()))}" if len(rows) > 1 else "")
+        told = found(seen, trouble, f"{text}; they are given out again.", None, _LOCKED, False)
+        yield replaced(
+            told, count=len(rows), since=int(answered.min()), until=int(answered.max()),
+            what={**told.what, "topic": topic}, rows=tuple(rows[[0, -1, -1]].tolist()),
+        )  # fmt: skip
+
+
+_LOCKED = "members hold records for longer than their lock"
+
+
+def _gone(seen: Seen) -> dict[Any, np.ndarray]:
+    """When members left or expired, by group, in order."""
+    told = seen.table("groups").every(["time", "group_id", "event"])
+    by_group = _pairs("group_id", [row for row in told if row["event"] in ("leave", "expired")])
+    return {group: np.sort(np.array([row["time"] for row in some], np.int64)) for group, some in by_group.items()}
+
+
+def _soon(events: np.ndarray | None, times_: np.ndarray, within: int) -> np.ndarray:
+    """bool[times]: so long after one of the events, or earlier than that; also where the time is not known."""
+    if events is None:
+        return np.asarray(times_ == NULL)
+    last = np.searchsorted(events, times_, side="right") - 1
+    soon: np.ndarray = (last >= 0) & (times_ - events[np.maximum(last, 0)] <= within) | (times_ == NULL)
+    return soon
 
 
 def _ordinal(number: int) -> str:

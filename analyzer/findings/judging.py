@@ -14,6 +14,7 @@ import pyarrow as pa
 from analyzer import tables
 from analyzer.findings import (  # noqa: F401  (each brings its rules)
     answers,
+    assignments,
     cluster,
     commits,
     fetch,

@@ -15,7 +15,7 @@ from analyzer.findings import large
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.asked import Severity
 from analyzer.findings.columns import NULL, standing_for
-from analyzer.findings.grouping import busiest, by, in_order, numbered, parted, summed
+from analyzer.findings.grouping import busiest, by, first_of, in_order, numbered, parted, summed
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import Trouble
 from analyzer.findings.seen import NO_CODE, OF_BATCHES, SECOND, Seen
@@ -458,8 +458,10 @@ def _several(seen: Seen, clients: dict[int, int]) -> str:
     "svc-a (10.0.0.4) sends 3,400 Produce requests a second to 10.0.0.1:9092 with 1.2 records (310 bytes) each; "
     "linger.ms=5 would make about 200.",
     why="1 KiB is 6 % of the default batch of 16 KiB: headers and requests cost more than what they carry. A warning "
-    "from 1,000 a second on.",
-    unless="Batches of 1 KiB or 3 records in the median; fewer than 100 a second over 10 s.",
+    "from 1,000 a second over 10 s on. What a shorter capture holds is told for as long as it is.",
+    unless="Batches of 1 KiB or 3 records in the median; fewer than 100 a second over 10 s (1,000 in all); a capture "
+    "of less than a second; batches that are a transaction each or every other one, whose ends send them whatever "
+    "linger.ms is (tiny-transactions).",
     advice="linger.ms, one producer, the sticky partitioner.",
     judge="forged: 1,000 small requests in 10 s, and 900",
     rate=100, much=1000, window_s=10, small_bytes=1024, records=3, linger_ms=5,
@@ -478,17 +480,32 @@ def tiny_batches(seen: Seen, at: Limits) -> Iterator[Found]:
             continue
         asked, by_time = in_order(large.taken(seen.exchanges.asked, mine), mine)
         most, first, past = busiest(asked, int(at.window_s * SECOND))
-        if most < at.rate * at.window_s:
+        seconds = min(at.window_s, seen.seconds)
+        if most < at.rate * at.window_s or seconds < 1:
             continue
-        rate = most / at.window_s
-        fewer = _lingering(asked[first:past], int(at.linger_ms * 1000)) / at.window_s
+        if 2 * _ended(seen, int(seen.client[mine[0]]), int(asked[first]), int(asked[past - 1])) >= most:
+            continue
+        rate = most / seconds
+        fewer = _lingering(asked[first:past], int(at.linger_ms * 1000)) / seconds
         who = seen.who(int(seen.client[mine[0]]), int(seen.broker[mine[0]]))
-        text = f"{client(who)} sends {rate:,.0f} Produce requests a second to {who['broker']} with "
+        text = f"{client(who)} sends {rate:,.0f} Produce requests a second to {who['broker']} "
+        text += f"(in the {lasting(seconds * SECOND)} of the capture) " if seconds < at.window_s else ""
+        text += "with "
         text += f"{np.mean(records, where=counted):.1f} records ({size(float(np.median(sizes)))}) each; "
         text += f"linger.ms={at.linger_ms:.0f} would make about {fewer:,.0f}."
         worst = int(by_time[first])
         yield Found(text, most, int(asked[first]), int(asked[past - 1]), who, {}, (int(mine[0]), worst, int(mine[-1])),
-                    severity="warning" if rate >= at.much else None)  # fmt: skip
+                    severity="warning" if most >= at.much * at.window_s else None)  # fmt: skip
+
+
+def _ended(seen: Seen, client_: int, since: int, until: int) -> int:
+    """How many transactions a client ended in that time."""
+    if "ends of transactions" not in seen.memo:
+        rows = seen.of_api(names.END_TXN)
+        times_, rows = in_order(large.taken(seen.exchanges.asked, rows), rows)
+        seen.memo["ends of transactions"] = by(times_, large.taken(seen.client, rows))
+    ends: np.ndarray | None = seen.memo["ends of transactions"].get((client_,))
+    return 0 if ends is None else int(np.diff(np.searchsorted(ends, [since, until + 1]))[0])
 
 
 def _often(seen: Seen, made: Batches, least: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -568,6 +585,76 @@ def no_compression(seen: Seen, at: Limits) -> Iterator[Found]:
             rows = (first[topic],) if topic in first else ()
             yield Found(text, amount, begin, end, {}, {"topic": topic, "bytes": str(amount)}, rows,
                         severity="warning" if strict else None)  # fmt: skip
+
+
+@rule(
+    "produce", "codec-recompressed", "note",
+    "Topic t: 40 batches that were written with lz4 are read with zstd: the broker changes their codec.",
+    why="A fact: a batch with one codec in the request that stored it, and another in an answer to Fetch at the same "
+    "offset. A broker whose compression.type is not `producer` takes each batch apart and compresses it anew. Ten "
+    "batches.",
+    unless="Fewer; batches of the old message formats, which brokers convert for old readers; another batch at that "
+    "offset, as its records, producer and times say; a topic that was made anew.",
+    advice="Give producers the codec that the topic is to have, or set its compression.type to `producer`: that takes "
+    "work from the broker.",
+    judge="forged: ten batches of lz4 that come back as zstd, and nine; a real topic with compression.type=gzip",
+    batches=10,
+)  # fmt: skip
+def recompressed(seen: Seen, at: Limits) -> Iterator[Found]:
+    made = batches(seen)
+    if not len(made.row):
+        return
+    table = seen.table("batches")
+    (codec, codecs), (side, sides), (where, _) = table.codes("codec"), table.codes("side"), seen.placed(table)
+    fetched, kinds = standing_for(sides, "fetch"), len(codecs) + 1
+
+    def kind(some_: np.ndarray | slice) -> np.ndarray:
+        """Place and codec of batches as one."""
+        found_: np.ndarray = where[some_].astype(np.int64) * kinds + codec[some_]
+        return found_
+
+    written = large.distinct(large.made(len(made.row), np.int64, lambda block: kind(made.row[block])))
+    topics = arrow.distinct(written // kinds)
+
+    def is_other(block: slice) -> Any:
+        read = arrow.among(side[block], fetched) & (codec[block] >= 0) & arrow.among(where[block], topics)
+        return read & ~arrow.among(kind(block), written)
+
+    other = large.where(len(side), is_other)  # mostly none: then nothing more is read
+    if len(other) < at.batches:
+        return
+    ours = large.where(len(made.row), lambda block: arrow.among(made.place[block], arrow.distinct(where[other])))
+    ours = ours[(made.error[ours] == 0) & (made.at[ours] >= 0) & (made.owner[ours] >= 0)]
+    wanted = ("base_offset", "record_count", "producer_id", "producer_epoch", "base_sequence", "magic", "is_control")
+    base, *alike, magic, control = table.together(wanted)
+    stamps = [table.numbers(f"{which}_timestamp") for which in ("first", "last")]
+    given, given_kinds = table.codes("timestamp_type")
+    of_clients = standing_for(given_kinds, "CreateTime")
+    rows = np.concatenate([made.row[ours], other])
+    keys = numbered(where[rows], np.concatenate([made.at[ours], base[other]]))
+    of_key = np.full(len(rows), -1, np.int64)
+    of_key[keys[: len(ours)]] = np.arange(len(ours))  # of what was written twice the last
+    ours_at = of_key[keys[len(ours) :]]
+    other, ours_at = other[ours_at >= 0], ours_at[ours_at >= 0]
+    mine = made.row[ours[ours_at]]
+    same = (magic[mine] == 2) & (magic[other] == 2) & (control[other] != 1)
+    for column in alike:
+        same &= column[mine] == column[other]
+    by_broker = ~arrow.among(given[other], of_clients)  # it gave the times
+    same &= by_broker | ((stamps[0][mine] == stamps[0][other]) & (stamps[1][mine] == stamps[1][other]))
+    other, ours_at, mine = other[same], ours[ours_at[same]], mine[same]
+    told: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+    firsts = first_of(ours_at, codec[other])
+    for batch, one in zip(ours_at[firsts].tolist(), other[firsts].tolist(), strict=True):
+        topic = made.places[made.place[batch]][0]
+        told[topic, codecs[codec[made.row[batch]]], codecs[codec[one]]].append(int(made.owner[batch]))
+    for (topic, before, after), owners in told.items():
+        if len(owners) >= at.batches and topic not in seen.remade:
+            text = f"Topic {name(topic)}: {len(owners):,} batches that were written with {name(before)} are read with "
+            text += f"{name(after)}: the broker changes their codec."
+            asked = seen.exchanges.asked[owners]
+            yield Found(text, len(owners), int(asked.min()), int(asked.max()), {}, {"topic": topic},
+                        (owners[0], owners[0], owners[-1]), cause="compression.type", proven=False)  # fmt: skip
 
 
 @rule(

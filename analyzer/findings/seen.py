@@ -507,6 +507,11 @@ class Seen:
             return (ends[0], ends[-1]) if ends else (0, 0)
         return min(first for first, _ in known), max(last for _, last in known)
 
+    @property
+    def seconds(self) -> float:
+        """How long the capture point is: of a window that is longer nobody saw the rest."""
+        return (self.span[1] - self.span[0]) / SECOND
+
     # ------------------------------------------------------------------------------------------------ partitions
 
     @functools.cached_property

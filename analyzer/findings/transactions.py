@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import bisect
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from analyzer import arrow
 from analyzer.findings import large
-from analyzer.findings.answers import about, found, of, taken, times
+from analyzer.findings.answers import TOLD, about, found, of, taken, times
+from analyzer.findings.columns import NULL, standing_for
 from analyzer.findings.fetch import reads
-from analyzer.findings.grouping import parted
+from analyzer.findings.grouping import busiest, by, first_of, in_order, parted
 from analyzer.findings.rules import Found, Limits, rule
-from analyzer.findings.runs import Run, runs
+from analyzer.findings.runs import Run, Trouble, runs
 from analyzer.findings.seen import SECOND, Seen
 from analyzer.findings.words import client, count, lasting, name, place, share
 from analyzer.protocol import names
@@ -31,15 +34,16 @@ _WAITING = taken(_OF_TRANSACTIONS, (51,))
     "transactions", "producer-fenced", "error",
     "Transactional id tx-1 is used by 2 clients (svc-a (10.0.0.4), svc-b (10.0.0.9)): 8 fencings.",
     why="Fencing is how one producer takes over from another: once is right, back and forth is two owners.",
-    unless="It happened once, or to one client whose successor took over or whose transaction timed out (a note); "
-    "producers of several transactional ids, or of none, that write one topic; KIP-890 raises the epoch "
+    unless="It happened once, or to one client whose successor took over (a note); its transaction went on beyond its "
+    "timeout, and nobody else was seen to take it (transaction-timed-out); producers of several transactional ids, or "
+    "of none, that write one topic; KIP-890 raises the epoch "
     "of every transaction, and answers the new one.",
     advice="A transactional.id for each instance.",
     judge="forged: two clients fenced in turn, and one fenced once",
     often=2,
 )  # fmt: skip
 def producer_fenced(seen: Seen, at: Limits) -> Iterator[Found]:
-    by: dict[tuple[str | None, str, int], list[tuple[Run, list[int]]]] = defaultdict(list)
+    by_id: dict[tuple[str | None, str, int], list[tuple[Run, list[int]]]] = defaultdict(list)
     for run in runs(seen):
         # An epoch that is refused and raised again by the same producer is KIP-360, and passes.
         if not (_FENCED(run) and (run.code == 90 or run.lasting)):
@@ -50,8 +54,9 @@ def producer_fenced(seen: Seen, at: Limits) -> Iterator[Found]:
         for transaction, mine in said.items():
             # Who has no transactional id shares none: another client is another producer.
             of_client = -1 if transaction is not None else run.client
-            by[transaction, "" if transaction is not None else _topic(run), of_client].append((run, mine))
-    for (transaction, topic, _), some in by.items():
+            by_id[transaction, "" if transaction is not None else _topic(run), of_client].append((run, mine))
+    late = _since(seen)
+    for (transaction, topic, _), some in by_id.items():
         rows = arrow.distinct(np.array([row for _, mine in some for row in mine]))
         clients = sorted({run.client for run, _ in some})
         many = len(clients) > 1 and len(rows) >= at.often
@@ -62,6 +67,8 @@ def producer_fenced(seen: Seen, at: Limits) -> Iterator[Found]:
             text = f"{what} is used by {count(len(clients), 'client')} ({named}): {count(len(rows), 'fencing')}."
             cause = "several owners of one transactional id"
         elif transaction is not None and _taken_by(seen, transaction) == set(clients):
+            if transaction in late:
+                continue
             text = f"{what}: {fenced}, and nobody else was seen to take it."
             cause = "its transaction timed out"
         else:
@@ -194,6 +201,128 @@ def _timeouts(seen: Seen) -> dict[tuple[str, int], int]:
 
 
 @rule(
+    "transactions", "transaction-timed-out", "error",
+    "1 transaction of svc-a (tx-1) went on beyond its timeout of 60.0 s, for 75.0 s: the coordinator aborted "
+    "it.",
+    why="The coordinator aborts a transaction that is open for longer than transaction.timeout.ms, which "
+    "InitProducerId says, and looks for such every 10 s. Its producer is fenced then: what it wrote is not read by who "
+    "reads committed data only, and offsets that it committed do not count.",
+    unless="Another client was seen to take the transactional id (producer-fenced); when it began, or its timeout, was "
+    "not seen; its producer ended it. Nor where nobody was seen to abort it, and its producer did not come back to be "
+    "refused.",
+    advice="Shorter transactions, or a longer transaction.timeout.ms (up to transaction.max.timeout.ms, 15 min); a new "
+    "producer after the error. See what the application did meanwhile.",
+    judge="forged rows: fenced by nobody after 60 s, and before; by another; aborted by a marker, and by EndTxn; an "
+    "EndTxn that finds none; real producers that wait, with what brokers say to each other and without",
+    by_clock=True,
+)  # fmt: skip
+def timed_out(seen: Seen, at: Limits) -> Iterator[Found]:
+    for (transaction, client_id), some in _late(seen).items():
+        worst = max(some, key=lambda one: one.lasted)
+        text = f"{count(len(some), 'transaction')} of {name(client_id)} ({name(transaction)}) went on beyond "
+        text += f"{'its' if len(some) == 1 else 'their'} timeout of {lasting(worst.timeout)}, for "
+        text += f"{'' if len(some) == 1 else 'up to '}{lasting(worst.lasted)}: the coordinator aborted "
+        text += f"{'it' if len(some) == 1 else 'them'}."
+        proof = tuple(one.row for one in (some[0], worst, some[-1]) if one.row is not None)
+        yield Found(text, len(some), some[0].until - some[0].lasted, some[-1].until, {"client_id": client_id},
+                    {"transactional_id": transaction}, proof, cause="transaction.timeout.ms",
+                    proven=False)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Late:
+    """A transaction that went on beyond its timeout, us; `until`: its end was seen; `row`: the exchange that shows
+    it."""
+
+    lasted: int
+    timeout: int
+    until: int
+    row: int | None
+
+
+_Whose = tuple[str | None, str | None]
+"""Transactional id, client id."""
+
+
+def _late(seen: Seen) -> dict[_Whose, list[_Late]]:
+    """Transactions that a coordinator aborted after their time was over, or whose producer was refused by then, and
+    nobody was seen to take their id; in order. Worked out once."""
+    if "late" not in seen.memo:
+        seen.memo["late"] = _went_on(seen)
+    kept: dict[_Whose, list[_Late]] = seen.memo["late"]
+    return kept
+
+
+def _went_on(seen: Seen) -> dict[_Whose, list[_Late]]:
+    table, rows = seen.table("transactions"), seen.exchanges
+    lasted, timeout, began, ended = table.together(("duration_us", "timeout_ms", "began", "ended"))
+    (whose, ids), (client_, clients) = table.codes("transactional_id"), table.codes("client_id")
+    outcome, outcomes = table.codes("outcome")
+    limited = (timeout > 0) & (table.codes("fenced_by")[0] < 0)
+    over = limited & (lasted // 1000 >= timeout) & (began != NULL) & (ended != NULL)
+    over &= arrow.among(outcome, standing_for(outcomes, "fenced", "aborted"))
+    found_: list[tuple[int, _Late]] = []
+    chosen = np.flatnonzero(over)
+    for row, shown in zip(chosen.tolist(), table.rows(chosen, ["outcome", "evidence"]), strict=True):
+        proof = shown["evidence"] or {}
+        end = seen.row_of(proof["connection"], proof["exchange"]) if proof.get("exchange") is not None else None
+        # What its producer aborted by itself is another matter.
+        if shown["outcome"] == "fenced" or (end is not None and int(rows.api[end]) == names.WRITE_TXN_MARKERS):
+            found_.append((row, _Late(int(lasted[row]), int(timeout[row]) * 1000, int(ended[row]), end)))
+    refused = _no_transaction(seen)
+    open_ = limited & (began != NULL) & arrow.among(outcome, standing_for(outcomes, "open"))
+    for row in np.flatnonzero(open_ & arrow.among(whose, standing_for(ids, *refused))).tolist():
+        ends = refused[ids[whose[row]]]
+        at = bisect.bisect_left(ends, int(began[row]), key=lambda end: int(rows.asked[end]))
+        went_on = int(rows.asked[ends[at]] - began[row]) if at < len(ends) else 0
+        if went_on >= int(timeout[row]) * 1000:
+            found_.append((row, _Late(went_on, int(timeout[row]) * 1000, int(rows.asked[ends[at]]), ends[at])))
+    by_whose: dict[_Whose, list[_Late]] = defaultdict(list)
+    for row, one in sorted(found_, key=lambda pair: pair[0]):
+        named = ids[whose[row]] if whose[row] >= 0 else None
+        by_whose[named, clients[client_[row]] if client_[row] >= 0 else None].append(one)
+    return by_whose
+
+
+_INVALID_TXN_STATE = 48
+"""To EndTxn, where the coordinator ended the transaction by itself (KIP-890)."""
+
+
+def _no_transaction(seen: Seen) -> dict[str, list[int]]:
+    """By transactional id the EndTxns that found none open, by time."""
+    rows = seen.exchanges
+    ends = seen.of_api(names.END_TXN)
+    ends = ends[(rows.error[ends] == _INVALID_TXN_STATE) & (rows.asked[ends] != NULL)]
+    if not len(ends):
+        return {}
+    codes, said = seen.table("exchanges").codes("transactional_id")
+    ends = ends[codes[ends] >= 0]
+    ends = ends[np.argsort(rows.asked[ends], kind="stable")]
+    return {said[key]: mine.tolist() for (key,), mine in by(ends, codes[ends]).items()}
+
+
+def _since(seen: Seen) -> dict[str | None, int]:
+    """Transactional ids of which transaction-timed-out tells, each with the first moment. Worked out once."""
+    if "late since" not in seen.memo:
+        since: dict[str | None, int] = {}
+        for (transaction, _), some in _late(seen).items() if seen.set_back is None else ():
+            since[transaction] = min(since.get(transaction, some[0].until), *(one.until for one in some))
+        seen.memo["late since"] = since
+    kept: dict[str | None, int] = seen.memo["late since"]
+    return kept
+
+
+def _told_as_late(seen: Seen, trouble: Trouble) -> bool:
+    if (trouble.api, trouble.code) != (names.END_TXN, _INVALID_TXN_STATE):
+        return False
+    since = _since(seen).get(trouble.thing.transaction)
+    return since is not None and trouble.since >= since
+
+
+TOLD.append(_told_as_late)
+
+
+@rule(
     "transactions", "transaction-retries", "note",
     "svc-a (10.0.0.4) waited 6.0 s for its previous transaction (tx-1): CONCURRENT_TRANSACTIONS (51), 40 times, "
     "10:01:03 to 10:01:09.",
@@ -211,6 +340,79 @@ def transaction_retries(seen: Seen, at: Limits) -> Iterator[Found]:
 
 
 @rule(
+    "transactions", "tiny-transactions", "note",
+    "svc-a makes 25.0 transactions a second (tx-1) of 2.0 records each: every one is some answers of the coordinator, "
+    "and a marker in each partition that it writes to.",
+    why="Ours: ten a second over ten seconds, with fewer than ten records in the median.",
+    unless="Fewer, or larger; how many records they hold is not known; a capture of less than ten seconds.",
+    advice="End transactions by time (of Kafka Streams: commit.interval.ms), not for each record.",
+    judge="forged rows: 100 transactions of nine records in 10 s, and 99; of ten records; a real producer of one "
+    "record each",
+    rate=10, window_s=10, records=10,
+    by_clock=True,
+)  # fmt: skip
+def tiny_transactions(seen: Seen, at: Limits) -> Iterator[Found]:
+    table = seen.table("transactions")
+    if len(table) < at.rate * at.window_s or seen.seconds < at.window_s:
+        return
+    began, records = table.together(("began", "records"))
+    whose, ids = table.codes("transactional_id")
+    outcome, outcomes = table.codes("outcome")
+    over = arrow.among(outcome, standing_for(outcomes, "committed", "aborted"))
+    rows = large.true(over & (began != NULL) & (records >= 0) & (whose >= 0))
+    for mine in parted(rows, whose[rows], least=at.rate * at.window_s):
+        when, mine = in_order(began[mine], mine)
+        most, first, past = busiest(when, int(at.window_s * SECOND))
+        mine = mine[first:past]
+        if most < at.rate * at.window_s or np.median(records[mine]) >= at.records:
+            continue
+        some = table.rows(mine[[0, -1]], ["client_id", "evidence"])
+        transaction, client_id = ids[whose[mine[0]]], some[0]["client_id"]
+        text = f"{name(client_id)} makes {most / at.window_s:.1f} transactions a second ({name(transaction)}) of "
+        text += f"{records[mine].mean():.1f} records each: every one is some answers of the coordinator, and a marker "
+        shown = [one["evidence"] for one in some if one["evidence"]]
+        proof = [row for one in shown if (row := seen.row_of(one["connection"], one["exchange"])) is not None]
+        yield Found(f"{text}in each partition that it writes to.", most, int(when[first]), int(when[past - 1]),
+                    {"client_id": client_id}, {"transactional_id": transaction}, tuple(proof))  # fmt: skip
+
+
+@rule(
+    "transactions", "producer-id-churn", "warning",
+    "svc-a (10.0.0.4) made 40 idempotent producers within a minute, each gone after 1.2 s at most: each takes a "
+    "producer id of its own.",
+    why="Ten a minute: a producer is meant to live as long as its process, and its id is remembered for a day "
+    "(producer.id.expiration.ms) by the brokers to whose partitions it wrote.",
+    unless="All within half a minute, as processes that start together; producers with a transactional id, whose id "
+    "is theirs; connections that last for more than a minute, or have no end in the capture.",
+    advice="One producer for the process, not one for each message or request.",
+    judge="forged: ten producers in a minute, and nine; ten that stay; a real script that makes one for each record",
+    often=10, window_s=60, spread_s=30, life_s=60,
+    by_clock=True,
+)  # fmt: skip
+def producer_churn(seen: Seen, at: Limits) -> Iterator[Found]:
+    rows, known = seen.exchanges, seen.of_one(seen.of_api(names.INIT_PRODUCER_ID))
+    known = known[(rows.error[known] == 0) & (rows.asked[known] != NULL)]
+    if len(known) < at.often:
+        return
+    known = known[seen.table("exchanges").codes("transactional_id")[0][known] < 0]
+    known = known[first_of(rows.link[known])]
+    life = seen.link_times("last_time")[rows.link[known]] - rows.asked[known]
+    closed = np.array([end != "open" for end in seen.closed], bool)[rows.link[known]]
+    short = closed & (life >= 0) & (life <= at.life_s * SECOND)
+    known, life = known[short], life[short]
+    for places in parted(None, seen.client[known], least=at.often):
+        asked, places = in_order(rows.asked[known[places]], places)
+        most, first, past = busiest(asked, int(at.window_s * SECOND))
+        if most < at.often or asked[past - 1] - asked[first] < at.spread_s * SECOND:
+            continue
+        mine, longest = known[places[first:past]], int(life[places[first:past]].max())
+        who = seen.who(int(seen.client[mine[0]]))
+        text = f"{client(who)} made {count(most, 'idempotent producer')} within a minute, each gone after "
+        text += f"{lasting(longest)} at most: each takes a producer id of its own."
+        yield Found(text, most, int(asked[first]), int(asked[past - 1]), who, {}, tuple(mine[[0, 0, -1]].tolist()))
+
+
+@rule(
     "transactions", "aborts-many", "warning",
     "12 of 80 transactions of svc-a (tx-1) were aborted (15.0 %).",
     why="Ours: one in ten, of twenty at least.",
@@ -220,12 +422,12 @@ def transaction_retries(seen: Seen, at: Limits) -> Iterator[Found]:
     share=0.1, transactions=20,
 )  # fmt: skip
 def aborts_many(seen: Seen, at: Limits) -> Iterator[Found]:
-    by: dict[str | None, list[str]] = defaultdict(list)
+    by_id: dict[str | None, list[str]] = defaultdict(list)
     clients: dict[str | None, str | None] = {}
     for row in seen.table("transactions").every(["transactional_id", "outcome", "client_id"]):
-        by[row["transactional_id"]].append(row["outcome"])
+        by_id[row["transactional_id"]].append(row["outcome"])
         clients.setdefault(row["transactional_id"], row["client_id"])
-    for transaction, outcomes in by.items():
+    for transaction, outcomes in by_id.items():
         aborted = outcomes.count("aborted")
         if len(outcomes) >= at.transactions and aborted >= at.share * len(outcomes):
             text = f"{aborted:,} of {count(len(outcomes), 'transaction')} of {name(clients[transaction])} "

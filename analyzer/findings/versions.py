@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from analyzer import arrow
-from analyzer.findings import roots
+from analyzer.findings import large, roots
 from analyzer.findings.asked import Severity
-from analyzer.findings.columns import standing_for
+from analyzer.findings.columns import NULL, standing_for
 from analyzer.findings.grouping import first_of, parted
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.seen import BY_BROKERS, NO_CODE, Seen, api_name
-from analyzer.findings.words import client, count, name
+from analyzer.findings.words import client, count, name, some
 from analyzer.protocol import names, schema
 
 REMOVED: Mapping[int, int] = {
@@ -180,3 +180,40 @@ def old_format(seen: Seen, at: Limits) -> Iterator[Found]:
         text = f"{client(who)} writes {name(topic)} in message format {form}."
         yield Found(text, len(rows), int(seen.exchanges.asked[rows[0]]), int(seen.exchanges.asked[rows[-1]]), who,
                     {"topic": topic}, (rows[0], rows[0], rows[-1]))  # fmt: skip
+
+
+@rule(
+    "versions", "zookeeper-consumer", "note",
+    "Group g keeps its offsets in ZooKeeper (3 partitions of orders, bills): svc-a (10.0.0.4).",
+    why="A fact: OffsetCommit 0 has the broker write them there, and consumers before 0.9 do so themselves. Kafka 4.0 "
+    "has neither (KIP-500, KIP-896).",
+    unless="Commits of version 1 and later, which the brokers keep; those that were refused.",
+    advice="A consumer that commits to the brokers begins without these offsets: give them to its group first "
+    "(kafka-consumer-groups.sh --reset-offsets).",
+    judge="old-java-0.10.2, old-java-0.8.2; zookeeper-java-0.8.2; forged: OffsetCommit 0, and 1",
+)  # fmt: skip
+def in_zookeeper(seen: Seen, at: Limits) -> Iterator[Found]:
+    table = seen.table("offsets")
+    kind, kinds = table.codes("kind")
+    rows = large.true(arrow.among(kind, standing_for(kinds, "zookeeper")))
+    if not len(rows):
+        return
+    group, groups = table.codes("group_id")
+    rows = rows[(table.codes("error")[0][rows] < 0) & (group[rows] >= 0)]
+    place_, places = seen.placed(table)
+    time, link = table.numbers("time"), seen.links_of(table)
+    for mine in parted(rows, group[rows]):
+        where = [places[one] for one in arrow.distinct(place_[mine]).tolist()]
+        shown = some(sorted({topic for topic, _ in where}))
+        to_brokers = link[mine][link[mine] < len(seen.links)]  # the rest went to ZooKeeper itself
+        clients = arrow.distinct(seen.client_of[to_brokers]).tolist()
+        named = groups[group[mine[0]]]
+        text = f"Group {name(named)} keeps its offsets in ZooKeeper ({count(len(where), 'partition')} of {shown})"
+        text += f": {', '.join(client(seen.who(one)) for one in clients[:3])}" if clients else ""
+        text += f" and {len(clients) - 3} more" if len(clients) > 3 else ""
+        proof = [(one["connection"], one["exchange"]) for one in table.rows(mine[[0, -1]], ["connection", "exchange"])]
+        known = [row for one, number in proof if number is not None and (row := seen.row_of(one, number)) is not None]
+        when = time[mine][time[mine] != NULL]
+        since, until = (int(when.min()), int(when.max())) if len(when) else (None, None)
+        yield Found(f"{text}.", len(mine), since, until, seen.who(clients[0]) if clients else {}, {"group_id": named},
+                    tuple(known))  # fmt: skip

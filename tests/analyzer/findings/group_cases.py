@@ -1,6 +1,8 @@
-"""Cases of groups: rebalances, members that vanish or come late, coordinators."""
+"""Cases of groups: rebalances, members that vanish or come late, who has which partitions, coordinators."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from tests.analyzer.findings.cases import case
 from tests.analyzer.findings.judging import Traffic
@@ -102,6 +104,145 @@ def own_late(traffic: Traffic, wrong: bool) -> None:
     traffic.add("groups", time=at(0), group_id="g", member_id="m", event="join", session_timeout_ms=10_000)
     for second in (0, 3, 11 if wrong else 9):
         traffic.ask("Heartbeat", second, group_id="g", member_id="m")
+
+
+def assigned(
+    traffic: Traffic, has: dict[str, list[tuple[str, int]]], ended: float = 1, *, joined: bool = True, **columns: Any
+) -> None:
+    """A rebalance that gave these members these partitions."""
+    for number, member in enumerate(has):
+        who = {"member_id": member, "client_id": f"app-{number}", "client_ip": "10.0.0.1"}
+        traffic.add("groups", time=at(0), group_id="g", event="join" if joined else "heartbeat_failed", **who)
+    parts = [{"member_id": member, "topic": topic, "partition": one} for member, some in has.items()
+             for topic, one in some]  # fmt: skip
+    usual = {"group_id": "g", "protocol": "classic", "generation": 1, "began": at(0), "trigger": "join"}
+    row = {"members_after": sorted(has), "assignment_after": parts, "ended": at(ended)}
+    traffic.add("rebalances", **{**usual, **row, **columns})
+
+
+def until(traffic: Traffic, second: float) -> None:
+    """The capture goes on until then."""
+    traffic.ask("Heartbeat", second, 0, group_id="other")
+
+
+_IDLE: dict[str, list[tuple[str, int]]] = {"a": [("t", 0)], "b": [("t", 1)], "c": []}
+
+
+@case("unassigned-consumers")
+def idle(traffic: Traffic, wrong: bool) -> None:
+    assigned(traffic, _IDLE)
+    until(traffic, 61 if wrong else 60.9)
+
+
+@case("unassigned-consumers", "not where the next rebalance came soon")
+def idle_until_the_next(traffic: Traffic, wrong: bool) -> None:
+    assigned(traffic, _IDLE)
+    assigned(traffic, {"a": [("t", 0)], "b": [("t", 1)]}, 70, began=at(65 if wrong else 30), generation=2)
+    until(traffic, 90)
+
+
+@case("unassigned-consumers", "not where a member left soon")
+def idle_until_one_left(traffic: Traffic, wrong: bool) -> None:
+    assigned(traffic, _IDLE)
+    traffic.add("groups", time=at(20), group_id="other" if wrong else "g", event="leave", member_id="a")
+    until(traffic, 90)
+
+
+@case("unassigned-consumers", "not where there are partitions enough: members may read others")
+def idle_by_choice(traffic: Traffic, wrong: bool) -> None:
+    assigned(traffic, {"a": [("t", 0)] + [("t", 1)] * (not wrong), "b": [("t", 2)] * (not wrong)})
+    until(traffic, 90)
+
+
+@case("unassigned-consumers", "not of members that may have had partitions before the capture")
+def idle_since_when(traffic: Traffic, wrong: bool) -> None:
+    assigned(traffic, _IDLE, joined=wrong, protocol="consumer")
+    until(traffic, 90)
+
+
+@case("unassigned-consumers", "not where packets are missing")
+def idle_and_missing(traffic: Traffic, wrong: bool) -> None:
+    assigned(traffic, _IDLE)
+    until(traffic, 90)
+    traffic.rows["connections"][0]["gaps"] = 0 if wrong else 1
+
+
+@case("unassigned-consumers", "not of Kafka Streams")
+def idle_streams(traffic: Traffic, wrong: bool) -> None:
+    assigned(traffic, _IDLE)
+    traffic.rows["groups"][2]["client_id"] = f"app-1-StreamThread-{'x' if wrong else 1}-consumer"
+    until(traffic, 90)
+
+
+@case("unassigned-consumers", "not of groups that share out something else")
+def idle_workers(traffic: Traffic, wrong: bool) -> None:
+    assigned(traffic, _IDLE, protocol="classic" if wrong else "connect")
+    until(traffic, 90)
+
+
+@case("assignment-skew")
+def skew(traffic: Traffic, wrong: bool) -> None:
+    assigned(traffic, {"a": [("t", one) for one in range(3 if wrong else 2)], "b": [("t", 3)], "c": [("u", 0)]})
+    until(traffic, 90)
+
+
+@case("assignment-skew", "not of members of other topics")
+def skew_of_topics(traffic: Traffic, wrong: bool) -> None:
+    assigned(traffic, {"a": [("t", 0), ("u", 0), ("u", 1), ("u", 2)], "b": [("t", 1), *[("u", 3)] * wrong]})
+    until(traffic, 90)
+
+
+@case("group-never-stable")
+def never_stable(traffic: Traffic, wrong: bool) -> None:
+    _generations(traffic, 30 if wrong else 29)
+
+
+@case("group-never-stable", "not where some assignment came")
+def stable_once(traffic: Traffic, wrong: bool) -> None:
+    _generations(traffic, 40)
+    traffic.ask("SyncGroup", 39, error="REBALANCE_IN_PROGRESS" if wrong else None, group_id="g", generation=3)
+
+
+@case("group-never-stable", "not where an answer was not decoded")
+def stable_maybe(traffic: Traffic, wrong: bool) -> None:
+    _generations(traffic, 40)
+    status = "unanswered" if wrong else "answered"
+    traffic.ask("SyncGroup", 39, on=1, group_id="g", generation=3, error_code=None, status=status)
+
+
+@case("group-never-stable", "not where an answer may be missing")
+def stable_unseen(traffic: Traffic, wrong: bool) -> None:
+    _generations(traffic, 40)
+    traffic.rows["connections"][0]["snaplen_bytes"] = 0 if wrong else 9
+
+
+def _generations(traffic: Traffic, last: float) -> None:
+    for number, second in enumerate((0, 15, last)):
+        traffic.ask("JoinGroup", second, group_id="g", generation=number)
+        traffic.ask("SyncGroup", second + 1, 5000, "REBALANCE_IN_PROGRESS", group_id="g", generation=number)
+
+
+@case("instance-id-duplicate")
+def twice(traffic: Traffic, wrong: bool) -> None:
+    for number in range(2):
+        who: dict[str, Any] = {"member_id": f"m-{number}", "client_id": f"app-{number}", "client_ip": "10.0.0.1"}
+        traffic.add("groups", time=at(number), group_id="g", event="join", group_instance_id="i-1", **who)
+        error = "FENCED_INSTANCE_ID" if wrong or not number else None
+        traffic.ask("Heartbeat", number + 2, error=error, on=number, group_id="g", **who)
+
+
+@case("share-lock-expired")
+def lock(traffic: Traffic, wrong: bool) -> None:
+    error = "INVALID_RECORD_STATE" if wrong else None
+    traffic.ask("ShareAcknowledge", 0, error=error, group_id="s1", place=("t", 0))
+
+
+@case("share-lock-expired", "not after a member left")
+def lock_and_left(traffic: Traffic, wrong: bool) -> None:
+    for second in (5, 120):
+        traffic.add("groups", time=at(second), group_id="s1", event="leave")
+    second = 66 if wrong else 65
+    traffic.ask("ShareAcknowledge", second, 0, error="INVALID_RECORD_STATE", group_id="s1", place=("t", 0))
 
 
 @case("share-redelivery")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.analyzer.findings.cases import case
 from tests.analyzer.findings.judging import Traffic
 from tests.analyzer.findings.reading_cases import fetch
@@ -52,6 +54,94 @@ def aborts(traffic: Traffic, wrong: bool) -> None:
         aborted = number < (2 if wrong else 1)
         outcome = "aborted" if aborted else "committed"
         traffic.add("transactions", transactional_id="tx-1", outcome=outcome, client_id="app")
+
+
+@case("transaction-timed-out")
+def late_end(traffic: Traffic, wrong: bool) -> None:
+    fate(traffic, duration_us=60_000_000 if wrong else 59_999_000)
+
+
+@case("transaction-timed-out", "not where somebody took it over")
+def taken_over(traffic: Traffic, wrong: bool) -> None:
+    fate(traffic, fenced_by=None if wrong else "other@10.0.0.2")
+
+
+@case("transaction-timed-out", "aborted by the coordinator, not by its producer")
+def ended_late(traffic: Traffic, wrong: bool) -> None:
+    fate(traffic, "WriteTxnMarkers" if wrong else "EndTxn", outcome="aborted")
+
+
+@case("transaction-timed-out", "whose end found none open, as its producer is told since KIP-890")
+def found_none(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("EndTxn", 60 if wrong else 59.9, error="INVALID_TXN_STATE", transactional_id="tx-1")
+    who = {"transactional_id": "tx-1", "client_id": "app", "timeout_ms": 60_000}
+    traffic.add("transactions", outcome="open", began=at(0), **who)
+
+
+def fate(traffic: Traffic, end: str = "EndTxn", **columns: Any) -> None:
+    """A transaction, and what ended it."""
+    traffic.ask("InitProducerId", 0, transactional_id="tx-1")
+    error = "PRODUCER_FENCED" if "outcome" not in columns else None
+    traffic.ask(end, 75, error=error, transactional_id="tx-1")
+    shown = {name: traffic.rows["exchanges"][1][name] for name in ("connection", "exchange", "reply")}
+    usual = {"duration_us": 75_000_000, "timeout_ms": 60_000, "outcome": "fenced", "began": at(0), "ended": at(75)}
+    who = {"transactional_id": "tx-1", "client_id": "app", "evidence": shown}
+    traffic.add("transactions", **{**usual, **who, **columns})
+
+
+@case("tiny-transactions")
+def small_transactions(traffic: Traffic, wrong: bool) -> None:
+    _transactions(traffic, 100 if wrong else 99, 9)
+
+
+@case("tiny-transactions", "not where they hold more")
+def larger_transactions(traffic: Traffic, wrong: bool) -> None:
+    _transactions(traffic, 100, 9 if wrong else 10)
+
+
+@case("tiny-transactions", "not in a shorter capture")
+def transactions_of_a_moment(traffic: Traffic, wrong: bool) -> None:
+    _transactions(traffic, 100, 1)
+    traffic.rows["connections"][0] |= {"last_time": at(10 if wrong else 9.99)}
+
+
+def _transactions(traffic: Traffic, number: int, records: int) -> None:
+    traffic.link(0)
+    for one in range(number):
+        who = {"transactional_id": "tx-1", "outcome": "committed", "client_id": "app"}
+        traffic.add("transactions", began=at(one / 10.1), records=records, **who)
+
+
+@case("producer-id-churn")
+def churn(traffic: Traffic, wrong: bool) -> None:
+    _producers(traffic, 10 if wrong else 9, 5, 1)
+
+
+@case("producer-id-churn", "not of processes that start together")
+def started_together(traffic: Traffic, wrong: bool) -> None:
+    _producers(traffic, 10, 3.4 if wrong else 3.3, 1)
+
+
+@case("producer-id-churn", "not of producers that live on")
+def living_on(traffic: Traffic, wrong: bool) -> None:
+    _producers(traffic, 10, 5, 60 if wrong else 61)
+
+
+@case("producer-id-churn", "not of those with a transactional id")
+def of_transactions(traffic: Traffic, wrong: bool) -> None:
+    _producers(traffic, 10, 5, 1, transactional_id=None if wrong else "tx-1")
+
+
+@case("producer-id-churn", "not of one producer that asks again")
+def asks_again(traffic: Traffic, wrong: bool) -> None:
+    _producers(traffic, 10 if wrong else 9, 5, 1)
+    traffic.ask("InitProducerId", 40.5, on=0, client_id="app")
+
+
+def _producers(traffic: Traffic, number: int, apart: float, life: float, **columns: Any) -> None:
+    for one in range(number):
+        traffic.ask("InitProducerId", one * apart, on=one, client_id="app", **columns)
+        traffic.rows["connections"][one] |= {"first_time": at(one * apart), "last_time": at(one * apart + life)}
 
 
 # ------------------------------------------------------------------------------------------------------------ cluster
@@ -175,6 +265,20 @@ def refused(traffic: Traffic, wrong: bool) -> None:
 @case("message-format-old")
 def old_format(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("Produce", place=("t", 0), batch={"magic": 1 if wrong else 2})
+
+
+@case("zookeeper-consumer")
+def in_zookeeper(traffic: Traffic, wrong: bool) -> None:
+    kind = "zookeeper" if wrong else "commit"
+    traffic.ask("OffsetCommit", 0, api_version=0, group_id="g")
+    traffic.add("offsets", time=at(0), group_id="g", topic="t", partition=0, offset=5, kind=kind, client_id="app",
+                exchange=0, reply=0, connection=traffic.rows["exchanges"][0]["connection"])  # fmt: skip
+
+
+@case("zookeeper-consumer", "not where it was refused")
+def not_in_zookeeper(traffic: Traffic, wrong: bool) -> None:
+    in_zookeeper(traffic, True)
+    traffic.rows["offsets"][0]["error"] = None if wrong else "UNSUPPORTED_VERSION"
 
 
 # ----------------------------------------------------------------------------------------------------------- protocol

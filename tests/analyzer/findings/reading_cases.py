@@ -151,6 +151,12 @@ def commit_failed_to_the_end(traffic: Traffic, wrong: bool) -> None:
         traffic.ask("OffsetCommit", second, error="REBALANCE_IN_PROGRESS", place=("t", 1), group_id="g", on=1)
 
 
+@case("commit-failed", "not where the right to it is lacking: that is told once")
+def no_right(traffic: Traffic, wrong: bool) -> None:
+    error = "UNKNOWN_MEMBER_ID" if wrong else "GROUP_AUTHORIZATION_FAILED"
+    traffic.ask("OffsetCommit", 0, error=error, place=("t", 0), group_id="g")
+
+
 @case("commit-failed", "of one of two groups of a client")
 def commit_failed_of_one_group(traffic: Traffic, wrong: bool) -> None:
     for second, group, error in ((0, "g1", "UNKNOWN_MEMBER_ID"), (1, "g2", "UNKNOWN_MEMBER_ID"), (5, "g2", None)):

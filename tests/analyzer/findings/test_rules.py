@@ -6,6 +6,7 @@ judged in `test_gate`."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -391,11 +392,65 @@ def tiny(traffic: Traffic, wrong: bool) -> None:
         traffic.ask("Produce", number / 100 if wrong else number / 99, place=("t", 0), batch={})
 
 
+@case("tiny-batches", "not where each is a transaction")
+def tiny_transactions_each(traffic: Traffic, wrong: bool) -> None:
+    for number in range(1000):
+        traffic.ask("Produce", number / 100, place=("t", 0), batch={})
+        if number % (3 if wrong else 2) == 0:
+            traffic.ask("EndTxn", number / 100, transactional_id="tx-1")
+
+
+@case("tiny-batches", "not of less than a second")
+def tiny_for_a_moment(traffic: Traffic, wrong: bool) -> None:
+    for number in range(1000):
+        traffic.ask("Produce", number / (1000 if wrong else 1010), 1, place=("t", 0), batch={})
+    traffic.rows["connections"][0]["last_time"] = at(1 if wrong else 0.99)
+
+
 @case("no-compression")
 def uncompressed(traffic: Traffic, wrong: bool) -> None:
     for number in range(10):
         batch = {"batch_bytes": 12_000_000, "codec": "none" if wrong else "lz4"}
         traffic.ask("Produce", number, place=("t", 0), batch=batch)
+
+
+@case("codec-recompressed")
+def recompressed(traffic: Traffic, wrong: bool) -> None:
+    stored_as(traffic, 10 if wrong else 9)
+
+
+@case("codec-recompressed", "not another batch at that offset")
+def stored_anew(traffic: Traffic, wrong: bool) -> None:
+    stored_as(traffic, 10, read={} if wrong else {"base_sequence": 8})
+
+
+@case("codec-recompressed", "not of the old formats")
+def converted(traffic: Traffic, wrong: bool) -> None:
+    stored_as(traffic, 10, read={"magic": 2 if wrong else 1})
+
+
+@case("codec-recompressed", "not where the topic is written with both")
+def written_with_both(traffic: Traffic, wrong: bool) -> None:
+    stored_as(traffic, 10)
+    traffic.ask("Produce", 20, place=("t", 0), batch={"codec": "lz4" if wrong else "zstd"})
+
+
+@case("codec-recompressed", "not of a topic that was made anew")
+def made_anew(traffic: Traffic, wrong: bool) -> None:
+    stored_as(traffic, 10)
+    for topic_id in ("6hWhQvmDS1S79-tG9HZ0dw", "6hWhQvmDS1S79-tG9HZ0dw" if wrong else "r-4vlSNsTw2Wmvo_qD_U_A"):
+        traffic.add("topic_ids", topic_id=topic_id, topic="t")
+
+
+def stored_as(traffic: Traffic, number: int, read: dict[str, Any] | None = None) -> None:
+    """Batches of lz4 that are read with zstd, and a marker between them."""
+    for one in range(number):
+        batch = {"codec": "lz4", "last_timestamp": at(one), "producer_id": 7, "base_sequence": one}
+        traffic.ask("Produce", one, place=("t", 0), batch=batch, part={"offset": 10 * one, "offset_kind": "base"})
+        got = {**batch, "codec": "zstd", "base_offset": 10 * one, "base_sequence": one, **(read or {})}
+        traffic.ask("Fetch", one + 0.5, on=1, place=("t", 0), batch=got, client_id="reader")
+    marker = {"codec": "none", "base_offset": 10 * number, "is_control": True}
+    traffic.ask("Fetch", number, on=1, place=("t", 0), batch=marker, client_id="reader")
 
 
 @case("batch-crc-bad")

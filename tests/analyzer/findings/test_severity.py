@@ -15,7 +15,8 @@ from analyzer.findings.rules import Finding
 from analyzer.findings.runs import Run, Thing
 from analyzer.protocol import errors, schema
 from analyzer.protocol.judgements import judge
-from tests.analyzer.findings.cases import Case
+from tests.analyzer.findings.cases import CASES, Case
+from tests.analyzer.findings.group_cases import assigned, until
 from tests.analyzer.findings.judging import Traffic, codes, judged
 from tests.analyzer.findings.other_cases import storm
 from tests.analyzer.findings.reading_cases import commits, fetch
@@ -599,3 +600,92 @@ def test_a_static_member_that_stopped_and_came_back_too_late_did_not_crash(
     assert found.severity == severity
     assert words in (found.cause or "")
     assert ("crash" in found.advice) == (severity == "warning")
+
+
+def test_what_a_shorter_capture_holds_is_told_for_as_long_as_it_is(tmp_path: Path) -> None:
+    for length_s, words in ((4, "sends 250 Produce requests a second to 10.0.0.9:9092 (in the 4.0 s of the capture)"),
+                            (20, "sends 100 Produce requests a second to 10.0.0.9:9092 with 1.0 records")):  # fmt: skip
+        traffic = Traffic(tmp_path / str(length_s))
+        for number in range(1000):
+            traffic.ask("Produce", number / 250, place=("t", 0), batch={})
+            if number % 10 == 0:
+                traffic.ask("OffsetCommit", number / 250, group_id="g")
+        traffic.rows["connections"][0]["last_time"] = at(length_s)
+        (found,) = of(traffic, "tiny-batches")
+        assert words in found.text
+        assert found.severity == "note"
+        (found,) = of(traffic, "commit-storm")
+        assert f"commits {25 if length_s == 4 else 10} times a second" in found.text
+
+
+def test_a_static_member_that_lost_its_place_once_may_have_been_restarted(tmp_path: Path) -> None:
+    for known in (True, False):
+        traffic = Traffic(tmp_path / str(known))
+        CASES["instance-id-duplicate"](traffic, False)
+        if not known:
+            traffic.rows["groups"].clear()
+        (found,) = of(traffic, "instance-id-duplicate")
+        assert found.severity == "warning"
+        named = "Static member i-1 of group g is 2 clients at once, app-0 (10.0.0.1), app-1 (10.0.0.1): "
+        alone = "app-0 (10.0.0.1) lost its place in group g: another member has its static name: "
+        assert found.text == f"{named if known else alone}FENCED_INSTANCE_ID (82), 1 time, 03:04:07."
+
+
+def test_a_group_without_an_assignment_is_told_once(tmp_path: Path) -> None:
+    for stable in (False, True):
+        traffic = Traffic(tmp_path / str(stable))
+        CASES["group-never-stable"](traffic, not stable)
+        assert bool(of(traffic, "sync-never-came")) == stable
+
+
+def test_a_transaction_that_went_on_beyond_its_timeout_is_told_once(tmp_path: Path) -> None:
+    for late in (False, True):
+        traffic = Traffic(tmp_path / str(late))
+        CASES["transaction-timed-out"](traffic, late)
+        assert bool(of(traffic, "producer-fenced")) == (not late)
+        told = "1 transaction of app (tx-1) went on beyond its timeout of 60.0 s, for 60.0 s: "
+        assert [told in found.text for found in of(traffic, "transaction-timed-out")] == [True] * late
+        traffic = Traffic(tmp_path / f"none {late}")
+        CASES["transaction-timed-out: whose end found none open, as its producer is told since KIP-890"](traffic, late)
+        assert bool(of(traffic, "error-answers")) == (not late)
+
+
+def test_members_with_nothing_to_read_are_named(tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    CASES["unassigned-consumers"](traffic, True)
+    (found,) = of(traffic, "unassigned-consumers")
+    said = "1 member of group g had nothing to read for 60.0 s: 3 members share 2 partitions (app-2 (10.0.0.1))."
+    assert (found.text, found.count) == (said, 1)
+    skewed = Traffic(tmp_path / "skewed")
+    CASES["assignment-skew"](skewed, True)
+    (found,) = of(skewed, "assignment-skew")
+    assert found.text == (
+        "Members of group g had from 1 to 3 partitions of the same topic for 89.0 s: app-0 (10.0.0.1) the most, "
+        "app-1 (10.0.0.1) the fewest."
+    )
+
+
+def test_only_the_assignment_that_stood_for_longest_is_told(tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    for number, began in enumerate((0, 70, 200, 270)):
+        assigned(traffic, {"a": [("t", 0)], "b": []}, began + 1, began=at(began), generation=number)
+    until(traffic, 340)
+    assert [found.text.partition(": ")[0] for found in of(traffic, "unassigned-consumers")] == [
+        "1 member of group g had nothing to read for 2 min"
+    ]
+
+
+@pytest.mark.parametrize(("often", "expired", "severity"), [(2, True, "note"), (2, False, "warning"),
+                                                           (5, True, "warning")])  # fmt: skip
+def test_records_that_come_again_since_their_lock_expired_are_told_by_that(
+    often: int, expired: bool, severity: str, tmp_path: Path
+) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    part = {"redelivered": 50, "delivery_count": often, "record_count": 100}
+    traffic.ask("ShareFetch", 0, group_id="s1", place=("t", 0), part=part)
+    if expired:
+        traffic.ask("ShareAcknowledge", 1, error="INVALID_RECORD_STATE", group_id="s1", topics=["abc"])
+        traffic.add("topic_ids", topic_id="abc", topic="orders")
+    (found,) = of(traffic, "share-redelivery")
+    assert (found.severity, found.cause is not None) == (severity, expired)
+    assert ["of topic orders were" in one.text for one in of(traffic, "share-lock-expired")] == [True] * expired
