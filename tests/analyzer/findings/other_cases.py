@@ -108,6 +108,19 @@ def rights(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("Metadata", error="TOPIC_AUTHORIZATION_FAILED" if wrong else None, topics=["secret"])
 
 
+@case("security-changed")
+def changed(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("CreateAcls", error=None if wrong else "CLUSTER_AUTHORIZATION_FAILED")
+    traffic.ask("DeleteAcls", 1, None, status="unanswered")
+    traffic.ask("DescribeAcls", 2)
+
+
+@case("security-changed", "also by several in turn")
+def changed_in_turn(traffic: Traffic, wrong: bool) -> None:
+    for number, api in enumerate(("AlterUserScramCredentials", "AlterClientQuotas", "IncrementalAlterConfigs")):
+        traffic.ask(api if wrong else "Metadata", number, on=number, client_id=f"admin-{number}")
+
+
 @case("credentials-in-clear")
 def clear(traffic: Traffic, wrong: bool) -> None:
     traffic.link(0, sasl_mechanism="PLAIN" if wrong else "SCRAM-SHA-256")
