@@ -210,6 +210,53 @@ def unknown(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("Metadata" if wrong else "ApiVersions", api_version=99, reason="request: unsupported_version")
 
 
+@case("frame-oversized")
+def oversized(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Produce", 0, None, status="unanswered", request_bytes=104_857_605 if wrong else 104_857_604)
+    traffic.ask("Produce", 1, on=1, request_bytes=200_000_000)
+    traffic.ask("Produce", 2, None, on=2, status="in_flight", request_bytes=200_000_000)
+
+
+@case("frame-oversized", "not where bytes are missing")
+def oversized_maybe(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Produce", 0, None, status="unanswered", request_bytes=200_000_000)
+    traffic.rows["connections"][0]["gaps"] = 0 if wrong else 1
+
+
+@case("frame-oversized", "not where the connection went on")
+def oversized_open(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Produce", 0, None, status="unanswered", request_bytes=200_000_000)
+    traffic.rows["connections"][0]["closed"] = "rst" if wrong else "open"
+
+
+@case("not-kafka")
+def http(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Metadata")
+    _stranger(traffic, "HTTP", 9092 if wrong else 8080)
+    _stranger(traffic, "unknown", 9092)
+
+
+@case("not-kafka", "not where nobody speaks Kafka")
+def http_alone(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Metadata", latency_ms=1 if wrong else None, status="answered" if wrong else "unanswered")
+    _stranger(traffic, "HTTP", 9092)
+
+
+@case("not-kafka", "not at a proxy")
+def http_proxy(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Metadata")
+    traffic.rows["connections"][0]["opaque_prefix_bytes"] = 0 if wrong else 40
+    _stranger(traffic, "HTTP", 9092)
+
+
+def _stranger(traffic: Traffic, like: str, port: int) -> None:
+    """A connection in which no Kafka was found."""
+    traffic.unrecognised.append({
+        "capture": traffic.capture, "connection": f"10.0.0.5:5000-10.0.0.9:{port}#1", "payload_bytes": 60,
+        "looks_like": like,
+    })  # fmt: skip
+
+
 @case("decompression-bomb")
 def bomb(traffic: Traffic, wrong: bool) -> None:
     batch = {"codec": "gzip", "batch_bytes": 1_000_000 if wrong else 4_000_000, "uncompressed_bytes": 200_000_000}
