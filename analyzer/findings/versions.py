@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import combinations
 
 import numpy as np
 
 from analyzer import arrow
-from analyzer.findings import roots
+from analyzer.findings import large, roots
 from analyzer.findings.asked import Severity
-from analyzer.findings.columns import standing_for
-from analyzer.findings.grouping import first_of, parted
+from analyzer.findings.columns import NULL, standing_for
+from analyzer.findings.grouping import first_of, highest, parted
 from analyzer.findings.rules import Found, Limits, rule
-from analyzer.findings.seen import BY_BROKERS, NO_CODE, Seen, api_name
-from analyzer.findings.words import client, count, name
+from analyzer.findings.seen import BY_BROKERS, NO_CODE, SECOND, Seen, api_name
+from analyzer.findings.words import client, count, lasting, name, some
 from analyzer.protocol import names, schema
 
 REMOVED: Mapping[int, int] = {
@@ -180,3 +181,156 @@ def old_format(seen: Seen, at: Limits) -> Iterator[Found]:
         text = f"{client(who)} writes {name(topic)} in message format {form}."
         yield Found(text, len(rows), int(seen.exchanges.asked[rows[0]]), int(seen.exchanges.asked[rows[-1]]), who,
                     {"topic": topic}, (rows[0], rows[0], rows[-1]))  # fmt: skip
+
+
+_OF_CLIENTS = (
+    names.PRODUCE, names.FETCH, names.LIST_OFFSETS, names.METADATA, names.OFFSET_COMMIT, names.OFFSET_FETCH,
+    names.FIND_COORDINATOR, names.JOIN_GROUP, names.HEARTBEAT, names.LEAVE_GROUP, names.SYNC_GROUP,
+    names.DESCRIBE_GROUPS, names.LIST_GROUPS, names.INIT_PRODUCER_ID, names.ADD_PARTITIONS_TO_TXN,
+    names.ADD_OFFSETS_TO_TXN, names.END_TXN, names.TXN_OFFSET_COMMIT,
+)  # fmt: skip
+"""APIs that a broker answers itself. Of those that it passes on it offers what its controller has, as soon as it knows
+that; features and settings decide of others."""
+
+@rule(
+    "versions", "brokers-differ", "warning",
+    "Brokers of one cluster offer different versions for 25 min or more: 10.0.0.1:9092, 10.0.0.2:9092 (Fetch 0 to 17, "
+    "Produce 0 to 11); 10.0.0.3:9092 (Fetch 0 to 16, Produce 0 to 10).",
+    why="An upgrade that goes on takes minutes for each broker; one that was left half done keeps clients and brokers "
+    "on the older versions.",
+    unless="They differ for less than ten minutes, as connections show that were open meanwhile, with the versions "
+    "that were told at their beginning; a broker's own versions changed within the capture. Nothing shows that they "
+    "are of one cluster: neither a topic, by its id, that both answered for, nor an in-sync set whose nodes have their "
+    "addresses. What only controllers offer, and APIs that a broker passes on to its controller.",
+    advice="Finish the upgrade, or take it back; see that no broker was forgotten.",
+    judge="forged: brokers that differ for ten minutes, and for less; of two clusters; one that was upgraded "
+    "meanwhile; cluster-* (brokers of one version, with their controllers) say nothing",
+    minutes=10,
+    by_clock=True,
+)  # fmt: skip
+def brokers_differ(seen: Seen, at: Limits) -> Iterator[Found]:
+    steady = _steady_offers(seen)
+    if len(set(steady.values())) < 2:
+        return
+    links = _links_that_were_told(seen)
+    links = links[arrow.among(seen.broker_of[links], [*steady])]
+    first = -highest(seen.broker_of[links], -seen.link_times("first_time")[links], len(seen.brokers), -_NO_TIME)
+    last = highest(seen.broker_of[links], seen.link_times("last_time")[links], len(seen.brokers), -_NO_TIME)
+    for mine in _clusters(seen, [*steady]):
+        by: dict[tuple[tuple[int, int, int], ...], list[int]] = defaultdict(list)
+        for broker in mine:
+            by[steady[broker]].append(broker)
+        longest, since = 0, 0
+        for one, other in combinations(list(by.values())[:_KINDS], 2):
+            began = np.maximum.outer(first[one[:_COMPARED]], first[other[:_COMPARED]])
+            lasted = np.minimum.outer(last[one[:_COMPARED]], last[other[:_COMPARED]]) - began
+            if int(lasted.max()) > longest:
+                longest, since = int(lasted.max()), int(began.flat[lasted.argmax()])
+        if longest < at.minutes * 60 * SECOND:
+            continue
+        kinds = sorted(by.items(), key=lambda kind: (-len(kind[1]), kind[1]))
+        alike = set.intersection(*(set(offers) for offers in by))
+        told = [
+            some([seen.brokers[broker] for broker in brokers]) + f" ({_shown(set(offers) - alike)})"
+            for offers, brokers in kinds[:_TOLD]
+        ]
+        more = f"; and {count(len(kinds) - _TOLD, 'more kind')}" if len(kinds) > _TOLD else ""
+        text = f"Brokers of one cluster offer different versions for {lasting(longest)} or more: "
+        text += f"{'; '.join(told)}{more}."
+        odd = kinds[-1][1]
+        chosen = [int(links[seen.broker_of[links] == broker][0]) for broker in (kinds[0][1][0], odd[0])]
+        yield Found(text, len(mine), since, since + longest, {"broker": seen.brokers[odd[0]]}, {}, links=tuple(chosen),
+                    cause="an upgrade that is not finished", proven=False)  # fmt: skip
+
+
+_NO_TIME = 1 << 62
+_KINDS, _COMPARED, _TOLD = 20, 500, 3
+"""Kinds of brokers that are compared, and brokers of each; kinds that are told."""
+
+
+def _shown(offers: Iterable[tuple[int, int, int]]) -> str:
+    """`Fetch 0 to 17, Produce 0 to 11`."""
+    listed = sorted((api_name(key), low, high) for key, low, high in offers)
+    text = ", ".join(f"{api} {low} to {high}" for api, low, high in listed[:4])
+    return text + (f" and {len(listed) - 4} more" if len(listed) > 4 else "")
+
+
+def _links_that_were_told(seen: Seen) -> np.ndarray:
+    """Connections on which a broker said what it offers."""
+    link = seen.links_of(seen.table("api_versions"))
+    link = arrow.distinct(link[link >= 0])
+    timed: np.ndarray = (seen.link_times("first_time") != NULL) & (seen.link_times("last_time") != NULL)
+    found: np.ndarray = link[timed[link]]
+    return found
+
+
+def _steady_offers(seen: Seen) -> dict[int, tuple[tuple[int, int, int], ...]]:
+    """By broker (API, lowest, highest version) of what clients ask, where it said the same each time. Not controllers,
+    which nobody produces to."""
+    table = seen.table("api_versions")
+    if not len(table) or len(seen.brokers) < 2:
+        return {}
+    api, low, high = (table.numbers(name, np.int16) for name in ("api_key", "min", "max"))
+    link = seen.links_of(table)
+    rows = np.flatnonzero(arrow.among(api, _OF_CLIENTS) & (link >= 0) & (low >= 0) & (high >= 0))
+    packed = ((seen.broker_of[link[rows]].astype(np.int64) << 10 | api[rows]) << 15 | low[rows]) << 15 | high[rows]
+    by: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    for one in arrow.distinct(packed).tolist():
+        by[one >> 40].append((one >> 30 & 0x3FF, one >> 15 & 0x7FFF, one & 0x7FFF))
+    return {
+        broker: tuple(offers)
+        for broker, offers in by.items()
+        if offers[0][0] == names.PRODUCE and len({key for key, _, _ in offers}) == len(offers)
+    }
+
+
+def _clusters(seen: Seen, brokers: list[int]) -> list[list[int]]:
+    """Those of these brokers that are shown to be of one cluster."""
+    head = {broker: broker for broker in brokers}
+
+    def of(broker: int) -> int:
+        while head[broker] != broker:
+            broker = head[broker]
+        return broker
+
+    def join(some: Iterable[int]) -> None:
+        known = sorted({of(broker) for broker in some if broker in head})
+        for broker in known[1:]:
+            head[broker] = known[0]
+
+    for together in (*_of_topics(seen), *_in_sync(seen)):
+        join(together)
+    made: dict[int, list[int]] = defaultdict(list)
+    for broker in brokers:
+        made[of(broker)].append(broker)
+    return [mine for mine in made.values() if len(mine) > 1]
+
+
+_EVERYWHERE = ("AAAAAAAAAAAAAAAAAAAAAA", "AAAAAAAAAAAAAAAAAAAAAQ")
+"""Ids of no topic, and of `__cluster_metadata`: every cluster has them."""
+
+
+def _of_topics(seen: Seen) -> Iterator[list[int]]:
+    """Brokers that answered well for a topic, which has its id in one cluster only."""
+    table, parts = seen.table("partitions"), seen.partitions
+    ids, texts = table.codes("topic_id")
+    everywhere = standing_for(texts, *_EVERYWHERE)
+    rows = large.where(len(ids), lambda block: (
+        (ids[block] >= 0) & (parts.error[block] == 0) & (parts.owner[block] >= 0) & ~arrow.among(ids[block], everywhere)
+    ))  # fmt: skip
+    broker = large.taken(seen.broker, large.taken(parts.owner, rows))
+    pairs = large.distinct(large.taken(ids, rows).astype(np.int64) << 32 | broker)
+    for some_ in parted(pairs & 0xFFFFFFFF, pairs >> 32, least=2):
+        yield some_.tolist()
+
+
+def _in_sync(seen: Seen) -> Iterator[list[int]]:
+    """Brokers that some in-sync set names, where each id has one address, which somebody connected to."""
+    numbers = {end: number for number, end in enumerate(seen.brokers)}
+    ends: dict[int, set[str]] = defaultdict(set)
+    for row in seen.table("brokers").every(["node_id", "host", "port"]):
+        ends[row["node_id"]].add(roots.end_point(row["host"], row["port"]))
+    where = {node: numbers[end] for node, (end, *more) in ends.items() if not more and end in numbers}
+    if len(where) > 1:
+        for together in {tuple(row["isr"]) for row in seen.table("leaders").every(["isr"]) if row["isr"]}:
+            yield [where[node] for node in together if node in where]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.analyzer.findings.cases import case
-from tests.analyzer.findings.judging import Traffic
+from tests.analyzer.findings.judging import Traffic, link
 from tests.analyzer.findings.reading_cases import fetch
 from tests.reports.forging import at
 
@@ -183,6 +183,59 @@ def offered_nothing_newer(traffic: Traffic, wrong: bool) -> None:
 def refused(traffic: Traffic, wrong: bool) -> None:
     traffic.add("api_versions", broker="10.0.0.9:9092", api_key=3, min=0, max=12)
     traffic.ask("Metadata", 0, None, status="unanswered", api_version=13 if wrong else 12)
+
+
+def _offered(traffic: Traffic, number: int, fetch: int, since: float = 0, until: float = 700) -> None:
+    """A connection to a broker of its own, which says what it offers."""
+    one = link(number, f"10.0.0.{number}")
+    traffic.link(number, **one, first_time=at(since), last_time=at(until))
+    for key, high in ((0, 9), (1, fetch), (52, number)):  # Vote only controllers answer
+        traffic.add(
+            "api_versions", connection=one["connection"], broker=f"10.0.0.{number}:9092", api_key=key, min=0, max=high
+        )  # fmt: skip
+    traffic.add("brokers", node_id=number, host=f"10.0.0.{number}", port=9092)
+
+
+def _in_sync(traffic: Traffic, *nodes: int) -> None:
+    traffic.add("leaders", time=at(1), topic="t", partition=0, leader=nodes[0], isr=list(nodes))
+
+
+@case("brokers-differ")
+def differ(traffic: Traffic, wrong: bool) -> None:
+    for number, fetch_version, since in ((1, 17, 0), (2, 17, 0), (3, 16, 100 if wrong else 101)):
+        _offered(traffic, number, fetch_version, since)
+    _in_sync(traffic, 1, 2, 3)
+
+
+@case("brokers-differ", "not in what only controllers or some of them have")
+def differ_elsewhere(traffic: Traffic, wrong: bool) -> None:
+    for number in (1, 2):
+        _offered(traffic, number, 15 + number if wrong else 17)
+    _in_sync(traffic, 1, 2)
+
+
+@case("brokers-differ", "not of two clusters")
+def differ_apart(traffic: Traffic, wrong: bool) -> None:
+    for number in (1, 2):
+        _offered(traffic, number, 15 + number)
+        topic = {"topic": None, "topic_id": "6hWhQvmDS1S79-tG9HZ0dw" if wrong else f"6hWhQvmDS1S79-tG9HZ0d{number}"}
+        for part in (topic, {"topic": None, "topic_id": "AAAAAAAAAAAAAAAAAAAAAQ"}):
+            one = link(number, f"10.0.0.{number}")
+            traffic.ask("Fetch", number, on=number, place=("t", 0), part=part, **one)
+    traffic.add("brokers", node_id=2, host="10.0.0.1", port=9092)  # the same ids in both
+    _in_sync(traffic, 1, 2)
+
+
+@case("brokers-differ", "not of one that was upgraded meanwhile")
+def differ_for_now(traffic: Traffic, wrong: bool) -> None:
+    _offered(traffic, 1, 17, until=700)
+    _offered(traffic, 2, 16, until=700)
+    if not wrong:
+        again = "10.0.0.1:6000-10.0.0.2:9092#1"
+        traffic.link(9, connection=again, client_port=6000, broker_ip="10.0.0.2", first_time=at(701), last_time=at(702))
+        for key, high in ((0, 9), (1, 17)):
+            traffic.add("api_versions", connection=again, broker="10.0.0.2:9092", api_key=key, min=0, max=high)
+    _in_sync(traffic, 1, 2)
 
 
 @case("message-format-old")
