@@ -6,13 +6,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from analyzer import arrow
 from analyzer.findings import roots
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.columns import NULL
 from analyzer.findings.grouping import busiest, highest, parted
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.seen import SECOND, Seen
-from analyzer.findings.words import client, count, name, some
+from analyzer.findings.words import client, count, moment, name, size, some
 from analyzer.protocol import names
 
 _NO_LEADER = taken((names.METADATA, names.LIST_OFFSETS, names.FETCH, names.PRODUCE), (5,))
@@ -47,6 +48,61 @@ def metadata_storm(seen: Seen, at: Limits) -> Iterator[Found]:
         text = f"{client(who)} asks for Metadata {most / at.window_s:.1f} times a second."
         yield Found(text, most, int(asked[start]), int(asked[past - 1]), who, {"api": "Metadata"},
                     (int(mine[start]), int(mine[start]), int(mine[past - 1])))  # fmt: skip
+
+
+@rule(
+    "cluster", "metadata-all-topics", "note",
+    "svc-a (10.0.0.4) asks for the metadata of all topics, up to 1.3 MB each time: 14 times, 10:01:03 to 10:12:40.",
+    why="Usual is once in five minutes, and of the topics that a client uses. What a megabyte costs the broker to make "
+    "and the client to read, each client pays that asks so.",
+    unless="Fewer than three answers of a megabyte, and fewer than ten of a tenth of that within ten minutes, or all "
+    "of these within five; the request names topics, as its size shows.",
+    advice="Subscribe to topics by name, not by a pattern; let monitoring ask less often (metadata.max.age.ms, "
+    "topic.metadata.refresh.interval.ms, its own interval).",
+    judge="forged: three answers of a megabyte, and two; ten of 100 kB, and nine; requests that name a topic",
+    bytes=1_000_000, answers=3, small=100_000, times=10, window_s=600, spread_s=300,
+    by_clock=True,
+)  # fmt: skip
+def all_topics(seen: Seen, at: Limits) -> Iterator[Found]:
+    least = min(at.small, at.bytes)
+    rows = seen.of_one(seen.of_api(names.METADATA))
+    if not len(rows) or seen.most("response_bytes") < least:
+        return
+    asked_bytes, told_bytes = (np.zeros(len(rows), np.int64) for _ in range(2))
+    for places, part in seen.table("exchanges").some(rows, ["request_bytes", "response_bytes"]):
+        for column, values in zip(part.columns, (asked_bytes, told_bytes), strict=True):
+            values[places] = arrow.numbers(column.combine_chunks(), NULL)
+    large = (told_bytes >= least) & (asked_bytes == _bytes_without_topics(seen, rows))
+    rows, told_bytes = rows[large], told_bytes[large]
+    asked = seen.exchanges.asked[rows]
+    for mine in parted(np.arange(len(rows)), seen.client[rows], least=min(at.answers, at.times)):
+        mine = mine[np.argsort(asked[mine], kind="stable")]
+        most, start, past = busiest(asked[mine], int(at.window_s * SECOND))
+        spread = int(asked[mine[past - 1]] - asked[mine[start]]) >= at.spread_s * SECOND
+        if (told_bytes[mine] >= at.bytes).sum() < at.answers and not (most >= at.times and spread):
+            continue
+        who, worst = seen.who(int(seen.client[rows[mine[0]]])), mine[told_bytes[mine].argmax()]
+        since, until = int(asked[mine[0]]), int(asked[mine[-1]])
+        text = f"{client(who)} asks for the metadata of all topics, up to {size(int(told_bytes[worst]))} each time: "
+        text += f"{count(len(mine), 'time')}, {moment(since)} to {moment(until)}."
+        what = {"api": "Metadata", "bytes": str(int(told_bytes[mine].sum()))}
+        yield Found(text, len(mine), since, until, who, what, tuple(rows[[mine[0], worst, mine[-1]]].tolist()))
+
+
+_HEADER, _BODIES = 14, (4, 4, 4, 4, 5, 5, 5, 5, 7, 6, 6, 5, 5, 5)
+"""Bytes of a request's header but its client id, and of a Metadata without topics by its version, with the tagged
+fields of its header from 9 on."""
+
+
+def _bytes_without_topics(seen: Seen, rows: np.ndarray) -> np.ndarray:
+    """int64[rows]: the size of a Metadata request of that version and client that names no topic; -1 where it is not
+    known."""
+    ids = np.array([len((named or "").encode()) for _, named in seen.clients], np.int64)
+    version = seen.exchanges.version[rows].astype(np.int64)
+    known = (version >= 0) & (version < len(_BODIES))
+    body = np.array(_BODIES, np.int64)[np.where(known, version, 0)]
+    found: np.ndarray = np.where(known, _HEADER + ids[seen.client[rows]] + body, -1)
+    return found
 
 
 @rule(

@@ -114,7 +114,10 @@ def _whatever(wanted: Wanted, greatest: Sequence[str] = ()) -> Wanted:
 
 
 KEPT: Final[Mapping[str, Wanted]] = {
-    "exchanges": _whatever(LARGE["exchanges"], ("broker_us", "latency_us", "max_wait_ms", "queue_us", "request_bytes")),
+    "exchanges": _whatever(
+        LARGE["exchanges"],
+        ("broker_us", "latency_us", "max_wait_ms", "queue_us", "request_bytes", "response_bytes"),
+    ),
     "partitions": _whatever(LARGE["partitions"]),
     "batches": OF_BATCHES,
 }

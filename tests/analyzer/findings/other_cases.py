@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.analyzer.findings.cases import case
 from tests.analyzer.findings.judging import Traffic, link
 from tests.analyzer.findings.reading_cases import fetch
@@ -63,6 +65,34 @@ def storm(traffic: Traffic, wrong: bool) -> None:
         traffic.ask("Metadata", number / 10)
     for number in range(50 if wrong else 49):
         traffic.ask("Metadata", 10 + number / 5)
+
+
+_ALL_TOPICS: dict[str, Any] = {"request_bytes": 21, "response_bytes": 1_000_000}
+"""Metadata 1 of client `app`."""
+
+
+@case("metadata-all-topics")
+def all_topics(traffic: Traffic, wrong: bool) -> None:
+    for number in range(3):
+        traffic.ask("Metadata", number, **{**_ALL_TOPICS, "response_bytes": 1_000_000 if wrong else 999_999})
+
+
+@case("metadata-all-topics", "again and again")
+def all_topics_often(traffic: Traffic, wrong: bool) -> None:
+    for number in range(10 if wrong else 9):
+        traffic.ask("Metadata", 60 * number, **{**_ALL_TOPICS, "response_bytes": 100_000})
+
+
+@case("metadata-all-topics", "not in a moment")
+def all_topics_at_once(traffic: Traffic, wrong: bool) -> None:
+    for number in range(10):
+        traffic.ask("Metadata", number * (35 if wrong else 30), **{**_ALL_TOPICS, "response_bytes": 100_000})
+
+
+@case("metadata-all-topics", "not of a topic of many partitions")
+def many_partitions(traffic: Traffic, wrong: bool) -> None:
+    for number in range(3):
+        traffic.ask("Metadata", number, **{**_ALL_TOPICS, "request_bytes": 21 if wrong else 24})
 
 
 @case("advertised-address-unreachable")
