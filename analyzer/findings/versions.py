@@ -87,6 +87,31 @@ def _newest(seen: Seen, old: np.ndarray) -> np.ndarray:
     return newest
 
 
+def _old(seen: Seen) -> np.ndarray:
+    """Exchanges of clients in versions below those that the target takes. Worked out once."""
+    if "old versions" not in seen.memo:
+        seen.memo["old versions"] = _old_versions(seen)
+    kept: np.ndarray = seen.memo["old versions"]
+    return kept
+
+
+def _old_versions(seen: Seen) -> np.ndarray:
+    lowest = _lowest(seen)
+    if not _maybe_old(seen, lowest):
+        return np.zeros(0, np.int64)
+    rows = seen.exchanges
+    low = np.zeros(_APIS, np.int64)
+    for key, version in lowest.items():
+        if 0 <= key < len(low):
+            low[key] = version
+    known = (rows.api >= 0) & (rows.api < len(low)) & (rows.version != NO_CODE)
+    old: np.ndarray = np.flatnonzero(known & (rows.version < low[np.where(known, rows.api, 0)]))
+    old = old[~arrow.among(rows.api[old], BY_BROKERS)]  # also of clients without an id
+    if len(old):
+        old = old[~seen.between_brokers[seen.client[old]]]
+    return old
+
+
 @rule(
     "versions", "version-removed-in-target", "error",
     "legacy-job (kafka-python 1.4, 10.0.0.4) uses Fetch 2, Produce 2: refused by Kafka 4.0.",
@@ -99,18 +124,7 @@ def _newest(seen: Seen, old: np.ndarray) -> np.ndarray:
     minds=("target",),
 )  # fmt: skip
 def removed(seen: Seen, at: Limits) -> Iterator[Found]:
-    lowest = _lowest(seen)
-    if not _maybe_old(seen, lowest):
-        return
-    rows = seen.exchanges
-    low = np.zeros(_APIS, np.int64)
-    for key, version in lowest.items():
-        if 0 <= key < len(low):
-            low[key] = version
-    known = (rows.api >= 0) & (rows.api < len(low)) & (rows.version != NO_CODE)
-    old = np.flatnonzero(known & (rows.version < low[np.where(known, rows.api, 0)]))
-    old = old[~arrow.among(rows.api[old], BY_BROKERS)]  # also of clients without an id
-    old = old[~seen.between_brokers[seen.client[old]]] if len(old) else old
+    rows, old = seen.exchanges, _old(seen)
     strict, target = seen.asked.target is not None, seen.asked.target_name or "4.0"
     newest = _newest(seen, old)
     for mine in parted(old, seen.client[old]):
@@ -152,6 +166,47 @@ def refused(seen: Seen, at: Limits) -> Iterator[Found]:
         yield Found(f"{text}({count(len(mine), 'request')}).", len(mine), since, until, who,
                     {"api": api_name(api), "version": str(version)}, (mine[0], mine[0], mine[-1]),
                     cause="a version outside the broker's range", proven=True)  # fmt: skip
+
+
+_LOGIN = (names.SASL_HANDSHAKE, names.SASL_AUTHENTICATE)
+
+
+@rule(
+    "versions", "api-versions-missing", "note",
+    "svc-a (10.0.0.4) asks no broker which versions it offers: Fetch 11, Metadata 7, Produce 7.",
+    why="A fact: what such a client speaks stands in its settings or its code, and no broker's upgrade changes it.",
+    unless="It did so on one of its connections; one of them is not whole in the capture. version-removed-in-target "
+    "names it, for what it speaks is older than the target takes. Brokers among themselves.",
+    advice="Before an upgrade that removes old versions, see to these clients first; look for a setting of the "
+    "versions that it speaks (Sarama's Version, librdkafka's api.version.request, kafka-python's api_version).",
+    judge="forged: a client that asks, one that does not, and one of whose connections the beginning is missing; "
+    "old-*, zoo-* (whoever does not ask there is named by version-removed-in-target)",
+    minds=("target",),
+)  # fmt: skip
+def unasked(seen: Seen, at: Limits) -> Iterator[Found]:
+    rows, clients = seen.exchanges, len(seen.clients)
+    silent = np.ones(clients, bool)
+    silent[seen.client_of[~seen.whole]] = False
+    if seen.loses or not silent.any():
+        return
+    silent &= ~seen.unread & ~seen.between_brokers
+    silent[seen.client[seen.of_api(names.API_VERSIONS)]] = False
+    silent[seen.client[_old(seen)]] = False
+    if not silent.any():
+        return
+    mine = large.where(len(rows), lambda block: (
+        silent[seen.client[block]] & (rows.status[block] <= 1) & ~arrow.among(rows.api[block], (*_LOGIN, *BY_BROKERS))
+        & (rows.version[block] != NO_CODE)
+    ))  # fmt: skip
+    for some_ in parted(mine, seen.client[mine]):
+        firsts = some_[first_of(rows.api[some_], rows.version[some_])].tolist()
+        used = sorted((api_name(int(rows.api[row])), int(rows.version[row])) for row in firsts)
+        shown = ", ".join(f"{api} {version}" for api, version in used[:6])
+        shown += f" and {len(used) - 6} more" if len(used) > 6 else ""
+        who = seen.who(int(seen.client[some_[0]]))
+        since, until = int(rows.asked[some_].min()), int(rows.asked[some_].max())
+        yield Found(f"{client(who)} asks no broker which versions it offers: {shown}.", len(some_), since, until, who,
+                    {"api": ",".join(sorted({api for api, _ in used}))}, tuple(some_[[0, 0, -1]].tolist()))  # fmt: skip
 
 
 @rule(

@@ -215,6 +215,27 @@ def refused(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("Metadata", 0, None, status="unanswered", api_version=13 if wrong else 12)
 
 
+@case("api-versions-missing")
+def unasked(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Metadata", api_version=7)
+    traffic.ask("Metadata" if wrong else "ApiVersions", on=1, api_version=3)
+    traffic.ask("SaslHandshake", on=2, client_id="other")
+    traffic.ask("Fetch", on=3, client_id="broker-1-fetcher-0", api_version=11)
+
+
+@case("api-versions-missing", "not where it may have")
+def unasked_maybe(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Metadata", api_version=7)
+    traffic.ask("Metadata", on=1, api_version=7)
+    traffic.rows["connections"][1]["opened"] = wrong
+
+
+@case("api-versions-missing", "not of whom an upgrade shuts out")
+def unasked_and_old(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Fetch", api_version=11)
+    traffic.ask("Fetch", 1, api_version=4 if wrong else 3)
+
+
 def _offered(traffic: Traffic, number: int, fetch: int, since: float = 0, until: float = 700) -> None:
     """A connection to a broker of its own, which says what it offers."""
     one = link(number, f"10.0.0.{number}")
