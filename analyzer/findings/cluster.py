@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from analyzer import arrow
+from analyzer.epochs import Epochs
 from analyzer.findings import roots
 from analyzer.findings.answers import about, found, of, taken, times
-from analyzer.findings.columns import NULL
+from analyzer.findings.columns import NULL, coded
 from analyzer.findings.grouping import busiest, highest, parted
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.seen import SECOND, Seen
-from analyzer.findings.words import client, count, moment, name, size, some
+from analyzer.findings.words import client, count, lasting, moment, name, place, size, some
 from analyzer.protocol import names
 
 _NO_LEADER = taken((names.METADATA, names.LIST_OFFSETS, names.FETCH, names.PRODUCE), (5,))
@@ -118,6 +121,106 @@ def leader_missing(seen: Seen, at: Limits) -> Iterator[Found]:
     for trouble in of(seen, _NO_LEADER):
         text = f"There is no leader{about(trouble)}, {client(seen.who(trouble.client))} is told: {trouble.error}, "
         yield found(seen, trouble, f"{text}{times(trouble)}.")
+
+
+class _Shrunk(NamedTuple):
+    """Nodes that left the in-sync replicas of a partition, as was told first; when something else was told of it."""
+
+    place: tuple[str, int]
+    missing: tuple[int, ...]
+    since: int
+    until: int
+
+
+@rule(
+    "cluster", "under-replicated", "warning",
+    "By 10:01:03 node 3 had left the in-sync replicas of 6 partitions, and was not back 12 min later: orders-0, "
+    "orders-1, orders-2 and 3 more.",
+    why="A replica that is behind for 30 s (replica.lag.time.max.ms) leaves the in-sync set; one that is not back a "
+    "minute later is down, or too slow, and one loss more is lost records or a partition that nobody can write to.",
+    unless="No answer to Metadata said the same of that topic a minute later; a reassignment was asked for before, or "
+    "others came into the set; the topic was made anew, or its id is not said (Metadata before version 10). What was "
+    "so from the beginning is not told, for how many replicas there are to be the tables do not have.",
+    advice="Look after that node, its disks and its network. Where replicas were taken away on purpose, nothing.",
+    judge="cluster-kraft-3.9 and cluster-zk-2.8 with a threshold of a second; forged: an in-sync set that is smaller "
+    "for a minute, and for less; one that grows again; a reassignment",
+    seconds=60,
+    by_clock=True,
+)  # fmt: skip
+def under_replicated(seen: Seen, at: Limits) -> Iterator[Found]:
+    least = int(at.seconds * SECOND)
+    if seen.span[1] - seen.span[0] < least:
+        return
+    reassigned = seen.exchanges.asked[seen.of_api(names.ALTER_PARTITION_REASSIGNMENTS)]
+    by_then = int(reassigned.min(initial=seen.span[1]))
+    shrunk = [one for one in _shrunk(seen) if one.until - one.since >= least and one.since <= by_then]
+    told = _told_of(seen, {one.place[0] for one in shrunk}, least + min((one.since for one in shrunk), default=0))
+    by: dict[tuple[int, ...], list[tuple[_Shrunk, int]]] = defaultdict(list)
+    for one in shrunk:
+        rows = told.get(one.place[0], _NONE)
+        after = int(np.searchsorted(seen.exchanges.answered[rows], one.until))
+        if after and int(seen.exchanges.answered[rows[after - 1]]) - one.since >= least:
+            by[one.missing].append((one, int(rows[after - 1])))
+    for missing, mine in by.items():
+        places, lasts = sorted({one.place for one, _ in mine}), [row for _, row in mine]
+        times_ = [int(seen.exchanges.answered[row]) for row in lasts]
+        since = min(one.since for one, _ in mine)
+        lasted = min(last - one.since for last, (one, _) in zip(times_, mine, strict=True))
+        nodes = f"node{'s' * (len(missing) > 1)} {some([str(node) for node in missing])}"
+        text = f"By {moment(since)} {nodes} had left the in-sync replicas of {count(len(places), 'partition')}, and "
+        text += f"{'was' if len(missing) == 1 else 'were'} not back {lasting(lasted)} later: "
+        text += f"{some([place(where) for where in places])}."
+        yield Found(text, len(places), since, max(times_), {},
+                    {"partitions": str(len(places)), "nodes": ",".join(map(str, missing))}, (max(lasts),),
+                    proven=False, cause="replicas that are down, or too slow to keep up")  # fmt: skip
+
+
+_NONE = np.zeros(0, np.int64)
+
+
+def _shrunk(seen: Seen) -> Iterator[_Shrunk]:
+    """In-sync sets that were told to be smaller than before, until they were told to be larger or others."""
+    full: dict[tuple[str, int], tuple[frozenset[int], int]] = {}  # the last, and the smallest size
+    open_: dict[tuple[str, int], _Shrunk] = {}
+    current = Epochs()
+    for row in seen.table("leaders").every(["time", "topic", "topic_id", "partition", "leader_epoch", "isr"]):
+        if not row["isr"] or not row["topic"] or row["topic_id"] is None or row["topic"] in seen.remade:
+            continue  # two clusters may have topics of one name
+        if current.passed(row["topic_id"], row["partition"], row["leader_epoch"]):
+            continue
+        where, nodes = (row["topic"], row["partition"]), frozenset(row["isr"])
+        before, least = full.get(where, (nodes, len(nodes)))
+        missing: tuple[int, ...] = ()
+        if len(nodes) < least and nodes < before:
+            missing = tuple(sorted(before - nodes))
+        else:  # while replicas are moved there are more of them, or others
+            full[where] = nodes, min(least, len(nodes))
+        was = open_.get(where)
+        if was is not None and was.missing != missing:
+            yield open_.pop(where)._replace(until=row["time"])
+        if missing and where not in open_:
+            open_[where] = _Shrunk(where, missing, row["time"], seen.span[1] + 1)
+    yield from open_.values()
+
+
+def _told_of(seen: Seen, topics: set[str], since: int) -> dict[str, np.ndarray]:
+    """Metadata answers that named these topics, from then on, in order of time."""
+    rows = seen.of_api(names.METADATA) if topics else _NONE
+    rows = rows[(seen.exchanges.error[rows] == 0) & (seen.exchanges.answered[rows] >= since)]
+    known = {topic: number for number, topic in enumerate(topics)}
+    found_ = []
+    for places, part in seen.table("exchanges").some(rows, ["topics"]):
+        lists, text = part.column(0).combine_chunks(), dict(known)
+        items = coded(lists.values, text)
+        owners = np.repeat(np.arange(len(lists)), np.diff(lists.offsets.to_numpy().astype(np.int64)))
+        ours = np.flatnonzero((items >= 0) & (items < len(topics)))
+        found_.append((items[ours], rows[places[owners[ours]]]))
+    if not found_:
+        return {}
+    topic, row = (np.concatenate(parts) for parts in zip(*found_, strict=True))
+    order = np.argsort(seen.exchanges.answered[row], kind="stable")
+    topic, row, listed = topic[order], row[order], list(known)
+    return {listed[int(topic[mine[0]])]: row[mine] for mine in parted(None, topic)}
 
 
 @rule(

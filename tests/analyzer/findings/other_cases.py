@@ -105,6 +105,44 @@ def unreachable(traffic: Traffic, wrong: bool) -> None:
         traffic.link(0, broker_ip="10.1.0.5", connection="10.0.0.9:5000-10.1.0.5:9092#1")
 
 
+def _leaves(
+    traffic: Traffic, *isr: tuple[float, list[int]], again: float, topic_id: str | None = "6hWhQvmDS1S79-tG9HZ0dw"
+) -> None:
+    """In-sync sets, and when Metadata said the last one again."""
+    its = {"topic": "t", "topic_id": topic_id, "partition": 0}
+    for second, nodes in isr:
+        traffic.add("leaders", time=at(second), leader=nodes[0], isr=nodes, **its)
+    traffic.ask("Metadata", again, 0, topics=["t", "u"])
+    traffic.ask("Metadata", 200, 0, topics=["u"])
+
+
+@case("under-replicated")
+def leaves(traffic: Traffic, wrong: bool) -> None:
+    _leaves(traffic, (0, [1, 2, 3]), (10, [1, 2]), again=70 if wrong else 69.9)
+
+
+@case("under-replicated", "not of one that comes back")
+def comes_back(traffic: Traffic, wrong: bool) -> None:
+    _leaves(traffic, (0, [1, 2, 3]), (10, [1, 2]), (71 if wrong else 69, [1, 2, 3]), again=70)
+
+
+@case("under-replicated", "not where replicas are moved")
+def moved_away(traffic: Traffic, wrong: bool) -> None:
+    after = [1, 2] if wrong else [1, 2, 4]
+    _leaves(traffic, (0, [1, 2, 3]), (10, [1, 2, 3, 4]), (11, after), again=90)
+
+
+@case("under-replicated", "not of a topic of another cluster")
+def elsewhere(traffic: Traffic, wrong: bool) -> None:
+    _leaves(traffic, (0, [1, 2, 3]), (10, [1, 2]), again=90, **({} if wrong else {"topic_id": None}))
+
+
+@case("under-replicated", "not where somebody asked for it")
+def taken_away(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("AlterPartitionReassignments", 11 if wrong else 9)
+    _leaves(traffic, (0, [1, 2, 3]), (10, [1, 2]), again=90)
+
+
 @case("leader-missing")
 def leaderless(traffic: Traffic, wrong: bool) -> None:
     for second in (0, 15, 31 if wrong else 29):
