@@ -142,8 +142,8 @@ class _Shrunk(NamedTuple):
     "others came into the set; the topic was made anew, or its id is not said (Metadata before version 10). What was "
     "so from the beginning is not told, for how many replicas there are to be the tables do not have.",
     advice="Look after that node, its disks and its network. Where replicas were taken away on purpose, nothing.",
-    judge="cluster-kraft-3.9 and cluster-zk-2.8 with a threshold of a second; forged: an in-sync set that is smaller "
-    "for a minute, and for less; one that grows again; a reassignment",
+    judge="Kafka 4.3, a node of which was killed; cluster-kraft-3.9 and cluster-zk-2.8 with a threshold of a second; "
+    "forged: an in-sync set that is smaller for a minute, and for less; one that grows again; a reassignment",
     seconds=60,
     by_clock=True,
 )  # fmt: skip

@@ -631,7 +631,8 @@ def session_churn(seen: Seen, at: Limits) -> Iterator[Found]:
     "some had a session, or were of an older version; the meaning of the traffic was left out (--no-meaning).",
     advice="Fewer partitions a consumer, or a client that has sessions (Java's; librdkafka has none). If its kind does "
     "have them, the broker had no slot free (max.incremental.fetch.session.cache.slots).",
-    judge="forged: 100 requests for 100 partitions, and for 99; with a session",
+    judge="a librdkafka consumer of 400 partitions at Kafka 4.3; forged: 100 requests for 100 partitions, and for 99; "
+    "with a session",
     partitions=100, requests=100, bytes=1_000_000,
 )  # fmt: skip
 def sessionless(seen: Seen, at: Limits) -> Iterator[Found]:

@@ -138,7 +138,7 @@ def oversized(seen: Seen, at: Limits) -> Iterator[Found]:
     unless="Nobody was answered in Kafka there; a proxy's prefix before Kafka was seen there. Beyond the first 1,000 "
     "connections without Kafka they are not told apart.",
     advice="Give that health check, scraper or browser the port that it wants.",
-    judge="errors-librdkafka-4.3; forged: GET at a broker's port, and at another; a proxy's port",
+    judge="errors-librdkafka-4.3; curl at Kafka 4.3; forged: GET at a broker's port, and at another; a proxy's port",
 )  # fmt: skip
 def not_kafka(seen: Seen, at: Limits) -> Iterator[Found]:
     by: dict[tuple[str, str], list[str]] = defaultdict(list)

@@ -371,6 +371,12 @@ def oversized_open(traffic: Traffic, wrong: bool) -> None:
     traffic.rows["connections"][0]["closed"] = "rst" if wrong else "open"
 
 
+@case("opaque-bytes", "not of requests that are too large")
+def oversized_bytes(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Produce", 0, None, status="unanswered", request_bytes=1000 if wrong else 200_000_000)
+    traffic.rows["connections"][0]["opaque_limit_bytes"] = 5000
+
+
 @case("not-kafka")
 def http(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("Metadata")
