@@ -173,10 +173,11 @@ _LOGIN = (names.SASL_HANDSHAKE, names.SASL_AUTHENTICATE)
 
 @rule(
     "versions", "api-versions-missing", "note",
-    "svc-a (10.0.0.4) asks no broker which versions it offers: Fetch 11, Metadata 7, Produce 7.",
-    why="A fact: what such a client speaks stands in its settings or its code, and no broker's upgrade changes it.",
-    unless="It did so on one of its connections; one of them is not whole in the capture. version-removed-in-target "
-    "names it, for what it speaks is older than the target takes. Brokers among themselves.",
+    "svc-a (10.0.0.4) asked no broker which versions it offers, and spoke Fetch 11, Metadata 7, Produce 7.",
+    why="What such a client speaks stands in its settings or its code, and no broker's upgrade changes it; of a few, "
+    "as of kafka-python, that asked once, before the capture began, it may be what they were told.",
+    unless="It did so on one of its connections; one of them is not whole in the capture, or began before it. "
+    "version-removed-in-target names it, for what it speaks is older than the target takes. Brokers among themselves.",
     advice="Before an upgrade that removes old versions, see to these clients first; look for a setting of the "
     "versions that it speaks (Sarama's Version, librdkafka's api.version.request, kafka-python's api_version).",
     judge="forged: a client that asks, one that does not, and one of whose connections the beginning is missing; "
@@ -205,8 +206,9 @@ def unasked(seen: Seen, at: Limits) -> Iterator[Found]:
         shown += f" and {len(used) - 6} more" if len(used) > 6 else ""
         who = seen.who(int(seen.client[some_[0]]))
         since, until = int(rows.asked[some_].min()), int(rows.asked[some_].max())
-        yield Found(f"{client(who)} asks no broker which versions it offers: {shown}.", len(some_), since, until, who,
-                    {"api": ",".join(sorted({api for api, _ in used}))}, tuple(some_[[0, 0, -1]].tolist()))  # fmt: skip
+        text = f"{client(who)} asked no broker which versions it offers, and spoke {shown}."
+        yield Found(text, len(some_), since, until, who, {"api": ",".join(sorted({api for api, _ in used}))},
+                    tuple(some_[[0, 0, -1]].tolist()))  # fmt: skip
 
 
 @rule(
@@ -258,8 +260,9 @@ that; features and settings decide of others."""
     "are of one cluster: neither a topic, by its id, that both answered for, nor an in-sync set whose nodes have their "
     "addresses. What only controllers offer, and APIs that a broker passes on to its controller.",
     advice="Finish the upgrade, or take it back; see that no broker was forgotten.",
-    judge="forged: brokers that differ for ten minutes, and for less; of two clusters; one that was upgraded "
-    "meanwhile; cluster-* (brokers of one version, with their controllers) say nothing",
+    judge="Kafka 3.9 of which a node was upgraded to 4.3, with a threshold of half a minute; forged: brokers that "
+    "differ for ten minutes, and for less; of two clusters; one that was upgraded meanwhile; cluster-* (brokers of one "
+    "version, with their controllers) say nothing",
     minutes=10,
     by_clock=True,
 )  # fmt: skip
