@@ -56,8 +56,8 @@ def metadata_storm(seen: Seen, at: Limits) -> Iterator[Found]:
 @rule(
     "cluster", "metadata-all-topics", "note",
     "svc-a (10.0.0.4) asks for the metadata of all topics, up to 1.3 MB each time: 14 times, 10:01:03 to 10:12:40.",
-    why="Usual is once in five minutes, and of the topics that a client uses. What a megabyte costs the broker to make "
-    "and the client to read, each client pays that asks so.",
+    why="Usual is once in five minutes, and of the topics that a client uses. Such an answer grows with the cluster, "
+    "and is made and sent whole for each client that asks so.",
     unless="Fewer than three answers of a megabyte, and fewer than ten of a tenth of that within ten minutes, or all "
     "of these within five; the request names topics, as its size shows.",
     advice="Subscribe to topics by name, not by a pattern; let monitoring ask less often (metadata.max.age.ms, "
@@ -157,20 +157,20 @@ def under_replicated(seen: Seen, at: Limits) -> Iterator[Found]:
     told = _told_of(seen, {one.place[0] for one in shrunk}, least + min((one.since for one in shrunk), default=0))
     by: dict[tuple[int, ...], list[tuple[_Shrunk, int]]] = defaultdict(list)
     for one in shrunk:
-        rows = told.get(one.place[0], _NONE)
-        after = int(np.searchsorted(seen.exchanges.answered[rows], one.until))
-        if after and int(seen.exchanges.answered[rows[after - 1]]) - one.since >= least:
+        rows, times_ = told.get(one.place[0], (_NONE, _NONE))
+        after = int(np.searchsorted(times_, one.until))
+        if after and int(times_[after - 1]) - one.since >= least:
             by[one.missing].append((one, int(rows[after - 1])))
     for missing, mine in by.items():
         places, lasts = sorted({one.place for one, _ in mine}), [row for _, row in mine]
-        times_ = [int(seen.exchanges.answered[row]) for row in lasts]
+        ends = [int(seen.exchanges.answered[row]) for row in lasts]
         since = min(one.since for one, _ in mine)
-        lasted = min(last - one.since for last, (one, _) in zip(times_, mine, strict=True))
+        lasted = min(end - one.since for end, (one, _) in zip(ends, mine, strict=True))
         nodes = f"node{'s' * (len(missing) > 1)} {some([str(node) for node in missing])}"
         text = f"By {moment(since)} {nodes} had left the in-sync replicas of {count(len(places), 'partition')}, and "
         text += f"{'was' if len(missing) == 1 else 'were'} not back {lasting(lasted)} later: "
         text += f"{some([place(where) for where in places])}."
-        yield Found(text, len(places), since, max(times_), {},
+        yield Found(text, len(places), since, max(ends), {},
                     {"partitions": str(len(places)), "nodes": ",".join(map(str, missing))}, (max(lasts),),
                     proven=False, cause="replicas that are down, or too slow to keep up")  # fmt: skip
 
@@ -203,8 +203,8 @@ def _shrunk(seen: Seen) -> Iterator[_Shrunk]:
     yield from open_.values()
 
 
-def _told_of(seen: Seen, topics: set[str], since: int) -> dict[str, np.ndarray]:
-    """Metadata answers that named these topics, from then on, in order of time."""
+def _told_of(seen: Seen, topics: set[str], since: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Metadata answers that named these topics, from then on, in order of their times, and these."""
     rows = seen.of_api(names.METADATA) if topics else _NONE
     rows = rows[(seen.exchanges.error[rows] == 0) & (seen.exchanges.answered[rows] >= since)]
     known = {topic: number for number, topic in enumerate(topics)}
@@ -220,7 +220,8 @@ def _told_of(seen: Seen, topics: set[str], since: int) -> dict[str, np.ndarray]:
     topic, row = (np.concatenate(parts) for parts in zip(*found_, strict=True))
     order = np.argsort(seen.exchanges.answered[row], kind="stable")
     topic, row, listed = topic[order], row[order], list(known)
-    return {listed[int(topic[mine[0]])]: row[mine] for mine in parted(None, topic)}
+    time = seen.exchanges.answered[row]
+    return {listed[int(topic[mine[0]])]: (row[mine], time[mine]) for mine in parted(None, topic)}
 
 
 @rule(
