@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
+from analyzer import arrow
+from analyzer.epochs import Epochs
 from analyzer.findings import roots
 from analyzer.findings.answers import about, found, of, taken, times
-from analyzer.findings.columns import NULL
+from analyzer.findings.columns import NULL, coded
 from analyzer.findings.grouping import busiest, highest, parted
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.seen import SECOND, Seen
-from analyzer.findings.words import client, count, name, some
+from analyzer.findings.words import client, count, lasting, moment, name, place, size, some
 from analyzer.protocol import names
 
 _NO_LEADER = taken((names.METADATA, names.LIST_OFFSETS, names.FETCH, names.PRODUCE), (5,))
@@ -50,6 +54,61 @@ def metadata_storm(seen: Seen, at: Limits) -> Iterator[Found]:
 
 
 @rule(
+    "cluster", "metadata-all-topics", "note",
+    "svc-a (10.0.0.4) asks for the metadata of all topics, up to 1.3 MB each time: 14 times, 10:01:03 to 10:12:40.",
+    why="Usual is once in five minutes, and of the topics that a client uses. Such an answer grows with the cluster, "
+    "and is made and sent whole for each client that asks so.",
+    unless="Fewer than three answers of a megabyte, and fewer than ten of a tenth of that within ten minutes, or all "
+    "of these within five; the request names topics, as its size shows.",
+    advice="Subscribe to topics by name, not by a pattern; let monitoring ask less often (metadata.max.age.ms, "
+    "topic.metadata.refresh.interval.ms, its own interval).",
+    judge="forged: three answers of a megabyte, and two; ten of 100 kB, and nine; requests that name a topic",
+    bytes=1_000_000, answers=3, small=100_000, times=10, window_s=600, spread_s=300,
+    by_clock=True,
+)  # fmt: skip
+def all_topics(seen: Seen, at: Limits) -> Iterator[Found]:
+    least = min(at.small, at.bytes)
+    rows = seen.of_one(seen.of_api(names.METADATA))
+    if not len(rows) or seen.most("response_bytes") < least:
+        return
+    asked_bytes, told_bytes = (np.zeros(len(rows), np.int64) for _ in range(2))
+    for places, part in seen.table("exchanges").some(rows, ["request_bytes", "response_bytes"]):
+        for column, values in zip(part.columns, (asked_bytes, told_bytes), strict=True):
+            values[places] = arrow.numbers(column.combine_chunks(), NULL)
+    large = (told_bytes >= least) & (asked_bytes == _bytes_without_topics(seen, rows))
+    rows, told_bytes = rows[large], told_bytes[large]
+    asked = seen.exchanges.asked[rows]
+    for mine in parted(np.arange(len(rows)), seen.client[rows], least=min(at.answers, at.times)):
+        mine = mine[np.argsort(asked[mine], kind="stable")]
+        most, start, past = busiest(asked[mine], int(at.window_s * SECOND))
+        spread = int(asked[mine[past - 1]] - asked[mine[start]]) >= at.spread_s * SECOND
+        if (told_bytes[mine] >= at.bytes).sum() < at.answers and not (most >= at.times and spread):
+            continue
+        who, worst = seen.who(int(seen.client[rows[mine[0]]])), mine[told_bytes[mine].argmax()]
+        since, until = int(asked[mine[0]]), int(asked[mine[-1]])
+        text = f"{client(who)} asks for the metadata of all topics, up to {size(int(told_bytes[worst]))} each time: "
+        text += f"{count(len(mine), 'time')}, {moment(since)} to {moment(until)}."
+        what = {"api": "Metadata", "bytes": str(int(told_bytes[mine].sum()))}
+        yield Found(text, len(mine), since, until, who, what, tuple(rows[[mine[0], worst, mine[-1]]].tolist()))
+
+
+_HEADER, _BODIES = 14, (4, 4, 4, 4, 5, 5, 5, 5, 7, 6, 6, 5, 5, 5)
+"""Bytes of a request's header but its client id, and of a Metadata without topics by its version, with the tagged
+fields of its header from 9 on."""
+
+
+def _bytes_without_topics(seen: Seen, rows: np.ndarray) -> np.ndarray:
+    """int64[rows]: the size of a Metadata request of that version and client that names no topic; -1 where it is not
+    known."""
+    ids = np.array([len((named or "").encode()) for _, named in seen.clients], np.int64)
+    version = seen.exchanges.version[rows].astype(np.int64)
+    known = (version >= 0) & (version < len(_BODIES))
+    body = np.array(_BODIES, np.int64)[np.where(known, version, 0)]
+    found: np.ndarray = np.where(known, _HEADER + ids[seen.client[rows]] + body, -1)
+    return found
+
+
+@rule(
     "cluster", "leader-missing", "error",
     "There is no leader for orders-3, svc-a (10.0.0.4) is told: LEADER_NOT_AVAILABLE (5), 40 times, 10:01:03 to "
     "10:01:40.",
@@ -62,6 +121,107 @@ def leader_missing(seen: Seen, at: Limits) -> Iterator[Found]:
     for trouble in of(seen, _NO_LEADER):
         text = f"There is no leader{about(trouble)}, {client(seen.who(trouble.client))} is told: {trouble.error}, "
         yield found(seen, trouble, f"{text}{times(trouble)}.")
+
+
+class _Shrunk(NamedTuple):
+    """Nodes that left the in-sync replicas of a partition, as was told first; when something else was told of it."""
+
+    place: tuple[str, int]
+    missing: tuple[int, ...]
+    since: int
+    until: int
+
+
+@rule(
+    "cluster", "under-replicated", "warning",
+    "By 10:01:03 node 3 had left the in-sync replicas of 6 partitions, and was not back 12 min later: orders-0, "
+    "orders-1, orders-2 and 3 more.",
+    why="A replica that is behind for 30 s (replica.lag.time.max.ms) leaves the in-sync set; one that is not back a "
+    "minute later is down, or too slow, and one loss more is lost records or a partition that nobody can write to.",
+    unless="No answer to Metadata said the same of that topic a minute later; a reassignment was asked for before, or "
+    "others came into the set; the topic was made anew, or its id is not said (Metadata before version 10). What was "
+    "so from the beginning is not told, for how many replicas there are to be the tables do not have.",
+    advice="Look after that node, its disks and its network. Where replicas were taken away on purpose, nothing.",
+    judge="Kafka 4.3, a node of which was killed; cluster-kraft-3.9 and cluster-zk-2.8 with a threshold of a second; "
+    "forged: an in-sync set that is smaller for a minute, and for less; one that grows again; a reassignment",
+    seconds=60,
+    by_clock=True,
+)  # fmt: skip
+def under_replicated(seen: Seen, at: Limits) -> Iterator[Found]:
+    least = int(at.seconds * SECOND)
+    if seen.span[1] - seen.span[0] < least:
+        return
+    reassigned = seen.exchanges.asked[seen.of_api(names.ALTER_PARTITION_REASSIGNMENTS)]
+    by_then = int(reassigned.min(initial=seen.span[1]))
+    shrunk = [one for one in _shrunk(seen) if one.until - one.since >= least and one.since <= by_then]
+    told = _told_of(seen, {one.place[0] for one in shrunk}, least + min((one.since for one in shrunk), default=0))
+    by: dict[tuple[int, ...], list[tuple[_Shrunk, int]]] = defaultdict(list)
+    for one in shrunk:
+        rows, times_ = told.get(one.place[0], (_NONE, _NONE))
+        after = int(np.searchsorted(times_, one.until))
+        if after and int(times_[after - 1]) - one.since >= least:
+            by[one.missing].append((one, int(rows[after - 1])))
+    for missing, mine in by.items():
+        places, lasts = sorted({one.place for one, _ in mine}), [row for _, row in mine]
+        ends = [int(seen.exchanges.answered[row]) for row in lasts]
+        since = min(one.since for one, _ in mine)
+        lasted = min(end - one.since for end, (one, _) in zip(ends, mine, strict=True))
+        nodes = f"node{'s' * (len(missing) > 1)} {some([str(node) for node in missing])}"
+        text = f"By {moment(since)} {nodes} had left the in-sync replicas of {count(len(places), 'partition')}, and "
+        text += f"{'was' if len(missing) == 1 else 'were'} not back {lasting(lasted)} later: "
+        text += f"{some([place(where) for where in places])}."
+        yield Found(text, len(places), since, max(ends), {},
+                    {"partitions": str(len(places)), "nodes": ",".join(map(str, missing))}, (max(lasts),),
+                    proven=False, cause="replicas that are down, or too slow to keep up")  # fmt: skip
+
+
+_NONE = np.zeros(0, np.int64)
+
+
+def _shrunk(seen: Seen) -> Iterator[_Shrunk]:
+    """In-sync sets that were told to be smaller than before, until they were told to be larger or others."""
+    full: dict[tuple[str, int], tuple[frozenset[int], int]] = {}  # the last, and the smallest size
+    open_: dict[tuple[str, int], _Shrunk] = {}
+    current = Epochs()
+    for row in seen.table("leaders").every(["time", "topic", "topic_id", "partition", "leader_epoch", "isr"]):
+        if not row["isr"] or not row["topic"] or row["topic_id"] is None or row["topic"] in seen.remade:
+            continue  # two clusters may have topics of one name
+        if current.passed(row["topic_id"], row["partition"], row["leader_epoch"]):
+            continue
+        where, nodes = (row["topic"], row["partition"]), frozenset(row["isr"])
+        before, least = full.get(where, (nodes, len(nodes)))
+        missing: tuple[int, ...] = ()
+        if len(nodes) < least and nodes < before:
+            missing = tuple(sorted(before - nodes))
+        else:  # while replicas are moved there are more of them, or others
+            full[where] = nodes, min(least, len(nodes))
+        was = open_.get(where)
+        if was is not None and was.missing != missing:
+            yield open_.pop(where)._replace(until=row["time"])
+        if missing and where not in open_:
+            open_[where] = _Shrunk(where, missing, row["time"], seen.span[1] + 1)
+    yield from open_.values()
+
+
+def _told_of(seen: Seen, topics: set[str], since: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Metadata answers that named these topics, from then on, in order of their times, and these."""
+    rows = seen.of_api(names.METADATA) if topics else _NONE
+    rows = rows[(seen.exchanges.error[rows] == 0) & (seen.exchanges.answered[rows] >= since)]
+    known = {topic: number for number, topic in enumerate(topics)}
+    found_ = []
+    for places, part in seen.table("exchanges").some(rows, ["topics"]):
+        lists, text = part.column(0).combine_chunks(), dict(known)
+        items = coded(lists.values, text)
+        owners = np.repeat(np.arange(len(lists)), np.diff(lists.offsets.to_numpy().astype(np.int64)))
+        ours = np.flatnonzero((items >= 0) & (items < len(topics)))
+        found_.append((items[ours], rows[places[owners[ours]]]))
+    if not found_:
+        return {}
+    topic, row = (np.concatenate(parts) for parts in zip(*found_, strict=True))
+    order = np.argsort(seen.exchanges.answered[row], kind="stable")
+    topic, row, listed = topic[order], row[order], list(known)
+    time = seen.exchanges.answered[row]
+    return {listed[int(topic[mine[0]])]: (row[mine], time[mine]) for mine in parted(None, topic)}
 
 
 @rule(

@@ -623,6 +623,60 @@ def session_churn(seen: Seen, at: Limits) -> Iterator[Found]:
 
 
 @rule(
+    "fetch", "no-fetch-sessions", "note",
+    "svc-a (10.0.0.4) fetches without sessions: 1,200 requests name some 240 partitions each, 12.1 MB in all.",
+    why="In a session (KIP-227, Fetch 7 and later) a request names what has changed. Without one each names every "
+    "partition again, and client and broker go through all of them: of a few nobody notices, of hundreds both do.",
+    unless="Fewer than 100 partitions a request on average, fewer than 100 requests, or less than a megabyte of them; "
+    "some had a session, or were of an older version; the meaning of the traffic was left out (--no-meaning).",
+    advice="Fewer partitions a consumer, or a client that has sessions (Java's; librdkafka has none). If its kind does "
+    "have them, the broker had no slot free (max.incremental.fetch.session.cache.slots).",
+    judge="a librdkafka consumer of 400 partitions at Kafka 4.3; forged: 100 requests for 100 partitions, and for 99; "
+    "with a session",
+    partitions=100, requests=100, bytes=1_000_000,
+)  # fmt: skip
+def sessionless(seen: Seen, at: Limits) -> Iterator[Found]:
+    rows, clients = seen.of_one(seen.of_api(names.FETCH)), len(seen.clients)
+    if len(rows) < at.requests or len(seen.partitions.owner) < at.requests * at.partitions:
+        return
+    client_of_row = large.taken(seen.client, rows)
+    requests = np.bincount(client_of_row, minlength=clients)
+    named = np.zeros(clients, np.int64)
+    owner = seen.partitions.owner
+    for block in large.blocks(len(owner)):
+        mine = owner[block][seen.api_of(owner[block]) == names.FETCH]
+        named += np.bincount(seen.client[mine], minlength=clients)
+    many = (requests >= at.requests) & (named >= at.partitions * requests) & ~seen.between_brokers
+    if not many.any():
+        return
+    many[client_of_row[large.taken(seen.exchanges.version, rows) < _WITH_SESSIONS]] = False
+    table = seen.table("readers")
+    reader, session = seen.links_of(table), table.numbers("session_id", np.int32)
+    reads_ = np.bincount(seen.client_of[reader[reader >= 0]], minlength=clients)
+    many[seen.client_of[reader[(reader >= 0) & (session > 0)]]] = False
+    rows = rows[(many & (reads_ > 0))[client_of_row]]
+    for some in parted(rows, seen.client[rows]):
+        asked = sum(
+            int(np.maximum(arrow.numbers(part.column(0).combine_chunks(), 0), 0).sum())
+            for _, part in seen.table("exchanges").some(some, ["request_bytes"])
+        )
+        if asked < at.bytes:
+            continue
+        client_ = int(seen.client[some[0]])
+        who, each = seen.who(client_), round(int(named[client_]) / len(some))
+        text = f"{client(who)} fetches without sessions: {count(len(some), 'request')} name some {each:,} partitions "
+        yield Found(
+            f"{text}each, {size(asked)} in all.", len(some), int(seen.exchanges.asked[some].min()),
+            int(seen.exchanges.asked[some].max()), who, {"api": "Fetch", "bytes": str(asked)},
+            tuple(some[[0, 0, -1]].tolist()),
+        )  # fmt: skip
+
+
+_WITH_SESSIONS = 7
+"""Fetch versions from which there are sessions."""
+
+
+@rule(
     "fetch", "wrong-leader-fetch", "warning",
     "g-app (10.0.0.4) kept asking 10.0.0.1:9092 for t-2 for 40.0 s (NOT_LEADER_OR_FOLLOWER (6), 12 times, 10:01:03 to "
     "10:01:43).",

@@ -71,8 +71,8 @@ def _silent(seen: Seen) -> np.ndarray:
 )  # fmt: skip
 def request_unanswered(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = _silent(seen)
-    # A close without an answer to a version that the broker does not offer is told by version-refused.
-    rows = rows[~arrow.among(rows, roots.refused_versions(seen))]
+    # A close without an answer to what a broker does not take is told by version-refused and frame-oversized.
+    rows = rows[~arrow.among(rows, roots.refused_versions(seen)) & ~arrow.among(rows, roots.oversized(seen))]
     if not len(rows):
         return
     later = _next_answered(seen, rows)
@@ -284,8 +284,8 @@ def _span(first: np.ndarray, last: np.ndarray) -> np.ndarray:
     "14 connections of svc-a (10.0.0.4) to 10.0.0.1:9092 were reset with requests open.",
     why="An orderly client drains first: one reset is a crash, three in a minute a pattern.",
     unless="Fewer than three in a minute (a note); the connection was idle for nine minutes (idle-close); its broker "
-    "went away (broker-lost tells how many); bytes are missing from it, or packets from the capture: what it waited "
-    "for may have come.",
+    "went away (broker-lost tells how many), or was asked for more than it takes (frame-oversized); bytes are missing "
+    "from it, or packets from the capture: what it waited for may have come.",
     advice="Find out who sent the reset (kwire show --follow CONNECTION), then read its log at that second.",
     judge="forged: three resets in a minute, and two; cluster-*",
     resets=3, window_s=60,
@@ -295,6 +295,7 @@ def connection_reset(seen: Seen, at: Limits) -> Iterator[Found]:
     still = large.true(rows.status == IN_FLIGHT) if not seen.loses else seen.left_open[:0]
     open_ = arrow.distinct(np.concatenate([rows.link[seen.left_open], rows.link[still]]))
     open_ = open_[~roots.explained_links(seen)[open_] & seen.unbroken[open_]]
+    open_ = open_[~arrow.among(open_, arrow.distinct(rows.link[roots.oversized(seen)]))]
     reset = np.array([link for link in open_.tolist() if seen.closed[link] == "rst"], np.int64)
     ended = seen.link_times("last_time")
     wanted = _these(seen, reset)

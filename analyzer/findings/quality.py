@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from analyzer.findings import roots
 from analyzer.findings.rules import RULES, Found, Limits, limits_of, rule
 from analyzer.findings.seen import ORPHAN, Seen
 from analyzer.findings.words import count, lasting, moment, share, size
@@ -189,8 +190,9 @@ _EXPECTED = ("encrypted", "sasl", "prefix")
     "quality", "opaque-bytes", "warning",
     "3.0 % of the bytes could not be decoded: 40.0 kB malformed, 1.2 kB of an unknown API.",
     why="One byte in a hundred hides whole messages; less are strays.",
-    unless="They are encrypted, log in, or stand before Kafka (a proxy's prefix): those are expected. Answers whose "
-    "requests were not captured: capture-midstream and capture-lost-packets tell of what is missing.",
+    unless="They are encrypted, log in, or stand before Kafka (a proxy's prefix): those are expected. Requests that a "
+    "broker did not take (frame-oversized). Answers whose requests were not captured: capture-midstream and "
+    "capture-lost-packets tell of what is missing.",
     advice="See `reason` in kwire show --json; a client that speaks a dialect of its own is named there.",
     judge="a forged capture of an unknown API, and of answers without their requests; errors-librdkafka-4.3",
     share=0.01,
@@ -202,6 +204,8 @@ def opaque(seen: Seen, at: Limits) -> Iterator[Found]:
     }
     if parts["unknown_api"].any():
         parts["unknown_api"] = np.maximum(parts["unknown_api"] - _without_request(seen), 0)
+    if parts["limit"].any():
+        parts["limit"][seen.exchanges.link[roots.oversized(seen)]] = 0
     parts["skipped"] = np.where(seen.link_numbers("opened") > 0, seen.link_numbers("skipped_bytes"), 0)
     amounts = {reason: int(part.sum()) for reason, part in parts.items() if part.any()}
     gone = sum(amounts.values())

@@ -19,7 +19,7 @@ from analyzer.epochs import Epochs
 from analyzer.findings import large
 from analyzer.findings.columns import NULL
 from analyzer.findings.grouping import by, grouped, parted
-from analyzer.findings.rules import Found, Limits, rule
+from analyzer.findings.rules import RULES, Found, Limits, limits_of, rule
 from analyzer.findings.seen import SECOND, UNANSWERED, Attempt, Seen
 from analyzer.findings.words import count, moment, place, some
 from analyzer.protocol import names
@@ -222,14 +222,15 @@ def unreachable(seen: Seen) -> dict[str, list[Attempt]]:
     """By end point that metadata sends clients to, and that no client was connected to: attempts to be."""
     found: dict[str, list[Attempt]] = defaultdict(list)
     if seen.attempts:
-        told = {_end_point(row["host"], row["port"]) for row in seen.table("brokers").every(["host", "port"])}
+        told = {end_point(row["host"], row["port"]) for row in seen.table("brokers").every(["host", "port"])}
         for one in seen.attempts:
             if one.server in told - set(seen.brokers):
                 found[one.server].append(one)
     return found
 
 
-def _end_point(host: str | None, port: int | None) -> str:
+def end_point(host: str | None, port: int | None) -> str:
+    """`host:port`, as brokers are called."""
     return f"[{host}]:{port}" if ":" in (host or "") else f"{host}:{port}"
 
 
@@ -257,6 +258,25 @@ def _refused_versions(seen: Seen) -> np.ndarray:
         if api != names.API_VERSIONS:
             found.append(mine[(version < lowest) | (version > highest)])
     return np.sort(np.concatenate(found))
+
+
+def oversized(seen: Seen) -> np.ndarray:
+    """Requests that are larger than brokers take unless they are told to, and on which the connection was closed."""
+    if "oversized" not in seen.memo:
+        seen.memo["oversized"] = _oversized(seen)
+    kept: np.ndarray = seen.memo["oversized"]
+    return kept
+
+
+def _oversized(seen: Seen) -> np.ndarray:
+    least = 4 + limits_of(RULES["frame-oversized"], seen.asked).bytes  # with its length
+    rows = seen.left_open
+    if not len(rows) or seen.most("request_bytes") <= least:
+        return rows[:0]
+    closed = np.array([end != "open" for end in seen.closed], bool)
+    link = seen.exchanges.link[rows]
+    found: np.ndarray = rows[(seen.column("request_bytes")[rows] > least) & (closed & seen.whole)[link]]
+    return found
 
 
 def _offers(seen: Seen) -> dict[tuple[str, int], tuple[int, int]]:

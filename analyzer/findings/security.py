@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.columns import NULL
 from analyzer.findings.grouping import highest, parted
 from analyzer.findings.rules import Found, Limits, rule
-from analyzer.findings.seen import SECOND, Seen, api_name
+from analyzer.findings.seen import ANSWERED, SECOND, Seen, api_name
 from analyzer.findings.words import client, count, moment, name, size
 from analyzer.protocol import names
 
@@ -132,6 +132,42 @@ def authorization_failed(seen: Seen, at: Limits) -> Iterator[Found]:
         who = f"{name(principal)}, " if principal else ""
         text = f"{who}{client(seen.who(trouble.client))}, may not use {api_name(trouble.api)}{about(trouble)}: "
         yield found(seen, trouble, f"{text}{trouble.error}, {times(trouble)}.")
+
+
+_CHANGES: Mapping[str, tuple[int, ...]] = {
+    "ACLs": (names.CREATE_ACLS, names.DELETE_ACLS),
+    "SCRAM users": (names.ALTER_USER_SCRAM_CREDENTIALS,),
+    "quotas": (names.ALTER_CLIENT_QUOTAS,),
+    "configs": (names.ALTER_CONFIGS, names.INCREMENTAL_ALTER_CONFIGS),
+}
+
+
+@rule(
+    "security", "security-changed", "note",
+    "alice, admin (10.0.0.4), had 4 changes of ACLs accepted: 3 CreateAcls, 1 DeleteAcls, 10:01:03 to 10:01:09.",
+    why="A fact: the list of who changed what an auditor asks for. Which resources it was, and which values, only the "
+    "requests say; a request for configs or quotas may have asked to validate them only (validateOnly).",
+    unless="The request was refused, wholly or in part (admin-refused and others tell it), or its answer was not "
+    "captured; what a broker passes on for its client to a controller (Envelope).",
+    advice="See whether it was meant: kwire show --filter 'api == CreateAcls' --tree shows each, its secrets left out.",
+    judge="admin-librdkafka-4.3, admin-java-4.3; forged: an ACL that was made, and one that was refused",
+)  # fmt: skip
+def changed(seen: Seen, at: Limits) -> Iterator[Found]:
+    rows = seen.of_api(*(key for keys in _CHANGES.values() for key in keys))
+    rows = rows[(seen.exchanges.status[rows] == ANSWERED) & (seen.exchanges.error[rows] == 0)]
+    for what, keys in _CHANGES.items():
+        mine = rows[arrow.among(seen.exchanges.api[rows], keys)]
+        for some in parted(mine, seen.client[mine]):
+            client_, api = int(seen.client[some[0]]), seen.exchanges.api[some]
+            many = [f"{number:,} {api_name(key)}" for key in keys if (number := int((api == key).sum()))]
+            who, principal = seen.who(client_), _principal(seen, client_)
+            since, until = int(seen.exchanges.asked[some].min()), int(seen.exchanges.asked[some].max())
+            text = f"{name(principal)}, " if principal else ""
+            text += f"{client(who)}, had {count(len(some), 'change')} of {what} accepted: {', '.join(many)}, "
+            text += moment(since) + (f" to {moment(until)}." if moment(until) != moment(since) else ".")
+            yield Found(text, len(some), since, until, who,
+                        {"changed": what, "api": ",".join(one.split()[1] for one in many), "principal": principal},
+                        (int(some[0]), int(some[0]), int(some[-1])))  # fmt: skip
 
 
 _REVEALING = ("PLAIN", "OAUTHBEARER")

@@ -114,7 +114,10 @@ def _whatever(wanted: Wanted, greatest: Sequence[str] = ()) -> Wanted:
 
 
 KEPT: Final[Mapping[str, Wanted]] = {
-    "exchanges": _whatever(LARGE["exchanges"], ("broker_us", "latency_us", "max_wait_ms", "queue_us")),
+    "exchanges": _whatever(
+        LARGE["exchanges"],
+        ("broker_us", "latency_us", "max_wait_ms", "queue_us", "request_bytes", "response_bytes"),
+    ),
     "partitions": _whatever(LARGE["partitions"]),
     "batches": OF_BATCHES,
 }
@@ -195,9 +198,13 @@ class Seen:
     @property
     def sealed(self) -> list[Mapping[str, Any]]:
         """Its connections that begin with TLS, and nothing opened."""
+        return self.unrecognised("TLS")
+
+    def unrecognised(self, like: str) -> list[Mapping[str, Any]]:
+        """Its connections without Kafka that look like this."""
         return [
             one for one in self.source.unrecognised
-            if one["capture"] == self.name and one["looks_like"] == "TLS"
+            if one["capture"] == self.name and one["looks_like"] == like
         ]  # fmt: skip
 
     @functools.cached_property

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import combinations
 
 import numpy as np
 
@@ -11,10 +12,10 @@ from analyzer import arrow
 from analyzer.findings import large, roots
 from analyzer.findings.asked import Severity
 from analyzer.findings.columns import NULL, standing_for
-from analyzer.findings.grouping import first_of, parted
+from analyzer.findings.grouping import first_of, highest, parted
 from analyzer.findings.rules import Found, Limits, rule
-from analyzer.findings.seen import BY_BROKERS, NO_CODE, Seen, api_name
-from analyzer.findings.words import client, count, name, some
+from analyzer.findings.seen import BY_BROKERS, NO_CODE, SECOND, Seen, api_name
+from analyzer.findings.words import client, count, lasting, name, some
 from analyzer.protocol import names, schema
 
 REMOVED: Mapping[int, int] = {
@@ -86,6 +87,31 @@ def _newest(seen: Seen, old: np.ndarray) -> np.ndarray:
     return newest
 
 
+def _old(seen: Seen) -> np.ndarray:
+    """Exchanges of clients in versions below those that the target takes. Worked out once."""
+    if "old versions" not in seen.memo:
+        seen.memo["old versions"] = _old_versions(seen)
+    kept: np.ndarray = seen.memo["old versions"]
+    return kept
+
+
+def _old_versions(seen: Seen) -> np.ndarray:
+    lowest = _lowest(seen)
+    if not _maybe_old(seen, lowest):
+        return np.zeros(0, np.int64)
+    rows = seen.exchanges
+    low = np.zeros(_APIS, np.int64)
+    for key, version in lowest.items():
+        if 0 <= key < len(low):
+            low[key] = version
+    known = (rows.api >= 0) & (rows.api < len(low)) & (rows.version != NO_CODE)
+    old: np.ndarray = np.flatnonzero(known & (rows.version < low[np.where(known, rows.api, 0)]))
+    old = old[~arrow.among(rows.api[old], BY_BROKERS)]  # also of clients without an id
+    if len(old):
+        old = old[~seen.between_brokers[seen.client[old]]]
+    return old
+
+
 @rule(
     "versions", "version-removed-in-target", "error",
     "legacy-job (kafka-python 1.4, 10.0.0.4) uses Fetch 2, Produce 2: refused by Kafka 4.0.",
@@ -98,18 +124,7 @@ def _newest(seen: Seen, old: np.ndarray) -> np.ndarray:
     minds=("target",),
 )  # fmt: skip
 def removed(seen: Seen, at: Limits) -> Iterator[Found]:
-    lowest = _lowest(seen)
-    if not _maybe_old(seen, lowest):
-        return
-    rows = seen.exchanges
-    low = np.zeros(_APIS, np.int64)
-    for key, version in lowest.items():
-        if 0 <= key < len(low):
-            low[key] = version
-    known = (rows.api >= 0) & (rows.api < len(low)) & (rows.version != NO_CODE)
-    old = np.flatnonzero(known & (rows.version < low[np.where(known, rows.api, 0)]))
-    old = old[~arrow.among(rows.api[old], BY_BROKERS)]  # also of clients without an id
-    old = old[~seen.between_brokers[seen.client[old]]] if len(old) else old
+    rows, old = seen.exchanges, _old(seen)
     strict, target = seen.asked.target is not None, seen.asked.target_name or "4.0"
     newest = _newest(seen, old)
     for mine in parted(old, seen.client[old]):
@@ -151,6 +166,49 @@ def refused(seen: Seen, at: Limits) -> Iterator[Found]:
         yield Found(f"{text}({count(len(mine), 'request')}).", len(mine), since, until, who,
                     {"api": api_name(api), "version": str(version)}, (mine[0], mine[0], mine[-1]),
                     cause="a version outside the broker's range", proven=True)  # fmt: skip
+
+
+_LOGIN = (names.SASL_HANDSHAKE, names.SASL_AUTHENTICATE)
+
+
+@rule(
+    "versions", "api-versions-missing", "note",
+    "svc-a (10.0.0.4) asked no broker which versions it offers, and spoke Fetch 11, Metadata 7, Produce 7.",
+    why="What such a client speaks stands in its settings or its code, and no broker's upgrade changes it; of a few, "
+    "as of kafka-python, that asked once, before the capture began, it may be what they were told.",
+    unless="It did so on one of its connections; one of them is not whole in the capture, or began before it. "
+    "version-removed-in-target names it, for what it speaks is older than the target takes. Brokers among themselves.",
+    advice="Before an upgrade that removes old versions, see to these clients first; look for a setting of the "
+    "versions that it speaks (Sarama's Version, librdkafka's api.version.request, kafka-python's api_version).",
+    judge="forged: a client that asks, one that does not, and one of whose connections the beginning is missing; "
+    "old-*, zoo-* (whoever does not ask there is named by version-removed-in-target)",
+    minds=("target",),
+)  # fmt: skip
+def unasked(seen: Seen, at: Limits) -> Iterator[Found]:
+    rows, clients = seen.exchanges, len(seen.clients)
+    silent = np.ones(clients, bool)
+    silent[seen.client_of[~seen.whole]] = False
+    if seen.loses or not silent.any():
+        return
+    silent &= ~seen.unread & ~seen.between_brokers
+    silent[seen.client[seen.of_api(names.API_VERSIONS)]] = False
+    silent[seen.client[_old(seen)]] = False
+    if not silent.any():
+        return
+    mine = large.where(len(rows), lambda block: (
+        silent[seen.client[block]] & (rows.status[block] <= 1) & ~arrow.among(rows.api[block], (*_LOGIN, *BY_BROKERS))
+        & (rows.version[block] != NO_CODE)
+    ))  # fmt: skip
+    for some_ in parted(mine, seen.client[mine]):
+        firsts = some_[first_of(rows.api[some_], rows.version[some_])].tolist()
+        used = sorted((api_name(int(rows.api[row])), int(rows.version[row])) for row in firsts)
+        shown = ", ".join(f"{api} {version}" for api, version in used[:6])
+        shown += f" and {len(used) - 6} more" if len(used) > 6 else ""
+        who = seen.who(int(seen.client[some_[0]]))
+        since, until = int(rows.asked[some_].min()), int(rows.asked[some_].max())
+        text = f"{client(who)} asked no broker which versions it offers, and spoke {shown}."
+        yield Found(text, len(some_), since, until, who, {"api": ",".join(sorted({api for api, _ in used}))},
+                    tuple(some_[[0, 0, -1]].tolist()))  # fmt: skip
 
 
 @rule(
@@ -217,3 +275,157 @@ def in_zookeeper(seen: Seen, at: Limits) -> Iterator[Found]:
         since, until = (int(when.min()), int(when.max())) if len(when) else (None, None)
         yield Found(f"{text}.", len(mine), since, until, seen.who(clients[0]) if clients else {}, {"group_id": named},
                     tuple(known))  # fmt: skip
+
+
+_OF_CLIENTS = (
+    names.PRODUCE, names.FETCH, names.LIST_OFFSETS, names.METADATA, names.OFFSET_COMMIT, names.OFFSET_FETCH,
+    names.FIND_COORDINATOR, names.JOIN_GROUP, names.HEARTBEAT, names.LEAVE_GROUP, names.SYNC_GROUP,
+    names.DESCRIBE_GROUPS, names.LIST_GROUPS, names.INIT_PRODUCER_ID, names.ADD_PARTITIONS_TO_TXN,
+    names.ADD_OFFSETS_TO_TXN, names.END_TXN, names.TXN_OFFSET_COMMIT,
+)  # fmt: skip
+"""APIs that a broker answers itself. Of those that it passes on it offers what its controller has, as soon as it knows
+that; features and settings decide of others."""
+
+@rule(
+    "versions", "brokers-differ", "warning",
+    "Brokers of one cluster offer different versions for 25 min or more: 10.0.0.1:9092, 10.0.0.2:9092 (Fetch 0 to 17, "
+    "Produce 0 to 11); 10.0.0.3:9092 (Fetch 0 to 16, Produce 0 to 10).",
+    why="An upgrade that goes on takes minutes for each broker; one that was left half done keeps clients and brokers "
+    "on the older versions.",
+    unless="They differ for less than ten minutes, as connections show that were open meanwhile, with the versions "
+    "that were told at their beginning; a broker's own versions changed within the capture. Nothing shows that they "
+    "are of one cluster: neither a topic, by its id, that both answered for, nor an in-sync set whose nodes have their "
+    "addresses. What only controllers offer, and APIs that a broker passes on to its controller.",
+    advice="Finish the upgrade, or take it back; see that no broker was forgotten.",
+    judge="Kafka 3.9 of which a node was upgraded to 4.3, with a threshold of half a minute; forged: brokers that "
+    "differ for ten minutes, and for less; of two clusters; one that was upgraded meanwhile; cluster-* (brokers of one "
+    "version, with their controllers) say nothing",
+    minutes=10,
+    by_clock=True,
+)  # fmt: skip
+def brokers_differ(seen: Seen, at: Limits) -> Iterator[Found]:
+    steady = _steady_offers(seen)
+    if len(set(steady.values())) < 2:
+        return
+    links = _links_that_were_told(seen)
+    links = links[arrow.among(seen.broker_of[links], [*steady])]
+    first = -highest(seen.broker_of[links], -seen.link_times("first_time")[links], len(seen.brokers), -_NO_TIME)
+    last = highest(seen.broker_of[links], seen.link_times("last_time")[links], len(seen.brokers), -_NO_TIME)
+    for mine in _clusters(seen, [*steady]):
+        by: dict[tuple[tuple[int, int, int], ...], list[int]] = defaultdict(list)
+        for broker in mine:
+            by[steady[broker]].append(broker)
+        longest, since = 0, 0
+        for one, other in combinations(list(by.values())[:_KINDS], 2):
+            began = np.maximum.outer(first[one[:_COMPARED]], first[other[:_COMPARED]])
+            lasted = np.minimum.outer(last[one[:_COMPARED]], last[other[:_COMPARED]]) - began
+            if int(lasted.max()) > longest:
+                longest, since = int(lasted.max()), int(began.flat[lasted.argmax()])
+        if longest < at.minutes * 60 * SECOND:
+            continue
+        kinds = sorted(by.items(), key=lambda kind: (-len(kind[1]), kind[1]))
+        alike = set.intersection(*(set(offers) for offers in by))
+        told = [
+            some([seen.brokers[broker] for broker in brokers]) + f" ({_shown(set(offers) - alike)})"
+            for offers, brokers in kinds[:_TOLD]
+        ]
+        more = f"; and {count(len(kinds) - _TOLD, 'more kind')}" if len(kinds) > _TOLD else ""
+        text = f"Brokers of one cluster offer different versions for {lasting(longest)} or more: "
+        text += f"{'; '.join(told)}{more}."
+        odd = kinds[-1][1]
+        chosen = [int(links[seen.broker_of[links] == broker][0]) for broker in (kinds[0][1][0], odd[0])]
+        yield Found(text, len(mine), since, since + longest, {"broker": seen.brokers[odd[0]]}, {}, links=tuple(chosen),
+                    cause="an upgrade that is not finished", proven=False)  # fmt: skip
+
+
+_NO_TIME = 1 << 62
+_KINDS, _COMPARED, _TOLD = 20, 500, 3
+"""Kinds of brokers that are compared, and brokers of each; kinds that are told."""
+
+
+def _shown(offers: Iterable[tuple[int, int, int]]) -> str:
+    """`Fetch 0 to 17, Produce 0 to 11`."""
+    listed = sorted((api_name(key), low, high) for key, low, high in offers)
+    text = ", ".join(f"{api} {low} to {high}" for api, low, high in listed[:4])
+    return text + (f" and {len(listed) - 4} more" if len(listed) > 4 else "")
+
+
+def _links_that_were_told(seen: Seen) -> np.ndarray:
+    """Connections on which a broker said what it offers."""
+    link = seen.links_of(seen.table("api_versions"))
+    link = arrow.distinct(link[link >= 0])
+    timed: np.ndarray = (seen.link_times("first_time") != NULL) & (seen.link_times("last_time") != NULL)
+    found: np.ndarray = link[timed[link]]
+    return found
+
+
+def _steady_offers(seen: Seen) -> dict[int, tuple[tuple[int, int, int], ...]]:
+    """By broker (API, lowest, highest version) of what clients ask, where it said the same each time. Not controllers,
+    which nobody produces to."""
+    table = seen.table("api_versions")
+    if not len(table) or len(seen.brokers) < 2:
+        return {}
+    api, low, high = (table.numbers(name, np.int16) for name in ("api_key", "min", "max"))
+    link = seen.links_of(table)
+    rows = np.flatnonzero(arrow.among(api, _OF_CLIENTS) & (link >= 0) & (low >= 0) & (high >= 0))
+    packed = ((seen.broker_of[link[rows]].astype(np.int64) << 10 | api[rows]) << 15 | low[rows]) << 15 | high[rows]
+    by: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    for one in arrow.distinct(packed).tolist():
+        by[one >> 40].append((one >> 30 & 0x3FF, one >> 15 & 0x7FFF, one & 0x7FFF))
+    return {
+        broker: tuple(offers)
+        for broker, offers in by.items()
+        if offers[0][0] == names.PRODUCE and len({key for key, _, _ in offers}) == len(offers)
+    }
+
+
+def _clusters(seen: Seen, brokers: list[int]) -> list[list[int]]:
+    """Those of these brokers that are shown to be of one cluster."""
+    head = {broker: broker for broker in brokers}
+
+    def of(broker: int) -> int:
+        while head[broker] != broker:
+            head[broker] = broker = head[head[broker]]  # half as far the next time
+        return broker
+
+    def join(some: Iterable[int]) -> None:
+        known = sorted({of(broker) for broker in some if broker in head})
+        for broker in known[1:]:
+            head[broker] = known[0]
+
+    for together in (*_of_topics(seen), *_in_sync(seen)):
+        join(together)
+    made: dict[int, list[int]] = defaultdict(list)
+    for broker in brokers:
+        made[of(broker)].append(broker)
+    return [mine for mine in made.values() if len(mine) > 1]
+
+
+_EVERYWHERE = ("AAAAAAAAAAAAAAAAAAAAAA", "AAAAAAAAAAAAAAAAAAAAAQ")
+"""Ids of no topic, and of `__cluster_metadata`: every cluster has them."""
+
+
+def _of_topics(seen: Seen) -> Iterator[list[int]]:
+    """Brokers that answered well for a topic, which has its id in one cluster only."""
+    table, parts = seen.table("partitions"), seen.partitions
+    ids, texts = table.codes("topic_id")
+    everywhere = standing_for(texts, *_EVERYWHERE)
+    rows = large.where(len(ids), lambda block: (
+        (ids[block] >= 0) & (parts.error[block] == 0) & (parts.owner[block] >= 0) & ~arrow.among(ids[block], everywhere)
+    ))  # fmt: skip
+    broker = large.taken(seen.broker, large.taken(parts.owner, rows))
+    pairs = large.distinct(large.taken(ids, rows).astype(np.int64) << 32 | broker)
+    for some_ in parted(pairs & 0xFFFFFFFF, pairs >> 32, least=2):
+        yield some_.tolist()
+
+
+def _in_sync(seen: Seen) -> Iterator[list[int]]:
+    """Brokers that some in-sync set names, where each id has one address, which somebody connected to."""
+    numbers = {end: number for number, end in enumerate(seen.brokers)}
+    ends: dict[int, set[str]] = defaultdict(set)
+    for row in seen.table("brokers").every(["node_id", "host", "port"]):
+        ends[row["node_id"]].add(roots.end_point(row["host"], row["port"]))
+    where = {node: numbers[end] for node, (end, *more) in ends.items() if not more and end in numbers}
+    if len(where) > 1:
+        for together in {tuple(row["isr"]) for row in seen.table("leaders").every(["isr"]) if row["isr"]}:
+            yield [where[node] for node in together if node in where]

@@ -10,8 +10,9 @@ import numpy as np
 from analyzer import arrow
 from analyzer.findings import roots
 from analyzer.findings.columns import NULL
+from analyzer.findings.grouping import parted
 from analyzer.findings.rules import Found, Limits, rule
-from analyzer.findings.seen import ORPHAN, Seen, api_name
+from analyzer.findings.seen import ANSWERED, ORPHAN, Seen, api_name
 from analyzer.findings.words import client, count, name, place, size
 from analyzer.protocol import names
 
@@ -100,6 +101,61 @@ def unknown_api(seen: Seen, at: Limits) -> Iterator[Found]:
         text += f"{version}, "
         yield Found(f"{text}which Kafka does not have.", len(mine), _time(seen, mine[0]), _time(seen, mine[-1]), who,
                     {"api": api_name(api), "version": str(version)}, (mine[0], mine[0], mine[-1]))  # fmt: skip
+
+
+@rule(
+    "protocol", "frame-oversized", "error",
+    "10.0.0.1:9092 closed connections of svc-a (10.0.0.4) on 2 Produce requests, the largest of 200.0 MB.",
+    why="A broker reads the length first and closes where it is above socket.request.max.bytes, 100 MiB unless set.",
+    unless="It was answered: then the broker takes more. The capture ended first; bytes are missing from the "
+    "connection, so that what stands where a length is expected may be none.",
+    advice="Smaller requests (max.request.size, batch.size, message.max.bytes of librdkafka), or a broker that is told "
+    "to take larger ones; where no client asks so much, look for who writes other bytes to that connection.",
+    judge="Kafka 4.3, to which a request of 200 MB was sent; forged: such a request, and one that was answered",
+    bytes=104_857_600,
+)  # fmt: skip
+def oversized(seen: Seen, at: Limits) -> Iterator[Found]:
+    rows = roots.oversized(seen)
+    sizes = seen.column("request_bytes") if len(rows) else rows
+    for mine in parted(rows, seen.client[rows], seen.broker[rows], seen.exchanges.api[rows]):
+        api = api_name(int(seen.exchanges.api[mine[0]]))
+        who = seen.who(int(seen.client[mine[0]]), int(seen.broker[mine[0]]))
+        worst = int(mine[sizes[mine].argmax()])
+        text = f"{who['broker']} closed {'connections' if len(mine) > 1 else 'a connection'} of {client(who)} on "
+        text += f"{count(len(mine), f'{api} request')}, the largest " if len(mine) > 1 else f"1 {api} request "
+        yield Found(
+            f"{text}of {size(int(sizes[worst]))}.", len(mine), _time(seen, mine[0]), _time(seen, mine[-1]), who,
+            {"api": api, "bytes": str(sizes[worst])}, (int(mine[0]), worst, int(mine[-1])),
+            cause="a request larger than the broker takes", proven=False,
+        )  # fmt: skip
+
+
+@rule(
+    "protocol", "not-kafka", "warning",
+    "10.0.0.5 speaks HTTP to 10.0.0.1:9092, where Kafka is spoken, on 3 connections.",
+    why="A broker takes the first four bytes (`GET `) for the length of a request, of 1.2 GB, and closes. A health "
+    "check that passes by that says nothing, a scraper gets nothing, and the broker logs each.",
+    unless="Nobody was answered in Kafka there; a proxy's prefix before Kafka was seen there. Beyond the first 1,000 "
+    "connections without Kafka they are not told apart.",
+    advice="Give that health check, scraper or browser the port that it wants.",
+    judge="errors-librdkafka-4.3; curl at Kafka 4.3; forged: GET at a broker's port, and at another; a proxy's port",
+)  # fmt: skip
+def not_kafka(seen: Seen, at: Limits) -> Iterator[Found]:
+    by: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for one in seen.unrecognised("HTTP"):
+        asking, _, asked = one["connection"].rpartition("#")[0].partition("-")
+        by[asking.rpartition(":")[0], asked].append(one["connection"])
+    if not by:
+        return
+    heard = {seen.brokers[broker] for broker in arrow.distinct(seen.broker[seen.exchanges.status == ANSWERED]).tolist()}
+    prefixed = seen.link_numbers("opaque_prefix_bytes") > 0
+    heard -= {seen.brokers[broker] for broker in arrow.distinct(seen.broker_of[prefixed]).tolist()}
+    for (asking, asked), links in by.items():
+        if asked in heard:
+            text = f"{name(asking)} speaks HTTP to {name(asked)}, where Kafka is spoken, on "
+            who = {"client_ip": asking, "broker": asked, "connection": links[0]}
+            yield Found(f"{text}{count(len(links), 'connection')}.", len(links), who=who,
+                        cause="not a client of Kafka", proven=True)  # fmt: skip
 
 
 @rule(

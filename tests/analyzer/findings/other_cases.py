@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.analyzer.findings.cases import case
-from tests.analyzer.findings.judging import Traffic
+from tests.analyzer.findings.judging import Traffic, link
 from tests.analyzer.findings.reading_cases import fetch
 from tests.reports.forging import at
 
@@ -155,6 +155,34 @@ def storm(traffic: Traffic, wrong: bool) -> None:
         traffic.ask("Metadata", 10 + number / 5)
 
 
+_ALL_TOPICS: dict[str, Any] = {"request_bytes": 21, "response_bytes": 1_000_000}
+"""Metadata 1 of client `app`."""
+
+
+@case("metadata-all-topics")
+def all_topics(traffic: Traffic, wrong: bool) -> None:
+    for number in range(3):
+        traffic.ask("Metadata", number, **{**_ALL_TOPICS, "response_bytes": 1_000_000 if wrong else 999_999})
+
+
+@case("metadata-all-topics", "again and again")
+def all_topics_often(traffic: Traffic, wrong: bool) -> None:
+    for number in range(10 if wrong else 9):
+        traffic.ask("Metadata", 60 * number, **{**_ALL_TOPICS, "response_bytes": 100_000})
+
+
+@case("metadata-all-topics", "not in a moment")
+def all_topics_at_once(traffic: Traffic, wrong: bool) -> None:
+    for number in range(10):
+        traffic.ask("Metadata", number * (35 if wrong else 30), **{**_ALL_TOPICS, "response_bytes": 100_000})
+
+
+@case("metadata-all-topics", "not of a topic of many partitions")
+def many_partitions(traffic: Traffic, wrong: bool) -> None:
+    for number in range(3):
+        traffic.ask("Metadata", number, **{**_ALL_TOPICS, "request_bytes": 21 if wrong else 24})
+
+
 @case("advertised-address-unreachable")
 def unreachable(traffic: Traffic, wrong: bool) -> None:
     traffic.add("brokers", node_id=1, host="10.1.0.5", port=9092)
@@ -163,6 +191,44 @@ def unreachable(traffic: Traffic, wrong: bool) -> None:
     traffic.missed("10.0.0.5", "10.1.0.6:9092", 2)  # nobody is sent there
     if not wrong:
         traffic.link(0, broker_ip="10.1.0.5", connection="10.0.0.9:5000-10.1.0.5:9092#1")
+
+
+def _leaves(
+    traffic: Traffic, *isr: tuple[float, list[int]], again: float, topic_id: str | None = "6hWhQvmDS1S79-tG9HZ0dw"
+) -> None:
+    """In-sync sets, and when Metadata said the last one again."""
+    its = {"topic": "t", "topic_id": topic_id, "partition": 0}
+    for second, nodes in isr:
+        traffic.add("leaders", time=at(second), leader=nodes[0], isr=nodes, **its)
+    traffic.ask("Metadata", again, 0, topics=["t", "u"])
+    traffic.ask("Metadata", 200, 0, topics=["u"])
+
+
+@case("under-replicated")
+def leaves(traffic: Traffic, wrong: bool) -> None:
+    _leaves(traffic, (0, [1, 2, 3]), (10, [1, 2]), again=70 if wrong else 69.9)
+
+
+@case("under-replicated", "not of one that comes back")
+def comes_back(traffic: Traffic, wrong: bool) -> None:
+    _leaves(traffic, (0, [1, 2, 3]), (10, [1, 2]), (71 if wrong else 69, [1, 2, 3]), again=70)
+
+
+@case("under-replicated", "not where replicas are moved")
+def moved_away(traffic: Traffic, wrong: bool) -> None:
+    after = [1, 2] if wrong else [1, 2, 4]
+    _leaves(traffic, (0, [1, 2, 3]), (10, [1, 2, 3, 4]), (11, after), again=90)
+
+
+@case("under-replicated", "not of a topic of another cluster")
+def elsewhere(traffic: Traffic, wrong: bool) -> None:
+    _leaves(traffic, (0, [1, 2, 3]), (10, [1, 2]), again=90, **({} if wrong else {"topic_id": None}))
+
+
+@case("under-replicated", "not where somebody asked for it")
+def taken_away(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("AlterPartitionReassignments", 11 if wrong else 9)
+    _leaves(traffic, (0, [1, 2, 3]), (10, [1, 2]), again=90)
 
 
 @case("leader-missing")
@@ -196,6 +262,19 @@ def shut_out(traffic: Traffic, wrong: bool) -> None:
 @case("authorization-failed")
 def rights(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("Metadata", error="TOPIC_AUTHORIZATION_FAILED" if wrong else None, topics=["secret"])
+
+
+@case("security-changed")
+def changed(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("CreateAcls", error=None if wrong else "CLUSTER_AUTHORIZATION_FAILED")
+    traffic.ask("DeleteAcls", 1, None, status="unanswered")
+    traffic.ask("DescribeAcls", 2)
+
+
+@case("security-changed", "also by several in turn")
+def changed_in_turn(traffic: Traffic, wrong: bool) -> None:
+    for number, api in enumerate(("AlterUserScramCredentials", "AlterClientQuotas", "IncrementalAlterConfigs")):
+        traffic.ask(api if wrong else "Metadata", number, on=number, client_id=f"admin-{number}")
 
 
 @case("credentials-in-clear")
@@ -262,6 +341,80 @@ def refused(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("Metadata", 0, None, status="unanswered", api_version=13 if wrong else 12)
 
 
+@case("api-versions-missing")
+def unasked(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Metadata", api_version=7)
+    traffic.ask("Metadata" if wrong else "ApiVersions", on=1, api_version=3)
+    traffic.ask("SaslHandshake", on=2, client_id="other")
+    traffic.ask("Fetch", on=3, client_id="broker-1-fetcher-0", api_version=11)
+
+
+@case("api-versions-missing", "not where it may have")
+def unasked_maybe(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Metadata", api_version=7)
+    traffic.ask("Metadata", on=1, api_version=7)
+    traffic.rows["connections"][1]["opened"] = wrong
+
+
+@case("api-versions-missing", "not of whom an upgrade shuts out")
+def unasked_and_old(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Fetch", api_version=11)
+    traffic.ask("Fetch", 1, api_version=4 if wrong else 3)
+
+
+def _offered(traffic: Traffic, number: int, fetch: int, since: float = 0, until: float = 700) -> None:
+    """A connection to a broker of its own, which says what it offers."""
+    one = link(number, f"10.0.0.{number}")
+    traffic.link(number, **one, first_time=at(since), last_time=at(until))
+    for key, high in ((0, 9), (1, fetch), (52, number)):  # Vote only controllers answer
+        traffic.add(
+            "api_versions", connection=one["connection"], broker=f"10.0.0.{number}:9092", api_key=key, min=0, max=high
+        )  # fmt: skip
+    traffic.add("brokers", node_id=number, host=f"10.0.0.{number}", port=9092)
+
+
+def _in_sync(traffic: Traffic, *nodes: int) -> None:
+    traffic.add("leaders", time=at(1), topic="t", partition=0, leader=nodes[0], isr=list(nodes))
+
+
+@case("brokers-differ")
+def differ(traffic: Traffic, wrong: bool) -> None:
+    for number, fetch_version, since in ((1, 17, 0), (2, 17, 0), (3, 16, 100 if wrong else 101)):
+        _offered(traffic, number, fetch_version, since)
+    _in_sync(traffic, 1, 2, 3)
+
+
+@case("brokers-differ", "not in what only controllers or some of them have")
+def differ_elsewhere(traffic: Traffic, wrong: bool) -> None:
+    for number in (1, 2):
+        _offered(traffic, number, 15 + number if wrong else 17)
+    _in_sync(traffic, 1, 2)
+
+
+@case("brokers-differ", "not of two clusters")
+def differ_apart(traffic: Traffic, wrong: bool) -> None:
+    for number in (1, 2):
+        _offered(traffic, number, 15 + number)
+        topic = {"topic": None, "topic_id": "6hWhQvmDS1S79-tG9HZ0dw" if wrong else f"6hWhQvmDS1S79-tG9HZ0d{number}"}
+        for part in (topic, {"topic": None, "topic_id": "AAAAAAAAAAAAAAAAAAAAAQ"}):
+            one = link(number, f"10.0.0.{number}")
+            traffic.ask("Fetch", number, on=number, place=("t", 0), part=part, **one)
+    traffic.add("brokers", node_id=2, host="10.0.0.1", port=9092)  # the same ids in both
+    _in_sync(traffic, 1, 2)
+
+
+@case("brokers-differ", "not of one that was upgraded meanwhile")
+def differ_for_now(traffic: Traffic, wrong: bool) -> None:
+    _offered(traffic, 1, 17, until=700)
+    _offered(traffic, 2, 16, until=700)
+    if not wrong:
+        again = "10.0.0.1:6000-10.0.0.2:9092#1"
+        traffic.link(9, connection=again, client_port=6000, broker_ip="10.0.0.2", first_time=at(701), last_time=at(702))
+        for key, high in ((0, 9), (1, 17)):
+            traffic.add("api_versions", connection=again, broker="10.0.0.2:9092", api_key=key, min=0, max=high)
+    _in_sync(traffic, 1, 2)
+
+
 @case("message-format-old")
 def old_format(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("Produce", place=("t", 0), batch={"magic": 1 if wrong else 2})
@@ -299,6 +452,59 @@ def malformed(traffic: Traffic, wrong: bool) -> None:
 @case("unknown-api")
 def unknown(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("Metadata" if wrong else "ApiVersions", api_version=99, reason="request: unsupported_version")
+
+
+@case("frame-oversized")
+def oversized(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Produce", 0, None, status="unanswered", request_bytes=104_857_605 if wrong else 104_857_604)
+    traffic.ask("Produce", 1, on=1, request_bytes=200_000_000)
+    traffic.ask("Produce", 2, None, on=2, status="in_flight", request_bytes=200_000_000)
+
+
+@case("frame-oversized", "not where bytes are missing")
+def oversized_maybe(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Produce", 0, None, status="unanswered", request_bytes=200_000_000)
+    traffic.rows["connections"][0]["gaps"] = 0 if wrong else 1
+
+
+@case("frame-oversized", "not where the connection went on")
+def oversized_open(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Produce", 0, None, status="unanswered", request_bytes=200_000_000)
+    traffic.rows["connections"][0]["closed"] = "rst" if wrong else "open"
+
+
+@case("opaque-bytes", "not of requests that are too large")
+def oversized_bytes(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Produce", 0, None, status="unanswered", request_bytes=1000 if wrong else 200_000_000)
+    traffic.rows["connections"][0]["opaque_limit_bytes"] = 5000
+
+
+@case("not-kafka")
+def http(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Metadata")
+    _stranger(traffic, "HTTP", 9092 if wrong else 8080)
+    _stranger(traffic, "unknown", 9092)
+
+
+@case("not-kafka", "not where nobody speaks Kafka")
+def http_alone(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Metadata", latency_ms=1 if wrong else None, status="answered" if wrong else "unanswered")
+    _stranger(traffic, "HTTP", 9092)
+
+
+@case("not-kafka", "not at a proxy")
+def http_proxy(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("Metadata")
+    traffic.rows["connections"][0]["opaque_prefix_bytes"] = 0 if wrong else 40
+    _stranger(traffic, "HTTP", 9092)
+
+
+def _stranger(traffic: Traffic, like: str, port: int) -> None:
+    """A connection in which no Kafka was found."""
+    traffic.unrecognised.append({
+        "capture": traffic.capture, "connection": f"10.0.0.5:5000-10.0.0.9:{port}#1", "payload_bytes": 60,
+        "looks_like": like,
+    })  # fmt: skip
 
 
 @case("decompression-bomb")

@@ -111,6 +111,37 @@ def churn_of_moves(traffic: Traffic, wrong: bool) -> None:
         traffic.add("leaders", time=at(20 * number), topic="t", partition=0, leader=1 if wrong else number)
 
 
+def _names_many(traffic: Traffic, partitions: int, session: int | None, **more: Any) -> None:
+    """A hundred requests of 10 kB, each for so many partitions."""
+    for number in range(100):
+        columns: dict[str, Any] = {"api_version": 11, "request_bytes": 10_000, **more}
+        traffic.ask("Fetch", number, place=("t", 0), part={"offset_kind": "fetch"}, **columns)
+        row = traffic.rows["partitions"][-1]
+        for partition in range(1, partitions):
+            traffic.add("partitions", **{**row, "partition": partition})
+    traffic.add("readers", session_id=session, topic="t", partition=0)
+
+
+@case("no-fetch-sessions")
+def sessionless(traffic: Traffic, wrong: bool) -> None:
+    _names_many(traffic, 100 if wrong else 99, None)
+
+
+@case("no-fetch-sessions", "not with one")
+def with_session(traffic: Traffic, wrong: bool) -> None:
+    _names_many(traffic, 100, None if wrong else 7)
+
+
+@case("no-fetch-sessions", "not before there were any")
+def before_sessions(traffic: Traffic, wrong: bool) -> None:
+    _names_many(traffic, 100, None, api_version=7 if wrong else 6)
+
+
+@case("no-fetch-sessions", "not of little")
+def small_requests(traffic: Traffic, wrong: bool) -> None:
+    _names_many(traffic, 100, None, request_bytes=10_000 if wrong else 9_999)
+
+
 @case("wrong-leader-fetch")
 def wrong_leader(traffic: Traffic, wrong: bool) -> None:
     for number in range(10 if wrong else 9):

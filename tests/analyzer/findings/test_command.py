@@ -151,7 +151,7 @@ def test_a_target_is_named_as_it_was_found_and_part_of_a_name_is_asked_after(
 @pytest.mark.parametrize(
     ("arguments", "again"),
     [
-        (("--target", "4.0"), {"version-removed-in-target"}),
+        (("--target", "4.0"), {"version-removed-in-target", "api-versions-missing"}),
         (("--policy", "acks=all", "--policy", "tls=required"), {"acks-zero", "plain-traffic"}),
         (("--policy", "compression=required"), {"no-compression"}),
         (("--threshold", "no-compression.total=1"), {"no-compression"}),

@@ -19,6 +19,7 @@ NOT_CLEAN: dict[str, dict[str, str]] = {
         "message-too-large": "and sends a record of 300 kB to a topic that takes less",
         "version-refused": "and Metadata in version 99 by hand",
         "unknown-api": "and API 999",
+        "not-kafka": "and GET",
     },
     "net-lossy-4.3": {"tcp-retransmission": "a link that loses 2 % of the packets"},
     "snaplen-96-4.3": {"capture-snaplen": "cut to 96 bytes"},
