@@ -153,10 +153,7 @@ class Fetches:
         them, in a session made again. (What ListOffsets said of another place is no hint for one that is out of
         range.)"""
         asked = asked_offsets(step.body)
-        session = self._session(step)
-        places = dict(session.partitions) if session is not None else {}
-        places |= {(name, number): part for name, number, part in partitions(names.FETCH, body) if part is not None}
-        for where, partition in places.items():
+        for where, partition in self._places(step, body).items():
             if where in ends:
                 captured, replayed = self._offsets.guess(where, ends[where])
                 known = self._offsets.map_of(where)
@@ -166,6 +163,28 @@ class Fetches:
                     known.hint(at, max(ends[where][1] + at - ends[where][0], 0))
                 partition["fetchOffset"] = known.start(at)
         self.again(step, body, "session_remade", None, None)
+
+    def _places(self, step: Step, body: Body) -> dict[Partition, Body]:
+        """The partitions that a fetch reads, and its session if it is in one, by captured name."""
+        session = self._session(step)
+        places = dict(session.partitions) if session is not None else {}
+        places |= {(name, number): part for name, number, part in partitions(names.FETCH, body) if part is not None}
+        return places
+
+    def has_read(self, step: Step, sent: Body, captured: Body) -> bool:
+        """Does a fetch begin behind all the records that its captured answer has? Its reader is ahead: it got them
+        earlier than when captured, and there may be no more."""
+        had = [
+            ((topic.get(NAME, ""), partition["partitionIndex"]), partition["records"])
+            for topic in captured["responses"]
+            for partition in topic["partitions"]
+            if partition.get("records")
+        ]
+        places = self._places(step, sent)
+        return bool(had) and all(
+            where in places and self._offsets.lie_before(where, records, places[where]["fetchOffset"])
+            for where, records in had
+        )
 
     def lacks_share_session(self, step: Step) -> bool:
         """Does a request go on in a share session that the target has not made?"""

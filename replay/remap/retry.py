@@ -254,6 +254,8 @@ class Retries:
             return "topic_appears"
         if rule == "records_awaited" and (self._history.waited_in_vain or not step.expects):
             return None
+        if rule == "records_awaited" and self._remap.fetches.has_read(step, sent, self.captured or {}):
+            return None
         if rule == "position_asked":
             lost = self._remap.fetches.lost_places(step, sent, self.captured, replayed)
             self._asked += 1

@@ -337,6 +337,30 @@ def test_a_reader_is_never_ahead_of_what_it_has_read(mode: str) -> None:
     assert asked_there == [50, 50, 50, 50, 56]  # the first one three times, until its wait for records is over
 
 
+@pytest.mark.parametrize(
+    ("speed", "waits"), [(None, [500, 0, 500]), (2.0, [500, 250, 500]), (1.0, [500, 500, 500])]
+)
+def test_a_reader_that_is_ahead_does_not_wait_for_what_it_has_read(speed: float | None, waits: list[int]) -> None:
+    """It got in one answer what the captured one got in two, each as it was written: the second fetch finds nothing,
+    and is not repeated. What is not written yet is waited for."""
+    first, second, third = batch(count=3), _at(3, batch(count=3)), _at(6, batch(count=3))
+    capture = Captured()
+    capture.said(0.0, names.PRODUCE, 9, produced(first), produced_answer(0))
+    capture.said(0.01, names.PRODUCE, 9, produced(second), produced_answer(3))
+    for number, (asked, read) in enumerate([(0, first), (3, second), (6, third)]):
+        capture.said(0.1 + number / 10, names.FETCH, 4, {**_fetch(asked), "maxWaitMs": 500}, _fetched(read), took=0.05)
+    target = Target().on(names.PRODUCE, produced_answer(50), produced_answer(53))
+    target.on(names.FETCH, _fetched(_at(50, first) + _at(53, second)), _fetched(b""))
+
+    options = remap.RemapOptions(offsets=offsets.POSITION)
+    run = replayed([capture], target, topics={"orders": 1}, speed=speed, options=options)
+
+    fetches = [one.body for one in target.said(names.FETCH)]
+    assert [one["topics"][0]["partitions"][0]["fetchOffset"] for one in fetches] == [50, 56, 56]
+    assert [one["maxWaitMs"] for one in fetches] == waits
+    assert "records_awaited" not in run.engine.notes
+
+
 def test_a_reader_of_old_message_sets_is_not_ahead_either() -> None:
     """A broker that makes message sets of batches gives what fits; the rest is asked for next (KIP-283)."""
 
