@@ -509,6 +509,20 @@ def test_a_fetch_of_what_nobody_here_writes_waits_as_long_as_it_had_waited(
     assert run.of(names.FETCH)[0].retries == ([] if written else ["long_poll_scaled"])
 
 
+@pytest.mark.parametrize("newest", [9, 11, 12])
+def test_metadata_asked_by_topic_id_is_asked_by_name_where_the_target_is_not_asked_by_id(newest: int) -> None:
+    topic_id = "zizHtibnSdSFmiPSHtiLWA"
+    told = {"brokers": [], "topics": [{"name": "orders", "topicId": topic_id, "partitions": []}]}
+    capture = Captured().said(0.0, names.METADATA, 12, {"topics": [{"topicId": topic_id, "name": None}]}, told)
+    target = Target().on(names.METADATA, {**_metadata(), "topics": []})
+
+    options = remap.RemapOptions(map_topic={"orders": "there"})
+    replayed([capture], target, offers={names.METADATA: (0, newest)}, options=options)
+
+    (heard,) = target.said(names.METADATA)
+    assert heard.body["topics"][0]["name"] == ("there" if newest < 12 else None)
+
+
 def test_offsets_asked_by_topic_id_are_asked_by_name_where_the_target_has_no_ids() -> None:
     topic_id = "zizHtibnSdSFmiPSHtiLWA"
     capture = Captured()
