@@ -164,6 +164,12 @@ def compare_beyond(pairs: Sequence[Pair], old: Sequence[Pair]) -> Comparison:
     return _Comparing(pairs, Comparison(), learned, explained, judged).run() if explained else found
 
 
+def _topic(place: Place) -> str:
+    """The topic that a place in an answer is about; "": none. (Offsets of a group stand below their group.)"""
+    at = 1 if place.path.startswith("groups") else 0
+    return place.key[at] if len(place.key) > at else ""
+
+
 class _Comparing:
     """The second pass: what has gone wrong so far decides what later differences follow from it."""
 
@@ -188,6 +194,7 @@ class _Comparing:
         self.failed_parts: dict[tuple[str, int], Difference] = {}
         self.lost_batches: dict[tuple[str, int, int], Difference] = {}
         self.failed_topics: dict[str, Difference] = {}
+        self.failed_reads: dict[tuple[str, str, int], Difference] = {}  # by connection and partition
         self.stored_once: dict[tuple[str, int], Difference] = {}
         self.other_counts: dict[str, Difference] = {}  # topics with another number of partitions
         self.perhaps_twice: dict[tuple[str, int], list[int]] = {}  # by partition, what was sent again to it
@@ -203,7 +210,7 @@ class _Comparing:
         self._take(self._twice(audit))
         self._take(self._produced())
         read = readings.differences(
-            self.correspondence.partitions.values(), self.failed_parts, self.stored_twice, self.pairs
+            self.correspondence.partitions.values(), self.failed_parts, self.stored_twice, self.failed_reads, self.pairs
         )
         self._take(map(self._unread, read))
         self._take(readings.acquired(self.correspondence, self.failed_groups))
@@ -359,7 +366,7 @@ class _Comparing:
                 absent.add(place)
             if mine.kind is Kind.ERROR:
                 wrong.add(place.key)
-            cause = self.failed_topics.get(place.key[0]) if place.key and difference.unexpected else None
+            cause = self.failed_topics.get(_topic(place)) if difference.unexpected else None
             if cause is not None and pair.api_key != names.METADATA:
                 difference = dataclasses.replace(difference, rule="consequence", cause=cause)
             differences.append((place, mine.kind, difference))
@@ -402,10 +409,12 @@ class _Comparing:
             return self._partitions(pair, place, on_left)
         elif pair.api_key == names.METADATA and not on_left:
             rule = "seeded"
-        elif on_left and place.key and place.key[0] in self.other_counts:
+        elif on_left and _topic(place) in self.other_counts:
             # What is for a partition that is not there is not sent.
-            cause = self.other_counts[place.key[0]]
+            cause = self.other_counts[_topic(place)]
             return Difference(pair.row, place.path, "missing", "there", "missing", place.key, "consequence", cause)
+        elif on_left and pair.api_key == names.OFFSET_FETCH and self._follows(pair):
+            rule = "consequence"  # what its members would have committed
         states = ("there", "missing") if on_left else ("missing", "there")
         kinds = "missing" if on_left else "extra"
         return Difference(pair.row, place.path, kinds, *states, place.key, rule)
@@ -582,6 +591,9 @@ class _Comparing:
         row, cause = pair.row, self._caused(pair, difference).root
         if pair.api_key == names.METADATA and difference.kind == "error appeared" and difference.path == TOPIC_ERROR:
             self.failed_topics.setdefault(difference.key[0], cause)
+        if pair.api_key == names.FETCH and difference.kind == "error appeared" and len(difference.key) == 2:
+            topic, number = difference.key
+            self.failed_reads.setdefault((row["connection"], topic, int(number)), cause)
         if pair.api_key == names.FIND_COORDINATOR and difference.kind == "error appeared":
             of = self.failed_groups, self.failed_transactions
             kind = (pair.left.asked() or {}).get("keyType", names.GROUP_COORDINATOR)

@@ -51,10 +51,11 @@ class Unread:
 
 def differences(
     partitions: Iterable[Partition], failed: Mapping[tuple[str, int], Difference],
-    doubled: Mapping[tuple[str, int], Difference], pairs: Sequence[Pair],
+    doubled: Mapping[tuple[str, int], Difference], refused: Mapping[tuple[str, str, int], Difference],
+    pairs: Sequence[Pair],
 ) -> Iterator[Difference]:  # fmt: skip
     """What each connection has read of each partition. `failed`: why a batch of a partition was not stored; `doubled`:
-    that one was stored twice."""
+    that one was stored twice; `refused`: errors that a connection's fetches of a partition met here only."""
     unread = Unread()
     for partition in partitions:
         where = partition.topic, partition.index
@@ -62,7 +63,7 @@ def differences(
         for reading in partition.readings:
             read = _plainly_the_same(partition, reading)
             if read is None:
-                yield from told.reading(reading, pairs)
+                yield from told.reading(reading, pairs, refused)
             else:
                 unread.add(partition.topic, read, 0, reading.place)
     yield from unread.differences(pairs)
@@ -124,7 +125,9 @@ class _Told:
         self._doubled = doubled
         self._unread = unread
 
-    def reading(self, reading: Reading, pairs: Sequence[Pair]) -> Iterator[Difference]:
+    def reading(
+        self, reading: Reading, pairs: Sequence[Pair], refused: Mapping[tuple[str, str, int], Difference]
+    ) -> Iterator[Difference]:
         """What one connection has read."""
         key = (self._partition.topic, str(self._partition.index))
         left, right = reading.left.by_offset(), reading.right.by_offset()
@@ -136,6 +139,7 @@ class _Told:
         end, (captured_end, _) = max(mapped.items(), default=(-1, (-1, b"")))
         # In an open transaction a consumer waits for its end.
         early: Difference | None = None
+        error = refused.get((row["connection"], self._partition.topic, self._partition.index))
         starved = [at for at in reading.starved if furthest < at[0] <= end and not self._partition.transactional]
         if starved:
             read = f"to offset {furthest}" if right else "nothing"
@@ -148,7 +152,7 @@ class _Told:
                 inside = any(start <= offset <= last for start, last in reading.served)
                 behind = any(last < offset for _, last in reading.served)
                 rule = "read_less" if offset > furthest or (behind and not inside) else None
-                cause = early if offset > furthest else None
+                cause = (early or error) if offset > furthest else None
                 if cause is not None:
                     rule = "consequence"
                 unread += rule == "read_less"
