@@ -175,7 +175,9 @@ class _Told:
             if self._partition.to_left(offset) is None and (span[0] <= offset <= span[1] or not self._partition.batches)
         )
         lost = (unmapped - strangers).total()
-        extra = (strangers - unmapped).total()
+        beyond = strangers - unmapped
+        gained = (beyond & self._partition.gained).total()
+        extra = beyond.total() - gained
         if lost:
             rule = "not_stored" if self._partition.failed else "before_capture"
             cause = self._failed if self._partition.failed else None
@@ -185,6 +187,9 @@ class _Told:
             cause = self._doubled if rule is None else None
             rule = "consequence" if cause is not None else rule
             yield Difference(row, "(records)", "record extra", "not read", f"{extra} records", key, rule, cause)
+        if gained:
+            told = "record extra", "not read", f"{gained} records"
+            yield Difference(row, "(records)", *told, key, "not_stored")
         self._unread.add(self._partition.topic, len(left), unread, reading.place)
 
     def _forms(

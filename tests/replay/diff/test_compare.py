@@ -331,6 +331,18 @@ def test_rights_that_captured_users_lacked(left: int, right: int, rule: str | No
     assert [one for one, _, _ in found(produce(batch("a"), 0, 0, errors=(left, right)))] == [rule]
 
 
+def test_what_was_refused_when_captured_and_stored_here_is_read_here() -> None:
+    """Its produce is a difference of its own; what nobody was refused is none that explains."""
+    refused = produce(batch("b"), -1, 1, errors=(29, 0))
+    stored = produce(batch("a"), 0, 0), refused, produce(batch("c"), 1, 2)
+    log = [batch("a"), batch("c", base_offset=1)]
+    here = [batch("a"), batch("b", base_offset=1), batch("c", base_offset=2)]
+    read = fetch(b"".join(log), b"".join(here), connection="reader")
+    assert found(*stored, read)[1:] == [("not_stored", "(records)", "record extra")]
+    other = fetch(b"".join(log), here[0] + batch("x", base_offset=1) + here[2], connection="reader")
+    assert found(*stored, other)[1:] == [(UNEXPECTED, "(records)", "record extra")]
+
+
 @pytest.mark.parametrize("left, right", [(27, 0), (0, 27)])
 def test_a_rebalance_that_one_side_did_not_see_at_that_moment(left: int, right: int) -> None:
     one = pair("Heartbeat", 3, {"groupId": "billing"}, {"errorCode": left}, {"errorCode": right})
