@@ -94,6 +94,7 @@ _LONG_POLLS: Final = frozenset((names.FETCH, names.SHARE_FETCH))
 _SAME, _EXPECTED, _UNEXPECTED = 1, 2, 3
 """What came of an exchange that was compared; 0 of one that was not."""
 _ABORTED: Final = "aborted"
+_LOGIN: Final = "login"
 _PERHAPS_TWICE: Final = "perhaps_twice"
 """By this rule of the replayer a request was sent again whose records the target may have had."""
 _LOST: Final = frozenset(("unreachable", "session_lost"))
@@ -187,6 +188,8 @@ class _Comparing:
         self.result = result
         self.result.ended = self.runs[-1].ended if self.runs else ""
         # What has gone wrong, each with the difference that said so first.
+        # Connections of captured users who are themselves here; None: nobody knows.
+        self.own_users: set[str] | None = set() if self.runs and self.runs[-1].own_users else None
         self.ended: Difference | None = None
         self.failed_groups: dict[str, Difference] = {}
         self.failed_transactions: dict[str, Difference] = {}
@@ -299,6 +302,8 @@ class _Comparing:
         if left not in COMPARABLE or right not in COMPARABLE or left == right != "answered":
             reason = left if left not in COMPARABLE else right
             result.skipped[pair.right.rule or pair.left.rule or reason] += 1
+            if self.own_users is not None and pair.right.rule == _LOGIN:
+                self.own_users.add(pair.row["connection"])
             return
         result.answers[pair.api_key] += 1
         differences = [self._without_noise(self._caused(pair, difference)) for difference in self._differences(pair)]
@@ -543,7 +548,7 @@ class _Comparing:
             if pair.api_key not in _MEMBERSHIP:
                 return "target_refuses"
             return "consequence" if self._follows(pair) else None
-        if left in _RIGHTS and not right and pair.left.captured:
+        if left in _RIGHTS and not right and pair.left.captured and not self._is_own_user(pair):
             return "rights"
         if both & _NOT_THERE and pair.api_key in ERRORS_ONLY and pair.left.captured:
             return "not_there"
@@ -558,6 +563,10 @@ class _Comparing:
         if errors.TOPIC_ALREADY_EXISTS in both and pair.api_key == names.CREATE_TOPICS:
             return "seeded"
         return None
+
+    def _is_own_user(self, pair: Pair) -> bool:
+        """Was it sent as the user who sent it when captured?"""
+        return self.own_users is not None and pair.row["connection"] in self.own_users
 
     def _is_left(self, pair: Pair) -> bool:
         """Was it left because the run ended?"""

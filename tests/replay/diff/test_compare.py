@@ -331,6 +331,16 @@ def test_rights_that_captured_users_lacked(left: int, right: int, rule: str | No
     assert [one for one, _, _ in found(produce(batch("a"), 0, 0, errors=(left, right)))] == [rule]
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_a_right_that_a_user_has_here_only_is_a_difference_where_he_is_himself(own: bool) -> None:
+    """With --principals; on connections whose login the capture does not show somebody else speaks."""
+    hello = pair("SaslAuthenticate", 2, {"authBytes": b""}, {"authBytes": b""}, "not_planned:login", connection="a")
+    some = [hello, *(produce(batch("a"), 0, 0, errors=(29, 0), connection=who) for who in "ab")]
+    run = Pairs(3, some.__getitem__)
+    run.runs = (RunFacts([], {}, 1.0, {}, own_users=own),)
+    assert [one.rule for one in compare(run).differences] == [UNEXPECTED if own else "rights", "rights"]
+
+
 def test_what_was_refused_when_captured_and_stored_here_is_read_here() -> None:
     """Its produce is a difference of its own; what nobody was refused is none that explains."""
     refused = produce(batch("b"), -1, 1, errors=(29, 0))
