@@ -1,8 +1,8 @@
 """Fetch sessions (KIP-227) and share sessions (KIP-932), and where fetches read. Pure.
 
 Rules: the target's session is told what the captured client's was told, its epochs are counted anew; a session is one
-broker's, so on a target with several brokers fetches name all of their partitions each time (`share_sessions` has those
-of share groups).
+broker's, so on a target with several brokers, or one that knows no sessions, fetches name all of their partitions each
+time (`share_sessions` has those of share groups).
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from replay.remap.topics import Topics
 _SESSIONLESS = 0, -1
 _NEW = 0, 0
 """(session id, epoch) of a fetch outside of sessions, and of one that makes a session."""
+_KNOWS_SESSIONS = 7
+"""The first version of Fetch with sessions."""
 _ADOPTED_BYTES = 1 << 20
 """`partition_max_bytes` of a partition that no captured request names: the default of clients."""
 
@@ -71,6 +73,7 @@ class Fetches:
     def enter(self, step: Step, body: Body, captured: Body | None, several: bool) -> str | None:
         """Put a fetch into the target's session; the rule by which it became something else, if it did. `several`: the
         target has several brokers."""
+        several |= step.version < _KNOWS_SESSIONS
         if "sessionId" not in body:
             body["sessionId"], body["sessionEpoch"] = _SESSIONLESS
         captured_id, epoch = body["sessionId"], body["sessionEpoch"]

@@ -421,6 +421,19 @@ def test_a_fetch_session_that_the_target_lost_is_made_again_with_all_its_partiti
     assert "session_remade" in run.of(names.FETCH)[1].retries
 
 
+def test_a_target_without_fetch_sessions_gets_whole_fetches() -> None:
+    """Nothing is made again: before KIP-227 there are none."""
+    capture = Captured()
+    capture.said(0.0, names.FETCH, 11, _session_fetch(0, 0, 0), _session_answer(77))
+    capture.said(0.1, names.FETCH, 11, _session_fetch(77, 1), _session_answer(77))
+    target = Target().on(names.FETCH, {"responses": []})
+
+    run = replayed([capture], target, topics={"orders": 1}, offers={names.FETCH: (0, 6)}, speed=1.0)
+
+    assert [len(one.body["topics"]) for one in target.heard] == [1, 1]
+    assert [one.retries for one in run.of(names.FETCH)] == [["sessionless"]] * 2
+
+
 def test_a_fetch_session_without_its_start_is_built_from_what_the_capture_names() -> None:
     capture = Captured().said(0.0, names.FETCH, 11, _session_fetch(77, 15, 0), _session_answer(77))
     capture.said(0.1, names.FETCH, 11, _session_fetch(77, 16), _session_answer(77))
