@@ -630,6 +630,36 @@ def test_a_transaction_of_version_2_gets_its_partitions_added_where_the_target_d
     assert [producer_of(one.body) for one in target.said(names.PRODUCE)] == [(900, 0, 0), (900, 0, 3)]
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_a_transaction_ends_when_all_that_it_writes_is_answered(together: bool) -> None:
+    """Its last batch is answered first: of the one before a broker has to be asked again. `together`: its coordinator
+    leads the partition, so that all was said on one connection."""
+
+    def inside(partition: int) -> Body:
+        return produced({partition: batch(producer=(7, 0), sequence=0, transactional=True)}, name="tx")
+
+    writer, coordinator = Captured(), Captured("10.0.0.1:5001-10.0.0.9:9092#1")
+    coordinator = writer if together else coordinator
+    coordinator.said(
+        0.0, names.INIT_PRODUCER_ID, 4, _asks_id("tx"), {"errorCode": 0, "producerId": 7, "producerEpoch": 0}
+    )
+    coordinator.said(0.1, names.ADD_PARTITIONS_TO_TXN, 0, _adds((7, 0)), _added())
+    writer.said(0.2, names.PRODUCE, 9, inside(0), produced_answer({0: 0}))
+    writer.said(0.2001, names.PRODUCE, 9, inside(1), produced_answer({1: 0}))
+    coordinator.said(0.3, names.END_TXN, 3, _ends((7, 0)), {"errorCode": 0})
+    target = Target().on(names.INIT_PRODUCER_ID, {"errorCode": 0, "producerId": 900, "producerEpoch": 0})
+    target.on(names.ADD_PARTITIONS_TO_TXN, _added()).on(names.END_TXN, {"errorCode": 0})
+    target.on(names.METADATA, _metadata(orders=1))
+    target.on(names.PRODUCE, produced_answer({0: -1}, errors={0: 19}), produced_answer({1: 0}), produced_answer({0: 0}))
+
+    sessions = [writer] if together else [writer, coordinator]
+    run = replayed(sessions, target, topics={"orders": 2})
+
+    assert run.of(names.PRODUCE)[0].retries == ["leader_moved"]
+    said = [names.name(one.api_key) for one in target.heard if one.api_key != names.METADATA]
+    assert said == ["InitProducerId", "AddPartitionsToTxn", "Produce", "Produce", "Produce", "EndTxn"]
+
+
 def test_one_request_for_two_leaders_is_split_and_its_answers_are_merged() -> None:
     both = produced({0: batch(), 1: batch()})
     capture = Captured().said(0.0, names.PRODUCE, 9, both, produced_answer({0: 0, 1: 0}))
