@@ -86,10 +86,11 @@ class Reading:
 class Partition:
     """A topic-partition that was written to or read. `failed`: a batch was stored on the left only; `gained`: records
     that were stored on the right only, by digest; `unseen`: something was produced whose offset no answer tells
-    (acks=0); `interleaved`: batches are in another order on the right; `swallowed`: places of exchanges whose batch one
-    side took for a duplicate; `resent`: of those whose batch it took for their own, sent again; `untimed`: has the
-    left, has the right answered a batch without a log append time? `forms`: how what either side has read is stored
-    (`records.FORMS`). `heap`: where most of what is known of it lies."""
+    (acks=0); `interleaved`: batches are in another order on the right, or several copies of the capture are there
+    (`--times`); `swallowed`: places of exchanges whose batch one side took for a duplicate; `resent`: of those whose
+    batch it took for their own, sent again; `untimed`: has the left, has the right answered a batch without a log
+    append time? `forms`: how what either side has read is stored (`records.FORMS`). `heap`: where most of what is known
+    of it lies."""
 
     topic: str
     index: int
@@ -169,7 +170,10 @@ class Partition:
         self._settle_timed()
         self._by_left = self.batches.ranges(LEFT, RIGHT)
         self._by_right = self.batches.ranges(RIGHT, LEFT)
-        self.interleaved = bool((np.diff(np.array(self._by_left.there, np.int64)) < 0).any())
+        here, there, counts = (
+            np.array(column, np.int64) for column in (self._by_left.here, self._by_left.there, self._by_left.counts)
+        )
+        self.interleaved = bool((np.diff(there) < 0).any() or (here[1:] < (here + counts)[:-1]).any())
 
     def to_right(self, offset: int) -> int | None:
         """The right side's offset of the record that the left has at `offset`."""

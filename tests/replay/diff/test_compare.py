@@ -677,6 +677,15 @@ def test_a_reader_of_several_copies_of_the_capture_has_what_is_there_by_then(pla
     assert less == [("read_less", "(records)", "record missing")]
 
 
+@pytest.mark.parametrize("committed", [2, 3, 4])
+def test_what_a_reader_of_several_copies_has_committed_may_lie_behind_either(committed: int) -> None:
+    written = produce(batch("a", "b"), 0, 0), produce(batch("a", "b"), 0, 2, connection="c~2")
+    rules = [rule for rule, _, _ in found(*written, commit(2), commit_and_read(2, committed))]
+    assert rules in ([], ["interleaved"])
+    alone = [rule for rule, _, _ in found(written[0], commit(2), commit_and_read(2, committed))]
+    assert alone == ([] if committed == 2 else [UNEXPECTED])
+
+
 def test_a_hole_in_what_was_read() -> None:
     some = (
         *(produce(batch(value), index, index) for index, value in enumerate("abc")),
