@@ -208,6 +208,7 @@ async def replay(
         start_ns = flow.survey.start_ns if flow is not None else live.start_ns if live is not None else None
         remap_options = _remap_options(options, captured, start_ns)
         remap = Remap(remap_options, cluster.assignments, nodes(cluster, target.topology))
+        remap.groups.fewer = options.partial and bool(short)
         before = _read_before(options, captured, cluster)
         written = cluster.produced | {topic for topic, _ in before.batches}
         full = [] if options.yes else await seeding.not_empty(written, target, options.map_topic)

@@ -288,8 +288,10 @@ class Retries:
     def _bound(self, rule: str) -> float:
         limits = self._limits
         heartbeat = rule == "rebalance_awaited" and self._step.request.api_key in apis.GROUP_HEARTBEATS
-        if heartbeat and self._remap.groups.keeps_out(self._step.group or ""):
-            return limits.records  # the partitions may have been taken from, or for, whom the target keeps out
+        groups = self._remap.groups
+        if heartbeat and (groups.fewer or groups.keeps_out(self._step.group or "")):
+            # The partitions may have been taken from, or for, whom the target keeps out; or it lacks them.
+            return limits.records
         return {"records_awaited": limits.records, "rebalance_awaited": limits.rebalance}.get(rule, limits.errors)
 
     def _not_there(self, sent: Body, replayed: Body) -> set[str]:
