@@ -17,7 +17,7 @@ from replay.plan import batches
 from replay.plan.parts import NAME, Partition, answered, partitions
 from replay.plan.steps import Step
 from replay.remap import share_sessions
-from replay.remap.offsets import AS_IS, Offsets, asked_offsets
+from replay.remap.offsets import AS_IS, POSITION, Offsets, asked_offsets
 from replay.remap.share_sessions import ShareSessions
 from replay.remap.topics import Topics
 
@@ -176,7 +176,9 @@ class Fetches:
 
     def has_read(self, step: Step, sent: Body, captured: Body) -> bool:
         """Does a fetch begin behind all the records that its captured answer has? Its reader is ahead: it got them
-        earlier than when captured, and there may be no more."""
+        earlier than when captured, and there may be no more. (By other modes nobody is ahead.)"""
+        if self._offsets.mode != POSITION:
+            return False
         had = [
             ((topic.get(NAME, ""), partition["partitionIndex"]), partition["records"])
             for topic in captured["responses"]
