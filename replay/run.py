@@ -208,6 +208,7 @@ async def replay(
         start_ns = flow.survey.start_ns if flow is not None else live.start_ns if live is not None else None
         remap_options = _remap_options(options, captured, start_ns)
         remap = Remap(remap_options, cluster.assignments, nodes(cluster, target.topology))
+        remap.groups.fewer = options.partial and bool(short)
         before = _read_before(options, captured, cluster)
         written = cluster.produced | {topic for topic, _ in before.batches}
         full = [] if options.yes else await seeding.not_empty(written, target, options.map_topic)
@@ -298,7 +299,7 @@ async def replay(
             itertools.chain(*map(remap.rows, capture_names), _topic_id_rows(capture_names, cluster, remap)),
             [{"name": name, "files": []} for name in capture_names],
             {
-                **_about(options, target, result),
+                **_about(options, target, result, captured),
                 "warnings": warnings,
                 "seeded_topics": seeded.changed,
                 "empty_before": not options.yes and not before.records,
@@ -374,7 +375,7 @@ def nonsense(counts: Counts, options: Options) -> link.LinkError | None:
     )
 
 
-def _about(options: Options, target: Target, result: Result) -> dict[str, Any]:
+def _about(options: Options, target: Target, result: Result, captured: Sequence[Session]) -> dict[str, Any]:
     """What the manifest says of the replay."""
     settings = options.settings
     return {
@@ -392,6 +393,7 @@ def _about(options: Options, target: Target, result: Result) -> dict[str, Any]:
         "seeded": options.seed_topics,
         "seeded_fetched": options.seed_fetched,
         "audited": False,
+        "own_users": principals.are_all(captured, options.access.principals),
         "allow": sorted(names.name(key) for key in options.allow),
         "valid": result.valid,
         "interrupted": result.interrupted,

@@ -94,6 +94,7 @@ _LONG_POLLS: Final = frozenset((names.FETCH, names.SHARE_FETCH))
 _SAME, _EXPECTED, _UNEXPECTED = 1, 2, 3
 """What came of an exchange that was compared; 0 of one that was not."""
 _ABORTED: Final = "aborted"
+_LOGIN: Final = "login"
 _PERHAPS_TWICE: Final = "perhaps_twice"
 """By this rule of the replayer a request was sent again whose records the target may have had."""
 _LOST: Final = frozenset(("unreachable", "session_lost"))
@@ -164,6 +165,12 @@ def compare_beyond(pairs: Sequence[Pair], old: Sequence[Pair]) -> Comparison:
     return _Comparing(pairs, Comparison(), learned, explained, judged).run() if explained else found
 
 
+def _topic(place: Place) -> str:
+    """The topic that a place in an answer is about; "": none. (Offsets of a group stand below their group.)"""
+    at = 1 if place.path.startswith("groups") else 0
+    return place.key[at] if len(place.key) > at else ""
+
+
 class _Comparing:
     """The second pass: what has gone wrong so far decides what later differences follow from it."""
 
@@ -181,6 +188,8 @@ class _Comparing:
         self.result = result
         self.result.ended = self.runs[-1].ended if self.runs else ""
         # What has gone wrong, each with the difference that said so first.
+        # Connections of captured users who are themselves here; None: nobody knows.
+        self.own_users: set[str] | None = set() if self.runs and self.runs[-1].own_users else None
         self.ended: Difference | None = None
         self.failed_groups: dict[str, Difference] = {}
         self.failed_transactions: dict[str, Difference] = {}
@@ -188,6 +197,7 @@ class _Comparing:
         self.failed_parts: dict[tuple[str, int], Difference] = {}
         self.lost_batches: dict[tuple[str, int, int], Difference] = {}
         self.failed_topics: dict[str, Difference] = {}
+        self.failed_reads: dict[tuple[str, str, int], Difference] = {}  # by connection and partition
         self.stored_once: dict[tuple[str, int], Difference] = {}
         self.other_counts: dict[str, Difference] = {}  # topics with another number of partitions
         self.perhaps_twice: dict[tuple[str, int], list[int]] = {}  # by partition, what was sent again to it
@@ -203,7 +213,7 @@ class _Comparing:
         self._take(self._twice(audit))
         self._take(self._produced())
         read = readings.differences(
-            self.correspondence.partitions.values(), self.failed_parts, self.stored_twice, self.pairs
+            self.correspondence.partitions.values(), self.failed_parts, self.stored_twice, self.failed_reads, self.pairs
         )
         self._take(map(self._unread, read))
         self._take(readings.acquired(self.correspondence, self.failed_groups))
@@ -292,6 +302,8 @@ class _Comparing:
         if left not in COMPARABLE or right not in COMPARABLE or left == right != "answered":
             reason = left if left not in COMPARABLE else right
             result.skipped[pair.right.rule or pair.left.rule or reason] += 1
+            if self.own_users is not None and pair.right.rule == _LOGIN:
+                self.own_users.add(pair.row["connection"])
             return
         result.answers[pair.api_key] += 1
         differences = [self._without_noise(self._caused(pair, difference)) for difference in self._differences(pair)]
@@ -359,7 +371,7 @@ class _Comparing:
                 absent.add(place)
             if mine.kind is Kind.ERROR:
                 wrong.add(place.key)
-            cause = self.failed_topics.get(place.key[0]) if place.key and difference.unexpected else None
+            cause = self.failed_topics.get(_topic(place)) if difference.unexpected else None
             if cause is not None and pair.api_key != names.METADATA:
                 difference = dataclasses.replace(difference, rule="consequence", cause=cause)
             differences.append((place, mine.kind, difference))
@@ -402,10 +414,12 @@ class _Comparing:
             return self._partitions(pair, place, on_left)
         elif pair.api_key == names.METADATA and not on_left:
             rule = "seeded"
-        elif on_left and place.key and place.key[0] in self.other_counts:
+        elif on_left and _topic(place) in self.other_counts:
             # What is for a partition that is not there is not sent.
-            cause = self.other_counts[place.key[0]]
+            cause = self.other_counts[_topic(place)]
             return Difference(pair.row, place.path, "missing", "there", "missing", place.key, "consequence", cause)
+        elif on_left and pair.api_key == names.OFFSET_FETCH and self._follows(pair):
+            rule = "consequence"  # what its members would have committed
         states = ("there", "missing") if on_left else ("missing", "there")
         kinds = "missing" if on_left else "extra"
         return Difference(pair.row, place.path, kinds, *states, place.key, rule)
@@ -534,7 +548,7 @@ class _Comparing:
             if pair.api_key not in _MEMBERSHIP:
                 return "target_refuses"
             return "consequence" if self._follows(pair) else None
-        if left in _RIGHTS and not right and pair.left.captured:
+        if left in _RIGHTS and not right and pair.left.captured and not self._is_own_user(pair):
             return "rights"
         if both & _NOT_THERE and pair.api_key in ERRORS_ONLY and pair.left.captured:
             return "not_there"
@@ -549,6 +563,10 @@ class _Comparing:
         if errors.TOPIC_ALREADY_EXISTS in both and pair.api_key == names.CREATE_TOPICS:
             return "seeded"
         return None
+
+    def _is_own_user(self, pair: Pair) -> bool:
+        """Was it sent as the user who sent it when captured?"""
+        return self.own_users is not None and pair.row["connection"] in self.own_users
 
     def _is_left(self, pair: Pair) -> bool:
         """Was it left because the run ended?"""
@@ -582,6 +600,9 @@ class _Comparing:
         row, cause = pair.row, self._caused(pair, difference).root
         if pair.api_key == names.METADATA and difference.kind == "error appeared" and difference.path == TOPIC_ERROR:
             self.failed_topics.setdefault(difference.key[0], cause)
+        if pair.api_key == names.FETCH and difference.kind == "error appeared" and len(difference.key) == 2:
+            topic, number = difference.key
+            self.failed_reads.setdefault((row["connection"], topic, int(number)), cause)
         if pair.api_key == names.FIND_COORDINATOR and difference.kind == "error appeared":
             of = self.failed_groups, self.failed_transactions
             kind = (pair.left.asked() or {}).get("keyType", names.GROUP_COORDINATOR)

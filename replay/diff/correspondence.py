@@ -8,6 +8,7 @@ it takes nothing from the replayer's own remapping, which is one of the things t
 from __future__ import annotations
 
 import bisect
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -83,18 +84,20 @@ class Reading:
 
 @dataclass(slots=True)
 class Partition:
-    """A topic-partition that was written to or read. `failed`: a batch was stored on the left only; `unseen`: something
-    was produced whose offset no answer tells (acks=0); `interleaved`: batches are in another order on the right;
-    `swallowed`: places of exchanges whose batch one side took for a duplicate; `resent`: of those whose batch it took
-    for their own, sent again; `untimed`: has the left, has the right answered a batch without a log append time?
-    `forms`: how what either side has read is stored (`records.FORMS`). `heap`: where most of what is known of it
-    lies."""
+    """A topic-partition that was written to or read. `failed`: a batch was stored on the left only; `gained`: records
+    that were stored on the right only, by digest; `unseen`: something was produced whose offset no answer tells
+    (acks=0); `interleaved`: batches are in another order on the right, or several copies of the capture are there
+    (`--times`); `swallowed`: places of exchanges whose batch one side took for a duplicate; `resent`: of those whose
+    batch it took for their own, sent again; `untimed`: has the left, has the right answered a batch without a log
+    append time? `forms`: how what either side has read is stored (`records.FORMS`). `heap`: where most of what is known
+    of it lies."""
 
     topic: str
     index: int
     heap: Heap = field(default_factory=Heap, repr=False)
     batches: StoredBatches = field(init=False)
     failed: bool = False
+    gained: Counter[bytes] = field(default_factory=Counter)
     unseen: bool = False
     transactional: bool = False
     interleaved: bool = False
@@ -167,7 +170,10 @@ class Partition:
         self._settle_timed()
         self._by_left = self.batches.ranges(LEFT, RIGHT)
         self._by_right = self.batches.ranges(RIGHT, LEFT)
-        self.interleaved = bool((np.diff(np.array(self._by_left.there, np.int64)) < 0).any())
+        here, there, counts = (
+            np.array(column, np.int64) for column in (self._by_left.here, self._by_left.there, self._by_left.counts)
+        )
+        self.interleaved = bool((np.diff(there) < 0).any() or (here[1:] < (here + counts)[:-1]).any())
 
     def to_right(self, offset: int) -> int | None:
         """The right side's offset of the record that the left has at `offset`."""
@@ -210,7 +216,7 @@ class Partition:
             return "same"
         if self.interleaved:
             return "interleaved"
-        if self.failed:
+        if self.failed or self.gained:
             return "not_stored"
         return "before_capture" if self.unseen or before is None else None
 
@@ -399,6 +405,8 @@ def _learn_produce(correspondence: Correspondence, pair: Pair, place: int) -> No
                 partition.add(stored, times, bool(pair.left.retries or pair.right.retries))
             elif key in left:
                 partition.failed = True
+            elif key in right and pair.left.state == "answered":
+                partition.gained.update(record.digest for record in records)
             elif pair.left.state != "answered":
                 partition.unseen = True
 

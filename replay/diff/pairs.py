@@ -134,13 +134,14 @@ class RunFacts:
     """What a RUN says of itself. `audited`: rows of its table `audit`, None where it was not; `renamed`: as of a
     `Side`; `speed`: it was sent at, 1 as captured, None as fast as answers allowed; `seeded`: by topic as
     captured, the settings in which it was meant to differ when it was made for the replay; `ended`: why it ended before
-    all was sent."""
+    all was sent; `own_users`: whoever logged in when captured had a login of his own (`--principals`)."""
 
     audited: Sequence[Mapping[str, Any]] | None
     renamed: Mapping[str, str]
     speed: float | None
     seeded: Mapping[str, Any]
     ended: str = ""
+    own_users: bool = False
 
 
 BLOCK: Final = 2048
@@ -180,7 +181,9 @@ class Pairs(Sequence[Pair]):
         self, count: int, make: Callable[[int], Pair], runs: Sequence[Run] = (),
         block: Callable[[Numbers], Block] | None = None,
     ) -> None:  # fmt: skip
-        self.runs = tuple(RunFacts(run.audited, run.renamed, run.speed, run.seeded, run.ended) for run in runs)
+        self.runs = tuple(
+            RunFacts(run.audited, run.renamed, run.speed, run.seeded, run.ended, run.own_users) for run in runs
+        )
         self._count = count
         self._make = make
         self._block = block

@@ -51,10 +51,11 @@ class Unread:
 
 def differences(
     partitions: Iterable[Partition], failed: Mapping[tuple[str, int], Difference],
-    doubled: Mapping[tuple[str, int], Difference], pairs: Sequence[Pair],
+    doubled: Mapping[tuple[str, int], Difference], refused: Mapping[tuple[str, str, int], Difference],
+    pairs: Sequence[Pair],
 ) -> Iterator[Difference]:  # fmt: skip
     """What each connection has read of each partition. `failed`: why a batch of a partition was not stored; `doubled`:
-    that one was stored twice."""
+    that one was stored twice; `refused`: errors that a connection's fetches of a partition met here only."""
     unread = Unread()
     for partition in partitions:
         where = partition.topic, partition.index
@@ -62,7 +63,7 @@ def differences(
         for reading in partition.readings:
             read = _plainly_the_same(partition, reading)
             if read is None:
-                yield from told.reading(reading, pairs)
+                yield from told.reading(reading, pairs, refused)
             else:
                 unread.add(partition.topic, read, 0, reading.place)
     yield from unread.differences(pairs)
@@ -124,7 +125,9 @@ class _Told:
         self._doubled = doubled
         self._unread = unread
 
-    def reading(self, reading: Reading, pairs: Sequence[Pair]) -> Iterator[Difference]:
+    def reading(
+        self, reading: Reading, pairs: Sequence[Pair], refused: Mapping[tuple[str, str, int], Difference]
+    ) -> Iterator[Difference]:
         """What one connection has read."""
         key = (self._partition.topic, str(self._partition.index))
         left, right = reading.left.by_offset(), reading.right.by_offset()
@@ -136,6 +139,7 @@ class _Told:
         end, (captured_end, _) = max(mapped.items(), default=(-1, (-1, b"")))
         # In an open transaction a consumer waits for its end.
         early: Difference | None = None
+        error = refused.get((row["connection"], self._partition.topic, self._partition.index))
         starved = [at for at in reading.starved if furthest < at[0] <= end and not self._partition.transactional]
         if starved:
             read = f"to offset {furthest}" if right else "nothing"
@@ -148,7 +152,7 @@ class _Told:
                 inside = any(start <= offset <= last for start, last in reading.served)
                 behind = any(last < offset for _, last in reading.served)
                 rule = "read_less" if offset > furthest or (behind and not inside) else None
-                cause = early if offset > furthest else None
+                cause = (early or error) if offset > furthest else None
                 if cause is not None:
                     rule = "consequence"
                 unread += rule == "read_less"
@@ -171,7 +175,9 @@ class _Told:
             if self._partition.to_left(offset) is None and (span[0] <= offset <= span[1] or not self._partition.batches)
         )
         lost = (unmapped - strangers).total()
-        extra = (strangers - unmapped).total()
+        beyond = strangers - unmapped
+        gained = (beyond & self._partition.gained).total()
+        extra = beyond.total() - gained
         if lost:
             rule = "not_stored" if self._partition.failed else "before_capture"
             cause = self._failed if self._partition.failed else None
@@ -181,6 +187,9 @@ class _Told:
             cause = self._doubled if rule is None else None
             rule = "consequence" if cause is not None else rule
             yield Difference(row, "(records)", "record extra", "not read", f"{extra} records", key, rule, cause)
+        if gained:
+            told = "record extra", "not read", f"{gained} records"
+            yield Difference(row, "(records)", *told, key, "not_stored")
         self._unread.add(self._partition.topic, len(left), unread, reading.place)
 
     def _forms(

@@ -244,6 +244,7 @@ class Run:
         self.seeded: Mapping[str, Any] = seeded if isinstance(seeded, dict) else {}
         self.groups = about.get("prefix_groups") or "", dict(about.get("map_group") or {})
         self.ended = str(about.get("failure") or ("interrupted" if about.get("interrupted") is True else ""))
+        self.own_users = about.get("own_users") is True
         speed = about.get("speed")
         self.speed = float(speed) if isinstance(speed, int | float) and not isinstance(speed, bool) else None
 

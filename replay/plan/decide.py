@@ -77,10 +77,9 @@ def _judge(message: Decoded, offers: Offers, options: PlanOptions, cluster: Clus
         return Skip(row, "follower", f"replica {body['replicaId']}")
     if key == names.LIST_OFFSETS and body["replicaId"] >= 0:
         return Skip(row, "follower", f"replica {body['replicaId']}")
-    if key == names.JOIN_GROUP and (message.answer or {}).get("errorCode") in NO_COORDINATOR:
-        # It asks again. A broker that is ready would take both.
-        return Skip(row, "client_retried", errors.label(message.answer["errorCode"]) if message.answer else "")
     offered = offers.get(key)
+    if key == names.JOIN_GROUP and _joins_again(message, offered):
+        return Skip(row, "client_retried", errors.label(message.answer["errorCode"]) if message.answer else "")
     if offered is None:
         return Skip(row, "target_lacks_api", names.name(key))
     stranger = options.ours.stranger(key, body, cluster.topic_names) if policy is Policy.ALLOW and options.ours else ""
@@ -89,6 +88,19 @@ def _judge(message: Decoded, offers: Offers, options: PlanOptions, cluster: Clus
     sendable = _convert(message, key, body, offered, cluster)
     return sendable if isinstance(sendable, Skip) else _cut_down(sendable, row, key, options.partitions)
 
+
+def _joins_again(message: Decoded, offered: tuple[int, int] | None) -> bool:
+    """Was a JoinGroup answered with an error after which its client asks again, where this target would take both? A
+    broker that is ready would, and one that is older than KIP-394 lets in who has no id yet: it would wait for the
+    others to rejoin, who do that when its next request comes."""
+    error = (message.answer or {}).get("errorCode")
+    if error == errors.MEMBER_ID_REQUIRED and offered is not None:
+        return convert.choose(message.version, offered) < _GIVES_ID
+    return error in NO_COORDINATOR
+
+
+_GIVES_ID: Final = 4
+"""The first version of JoinGroup that gives a member its id before it joins (KIP-394)."""
 
 _CUT_DOWN: Final = frozenset((
     names.PRODUCE, names.FETCH, names.LIST_OFFSETS, names.OFFSET_FOR_LEADER_EPOCH, names.OFFSET_COMMIT,

@@ -5,6 +5,7 @@ have been sent. A request waits for
 - the answers of its own connection that its client had when it sent it (so pipelining is as captured);
 - whatever shares its state on other connections and was answered before it was sent: its group, its transactional or
   producer id, its topics' creation, the records that it fetched, those below the offsets that it commits;
+- where it ends a transaction, all that was written in it;
 - where it produces to a partition that its producer id (without one: its client) wrote to on connections that had ended
   by then: the last such request of each, for a client that connects again does not overtake itself. The same for all
   who had ended before its connection wrote there first: producers that ran one after the other stay so.
@@ -274,6 +275,7 @@ class Order:
     awaited: dict[int, set[int]] = field(default_factory=dict)
     awaited_own: dict[int, int] = field(default_factory=dict)
     wrote: dict[tuple[Any, str, int], dict[int, _Wrote]] = field(default_factory=dict)
+    inside: dict[str, dict[tuple[int, str, int], tuple[int, int]]] = field(default_factory=dict)
     expects: bool = False
 
     def waits(
@@ -320,6 +322,7 @@ class Order:
         if key == names.PRODUCE:
             writes = _writes(message, body)
             self._wait_for_writers(waits, number, session, message, writes)
+            self._note_inside(number, session, message, body, writes)
             self._note_stored(number, session, message, body, writes)
         elif key == names.FETCH:
             assert body is not None
@@ -333,8 +336,10 @@ class Order:
             # they are on the target, the answers to what wrote the records before them tell.
             assert body is not None
             waits.update(self._below(body, "partitionIndex", "committedOffset", session))
-        elif key == names.END_TXN and body is not None and not (message.answer or {}).get("errorCode", -1):
-            self.ended.setdefault(body["producerId"], []).append((sent, number, session))
+        elif key == names.END_TXN and body is not None:
+            waits.update(step for answered, step in self._written_inside(body) if answered < sent)
+            if not (message.answer or {}).get("errorCode", -1):
+                self.ended.setdefault(body["producerId"], []).append((sent, number, session))
         if done is not None:
             _add(mine, done, number)
         if after:
@@ -374,11 +379,31 @@ class Order:
             self.ended[producer] = [one for one in ended if one[1] >= floor]
             if not self.ended[producer]:
                 del self.ended[producer]
+        for name, inside in list(self.inside.items()):
+            self.inside[name] = {where: one for where, one in inside.items() if one[1] >= floor}
+            if not self.inside[name]:
+                del self.inside[name]
         for who, last in list(self.wrote.items()):
             for session in [one for one, wrote in last.items() if wrote.number < floor]:
                 del last[session]
             if not last:
                 del self.wrote[who]
+
+    def _note_inside(
+        self, number: int, session: int, message: Decoded, body: Body | None, writes: list[_Write]
+    ) -> None:
+        """What a transaction writes, the last step to each partition."""
+        name = message.quick.transactional_id if body is None and message.quick else (body or {}).get("transactionalId")
+        answered = message.request.answered_ns
+        if name and answered is not None:
+            some = self.inside.setdefault(name, {})
+            some.update({(session, write.topic or "", write.partition): (answered, number) for write in writes})
+
+    def _written_inside(self, body: Body) -> Collection[tuple[int, int]]:
+        """The same of the transaction that ends, for good: (time of the answer, step). The target's brokers answer each
+        in its own time, and an answer may have to be asked for again: the last that was answered when captured does not
+        stand for all."""
+        return self.inside.pop(body["transactionalId"], {}).values()
 
     def _was_produced(self, answer: Body, copy: int) -> bool:
         """Are there records in an answer that a step produced which is forgotten?"""

@@ -65,8 +65,10 @@ RULES: Final[dict[str, str]] = {
     "rejoined": "a member that the target fenced or forgot joined again, as its client would (22, 25, 27, 110)",
     "rejoins_spent": "not joined again: the target lost its member again and again, and with it its group",
     "member_epoch_moved": "sent again with the epoch that the member has by now (113)",
-    "long_poll_scaled": "a fetch that found nothing, or reads what nobody here writes, waits shorter",
-    "sessionless": "a fetch session became full fetches, because its partitions have several leaders",
+    "long_poll_scaled": "a fetch that found nothing, has read here what it found, or reads what nobody here writes,"
+    " waits shorter",
+    "sessionless": "a fetch session became full fetches, because its partitions have several leaders,"
+    " or the target has no sessions",
     "transaction_v1": "partitions were added to the transaction first, as the target demands (KIP-890)",
     "producer_asked": "a producer id was asked for, because the capture does not show how it came",
     "records_awaited": "fetched again until there are records, as there were in the capture",

@@ -1,8 +1,8 @@
 """Fetch sessions (KIP-227) and share sessions (KIP-932), and where fetches read. Pure.
 
 Rules: the target's session is told what the captured client's was told, its epochs are counted anew; a session is one
-broker's, so on a target with several brokers fetches name all of their partitions each time (`share_sessions` has those
-of share groups).
+broker's, so on a target with several brokers, or one that knows no sessions, fetches name all of their partitions each
+time (`share_sessions` has those of share groups).
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ from replay.plan import batches
 from replay.plan.parts import NAME, Partition, answered, partitions
 from replay.plan.steps import Step
 from replay.remap import share_sessions
-from replay.remap.offsets import AS_IS, Offsets, asked_offsets
+from replay.remap.offsets import AS_IS, POSITION, Offsets, asked_offsets
 from replay.remap.share_sessions import ShareSessions
 from replay.remap.topics import Topics
 
 _SESSIONLESS = 0, -1
 _NEW = 0, 0
 """(session id, epoch) of a fetch outside of sessions, and of one that makes a session."""
+_KNOWS_SESSIONS = 7
+"""The first version of Fetch with sessions."""
 _ADOPTED_BYTES = 1 << 20
 """`partition_max_bytes` of a partition that no captured request names: the default of clients."""
 
@@ -71,6 +73,7 @@ class Fetches:
     def enter(self, step: Step, body: Body, captured: Body | None, several: bool) -> str | None:
         """Put a fetch into the target's session; the rule by which it became something else, if it did. `several`: the
         target has several brokers."""
+        several |= step.version < _KNOWS_SESSIONS
         if "sessionId" not in body:
             body["sessionId"], body["sessionEpoch"] = _SESSIONLESS
         captured_id, epoch = body["sessionId"], body["sessionEpoch"]
@@ -153,10 +156,7 @@ class Fetches:
         them, in a session made again. (What ListOffsets said of another place is no hint for one that is out of
         range.)"""
         asked = asked_offsets(step.body)
-        session = self._session(step)
-        places = dict(session.partitions) if session is not None else {}
-        places |= {(name, number): part for name, number, part in partitions(names.FETCH, body) if part is not None}
-        for where, partition in places.items():
+        for where, partition in self._places(step, body).items():
             if where in ends:
                 captured, replayed = self._offsets.guess(where, ends[where])
                 known = self._offsets.map_of(where)
@@ -166,6 +166,30 @@ class Fetches:
                     known.hint(at, max(ends[where][1] + at - ends[where][0], 0))
                 partition["fetchOffset"] = known.start(at)
         self.again(step, body, "session_remade", None, None)
+
+    def _places(self, step: Step, body: Body) -> dict[Partition, Body]:
+        """The partitions that a fetch reads, and its session if it is in one, by captured name."""
+        session = self._session(step)
+        places = dict(session.partitions) if session is not None else {}
+        places |= {(name, number): part for name, number, part in partitions(names.FETCH, body) if part is not None}
+        return places
+
+    def has_read(self, step: Step, sent: Body, captured: Body) -> bool:
+        """Does a fetch begin behind all the records that its captured answer has? Its reader is ahead: it got them
+        earlier than when captured, and there may be no more. (By other modes nobody is ahead.)"""
+        if self._offsets.mode != POSITION:
+            return False
+        had = [
+            ((topic.get(NAME, ""), partition["partitionIndex"]), partition["records"])
+            for topic in captured["responses"]
+            for partition in topic["partitions"]
+            if partition.get("records")
+        ]
+        places = self._places(step, sent)
+        return bool(had) and all(
+            where in places and self._offsets.lie_before(where, records, places[where]["fetchOffset"])
+            for where, records in had
+        )
 
     def lacks_share_session(self, step: Step) -> bool:
         """Does a request go on in a share session that the target has not made?"""

@@ -67,7 +67,10 @@ class Member:
 
 
 class Groups:
-    """`assignments`: of the captured leaders' SyncGroup, by group and generation."""
+    """`assignments`: of the captured leaders' SyncGroup, by group and generation; `fewer`: there are not as many
+    partitions as when captured, and so not as many moves of them."""
+
+    fewer = False
 
     def __init__(self, topics: Topics, assignments: Mapping[tuple[str, int], list[Body]]) -> None:
         self._topics = topics

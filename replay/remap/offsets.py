@@ -78,6 +78,12 @@ class OffsetMap:
         else:
             self.hints.insert(at, (captured, replayed))
 
+    def stored(self, captured: int) -> int | None:
+        """Where on the target a record lies that was produced there; None where it was not, or not yet."""
+        at = bisect.bisect_right(self.produced, (captured, 1 << 62, 0))
+        base, there, count = self.produced[at - 1] if at else (0, 0, 0)
+        return there + captured - base if captured < base + count else None
+
     def replayed(self, captured: int) -> int:
         """The offset on the target; special values (negative) stay."""
         if captured < 0:
@@ -133,6 +139,17 @@ class Offsets:
         """An offset of a captured partition, by the mode."""
         known = None if self.mode == AS_IS else self._maps.get(where)
         return captured if known is None else known.replayed(captured)
+
+    def lie_before(self, where: Partition, records: bytes, offset: int) -> bool:
+        """Are all the records that a captured reader got stored on the target, before this offset there? (Nobody says
+        where there the ends of transactions lie, which it got with them.)"""
+        known = self._maps.get(where)
+        found = [one for one in batches.fetched(records) if one[2] is None or not one[2].attributes & batches.CONTROL]
+        if known is None or not found:
+            return False
+        # From the last on, which is the first that a reader lacks.
+        ends = (known.stored(end - 1) for _, end, _ in reversed(found))
+        return all(end is not None and end < offset for end in ends)
 
     def read_from(self, connection: str, where: Partition, captured: int) -> int:
         """Where a reader goes on that asked for this offset when captured."""

@@ -254,6 +254,8 @@ class Retries:
             return "topic_appears"
         if rule == "records_awaited" and (self._history.waited_in_vain or not step.expects):
             return None
+        if rule == "records_awaited" and self._remap.fetches.has_read(step, sent, self.captured or {}):
+            return None
         if rule == "position_asked":
             lost = self._remap.fetches.lost_places(step, sent, self.captured, replayed)
             self._asked += 1
@@ -286,8 +288,10 @@ class Retries:
     def _bound(self, rule: str) -> float:
         limits = self._limits
         heartbeat = rule == "rebalance_awaited" and self._step.request.api_key in apis.GROUP_HEARTBEATS
-        if heartbeat and self._remap.groups.keeps_out(self._step.group or ""):
-            return limits.records  # the partitions may have been taken from, or for, whom the target keeps out
+        groups = self._remap.groups
+        if heartbeat and (groups.fewer or groups.keeps_out(self._step.group or "")):
+            # The partitions may have been taken from, or for, whom the target keeps out; or it lacks them.
+            return limits.records
         return {"records_awaited": limits.records, "rebalance_awaited": limits.rebalance}.get(rule, limits.errors)
 
     def _not_there(self, sent: Body, replayed: Body) -> set[str]:

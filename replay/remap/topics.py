@@ -20,6 +20,9 @@ from replay.remap.topology import Topology
 _BY_NAME_OR_ID: Final = (names.METADATA, names.DELETE_TOPICS)
 """Requests that ask by name or by id; brokers refuse both at once."""
 
+_ASKS_BY_ID: Final = 12
+"""The first version of Metadata that asks by id; before, a topic without a name is one that is not there."""
+
 
 class Topics:
     """`renamed`: topics that have another name on the target; `nodes`: captured broker ids to the target's."""
@@ -75,6 +78,8 @@ class Topics:
         match step.request.api_key:
             case names.METADATA:
                 body["allowAutoTopicCreation"] = False
+                if step.version < _ASKS_BY_ID:
+                    self._by_name(body)
             case names.LIST_OFFSETS:
                 for _, _, partition in _partitions(body):
                     partition["currentLeaderEpoch"] = -1
@@ -88,6 +93,11 @@ class Topics:
 
     def again(self, step: Step, body: Body, rule: str, captured: Body | None, replayed: Body | None) -> None:
         """Nothing: topics are addressed again whatever the rule is."""
+
+    def _by_name(self, body: Body) -> None:
+        for topic in body["topics"] or ():
+            if topic.get("name") is None and NAME in topic:
+                topic["name"], topic["topicId"] = self.name(topic[NAME]), ZERO_UUID
 
     def _epoch_ends(self, body: Body) -> None:
         for topic, number, partition in _partitions(body):

@@ -163,10 +163,13 @@ class Preparation:
         if captured is None:
             return
         wait_ms = job.body["maxWaitMs"]
-        if retry.has_records(captured):
+        found = retry.has_records(captured)
+        fast = speed is None or speed > 1
+        in_vain = fast and not (found and not self.remap.fetches.has_read(step, job.body, captured))
+        if found and not in_vain:
             # Where nobody here writes them they are there at once, or never.
             wait_ms = wait_ms if self._are_written(captured) else min(wait_ms, _took_ms(step))
-        if wait_ms < job.body["maxWaitMs"] or ((speed is None or speed > 1) and not retry.has_records(captured)):
+        if in_vain or wait_ms < job.body["maxWaitMs"]:
             job.body["maxWaitMs"] = int(wait_ms / speed) if speed else 0
             job.outcome.retries.append("long_poll_scaled")
 

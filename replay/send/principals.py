@@ -90,6 +90,11 @@ def check(sessions: Iterable[Session], known: Mapping[str, login.Credentials]) -
         raise NobodyFor(one for one in absent if one is not None)
 
 
+def are_all(sessions: Iterable[Session], known: Mapping[str, login.Credentials]) -> bool:
+    """Does each captured user log in for himself, and nobody else for any?"""
+    return bool(known) and {session.user for session in sessions} - {None} <= known.keys()
+
+
 async def log_in(dial: Dial, users: Iterable[str | None], host: str, port: int) -> None:
     """Log in once as each of these captured users, before anything is sent. Raises LinkError, which says for whom the
     target takes no login."""

@@ -121,6 +121,22 @@ def commit_and_read(left: int, right: int) -> Pair:
     return pair("OffsetFetch", 5, request, answer(left), answer(right))
 
 
+def offsets_of_all(left: list[tuple[str, int]], right: list[tuple[str, int]], error: int = 0, **row: Any) -> Pair:
+    """Everything that a group has committed, as version 8 tells it: topics and partitions. `error`: the right's of
+    each."""
+
+    def answer(some: list[tuple[str, int]], failed: int = 0) -> Body:
+        topics: dict[str, list[Body]] = {}
+        for name, number in some:
+            partition = {"partitionIndex": number, "committedOffset": 5, "metadata": "", "errorCode": failed}
+            topics.setdefault(name, []).append(partition)
+        listed = [{"name": name, "partitions": partitions} for name, partitions in topics.items()]
+        return {"groups": [{"groupId": "billing", "topics": listed}]}
+
+    request: Body = {"groups": [{"groupId": "billing", "topics": None}]}
+    return pair("OffsetFetch", 8, request, answer(left), answer(right, error), group_id="billing", **row)
+
+
 # --- answers ---
 
 
@@ -315,6 +331,28 @@ def test_rights_that_captured_users_lacked(left: int, right: int, rule: str | No
     assert [one for one, _, _ in found(produce(batch("a"), 0, 0, errors=(left, right)))] == [rule]
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_a_right_that_a_user_has_here_only_is_a_difference_where_he_is_himself(own: bool) -> None:
+    """With --principals; on connections whose login the capture does not show somebody else speaks."""
+    hello = pair("SaslAuthenticate", 2, {"authBytes": b""}, {"authBytes": b""}, "not_planned:login", connection="a")
+    some = [hello, *(produce(batch("a"), 0, 0, errors=(29, 0), connection=who) for who in "ab")]
+    run = Pairs(3, some.__getitem__)
+    run.runs = (RunFacts([], {}, 1.0, {}, own_users=own),)
+    assert [one.rule for one in compare(run).differences] == [UNEXPECTED if own else "rights", "rights"]
+
+
+def test_what_was_refused_when_captured_and_stored_here_is_read_here() -> None:
+    """Its produce is a difference of its own; what nobody was refused is none that explains."""
+    refused = produce(batch("b"), -1, 1, errors=(29, 0))
+    stored = produce(batch("a"), 0, 0), refused, produce(batch("c"), 1, 2)
+    log = [batch("a"), batch("c", base_offset=1)]
+    here = [batch("a"), batch("b", base_offset=1), batch("c", base_offset=2)]
+    read = fetch(b"".join(log), b"".join(here), connection="reader")
+    assert found(*stored, read)[1:] == [("not_stored", "(records)", "record extra")]
+    other = fetch(b"".join(log), here[0] + batch("x", base_offset=1) + here[2], connection="reader")
+    assert found(*stored, other)[1:] == [(UNEXPECTED, "(records)", "record extra")]
+
+
 @pytest.mark.parametrize("left, right", [(27, 0), (0, 27)])
 def test_a_rebalance_that_one_side_did_not_see_at_that_moment(left: int, right: int) -> None:
     one = pair("Heartbeat", 3, {"groupId": "billing"}, {"errorCode": left}, {"errorCode": right})
@@ -347,6 +385,14 @@ def test_partitions_that_are_missing_are_told_once() -> None:
     ]
     (told, *_) = grouped(compare(some).differences)
     assert (told.examples[0].left, told.examples[0].right, told.examples[0].key) == ("4", "2", ("orders",))
+
+
+def test_offsets_that_a_group_committed_to_partitions_that_are_missing_follow_from_that() -> None:
+    fewer = metadata([topic("orders", 2)], [topic("orders", 1)], [{"name": "orders"}])
+    both, one = [("orders", 0), ("orders", 1)], [("orders", 0)]
+    assert found(fewer, offsets_of_all(both, one))[1:] == [("consequence", "groups.topics.partitions", "missing")]
+    other = offsets_of_all([*both, ("bills", 0), ("bills", 1)], [*both, ("bills", 0)])
+    assert found(fewer, other)[1:] == [(UNEXPECTED, "groups.topics.partitions", "missing")]
 
 
 def test_more_partitions_than_the_captured_topic_ever_has_are_told_once() -> None:
@@ -389,6 +435,32 @@ def test_a_topic_that_the_target_lacks_is_the_cause_of_what_is_not_done_to_it() 
     ]
     (told, *_) = grouped(compare(some).differences)
     assert [one.count for one in told.consequences] == [3]
+
+
+def test_a_topic_that_a_user_may_not_see_is_the_cause_of_what_it_is_refused_and_does_not_read() -> None:
+    """Whoever fetches was not asked for the rest by an end of the run, but by the target's refusal."""
+    log = [batch(value, base_offset=index) for index, value in enumerate("abc")]
+    stored = [produce(batch(value), index, index, connection="w") for index, value in enumerate("abc")]
+    refused = metadata([topic("orders")], [topic("orders", 0, error=29)], [{"name": "orders"}])
+    some = [
+        *stored, refused, offsets_of_all([("orders", 0)], [("orders", 0)], 29),
+        fetch(b"".join(log), b"", error=29), fetch(b"".join(log), log[0], connection="another"),
+    ]  # fmt: skip
+    assert found(*some) == [
+        (UNEXPECTED, "topics.errorCode", "error appeared"),
+        ("consequence", "groups.topics.partitions.errorCode", "error appeared"),
+        ("consequence", "responses.partitions.errorCode", "error appeared"),
+        *[("consequence", "(records)", "record missing")] * 3,
+        *[("read_less", "(records)", "record missing")] * 2,
+    ]
+
+
+def test_a_fetch_that_is_refused_is_the_cause_of_what_is_not_read() -> None:
+    stored, read = produce(batch("a"), 0, 0, connection="w"), fetch(batch("a"), b"", error=29)
+    assert found(stored, read) == [
+        (UNEXPECTED, "responses.partitions.errorCode", "error appeared"),
+        ("consequence", "(records)", "record missing"),
+    ]
 
 
 @pytest.mark.parametrize("version", [12, 13])
@@ -603,6 +675,15 @@ def test_a_reader_of_several_copies_of_the_capture_has_what_is_there_by_then(pla
     assert found(*written, fetch(batch("a", "b"), read, connection="c~2")) == []
     less = found(*written, fetch(batch("a", "b"), batch("a", base_offset=places[0]), connection="c~2"))
     assert less == [("read_less", "(records)", "record missing")]
+
+
+@pytest.mark.parametrize("committed", [2, 3, 4])
+def test_what_a_reader_of_several_copies_has_committed_may_lie_behind_either(committed: int) -> None:
+    written = produce(batch("a", "b"), 0, 0), produce(batch("a", "b"), 0, 2, connection="c~2")
+    rules = [rule for rule, _, _ in found(*written, commit(2), commit_and_read(2, committed))]
+    assert rules in ([], ["interleaved"])
+    alone = [rule for rule, _, _ in found(written[0], commit(2), commit_and_read(2, committed))]
+    assert alone == ([] if committed == 2 else [UNEXPECTED])
 
 
 def test_a_hole_in_what_was_read() -> None:
@@ -859,6 +940,14 @@ def test_a_failed_join_explains_what_its_group_cannot_do() -> None:
         pair("Heartbeat", 3, request, {"errorCode": 0}, "not_sent:wait_released"),
     )
     assert [rule for rule, _, _ in found(*some)] == [UNEXPECTED, "consequence", "consequence"]
+
+
+def test_a_failed_join_explains_that_nothing_was_committed() -> None:
+    failed = join({"memberId": "m", "leader": "m"}, {"errorCode": 26, "memberId": "", "leader": ""})
+    assert found(failed, offsets_of_all([("orders", 0)], [])) == [
+        (UNEXPECTED, "errorCode", "error appeared"), ("consequence", "groups.topics", "missing"),
+    ]  # fmt: skip
+    assert found(offsets_of_all([("orders", 0)], [])) == [(UNEXPECTED, "groups.topics", "missing")]
 
 
 def test_members_that_leave_are_told_by_who_they_are() -> None:

@@ -9,7 +9,7 @@ import struct
 
 import pytest
 
-from analyzer.protocol import names
+from analyzer.protocol import errors, names
 from analyzer.protocol.tree import Body
 from replay import run
 from replay.plan import decide
@@ -105,6 +105,23 @@ def test_what_failed_in_the_capture_and_was_sent_again_is_sent_once() -> None:
     assert [one[1] for one in partitions(names.PRODUCE, first.body or {})] == [1]
     assert first.rules == ("client_retried",)
     assert [one[1] for one in partitions(names.PRODUCE, second.body or {})] == [0]
+
+
+@pytest.mark.parametrize(("newest", "sent"), [(9, ["", "m-1"]), (4, ["", "m-1"]), (3, ["m-1"]), (2, ["m-1"])])
+def test_a_member_without_an_id_joins_once_where_the_target_gives_ids_only_to_who_has_joined(
+    newest: int, sent: list[str]
+) -> None:
+    """Before KIP-394 its first request joins, and waits for the others of its group, who rejoin after its second."""
+    joins: Body = {"groupId": "g", "sessionTimeoutMs": 1, "memberId": "", "protocolType": "consumer", "protocols": []}
+    capture = Captured()
+    capture.said(0.0, names.JOIN_GROUP, 5, joins, {"errorCode": errors.MEMBER_ID_REQUIRED, "memberId": "m-1"})
+    capture.said(0.1, names.JOIN_GROUP, 5, {**joins, "memberId": "m-1"}, {"memberId": "m-1", "generationId": 1})
+
+    found = planned(capture, offers={names.JOIN_GROUP: (0, newest)})
+
+    assert [(step.body or {})["memberId"] for step in found.steps] == sent
+    skipped = [(skip.rule, skip.reason) for skip in found.skips]
+    assert skipped == [("client_retried", "MEMBER_ID_REQUIRED (79)")] * (2 - len(sent))
 
 
 def test_metadata_never_makes_topics() -> None:

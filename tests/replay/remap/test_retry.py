@@ -9,6 +9,7 @@ from __future__ import annotations
 import pytest
 
 from analyzer.protocol import errors, names
+from analyzer.protocol.schema import ZERO_UUID
 from analyzer.protocol.tree import Body
 from replay.plan.steps import Step
 from replay.remap.remap import Remap
@@ -34,6 +35,24 @@ def test_an_error_is_sent_again_with_growing_pauses_until_its_bound() -> None:
     assert pauses == [1.0, 2.0, 4.0, 4.0]
     assert policy.after(PRODUCE, failed, 9.9).rule == "leader_moved"
     assert policy.after(PRODUCE, failed, 10.1).rule is None
+
+
+@pytest.mark.parametrize(("fewer", "waited"), [(False, 20.0), (True, 2.0)])
+def test_partitions_that_may_not_move_where_there_are_fewer_are_not_awaited_for_long(
+    fewer: bool, waited: float
+) -> None:
+    """With --partial: a member that gave some up when captured may have none too many here (KIP-848)."""
+    body: Body = {"groupId": "g", "memberId": "m", "memberEpoch": 0, "subscribedTopicNames": ["orders"]}
+    given = {"topicPartitions": [{"topicId": ZERO_UUID, "partitions": [0]}]}
+    told: Body = {"errorCode": 0, "memberId": "m", "memberEpoch": 2, "heartbeatIntervalMs": 5, "assignment": given}
+    beat: Body = {"groupId": "g", "memberId": "m", "memberEpoch": 1}
+    _, step = planned((names.CONSUMER_GROUP_HEARTBEAT, 1, body, told), (names.CONSUMER_GROUP_HEARTBEAT, 1, beat, told))
+    known = Remap()
+    known.groups.fewer = fewer
+    policy = Retries(step, answer_of(step), History(), known, Topology(), LIMITS, 0.0)
+    nothing = {**told, "assignment": None}
+    assert policy.after(beat, nothing, waited - 0.1).rule == "rebalance_awaited"
+    assert policy.after(beat, nothing, waited + 0.1).rule is None
 
 
 def test_an_error_that_the_capture_has_too_is_the_answer() -> None:

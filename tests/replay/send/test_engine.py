@@ -337,6 +337,30 @@ def test_a_reader_is_never_ahead_of_what_it_has_read(mode: str) -> None:
     assert asked_there == [50, 50, 50, 50, 56]  # the first one three times, until its wait for records is over
 
 
+@pytest.mark.parametrize(
+    ("speed", "waits"), [(None, [500, 0, 500]), (2.0, [500, 250, 500]), (1.0, [500, 500, 500])]
+)
+def test_a_reader_that_is_ahead_does_not_wait_for_what_it_has_read(speed: float | None, waits: list[int]) -> None:
+    """It got in one answer what the captured one got in two, each as it was written: the second fetch finds nothing,
+    and is not repeated. What is not written yet is waited for."""
+    first, second, third = batch(count=3), _at(3, batch(count=3)), _at(6, batch(count=3))
+    capture = Captured()
+    capture.said(0.0, names.PRODUCE, 9, produced(first), produced_answer(0))
+    capture.said(0.01, names.PRODUCE, 9, produced(second), produced_answer(3))
+    for number, (asked, read) in enumerate([(0, first), (3, second), (6, third)]):
+        capture.said(0.1 + number / 10, names.FETCH, 4, {**_fetch(asked), "maxWaitMs": 500}, _fetched(read), took=0.05)
+    target = Target().on(names.PRODUCE, produced_answer(50), produced_answer(53))
+    target.on(names.FETCH, _fetched(_at(50, first) + _at(53, second)), _fetched(b""))
+
+    options = remap.RemapOptions(offsets=offsets.POSITION)
+    run = replayed([capture], target, topics={"orders": 1}, speed=speed, options=options)
+
+    fetches = [one.body for one in target.said(names.FETCH)]
+    assert [one["topics"][0]["partitions"][0]["fetchOffset"] for one in fetches] == [50, 56, 56]
+    assert [one["maxWaitMs"] for one in fetches] == waits
+    assert "records_awaited" not in run.engine.notes
+
+
 def test_a_reader_of_old_message_sets_is_not_ahead_either() -> None:
     """A broker that makes message sets of batches gives what fits; the rest is asked for next (KIP-283)."""
 
@@ -395,6 +419,19 @@ def test_a_fetch_session_that_the_target_lost_is_made_again_with_all_its_partiti
     said = [(one.body["sessionId"], one.body["sessionEpoch"], len(one.body["topics"])) for one in target.heard]
     assert said == [(0, 0, 1), (1234, 1, 0), (0, 0, 1)]
     assert "session_remade" in run.of(names.FETCH)[1].retries
+
+
+def test_a_target_without_fetch_sessions_gets_whole_fetches() -> None:
+    """Nothing is made again: before KIP-227 there are none."""
+    capture = Captured()
+    capture.said(0.0, names.FETCH, 11, _session_fetch(0, 0, 0), _session_answer(77))
+    capture.said(0.1, names.FETCH, 11, _session_fetch(77, 1), _session_answer(77))
+    target = Target().on(names.FETCH, {"responses": []})
+
+    run = replayed([capture], target, topics={"orders": 1}, offers={names.FETCH: (0, 6)}, speed=1.0)
+
+    assert [len(one.body["topics"]) for one in target.heard] == [1, 1]
+    assert [one.retries for one in run.of(names.FETCH)] == [["sessionless"]] * 2
 
 
 def test_a_fetch_session_without_its_start_is_built_from_what_the_capture_names() -> None:
@@ -483,6 +520,20 @@ def test_a_fetch_of_what_nobody_here_writes_waits_as_long_as_it_had_waited(
     (heard,) = target.said(names.FETCH)
     assert heard.body["maxWaitMs"] == waits
     assert run.of(names.FETCH)[0].retries == ([] if written else ["long_poll_scaled"])
+
+
+@pytest.mark.parametrize("newest", [9, 11, 12])
+def test_metadata_asked_by_topic_id_is_asked_by_name_where_the_target_is_not_asked_by_id(newest: int) -> None:
+    topic_id = "zizHtibnSdSFmiPSHtiLWA"
+    told = {"brokers": [], "topics": [{"name": "orders", "topicId": topic_id, "partitions": []}]}
+    capture = Captured().said(0.0, names.METADATA, 12, {"topics": [{"topicId": topic_id, "name": None}]}, told)
+    target = Target().on(names.METADATA, {**_metadata(), "topics": []})
+
+    options = remap.RemapOptions(map_topic={"orders": "there"})
+    replayed([capture], target, offers={names.METADATA: (0, newest)}, options=options)
+
+    (heard,) = target.said(names.METADATA)
+    assert heard.body["topics"][0]["name"] == ("there" if newest < 12 else None)
 
 
 def test_offsets_asked_by_topic_id_are_asked_by_name_where_the_target_has_no_ids() -> None:
@@ -577,6 +628,36 @@ def test_a_transaction_of_version_2_gets_its_partitions_added_where_the_target_d
     ]  # fmt: skip
     # The epoch stays on the old target, so the sequence goes on where the first transaction's records ended.
     assert [producer_of(one.body) for one in target.said(names.PRODUCE)] == [(900, 0, 0), (900, 0, 3)]
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_transaction_ends_when_all_that_it_writes_is_answered(together: bool) -> None:
+    """Its last batch is answered first: of the one before a broker has to be asked again. `together`: its coordinator
+    leads the partition, so that all was said on one connection."""
+
+    def inside(partition: int) -> Body:
+        return produced({partition: batch(producer=(7, 0), sequence=0, transactional=True)}, name="tx")
+
+    writer, coordinator = Captured(), Captured("10.0.0.1:5001-10.0.0.9:9092#1")
+    coordinator = writer if together else coordinator
+    coordinator.said(
+        0.0, names.INIT_PRODUCER_ID, 4, _asks_id("tx"), {"errorCode": 0, "producerId": 7, "producerEpoch": 0}
+    )
+    coordinator.said(0.1, names.ADD_PARTITIONS_TO_TXN, 0, _adds((7, 0)), _added())
+    writer.said(0.2, names.PRODUCE, 9, inside(0), produced_answer({0: 0}))
+    writer.said(0.2001, names.PRODUCE, 9, inside(1), produced_answer({1: 0}))
+    coordinator.said(0.3, names.END_TXN, 3, _ends((7, 0)), {"errorCode": 0})
+    target = Target().on(names.INIT_PRODUCER_ID, {"errorCode": 0, "producerId": 900, "producerEpoch": 0})
+    target.on(names.ADD_PARTITIONS_TO_TXN, _added()).on(names.END_TXN, {"errorCode": 0})
+    target.on(names.METADATA, _metadata(orders=1))
+    target.on(names.PRODUCE, produced_answer({0: -1}, errors={0: 19}), produced_answer({1: 0}), produced_answer({0: 0}))
+
+    sessions = [writer] if together else [writer, coordinator]
+    run = replayed(sessions, target, topics={"orders": 2})
+
+    assert run.of(names.PRODUCE)[0].retries == ["leader_moved"]
+    said = [names.name(one.api_key) for one in target.heard if one.api_key != names.METADATA]
+    assert said == ["InitProducerId", "AddPartitionsToTxn", "Produce", "Produce", "Produce", "EndTxn"]
 
 
 def test_one_request_for_two_leaders_is_split_and_its_answers_are_merged() -> None:

@@ -118,6 +118,19 @@ def test_a_captured_user_without_a_login_is_told_before_anything_is_sent() -> No
     assert len(reading.prepared(some, Options("h", 1, access=both), [])) == 4
 
 
+@pytest.mark.parametrize(
+    ("users", "tables", "all_of_them"),
+    [(["alice", "bob"], ["alice", "bob", "eve"], True), (["alice", None], ["alice"], True), (["alice"], [], False),
+     (["alice", "bob"], ["alice"], False)],
+)  # fmt: skip
+def test_whether_all_captured_users_are_themselves(
+    users: list[str | None], tables: list[str], all_of_them: bool
+) -> None:
+    """With --sasl that one may log in for some of them."""
+    known = {name: Credentials("PLAIN", name, SECRET) for name in tables}
+    assert principals.are_all(map(user_of, users), known) is all_of_them
+
+
 def test_each_connection_is_its_users() -> None:
     """What the replayer asks for itself is its own."""
     target = Target().on(names.METADATA, {"brokers": [], "controllerId": 1, "topics": []})
