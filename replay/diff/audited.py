@@ -34,6 +34,11 @@ class Audited:
         return self._total("acknowledged")
 
     @property
+    def looked_for(self) -> int:
+        """Of these, those in partitions that could be read."""
+        return sum(row["acknowledged"] or 0 for row in self.after.values() if row["readable"] is not None)
+
+    @property
     def missing(self) -> int:
         return self._total("missing")
 

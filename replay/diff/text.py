@@ -168,9 +168,15 @@ def verdict(comparison: Comparison, unexpected: Sequence[Grouped]) -> str:
 
 
 def _audit_line(audit: Audited) -> str:
-    said = f"audit: of {audit.acknowledged:,} records that the target acknowledged "
+    unread = ""
+    if audit.unread:
+        there = f"{audit.unread} partition{'s' * (audit.unread != 1)}"
+        unread = f"{audit.acknowledged - audit.looked_for:,} are in {there} that could not be read"
+        if not audit.looked_for:
+            return f"audit: of {audit.acknowledged:,} records that the target acknowledged {unread}"
+    said = f"audit: of {audit.looked_for:,} records that the target acknowledged "
     said += f"{audit.missing:,} are missing, {audit.out_of_order:,} out of order"
-    return said + (f"; {audit.unread} partitions could not be read" if audit.unread else "")
+    return said + (f"; {unread}" if unread else "")
 
 
 def _counts(counts: Any) -> str:

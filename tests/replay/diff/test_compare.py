@@ -1038,3 +1038,24 @@ def test_every_rule_and_kind_of_noise_is_documented() -> None:
     text = (Path(replay.__file__).parent / "diff" / "DIFF.md").read_text()
     for name, about in [*RULES.items(), *((kind.value, about) for kind, about in NOISE.items())]:
         assert f"| `{name}` | {about} |" in text
+
+
+def _row(partition: int, readable: int | None, missing: int | None = 0) -> dict[str, Any]:
+    return {"topic": "orders", "partition": partition, "acknowledged": 3, "readable": readable, "missing": missing,
+            "out_of_order": missing and 0}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rows", "line"),
+    [
+        ([_row(0, 3), _row(1, 3)], "of 6 records that the target acknowledged 0 are missing, 0 out of order"),
+        ([_row(0, 3), _row(1, None, None)], "of 3 records that the target acknowledged 0 are missing, 0 out of order; "
+         "3 are in 1 partition that could not be read"),
+        ([_row(0, None, None), _row(1, None, None)], "of 6 records that the target acknowledged 6 are in 2 partitions "
+         "that could not be read"),
+    ],
+)  # fmt: skip
+def test_what_could_not_be_read_is_not_said_to_be_there(rows: list[dict[str, Any]], line: str) -> None:
+    run = Pairs(0, [].__getitem__)
+    run.runs = (RunFacts(rows, {}, 1.0, {}),)
+    assert f"  audit: {line}" in as_text(compare(run), ("captured", "replayed")).splitlines()
