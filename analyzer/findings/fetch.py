@@ -191,7 +191,9 @@ class _Course:
 def _courses(
     read: Reads, rows: np.ndarray, values: np.ndarray, whose: np.ndarray | None
 ) -> dict[tuple[int, int], _Course]:  # fmt: skip
-    """Values of some reads, by whose they are (`whose` has a number for each read; None: all are 0's) and place."""
+    """Values of some reads, by whose they are (`whose` has a number for each read; None: all are 0's) and place; of
+    those that were answered, for what was asked last is no beginning."""
+    rows = rows[large.taken(read.time, rows) != NULL]
     mine = np.zeros(len(rows), np.int8) if whose is None else large.taken(whose, rows)
     place_ = large.taken(read.place, rows)
     order, starts, ends = grouped(mine, place_)

@@ -57,6 +57,15 @@ def ended_before(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("OffsetForLeaderEpoch", 2, on=1, place=("t", 0), part=told, client_id="broker-1-fetcher-0")
 
 
+@case("log-truncated", "and not where it stands at the end of the capture")
+def ended_before_all(traffic: Traffic, wrong: bool) -> None:
+    if wrong:
+        fetch(traffic, 0, 400, 440, lag=0, got=1000)
+    told = {"offset": 430, "offset_kind": "end"}
+    traffic.ask("OffsetForLeaderEpoch", 1, place=("t", 0), part=told)
+    fetch(traffic, 60, 900, 900, latency_ms=None)
+
+
 @case("log-truncated", "Fetch says that the epochs diverge")
 def diverging(traffic: Traffic, wrong: bool) -> None:
     who = "app" if wrong else "broker-1-fetcher-0"  # replicas are told so in the course of things
