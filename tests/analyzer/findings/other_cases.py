@@ -271,6 +271,12 @@ def changed(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("DescribeAcls", 2)
 
 
+@case("security-changed", "not where nothing was asked to be changed")
+def changed_nothing(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("CreateAcls", response_bytes=19 if wrong else 15)
+    traffic.ask("CreateAcls", 1, api_version=1, response_bytes=20 if wrong else 16)
+
+
 @case("security-changed", "also by several in turn")
 def changed_in_turn(traffic: Traffic, wrong: bool) -> None:
     for number, api in enumerate(("AlterUserScramCredentials", "AlterClientQuotas", "IncrementalAlterConfigs")):
