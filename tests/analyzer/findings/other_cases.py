@@ -214,6 +214,12 @@ def comes_back(traffic: Traffic, wrong: bool) -> None:
     _leaves(traffic, (0, [1, 2, 3]), (10, [1, 2]), (71 if wrong else 69, [1, 2, 3]), again=70)
 
 
+@case("under-replicated", "not of one that came back before what is told late, as connections with holes tell it")
+def told_late(traffic: Traffic, wrong: bool) -> None:
+    late = 21 if wrong else 15
+    _leaves(traffic, (0, [1, 2, 3]), (10, [1, 2]), (20, [1, 2, 3]), (late, [1, 2]), again=90)
+
+
 @case("under-replicated", "not where replicas are moved")
 def moved_away(traffic: Traffic, wrong: bool) -> None:
     after = [1, 2] if wrong else [1, 2, 4]
