@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from analyzer import arrow
-from analyzer.findings import large
+from analyzer.findings import large, roots
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.columns import NULL, standing_for
 from analyzer.findings.grouping import busiest, by, parted
@@ -297,9 +297,11 @@ def _between(seen: Seen, rows: np.ndarray | None, since: int, until: int) -> np.
     "five of fifteen beats are left. What the session is set to JoinGroup says; where none was seen, 45 s, Java's and "
     "librdkafka's default.",
     unless="The member waited in a JoinGroup, or had left; packets of the connection are missing; it never sent a "
-    "heartbeat (a reader that only commits). A warning from three times on.",
+    "heartbeat (a reader that only commits); it was on another connection before, and there are brokers that the "
+    "capture has no connection to: its coordinator may have been there. A warning from three times on.",
     advice="Garbage collection, CPU, the network.",
-    judge="forged: beats 32 s apart, and 30 s; 8 s apart of a session of 10 s, and 6 s",
+    judge="forged: beats 32 s apart, and 30 s; 8 s apart of a session of 10 s, and 6 s; on two connections, in a "
+    "capture of one broker of two",
     session_s=45, share=0.7, often=3,
     by_clock=True,
 )  # fmt: skip
@@ -315,13 +317,15 @@ def heartbeat_late(seen: Seen, at: Limits) -> Iterator[Found]:
     seen_whole = (seen.link_numbers("gaps") == 0)[seen.exchanges.link[rows]]
     rows = rows[arrow.among(member[rows], alive) & (groups[rows] >= 0) & seen_whole]
     rows = rows[np.argsort(seen.exchanges.asked[rows], kind="stable")]
-    said = _Timeouts(seen)
+    said, partial = _Timeouts(seen), roots.has_brokers_elsewhere(seen)
     for mine in parted(rows, groups[rows], member[rows]):
         asked = seen.exchanges.asked[mine]
         gap = asked[1:] - np.maximum(asked[:-1], seen.exchanges.answered[mine[:-1]])
         session = said.sessions.get(members[member[mine[0]]], int(at.session_s * SECOND))
         late = np.flatnonzero((gap >= at.share * session) & (gap < session))
         late = late[seen.exchanges.error[mine[late]] == 0]
+        if partial:
+            late = late[seen.exchanges.link[mine[late]] == seen.exchanges.link[mine[late + 1]]]
         if not len(late):
             continue
         who, group = seen.who(int(seen.client[mine[0]])), named[groups[mine[0]]]

@@ -241,6 +241,14 @@ def end_point(host: str | None, port: int | None) -> str:
     return f"[{host}]:{port}" if ":" in (host or "") else f"{host}:{port}"
 
 
+def has_brokers_elsewhere(seen: Seen) -> bool:
+    """Whether Metadata names brokers that the capture has no connection to: what was said there it does not show."""
+    if "elsewhere" not in seen.memo:
+        told = {end_point(row["host"], row["port"]) for row in seen.table("brokers").every(["host", "port"])}
+        seen.memo["elsewhere"] = bool(told - set(seen.brokers))
+    return bool(seen.memo["elsewhere"])
+
+
 def outcome(some: list[Attempt]) -> str:
     """`12 refused, 2 unanswered`."""
     counts = {"refused": sum(one.refused for one in some), "unanswered": sum(one.unanswered for one in some)}

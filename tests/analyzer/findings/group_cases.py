@@ -286,6 +286,15 @@ def late(traffic: Traffic, wrong: bool) -> None:
         traffic.ask("OffsetCommit", second, group_id="g", member_id="", on=1)
 
 
+@case("heartbeat-late", "not where the coordinator may have been at a broker that was not captured")
+def late_elsewhere(traffic: Traffic, wrong: bool) -> None:
+    traffic.add("brokers", node_id=1, host="10.0.0.9", port=9092)
+    if not wrong:
+        traffic.add("brokers", node_id=2, host="10.0.0.8", port=9092)
+    for second in (0, 3, 35):
+        traffic.ask("Heartbeat", second, on=int(second > 3), group_id="g", member_id="m")
+
+
 @case("rebalance-slow-member")
 def slow(traffic: Traffic, wrong: bool) -> None:
     joined = (0, 0.1, 11) if wrong else (0, 3, 6, 9, 12)  # these arrive in an empty group
