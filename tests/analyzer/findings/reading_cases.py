@@ -25,6 +25,13 @@ def above(traffic: Traffic, wrong: bool) -> None:
         fetch(traffic, number / 50, 559, 554)
 
 
+@case("fetch-spin", "not where a reader waited for the watermark, and goes on within a second")
+def went_on(traffic: Traffic, wrong: bool) -> None:
+    for number in range(100):
+        fetch(traffic, number / 150, 559, 559 if wrong else 558)
+    fetch(traffic, 0.7, 559, 565, got=1000)
+
+
 @case("fetch-spin")
 def spin(traffic: Traffic, wrong: bool) -> None:
     for number in range(100 if wrong else 99):

@@ -182,6 +182,17 @@ def test_a_log_is_cut_where_its_watermark_falls_with_a_later_leader(tmp_path: Pa
         assert [one.count for one in found] == ([40] if epoch == 5 else [])
 
 
+@pytest.mark.parametrize(("heard", "severity"), [(0.7, "note"), (2, "error")])
+def test_who_waits_for_a_watermark_for_less_than_a_second_is_told_as_a_note(
+    heard: float, severity: str, tmp_path: Path
+) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    for number in range(60):
+        fetch(traffic, number / 100, 559, 558)
+    fetch(traffic, heard, 559, 565, got=1000)
+    assert [one.severity for one in of(traffic, "fetch-above-high-watermark")] == [severity]
+
+
 @pytest.mark.parametrize("first", [1, 0])
 def test_a_topic_that_is_made_anew_is_no_log_that_was_cut(first: int, tmp_path: Path) -> None:
     traffic = Traffic(tmp_path / "dataset")
