@@ -283,6 +283,13 @@ def admin(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("CreateTopics", error="TOPIC_ALREADY_EXISTS" if wrong else None)
 
 
+@case("admin-refused", "not of brokers that all make an internal topic")
+def admin_of_brokers(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("BrokerHeartbeat", client_id="1")
+    who = "app" if wrong else "1"
+    traffic.ask("CreateTopics", 1, on=1, error="TOPIC_ALREADY_EXISTS", topics=["__consumer_offsets"], client_id=who)
+
+
 @case("topic-missing")
 def missing(traffic: Traffic, wrong: bool) -> None:
     for number in range(10):
