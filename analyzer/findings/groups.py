@@ -485,11 +485,14 @@ def _unstable(seen: Seen, at: Limits) -> Iterator[np.ndarray]:
     "Static member i-1 of group g is 2 clients at once, svc-a (10.0.0.4), svc-b (10.0.0.5): FENCED_INSTANCE_ID (82), "
     "3 times, 10:01:03 to 10:01:09.",
     why="The coordinator answers so to a member whose group.instance.id another one has taken: the first was still "
-    "alive. Where it happens to two members or more, they take it from each other.",
-    unless="Only one member was fenced (a warning): at a restart the old process may still have been there.",
+    "alive. Where it happens to two members within ten minutes, they take it from each other: who lost it is started "
+    "again within five, Kubernetes' longest back-off.",
+    unless="Only one member was fenced, or each later than that after the one before (a warning): at a restart the old "
+    "process may still have been there.",
     advice="A group.instance.id for each process: from the host's or the pod's name, not from a file that all share.",
-    judge="forged: two members fenced in turn, and one; a real group of two members of one name",
-    often=2,
+    judge="forged: two members fenced in turn, and one; two within ten minutes, and an hour apart; a real group of two "
+    "members of one name",
+    often=2, window_s=600,
 )  # fmt: skip
 def instance_twice(seen: Seen, at: Limits) -> Iterator[Found]:
     some = [run for run in runs(seen) if _STATIC(run)]
@@ -519,7 +522,11 @@ def instance_twice(seen: Seen, at: Limits) -> Iterator[Found]:
             text += (f", {name(named)}" if named is not None else "") + ": "
         text += f"FENCED_INSTANCE_ID (82), {count(len(rows), 'time')}, {moment(int(when.min()))}"
         text += f" to {moment(int(when.max()))}." if len(rows) > 1 else "."
-        often = len({who for who, _ in theirs}) >= at.often
+        firsts: dict[str, int] = {}
+        for who, mine in theirs:
+            first = int(seen.exchanges.answered[mine].min())
+            firsts[who] = min(first, firsts.get(who, first))
+        often = busiest(np.sort([*firsts.values()]), int(at.window_s * SECOND))[0] >= at.often
         yield Found(text, len(rows), int(when.min()), int(when.max()), who_,
                     {"group_id": group, "group_instance_id": named}, tuple(rows[[0, -1, -1]].tolist()),
                     severity=None if often else "warning", cause="several members of one group.instance.id",

@@ -231,6 +231,17 @@ def twice(traffic: Traffic, wrong: bool) -> None:
         traffic.ask("Heartbeat", number + 2, error=error, on=number, group_id="g", **who)
 
 
+@case("instance-id-duplicate", "not where a new process begins now and then before the old one has ended")
+def one_after_another(traffic: Traffic, wrong: bool) -> None:
+    apart = 600 if wrong else 601
+    for number in range(3):
+        who: dict[str, Any] = {"member_id": f"m-{number}", "client_ip": "10.0.0.1"}
+        traffic.add("groups", time=at(number * apart), group_id="g", event="join", group_instance_id="i-1", **who)
+        if number < 2:
+            second = (number + 1) * apart
+            traffic.ask("Heartbeat", second, error="FENCED_INSTANCE_ID", on=number, group_id="g", **who)
+
+
 @case("share-lock-expired")
 def lock(traffic: Traffic, wrong: bool) -> None:
     error = "INVALID_RECORD_STATE" if wrong else None
