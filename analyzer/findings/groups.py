@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -505,12 +506,14 @@ def instance_twice(seen: Seen, at: Limits) -> Iterator[Found]:
     for run in some:
         for mine in parted(run.rows, member[run.rows]):
             who = members[member[mine[0]]] if member[mine[0]] >= 0 else ""
-            fenced[run.thing.group, instance.get((run.thing.group, who))].append((who, mine))
+            made = _OF_STATIC.fullmatch(who)  # where its join was not captured
+            named = instance.get((run.thing.group, who), made.group(1) if made else None)
+            fenced[run.thing.group, named].append((who, mine))
     for (group, named), theirs in fenced.items():
         rows = arrow.distinct(np.concatenate([mine for _, mine in theirs]))
         clients = {seen.clients[one] for one in arrow.distinct(seen.client[rows]).tolist()}
         when = seen.exchanges.answered[rows]
-        if named is not None:
+        if (group, named) in joined:
             clients |= _takers(joined[group, named], [(who, seen.exchanges.answered[mine]) for who, mine in theirs])
         who_ = seen.who(int(seen.client[rows[0]]))
         if len(clients) > 1 and named is not None:
@@ -532,6 +535,9 @@ def instance_twice(seen: Seen, at: Limits) -> Iterator[Found]:
                     severity=None if often else "warning", cause="several members of one group.instance.id",
                     proven=True)  # fmt: skip
 
+
+_OF_STATIC = re.compile(r"(.+)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""Member ids that a coordinator made for static members: their names, and a UUID."""
 
 _Client = tuple[str, str | None]
 """Address, client id."""
