@@ -183,7 +183,7 @@ def _shrunk(seen: Seen) -> Iterator[_Shrunk]:
     full: dict[tuple[str, int], tuple[frozenset[int], int]] = {}  # the last, and the smallest size
     open_: dict[tuple[str, int], _Shrunk] = {}
     current = Epochs()
-    for row in seen.table("leaders").every(["time", "topic", "topic_id", "partition", "leader_epoch", "isr"]):
+    for row in roots.leaders_in_time(seen, ["time", "topic", "topic_id", "partition", "leader_epoch", "isr"]):
         if not row["isr"] or not row["topic"] or row["topic_id"] is None or row["topic"] in seen.remade:
             continue  # two clusters may have topics of one name
         if current.passed(row["topic_id"], row["partition"], row["leader_epoch"]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from analyzer import arrow
-from analyzer.findings import large
+from analyzer.findings import large, roots
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.columns import NULL, standing_for
 from analyzer.findings.grouping import busiest, by, parted
@@ -297,9 +298,11 @@ def _between(seen: Seen, rows: np.ndarray | None, since: int, until: int) -> np.
     "five of fifteen beats are left. What the session is set to JoinGroup says; where none was seen, 45 s, Java's and "
     "librdkafka's default.",
     unless="The member waited in a JoinGroup, or had left; packets of the connection are missing; it never sent a "
-    "heartbeat (a reader that only commits). A warning from three times on.",
+    "heartbeat (a reader that only commits); it was on another connection before, and there are brokers that the "
+    "capture has no connection to: its coordinator may have been there. A warning from three times on.",
     advice="Garbage collection, CPU, the network.",
-    judge="forged: beats 32 s apart, and 30 s; 8 s apart of a session of 10 s, and 6 s",
+    judge="forged: beats 32 s apart, and 30 s; 8 s apart of a session of 10 s, and 6 s; on two connections, in a "
+    "capture of one broker of two",
     session_s=45, share=0.7, often=3,
     by_clock=True,
 )  # fmt: skip
@@ -315,13 +318,15 @@ def heartbeat_late(seen: Seen, at: Limits) -> Iterator[Found]:
     seen_whole = (seen.link_numbers("gaps") == 0)[seen.exchanges.link[rows]]
     rows = rows[arrow.among(member[rows], alive) & (groups[rows] >= 0) & seen_whole]
     rows = rows[np.argsort(seen.exchanges.asked[rows], kind="stable")]
-    said = _Timeouts(seen)
+    said, partial = _Timeouts(seen), roots.has_brokers_elsewhere(seen)
     for mine in parted(rows, groups[rows], member[rows]):
         asked = seen.exchanges.asked[mine]
         gap = asked[1:] - np.maximum(asked[:-1], seen.exchanges.answered[mine[:-1]])
         session = said.sessions.get(members[member[mine[0]]], int(at.session_s * SECOND))
         late = np.flatnonzero((gap >= at.share * session) & (gap < session))
         late = late[seen.exchanges.error[mine[late]] == 0]
+        if partial:
+            late = late[seen.exchanges.link[mine[late]] == seen.exchanges.link[mine[late + 1]]]
         if not len(late):
             continue
         who, group = seen.who(int(seen.client[mine[0]])), named[groups[mine[0]]]
@@ -481,11 +486,14 @@ def _unstable(seen: Seen, at: Limits) -> Iterator[np.ndarray]:
     "Static member i-1 of group g is 2 clients at once, svc-a (10.0.0.4), svc-b (10.0.0.5): FENCED_INSTANCE_ID (82), "
     "3 times, 10:01:03 to 10:01:09.",
     why="The coordinator answers so to a member whose group.instance.id another one has taken: the first was still "
-    "alive. Where it happens to two members or more, they take it from each other.",
-    unless="Only one member was fenced (a warning): at a restart the old process may still have been there.",
+    "alive. Where it happens to two members within ten minutes, they take it from each other: who lost it is started "
+    "again within five, Kubernetes' longest back-off.",
+    unless="Only one member was fenced, or each later than that after the one before (a warning): at a restart the old "
+    "process may still have been there.",
     advice="A group.instance.id for each process: from the host's or the pod's name, not from a file that all share.",
-    judge="forged: two members fenced in turn, and one; a real group of two members of one name",
-    often=2,
+    judge="forged: two members fenced in turn, and one; two within ten minutes, and an hour apart; a real group of two "
+    "members of one name",
+    often=2, window_s=600,
 )  # fmt: skip
 def instance_twice(seen: Seen, at: Limits) -> Iterator[Found]:
     some = [run for run in runs(seen) if _STATIC(run)]
@@ -498,12 +506,14 @@ def instance_twice(seen: Seen, at: Limits) -> Iterator[Found]:
     for run in some:
         for mine in parted(run.rows, member[run.rows]):
             who = members[member[mine[0]]] if member[mine[0]] >= 0 else ""
-            fenced[run.thing.group, instance.get((run.thing.group, who))].append((who, mine))
+            made = _OF_STATIC.fullmatch(who)  # where its join was not captured
+            named = instance.get((run.thing.group, who), made.group(1) if made else None)
+            fenced[run.thing.group, named].append((who, mine))
     for (group, named), theirs in fenced.items():
         rows = arrow.distinct(np.concatenate([mine for _, mine in theirs]))
         clients = {seen.clients[one] for one in arrow.distinct(seen.client[rows]).tolist()}
         when = seen.exchanges.answered[rows]
-        if named is not None:
+        if (group, named) in joined:
             clients |= _takers(joined[group, named], [(who, seen.exchanges.answered[mine]) for who, mine in theirs])
         who_ = seen.who(int(seen.client[rows[0]]))
         if len(clients) > 1 and named is not None:
@@ -515,12 +525,19 @@ def instance_twice(seen: Seen, at: Limits) -> Iterator[Found]:
             text += (f", {name(named)}" if named is not None else "") + ": "
         text += f"FENCED_INSTANCE_ID (82), {count(len(rows), 'time')}, {moment(int(when.min()))}"
         text += f" to {moment(int(when.max()))}." if len(rows) > 1 else "."
-        often = len({who for who, _ in theirs}) >= at.often
+        firsts: dict[str, int] = {}
+        for who, mine in theirs:
+            first = int(seen.exchanges.answered[mine].min())
+            firsts[who] = min(first, firsts.get(who, first))
+        often = busiest(np.sort([*firsts.values()]), int(at.window_s * SECOND))[0] >= at.often
         yield Found(text, len(rows), int(when.min()), int(when.max()), who_,
                     {"group_id": group, "group_instance_id": named}, tuple(rows[[0, -1, -1]].tolist()),
                     severity=None if often else "warning", cause="several members of one group.instance.id",
                     proven=True)  # fmt: skip
 
+
+_OF_STATIC = re.compile(r"(.+)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""Member ids that a coordinator made for static members: their names, and a UUID."""
 
 _Client = tuple[str, str | None]
 """Address, client id."""

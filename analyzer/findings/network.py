@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -449,10 +450,12 @@ def connection_storm(seen: Seen, at: Limits) -> Iterator[Found]:
     "(advertised-address-unreachable). A note: it lasted for less than a minute, and connections came about after "
     "(clients wait so for a broker that starts); or the broker's last connections were closed within the minute "
     "before; or both, for connections came about in between and had all ended before the last try. Where some came "
-    "about in between, that is said, and not that nothing listens.",
+    "about in between, that is said, and not that nothing listens. Where packets are missing, one unanswered of ten or "
+    "more that were answered is not counted.",
     advice="Refused: nothing listens there. Unanswered: a firewall, a route, or a full backlog "
     "(socket.listen.backlog.size).",
     judge="forged: three SYNs refused in a minute, and two; three before the broker listens, and before and after; "
+    "three unanswered where packets are missing, of 29 that got in, and of 30; "
     "admin-java-4.3 (a note), cluster-kraft-3.9 (notes: a controller that starts, serves, and stops)",
     tries=3, lost_s=60, start_s=60,
     by_clock=True,
@@ -466,12 +469,22 @@ def connect_failed(seen: Seen, at: Limits) -> Iterator[Found]:
         )
         if one.most < at.tries or one.server in told or lost:
             continue
+        if seen.loses and one.unanswered and _answers_are_missing(seen, one):
+            one = replace(one, unanswered=0)
+            if one.refused < at.tries:
+                continue
         text = f"{name(one.client)} asked {name(one.server)} for a connection {count(one.times, 'time')} in vain, "
         text += f"{moment(one.since)} to {moment(one.until)}: {roots.outcome([one])}"
         cause, proven, usual, got_in = _listening(seen, one, int(at.start_s * SECOND))
         text += f"; {count(got_in, 'connection')} to it came about meanwhile." if got_in else "."
         yield Found(text, one.times, one.since, one.until, {"client_ip": one.client, "broker": one.server}, {},
                     cause=cause, proven=proven, severity="note" if usual else None)  # fmt: skip
+
+
+def _answers_are_missing(seen: Seen, one: Attempt) -> bool:
+    """Of a capture that lacks packets: so many were refused there, or got in meanwhile, that the few without an answer
+    may have had one."""
+    return 10 * one.unanswered <= one.refused + _listening(seen, one, 0)[3]
 
 
 def _listening(seen: Seen, one: Attempt, around: int) -> tuple[str, bool, bool, int]:

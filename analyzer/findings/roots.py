@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -152,6 +153,12 @@ class Move:
     after: int | None
 
 
+def leaders_in_time(seen: Seen, columns: list[str]) -> list[dict[str, Any]]:
+    """Rows of `leaders` in order of time, one of the columns. What was told in a connection with holes is later in the
+    table than it was told."""
+    return sorted(seen.table("leaders").every(columns), key=lambda row: NULL if row["time"] is None else row["time"])
+
+
 def moves(seen: Seen) -> list[Move]:
     """Changes of leaders that were seen to be others before."""
     if "moves" not in seen.memo:
@@ -159,7 +166,7 @@ def moves(seen: Seen) -> list[Move]:
         current = Epochs()
         made = []
         columns = ["time", "topic", "topic_id", "partition", "leader", "leader_epoch"]
-        for row in seen.table("leaders").every(columns):
+        for row in leaders_in_time(seen, columns):
             if current.passed(row["topic_id"], row["partition"], row["leader_epoch"]):
                 continue
             topic = row["topic"] or seen.topic_names.get(row["topic_id"], row["topic_id"]) or ""
@@ -232,6 +239,14 @@ def unreachable(seen: Seen) -> dict[str, list[Attempt]]:
 def end_point(host: str | None, port: int | None) -> str:
     """`host:port`, as brokers are called."""
     return f"[{host}]:{port}" if ":" in (host or "") else f"{host}:{port}"
+
+
+def has_brokers_elsewhere(seen: Seen) -> bool:
+    """Whether Metadata names brokers that the capture has no connection to: what was said there it does not show."""
+    if "elsewhere" not in seen.memo:
+        told = {end_point(row["host"], row["port"]) for row in seen.table("brokers").every(["host", "port"])}
+        seen.memo["elsewhere"] = bool(told - set(seen.brokers))
+    return bool(seen.memo["elsewhere"])
 
 
 def outcome(some: list[Attempt]) -> str:

@@ -148,13 +148,17 @@ _CHANGES: Mapping[str, tuple[int, ...]] = {
     why="A fact: the list of who changed what an auditor asks for. Which resources it was, and which values, only the "
     "requests say; a request for configs or quotas may have asked to validate them only (validateOnly).",
     unless="The request was refused, wholly or in part (admin-refused and others tell it), or its answer was not "
-    "captured; what a broker passes on for its client to a controller (Envelope).",
+    "captured; it asked for no change at all, as its answer's size shows (MirrorMaker, where there are no ACLs to take "
+    "over); what a broker passes on for its client to a controller (Envelope).",
     advice="See whether it was meant: kwire show --filter 'api == CreateAcls' --tree shows each, its secrets left out.",
     judge="admin-librdkafka-4.3, admin-java-4.3; forged: an ACL that was made, and one that was refused",
 )  # fmt: skip
 def changed(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.of_api(*(key for keys in _CHANGES.values() for key in keys))
     rows = rows[(seen.exchanges.status[rows] == ANSWERED) & (seen.exchanges.error[rows] == 0)]
+    if len(rows):
+        answer = seen.column("response_bytes")[rows]
+        rows = rows[(answer == NULL) | (answer > _OF_NO_CHANGE)]
     for what, keys in _CHANGES.items():
         mine = rows[arrow.among(seen.exchanges.api[rows], keys)]
         for some in parted(mine, seen.client[mine]):
@@ -169,6 +173,10 @@ def changed(seen: Seen, at: Limits) -> Iterator[Found]:
                         {"changed": what, "api": ",".join(one.split()[1] for one in many), "principal": principal},
                         (int(some[0]), int(some[0]), int(some[-1])))  # fmt: skip
 
+
+_OF_NO_CHANGE = 16
+"""Bytes of an answer to any of these that tells of no change: length, header, throttle time and an empty list, with the
+tagged fields of newer versions or without."""
 
 _REVEALING = ("PLAIN", "OAUTHBEARER")
 

@@ -231,6 +231,17 @@ def twice(traffic: Traffic, wrong: bool) -> None:
         traffic.ask("Heartbeat", number + 2, error=error, on=number, group_id="g", **who)
 
 
+@case("instance-id-duplicate", "not where a new process begins now and then before the old one has ended")
+def one_after_another(traffic: Traffic, wrong: bool) -> None:
+    apart = 600 if wrong else 601
+    for number in range(3):
+        who: dict[str, Any] = {"member_id": f"m-{number}", "client_ip": "10.0.0.1"}
+        traffic.add("groups", time=at(number * apart), group_id="g", event="join", group_instance_id="i-1", **who)
+        if number < 2:
+            second = (number + 1) * apart
+            traffic.ask("Heartbeat", second, error="FENCED_INSTANCE_ID", on=number, group_id="g", **who)
+
+
 @case("share-lock-expired")
 def lock(traffic: Traffic, wrong: bool) -> None:
     error = "INVALID_RECORD_STATE" if wrong else None
@@ -284,6 +295,15 @@ def late(traffic: Traffic, wrong: bool) -> None:
         traffic.ask("Heartbeat", second, group_id="g", member_id="m")
     for second in (0, 40):  # who is no member owes none
         traffic.ask("OffsetCommit", second, group_id="g", member_id="", on=1)
+
+
+@case("heartbeat-late", "not where the coordinator may have been at a broker that was not captured")
+def late_elsewhere(traffic: Traffic, wrong: bool) -> None:
+    traffic.add("brokers", node_id=1, host="10.0.0.9", port=9092)
+    if not wrong:
+        traffic.add("brokers", node_id=2, host="10.0.0.8", port=9092)
+    for second in (0, 3, 35):
+        traffic.ask("Heartbeat", second, on=int(second > 3), group_id="g", member_id="m")
 
 
 @case("rebalance-slow-member")

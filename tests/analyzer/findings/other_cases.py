@@ -214,6 +214,12 @@ def comes_back(traffic: Traffic, wrong: bool) -> None:
     _leaves(traffic, (0, [1, 2, 3]), (10, [1, 2]), (71 if wrong else 69, [1, 2, 3]), again=70)
 
 
+@case("under-replicated", "not of one that came back before what is told late, as connections with holes tell it")
+def told_late(traffic: Traffic, wrong: bool) -> None:
+    late = 21 if wrong else 15
+    _leaves(traffic, (0, [1, 2, 3]), (10, [1, 2]), (20, [1, 2, 3]), (late, [1, 2]), again=90)
+
+
 @case("under-replicated", "not where replicas are moved")
 def moved_away(traffic: Traffic, wrong: bool) -> None:
     after = [1, 2] if wrong else [1, 2, 4]
@@ -269,6 +275,12 @@ def changed(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("CreateAcls", error=None if wrong else "CLUSTER_AUTHORIZATION_FAILED")
     traffic.ask("DeleteAcls", 1, None, status="unanswered")
     traffic.ask("DescribeAcls", 2)
+
+
+@case("security-changed", "not where nothing was asked to be changed")
+def changed_nothing(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("CreateAcls", response_bytes=19 if wrong else 15)
+    traffic.ask("CreateAcls", 1, api_version=1, response_bytes=20 if wrong else 16)
 
 
 @case("security-changed", "also by several in turn")

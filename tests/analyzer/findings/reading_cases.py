@@ -25,6 +25,13 @@ def above(traffic: Traffic, wrong: bool) -> None:
         fetch(traffic, number / 50, 559, 554)
 
 
+@case("fetch-spin", "not where a reader waited for the watermark, and goes on within a second")
+def went_on(traffic: Traffic, wrong: bool) -> None:
+    for number in range(100):
+        fetch(traffic, number / 150, 559, 559 if wrong else 558)
+    fetch(traffic, 0.7, 559, 565, got=1000)
+
+
 @case("fetch-spin")
 def spin(traffic: Traffic, wrong: bool) -> None:
     for number in range(100 if wrong else 99):
@@ -55,6 +62,15 @@ def ended_before(traffic: Traffic, wrong: bool) -> None:
     told = {"offset": 430 if wrong else 440, "offset_kind": "end"}
     traffic.ask("OffsetForLeaderEpoch", 1, place=("t", 0), part=told)
     traffic.ask("OffsetForLeaderEpoch", 2, on=1, place=("t", 0), part=told, client_id="broker-1-fetcher-0")
+
+
+@case("log-truncated", "and not where it stands at the end of the capture")
+def ended_before_all(traffic: Traffic, wrong: bool) -> None:
+    if wrong:
+        fetch(traffic, 0, 400, 440, lag=0, got=1000)
+    told = {"offset": 430, "offset_kind": "end"}
+    traffic.ask("OffsetForLeaderEpoch", 1, place=("t", 0), part=told)
+    fetch(traffic, 60, 900, 900, latency_ms=None)
 
 
 @case("log-truncated", "Fetch says that the epochs diverge")

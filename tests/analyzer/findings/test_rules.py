@@ -230,6 +230,14 @@ def not_heard(traffic: Traffic, wrong: bool) -> None:
     traffic.link(1, first_time=at(0), client_packets=9, broker_packets=9 if wrong else 0)
 
 
+@case("connect-failed", "not where the few answers that are missing may be missing from the capture")
+def not_captured(traffic: Traffic, wrong: bool) -> None:
+    traffic.missed("10.0.0.4", "10.0.0.9:9092", 0, 0)
+    traffic.attempts[0] |= {"unanswered": 3, "most_in_a_minute": 3}
+    for number in range(29 if wrong else 30):
+        traffic.link(number, first_time=at(1 + number / 10), opened=True, gaps=int(not number))
+
+
 @case("idle-close")
 def idle(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("Metadata", 0)
@@ -281,6 +289,13 @@ def faults(traffic: Traffic, wrong: bool) -> None:
 @case("admin-refused")
 def admin(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("CreateTopics", error="TOPIC_ALREADY_EXISTS" if wrong else None)
+
+
+@case("admin-refused", "not of brokers that all make an internal topic")
+def admin_of_brokers(traffic: Traffic, wrong: bool) -> None:
+    traffic.ask("BrokerHeartbeat", client_id="1")
+    who = "app" if wrong else "1"
+    traffic.ask("CreateTopics", 1, on=1, error="TOPIC_ALREADY_EXISTS", topics=["__consumer_offsets"], client_id=who)
 
 
 @case("topic-missing")

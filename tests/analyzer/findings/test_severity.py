@@ -182,6 +182,29 @@ def test_a_log_is_cut_where_its_watermark_falls_with_a_later_leader(tmp_path: Pa
         assert [one.count for one in found] == ([40] if epoch == 5 else [])
 
 
+def test_a_static_member_whose_join_was_not_captured_has_its_name_in_its_id(tmp_path: Path) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    ids = [f"i-1-{number}0d5067b-873a-4be4-bd4c-ff98df7ead81" for number in range(2)]
+    who: dict[str, Any] = {"group_id": "g", "client_id": "app", "client_ip": "10.0.0.1"}
+    traffic.add("groups", time=at(1), event="join", group_instance_id="i-1", member_id=ids[1], **who)
+    for number, member in enumerate(ids):
+        traffic.ask("Heartbeat", number + 2, error="FENCED_INSTANCE_ID", on=number, member_id=member, **who)
+    (found,) = of(traffic, "instance-id-duplicate")
+    assert (found.severity, found.count) == ("error", 2)
+    assert "i-1" in found.text
+
+
+@pytest.mark.parametrize(("heard", "severity"), [(0.7, "note"), (2, "error")])
+def test_who_waits_for_a_watermark_for_less_than_a_second_is_told_as_a_note(
+    heard: float, severity: str, tmp_path: Path
+) -> None:
+    traffic = Traffic(tmp_path / "dataset")
+    for number in range(60):
+        fetch(traffic, number / 100, 559, 558)
+    fetch(traffic, heard, 559, 565, got=1000)
+    assert [one.severity for one in of(traffic, "fetch-above-high-watermark")] == [severity]
+
+
 @pytest.mark.parametrize("first", [1, 0])
 def test_a_topic_that_is_made_anew_is_no_log_that_was_cut(first: int, tmp_path: Path) -> None:
     traffic = Traffic(tmp_path / "dataset")
