@@ -336,7 +336,7 @@ def _parser() -> argparse.ArgumentParser:
 def _findings_options(findings: argparse.ArgumentParser) -> None:
     findings.add_argument("sources", nargs="*", metavar="DATASET|CAPTURE")
     findings.add_argument("--fail-on", choices=("note", "warning", "error"), help="exit 1 where one is as bad as this")
-    findings.add_argument("--only", metavar="CODES", help="these alone, by commas")
+    findings.add_argument("--only", action="append", default=[], metavar="CODES", help="these alone, by commas")
     findings.add_argument(
         "--ignore",
         action="append",

@@ -79,8 +79,8 @@ def _code(text: str, option: str) -> str:
     raise Failure(f"{option}: no finding has the code {text!r}", f"did you mean {near[0]}? {there}" if near else there)
 
 
-def _codes(text: str | None) -> list[str]:
-    return [_code(part.strip(), "--only") for part in text.split(",")] if text else []
+def _codes(asked: Iterable[str]) -> list[str]:
+    return [_code(part.strip(), "--only") for text in asked if text for part in text.split(",")]
 
 
 def _ignored(text: str) -> tuple[str, str | None]:

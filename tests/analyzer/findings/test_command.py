@@ -55,6 +55,13 @@ def test_a_capture_is_analysed_first(capsys: pytest.CaptureFixture[str], dataset
     assert said(capsys, str(CAPTURE), "--json")[1] == said(capsys, dataset, "--json")[1]
 
 
+def test_only_may_be_said_again(dataset: str, capsys: pytest.CaptureFixture[str]) -> None:
+    codes = "authentication-failed", "authorization-failed"
+    both = said(capsys, dataset, "--only", ",".join(codes))
+    assert said(capsys, dataset, "--only", codes[0], "--only", codes[1]) == both
+    assert all(code in both[1] for code in codes)
+
+
 def test_a_terminal_gets_lines_that_fit_it_and_a_file_whole_ones(
     dataset: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
