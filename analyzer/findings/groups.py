@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import re
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -15,21 +14,16 @@ from analyzer.findings import large, roots
 from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.columns import NULL, standing_for
 from analyzer.findings.grouping import busiest, by, parted
-from analyzer.findings.rules import RULES, Found, Limits, limits_of, replaced, rule
+from analyzer.findings.rules import RULES, Found, Limits, limits_of, rule
 from analyzer.findings.runs import runs
 from analyzer.findings.seen import ANSWERED, NO_CODE, SECOND, Seen
-from analyzer.findings.words import client, count, lasting, moment, name, share
+from analyzer.findings.words import client, count, lasting, moment, name
 from analyzer.protocol import names
 
 _JOIN = taken(
     (names.JOIN_GROUP, names.HEARTBEAT, names.CONSUMER_GROUP_HEARTBEAT, names.SHARE_GROUP_HEARTBEAT),
     (23, 24, 26, 81, 112, 128),
 )  # fmt: skip
-_STATIC = taken(
-    (names.JOIN_GROUP, names.SYNC_GROUP, names.HEARTBEAT, names.LEAVE_GROUP, names.OFFSET_COMMIT,
-     names.TXN_OFFSET_COMMIT, names.OFFSET_FETCH, names.CONSUMER_GROUP_HEARTBEAT), (82,),
-)  # fmt: skip
-_LOCK = taken((names.SHARE_FETCH, names.SHARE_ACKNOWLEDGE), (121,), every=True)
 _FENCED = taken((names.CONSUMER_GROUP_HEARTBEAT, names.SHARE_GROUP_HEARTBEAT), (110, 111), every=True)
 _LOADING = taken((), (14,))
 _MOVING = taken(
@@ -482,90 +476,6 @@ def _unstable(seen: Seen, at: Limits) -> Iterator[np.ndarray]:
 
 
 @rule(
-    "groups", "instance-id-duplicate", "error",
-    "Static member i-1 of group g is 2 clients at once, svc-a (10.0.0.4), svc-b (10.0.0.5): FENCED_INSTANCE_ID (82), "
-    "3 times, 10:01:03 to 10:01:09.",
-    why="The coordinator answers so to a member whose group.instance.id another one has taken: the first was still "
-    "alive. Where it happens to two members within ten minutes, they take it from each other: who lost it is started "
-    "again within five, Kubernetes' longest back-off.",
-    unless="Only one member was fenced, or each later than that after the one before (a warning): at a restart the old "
-    "process may still have been there.",
-    advice="A group.instance.id for each process: from the host's or the pod's name, not from a file that all share.",
-    judge="forged: two members fenced in turn, and one; two within ten minutes, and an hour apart; a real group of two "
-    "members of one name",
-    often=2, window_s=600,
-)  # fmt: skip
-def instance_twice(seen: Seen, at: Limits) -> Iterator[Found]:
-    some = [run for run in runs(seen) if _STATIC(run)]
-    if not some:
-        return
-    joined = _joined_as(seen)
-    instance = {(group, who): named for (group, named), some in joined.items() for _, who, _ in some}
-    member, members = seen.table("exchanges").codes("member_id")
-    fenced: dict[tuple[str | None, str | None], list[tuple[str, np.ndarray]]] = defaultdict(list)
-    for run in some:
-        for mine in parted(run.rows, member[run.rows]):
-            who = members[member[mine[0]]] if member[mine[0]] >= 0 else ""
-            made = _OF_STATIC.fullmatch(who)  # where its join was not captured
-            named = instance.get((run.thing.group, who), made.group(1) if made else None)
-            fenced[run.thing.group, named].append((who, mine))
-    for (group, named), theirs in fenced.items():
-        rows = arrow.distinct(np.concatenate([mine for _, mine in theirs]))
-        clients = {seen.clients[one] for one in arrow.distinct(seen.client[rows]).tolist()}
-        when = seen.exchanges.answered[rows]
-        if (group, named) in joined:
-            clients |= _takers(joined[group, named], [(who, seen.exchanges.answered[mine]) for who, mine in theirs])
-        who_ = seen.who(int(seen.client[rows[0]]))
-        if len(clients) > 1 and named is not None:
-            shown = sorted(client({"client_id": id_, "client_ip": ip}) for ip, id_ in clients)
-            text = f"Static member {name(named)} of group {name(group)} is {count(len(clients), 'client')} at once, "
-            text += ", ".join(shown[:3]) + (f" and {len(shown) - 3} more" if len(shown) > 3 else "") + ": "
-        else:
-            text = f"{client(who_)} lost its place in group {name(group)}: another member has its static name"
-            text += (f", {name(named)}" if named is not None else "") + ": "
-        text += f"FENCED_INSTANCE_ID (82), {count(len(rows), 'time')}, {moment(int(when.min()))}"
-        text += f" to {moment(int(when.max()))}." if len(rows) > 1 else "."
-        firsts: dict[str, int] = {}
-        for who, mine in theirs:
-            first = int(seen.exchanges.answered[mine].min())
-            firsts[who] = min(first, firsts.get(who, first))
-        often = busiest(np.sort([*firsts.values()]), int(at.window_s * SECOND))[0] >= at.often
-        yield Found(text, len(rows), int(when.min()), int(when.max()), who_,
-                    {"group_id": group, "group_instance_id": named}, tuple(rows[[0, -1, -1]].tolist()),
-                    severity=None if often else "warning", cause="several members of one group.instance.id",
-                    proven=True)  # fmt: skip
-
-
-_OF_STATIC = re.compile(r"(.+)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-"""Member ids that a coordinator made for static members: their names, and a UUID."""
-
-_Client = tuple[str, str | None]
-"""Address, client id."""
-
-
-def _joined_as(seen: Seen) -> dict[tuple[str | None, str | None], list[tuple[int, str, _Client]]]:
-    """By group and static name who joined with it: when, as which member, and which client that was; by time."""
-    wanted = ["time", "group_id", "member_id", "group_instance_id", "client_id", "client_ip", "event", "error"]
-    found_: dict[tuple[str | None, str | None], list[tuple[int, str, _Client]]] = defaultdict(list)
-    for row in seen.table("groups").every(wanted):
-        named = row["group_instance_id"]
-        if named is not None and row["event"] == "join" and row["error"] is None and row["member_id"]:
-            one = row["time"], row["member_id"], (row["client_ip"], row["client_id"])
-            found_[row["group_id"], named].append(one)
-    return found_
-
-
-def _takers(joined: list[tuple[int, str, _Client]], fenced: list[tuple[str, np.ndarray]]) -> set[_Client]:
-    """Who had the name of members when these were told that they have it no more."""
-    times = [time for time, _, _ in joined]
-    found_ = set()
-    for who, when in fenced:
-        before = joined[: bisect.bisect_right(times, int(when.min()))]
-        found_ |= {taker for _, other, taker in before[-1:] if other != who}
-    return found_
-
-
-@rule(
     "groups", "join-refused", "error",
     "svc-a (10.0.0.4) may not join group g: INCONSISTENT_GROUP_PROTOCOL (23), 12 times, 10:01:03 to 10:01:09.",
     why="Such an answer is final: at first sight.",
@@ -636,108 +546,3 @@ def member_fenced(seen: Seen, at: Limits) -> Iterator[Found]:
             rows = sorted(some)
             yield Found(f"{text}{label}.", most, int(when[first]), int(when[past - 1]), seen.who(client_),
                         {"group_id": group, "member_id": named or None}, (rows[0], rows[0], rows[-1]))  # fmt: skip
-
-
-@rule(
-    "groups", "share-redelivery", "warning",
-    "12.0 % of the records of topic t that share group s1 got came a second time or more (120 of 1,000), some for the "
-    "5th time: the broker gives none out more often than group.share.delivery.count.limit, 5 unless set.",
-    why="Ours: one record in twenty, of a hundred at least. One that comes for the fifth time is archived when it "
-    "fails again: it is lost to the group.",
-    unless="Within a minute after a member of the group left or expired: what it held is given to others. A note: none "
-    "came for the fifth time, and locks of the group expired (share-lock-expired).",
-    advice="Handlers that are slow (record.lock.duration.ms, 30 s) or crash, and records that nobody can process.",
-    judge="forged: five of a hundred again, and four; one for the fifth time; the same after a member left",
-    share=0.05, records=100, deliveries=5, left_s=60,
-)  # fmt: skip
-def share_redelivery(seen: Seen, at: Limits) -> Iterator[Found]:
-    table, parts = seen.table("partitions"), seen.partitions
-    most = table.numbers("delivery_count")
-    rows = np.flatnonzero((parts.owner >= 0) & (most > 0))
-    if not len(rows):
-        return
-    groups, named = seen.groups
-    gone = _gone(seen)
-    locked = {run.thing.group for run in runs(seen) if _LOCK(run)}
-    # Batches come whole; what is not given out of them is others', or done. Older datasets lack how many that are.
-    again, acquired = table.numbers("redelivered"), table.numbers("acquired")
-    given = np.where(acquired >= 0, acquired, table.numbers("record_count"))
-    topics: dict[str, int] = {}
-    topic_of = np.array([topics.setdefault(topic, len(topics)) for topic, _ in seen.places], np.int64)
-    for mine in parted(rows, groups[parts.owner[rows]], topic_of[parts.place[rows]]):
-        group = named[groups[parts.owner[mine[0]]]] if groups[parts.owner[mine[0]]] >= 0 else None
-        mine = mine[~_soon(gone.get(group), seen.exchanges.answered[parts.owner[mine]], int(at.left_s * SECOND))]
-        twice = mine[again[mine] > 0]
-        whole, many = int(np.maximum(given[mine], 0).sum()), int(again[twice].sum())
-        often = int(most[mine].max(initial=0))
-        if not len(twice) or not (often >= at.deliveries or (whole >= at.records and many >= at.share * whole)):
-            continue
-        owner = parts.owner[twice]
-        topic = seen.places[parts.place[twice[0]]][0]
-        text = f"{share(many, whole)} of the records of topic {name(topic)} that share group {name(group)} got came a "
-        text += f"second time or more ({many:,} of {whole:,}), some for the {_ordinal(often)} time"
-        if often >= at.deliveries:
-            text += ": the broker gives none out more often than group.share.delivery.count.limit, 5 unless set"
-        when = seen.exchanges.answered[owner]
-        rows_ = int(owner[0]), int(owner[most[twice].argmax()]), int(owner[-1])
-        explained = group in locked
-        yield Found(f"{text}.", many, int(when.min()), int(when.max()), seen.who(int(seen.client[owner[0]])),
-                    {"group_id": group, "topic": topic}, rows_, cause=_LOCKED if explained else None,
-                    proven=False if explained else None,
-                    severity="note" if explained and often < at.deliveries else None)  # fmt: skip
-
-
-@rule(
-    "groups", "share-lock-expired", "warning",
-    "12 answers told svc-a (10.0.0.4) that records of topic t were not its own any more when it acknowledged them in "
-    "share group s1: INVALID_RECORD_STATE (121), 10:01:03 to 10:01:09; they are given out again.",
-    why="A record is a member's own for group.share.record.lock.duration.ms (30 s unless set). What it acknowledges "
-    "after that the broker refuses, as somebody else has it by then, or will.",
-    unless="Within a minute after a member of the group left or expired: what it had is taken from it then.",
-    advice="Less at a time (max.poll.records), faster handlers, or a longer lock (share.record.lock.duration.ms of the "
-    "group).",
-    judge="forged: one such answer, and one after a member left; a real consumer that takes longer than the lock",
-    left_s=60,
-)  # fmt: skip
-def share_lock(seen: Seen, at: Limits) -> Iterator[Found]:
-    troubles = of(seen, _LOCK, lasting=False)
-    gone = _gone(seen) if troubles else {}
-    for trouble in troubles:
-        answered = seen.exchanges.answered[trouble.rows]
-        held = ~_soon(gone.get(trouble.thing.group), answered, int(at.left_s * SECOND))
-        rows, answered = trouble.rows[held], answered[held]
-        if not len(rows):
-            continue
-        text = f"{count(len(rows), 'answer')} told {client(seen.who(trouble.client))} that records"
-        topic = seen.topic_names.get(trouble.thing.topic or "", trouble.thing.topic)
-        text += f"{f' of topic {name(topic)}' if topic else ''} were not its own any more "
-        text += f"when it acknowledged them in share group {name(trouble.thing.group)}: {trouble.error}, "
-        text += moment(int(answered.min())) + (f" to {moment(int(answered.max()))}" if len(rows) > 1 else "")
-        told = found(seen, trouble, f"{text}; they are given out again.", None, _LOCKED, False)
-        yield replaced(
-            told, count=len(rows), since=int(answered.min()), until=int(answered.max()),
-            what={**told.what, "topic": topic}, rows=tuple(rows[[0, -1, -1]].tolist()),
-        )  # fmt: skip
-
-
-_LOCKED = "members hold records for longer than their lock"
-
-
-def _gone(seen: Seen) -> dict[Any, np.ndarray]:
-    """When members left or expired, by group, in order."""
-    told = seen.table("groups").every(["time", "group_id", "event"])
-    by_group = _pairs("group_id", [row for row in told if row["event"] in ("leave", "expired")])
-    return {group: np.sort(np.array([row["time"] for row in some], np.int64)) for group, some in by_group.items()}
-
-
-def _soon(events: np.ndarray | None, times_: np.ndarray, within: int) -> np.ndarray:
-    """bool[times]: so long after one of the events, or earlier than that; also where the time is not known."""
-    if events is None:
-        return np.asarray(times_ == NULL)
-    last = np.searchsorted(events, times_, side="right") - 1
-    soon: np.ndarray = (last >= 0) & (times_ - events[np.maximum(last, 0)] <= within) | (times_ == NULL)
-    return soon
-
-
-def _ordinal(number: int) -> str:
-    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number if number < 20 else number % 10, 'th')}"

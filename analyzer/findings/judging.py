@@ -26,6 +26,8 @@ from analyzer.findings import (  # noqa: F401  (each brings its rules)
     roots,
     sealed,
     security,
+    share_groups,
+    static_members,
     transactions,
     versions,
     wire,

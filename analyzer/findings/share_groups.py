@@ -1,0 +1,128 @@
+"""Share groups (KIP-932): records that come again, and locks that end before they are acknowledged."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from analyzer.findings.answers import found, of, taken
+from analyzer.findings.columns import NULL
+from analyzer.findings.grouping import parted
+from analyzer.findings.rules import Found, Limits, replaced, rule
+from analyzer.findings.runs import runs
+from analyzer.findings.seen import SECOND, Seen
+from analyzer.findings.words import client, count, moment, name, share
+from analyzer.protocol import names
+
+_LOCK = taken((names.SHARE_FETCH, names.SHARE_ACKNOWLEDGE), (121,), every=True)
+
+
+@rule(
+    "groups", "share-redelivery", "warning",
+    "12.0 % of the records of topic t that share group s1 got came a second time or more (120 of 1,000), some for the "
+    "5th time: the broker gives none out more often than group.share.delivery.count.limit, 5 unless set.",
+    why="Ours: one record in twenty, of a hundred at least. One that comes for the fifth time is archived when it "
+    "fails again: it is lost to the group.",
+    unless="Within a minute after a member of the group left or expired: what it held is given to others. A note: none "
+    "came for the fifth time, and locks of the group expired (share-lock-expired).",
+    advice="Handlers that are slow (record.lock.duration.ms, 30 s) or crash, and records that nobody can process.",
+    judge="forged: five of a hundred again, and four; one for the fifth time; the same after a member left",
+    share=0.05, records=100, deliveries=5, left_s=60,
+)  # fmt: skip
+def share_redelivery(seen: Seen, at: Limits) -> Iterator[Found]:
+    table, parts = seen.table("partitions"), seen.partitions
+    most = table.numbers("delivery_count")
+    rows = np.flatnonzero((parts.owner >= 0) & (most > 0))
+    if not len(rows):
+        return
+    groups, named = seen.groups
+    gone = _gone(seen)
+    locked = {run.thing.group for run in runs(seen) if _LOCK(run)}
+    # Batches come whole; what is not given out of them is others', or done. Older datasets lack how many that are.
+    again, acquired = table.numbers("redelivered"), table.numbers("acquired")
+    given = np.where(acquired >= 0, acquired, table.numbers("record_count"))
+    topics: dict[str, int] = {}
+    topic_of = np.array([topics.setdefault(topic, len(topics)) for topic, _ in seen.places], np.int64)
+    for mine in parted(rows, groups[parts.owner[rows]], topic_of[parts.place[rows]]):
+        group = named[groups[parts.owner[mine[0]]]] if groups[parts.owner[mine[0]]] >= 0 else None
+        mine = mine[~_soon(gone.get(group), seen.exchanges.answered[parts.owner[mine]], int(at.left_s * SECOND))]
+        twice = mine[again[mine] > 0]
+        whole, many = int(np.maximum(given[mine], 0).sum()), int(again[twice].sum())
+        often = int(most[mine].max(initial=0))
+        if not len(twice) or not (often >= at.deliveries or (whole >= at.records and many >= at.share * whole)):
+            continue
+        owner = parts.owner[twice]
+        topic = seen.places[parts.place[twice[0]]][0]
+        text = f"{share(many, whole)} of the records of topic {name(topic)} that share group {name(group)} got came a "
+        text += f"second time or more ({many:,} of {whole:,}), some for the {_ordinal(often)} time"
+        if often >= at.deliveries:
+            text += ": the broker gives none out more often than group.share.delivery.count.limit, 5 unless set"
+        when = seen.exchanges.answered[owner]
+        rows_ = int(owner[0]), int(owner[most[twice].argmax()]), int(owner[-1])
+        explained = group in locked
+        yield Found(f"{text}.", many, int(when.min()), int(when.max()), seen.who(int(seen.client[owner[0]])),
+                    {"group_id": group, "topic": topic}, rows_, cause=_LOCKED if explained else None,
+                    proven=False if explained else None,
+                    severity="note" if explained and often < at.deliveries else None)  # fmt: skip
+
+
+@rule(
+    "groups", "share-lock-expired", "warning",
+    "12 answers told svc-a (10.0.0.4) that records of topic t were not its own any more when it acknowledged them in "
+    "share group s1: INVALID_RECORD_STATE (121), 10:01:03 to 10:01:09; they are given out again.",
+    why="A record is a member's own for group.share.record.lock.duration.ms (30 s unless set). What it acknowledges "
+    "after that the broker refuses, as somebody else has it by then, or will.",
+    unless="Within a minute after a member of the group left or expired: what it had is taken from it then.",
+    advice="Less at a time (max.poll.records), faster handlers, or a longer lock (share.record.lock.duration.ms of the "
+    "group).",
+    judge="forged: one such answer, and one after a member left; a real consumer that takes longer than the lock",
+    left_s=60,
+)  # fmt: skip
+def share_lock(seen: Seen, at: Limits) -> Iterator[Found]:
+    troubles = of(seen, _LOCK, lasting=False)
+    gone = _gone(seen) if troubles else {}
+    for trouble in troubles:
+        answered = seen.exchanges.answered[trouble.rows]
+        held = ~_soon(gone.get(trouble.thing.group), answered, int(at.left_s * SECOND))
+        rows, answered = trouble.rows[held], answered[held]
+        if not len(rows):
+            continue
+        text = f"{count(len(rows), 'answer')} told {client(seen.who(trouble.client))} that records"
+        topic = seen.topic_names.get(trouble.thing.topic or "", trouble.thing.topic)
+        text += f"{f' of topic {name(topic)}' if topic else ''} were not its own any more "
+        text += f"when it acknowledged them in share group {name(trouble.thing.group)}: {trouble.error}, "
+        text += moment(int(answered.min())) + (f" to {moment(int(answered.max()))}" if len(rows) > 1 else "")
+        told = found(seen, trouble, f"{text}; they are given out again.", None, _LOCKED, False)
+        yield replaced(
+            told, count=len(rows), since=int(answered.min()), until=int(answered.max()),
+            what={**told.what, "topic": topic}, rows=tuple(rows[[0, -1, -1]].tolist()),
+        )  # fmt: skip
+
+
+_LOCKED = "members hold records for longer than their lock"
+
+
+def _gone(seen: Seen) -> dict[Any, np.ndarray]:
+    """When members left or expired, by group, in order."""
+    told = seen.table("groups").every(["time", "group_id", "event"])
+    by_group: dict[Any, list[int]] = defaultdict(list)
+    for row in told:
+        if row["event"] in ("leave", "expired"):
+            by_group[row["group_id"]].append(row["time"])
+    return {group: np.sort(np.array(times_, np.int64)) for group, times_ in by_group.items()}
+
+
+def _soon(events: np.ndarray | None, times_: np.ndarray, within: int) -> np.ndarray:
+    """bool[times]: so long after one of the events, or earlier than that; also where the time is not known."""
+    if events is None:
+        return np.asarray(times_ == NULL)
+    last = np.searchsorted(events, times_, side="right") - 1
+    soon: np.ndarray = (last >= 0) & (times_ - events[np.maximum(last, 0)] <= within) | (times_ == NULL)
+    return soon
+
+
+def _ordinal(number: int) -> str:
+    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number if number < 20 else number % 10, 'th')}"

@@ -1,0 +1,108 @@
+"""Static members of groups (KIP-345): one name, several processes."""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+
+from analyzer import arrow
+from analyzer.findings.answers import taken
+from analyzer.findings.grouping import busiest, parted
+from analyzer.findings.rules import Found, Limits, rule
+from analyzer.findings.runs import runs
+from analyzer.findings.seen import SECOND, Seen
+from analyzer.findings.words import client, count, moment, name
+from analyzer.protocol import names
+
+_STATIC = taken(
+    (names.JOIN_GROUP, names.SYNC_GROUP, names.HEARTBEAT, names.LEAVE_GROUP, names.OFFSET_COMMIT,
+     names.TXN_OFFSET_COMMIT, names.OFFSET_FETCH, names.CONSUMER_GROUP_HEARTBEAT), (82,),
+)  # fmt: skip
+
+
+@rule(
+    "groups", "instance-id-duplicate", "error",
+    "Static member i-1 of group g is 2 clients at once, svc-a (10.0.0.4), svc-b (10.0.0.5): FENCED_INSTANCE_ID (82), "
+    "3 times, 10:01:03 to 10:01:09.",
+    why="The coordinator answers so to a member whose group.instance.id another one has taken: the first was still "
+    "alive. Where it happens to two members within ten minutes, they take it from each other: who lost it is started "
+    "again within five, Kubernetes' longest back-off.",
+    unless="Only one member was fenced, or each later than that after the one before (a warning): at a restart the old "
+    "process may still have been there.",
+    advice="A group.instance.id for each process: from the host's or the pod's name, not from a file that all share.",
+    judge="forged: two members fenced in turn, and one; two within ten minutes, and an hour apart; a real group of two "
+    "members of one name",
+    often=2, window_s=600,
+)  # fmt: skip
+def instance_twice(seen: Seen, at: Limits) -> Iterator[Found]:
+    some = [run for run in runs(seen) if _STATIC(run)]
+    if not some:
+        return
+    joined = _joined_as(seen)
+    instance = {(group, who): named for (group, named), some in joined.items() for _, who, _ in some}
+    member, members = seen.table("exchanges").codes("member_id")
+    fenced: dict[tuple[str | None, str | None], list[tuple[str, np.ndarray]]] = defaultdict(list)
+    for run in some:
+        for mine in parted(run.rows, member[run.rows]):
+            who = members[member[mine[0]]] if member[mine[0]] >= 0 else ""
+            made = _OF_STATIC.fullmatch(who)  # where its join was not captured
+            named = instance.get((run.thing.group, who), made.group(1) if made else None)
+            fenced[run.thing.group, named].append((who, mine))
+    for (group, named), theirs in fenced.items():
+        rows = arrow.distinct(np.concatenate([mine for _, mine in theirs]))
+        clients = {seen.clients[one] for one in arrow.distinct(seen.client[rows]).tolist()}
+        when = seen.exchanges.answered[rows]
+        if (group, named) in joined:
+            clients |= _takers(joined[group, named], [(who, seen.exchanges.answered[mine]) for who, mine in theirs])
+        who_ = seen.who(int(seen.client[rows[0]]))
+        if len(clients) > 1 and named is not None:
+            shown = sorted(client({"client_id": id_, "client_ip": ip}) for ip, id_ in clients)
+            text = f"Static member {name(named)} of group {name(group)} is {count(len(clients), 'client')} at once, "
+            text += ", ".join(shown[:3]) + (f" and {len(shown) - 3} more" if len(shown) > 3 else "") + ": "
+        else:
+            text = f"{client(who_)} lost its place in group {name(group)}: another member has its static name"
+            text += (f", {name(named)}" if named is not None else "") + ": "
+        text += f"FENCED_INSTANCE_ID (82), {count(len(rows), 'time')}, {moment(int(when.min()))}"
+        text += f" to {moment(int(when.max()))}." if len(rows) > 1 else "."
+        firsts: dict[str, int] = {}
+        for who, mine in theirs:
+            first = int(seen.exchanges.answered[mine].min())
+            firsts[who] = min(first, firsts.get(who, first))
+        often = busiest(np.sort([*firsts.values()]), int(at.window_s * SECOND))[0] >= at.often
+        yield Found(text, len(rows), int(when.min()), int(when.max()), who_,
+                    {"group_id": group, "group_instance_id": named}, tuple(rows[[0, -1, -1]].tolist()),
+                    severity=None if often else "warning", cause="several members of one group.instance.id",
+                    proven=True)  # fmt: skip
+
+
+_OF_STATIC = re.compile(r"(.+)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""Member ids that a coordinator made for static members: their names, and a UUID."""
+
+_Client = tuple[str, str | None]
+"""Address, client id."""
+
+
+def _joined_as(seen: Seen) -> dict[tuple[str | None, str | None], list[tuple[int, str, _Client]]]:
+    """By group and static name who joined with it: when, as which member, and which client that was; by time."""
+    wanted = ["time", "group_id", "member_id", "group_instance_id", "client_id", "client_ip", "event", "error"]
+    found_: dict[tuple[str | None, str | None], list[tuple[int, str, _Client]]] = defaultdict(list)
+    for row in seen.table("groups").every(wanted):
+        named = row["group_instance_id"]
+        if named is not None and row["event"] == "join" and row["error"] is None and row["member_id"]:
+            one = row["time"], row["member_id"], (row["client_ip"], row["client_id"])
+            found_[row["group_id"], named].append(one)
+    return found_
+
+
+def _takers(joined: list[tuple[int, str, _Client]], fenced: list[tuple[str, np.ndarray]]) -> set[_Client]:
+    """Who had the name of members when these were told that they have it no more."""
+    times = [time for time, _, _ in joined]
+    found_ = set()
+    for who, when in fenced:
+        before = joined[: bisect.bisect_right(times, int(when.min()))]
+        found_ |= {taker for _, other, taker in before[-1:] if other != who}
+    return found_
