@@ -135,7 +135,6 @@ def fill(mt: s.Matching, lay: s.Layouts, buffer: Bytes, used: Int) -> Int:
                 or kind == role.SOFTWARE_NAME
                 or kind == role.SOFTWARE_VERSION
                 or kind == role.MECHANISM
-                or kind == role.COORDINATED
             ):
                 if value >= 0:
                     symbol = intern(mt.strings, buffer, tape[i, 3], value)

@@ -152,13 +152,6 @@ def _say(mt: s.Matching, row: Table, side: Int, asked: Int) -> Int:
         row[s.X_MEMBER] = found[role.MEMBER]
         row[s.X_GENERATION] = found[role.GENERATION] if found[role.GENERATION] != s.NULL else found[role.MEMBER_EPOCH]
         row[s.X_TRANSACTIONAL_ID] = found[role.TRANSACTIONAL_ID]
-        # Of several keys an error may be that of any: the first would be blamed for it.
-        if found[role.COORDINATED] != s.NULL and found[role.COORDINATED_COUNT] <= 1:
-            kind = found[role.COORDINATED_TYPE]
-            if kind == names.GROUP_COORDINATOR or kind == s.NULL:  # version 0 says none
-                row[s.X_GROUP] = found[role.COORDINATED]
-            elif kind == names.TRANSACTION_COORDINATOR:
-                row[s.X_TRANSACTIONAL_ID] = found[role.COORDINATED]
     else:
         row[s.X_THROTTLE] = found[role.THROTTLE]
         row[s.X_SESSION_GIVEN] = found[role.SESSION]

@@ -38,9 +38,6 @@ from analyzer.protocol.schema import REQUEST, RESPONSE
     SOFTWARE_NAME,
     SOFTWARE_VERSION,
     MECHANISM,
-    COORDINATED,  # FindCoordinator: of whom the coordinator is asked for
-    COORDINATED_TYPE,
-    COORDINATED_COUNT,  # how many there are
     API_KEY,
     API_MIN,
     API_MAX,
@@ -75,7 +72,7 @@ from analyzer.protocol.schema import REQUEST, RESPONSE
     NODE_PORT,
     NODE_RACK,
     ROLES,
-) = range(58)
+) = range(55)
 FIRST_OF_PARTITIONS: Final = PARTITION
 
 NAMES: Final = np.zeros(ROLES, np.uint8)
@@ -105,10 +102,6 @@ _BY_PATH: Final = {
     (names.API_VERSIONS, REQUEST, "clientSoftwareName"): SOFTWARE_NAME,
     (names.API_VERSIONS, REQUEST, "clientSoftwareVersion"): SOFTWARE_VERSION,
     (names.SASL_HANDSHAKE, REQUEST, "mechanism"): MECHANISM,
-    (names.FIND_COORDINATOR, REQUEST, "key"): COORDINATED,
-    (names.FIND_COORDINATOR, REQUEST, "coordinatorKeys[]"): COORDINATED,
-    (names.FIND_COORDINATOR, REQUEST, "coordinatorKeys"): COORDINATED_COUNT,
-    (names.FIND_COORDINATOR, REQUEST, "keyType"): COORDINATED_TYPE,
     (names.API_VERSIONS, RESPONSE, "apiKeys.apiKey"): API_KEY,
     (names.API_VERSIONS, RESPONSE, "apiKeys.minVersion"): API_MIN,
     (names.API_VERSIONS, RESPONSE, "apiKeys.maxVersion"): API_MAX,

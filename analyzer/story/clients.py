@@ -339,8 +339,6 @@ def _refusal(
     """A run of refusals: the first of them, when the first and the last came, how many there are."""
     topics = tuple(first["topics"] or ())
     about = f" of {some(topics)}" if topics else f" of group {first['group_id']}" if first["group_id"] else ""
-    if not about and first["api"] == "FindCoordinator" and first["transactional_id"]:
-        about = f" of transactional id {first['transactional_id']}"
     about += " or some of these" if len(topics) > 1 else ""  # the exchange has one error for all
     name = first["error"]
     why = WHY.get(name) or judge(first["error_code"], first["api"]).why.rstrip(".")

@@ -45,8 +45,7 @@ def asked(source: Source, client: str) -> Iterator[Event]:
             following, parts_of = next(answers, (-1, []))
         subject = row["topics"] or ([f"group {row['group_id']}"] if row["group_id"] else [])
         if row["api"] == "FindCoordinator":
-            transaction = row["transactional_id"]
-            subject = subject or [f"transactional id {transaction}" if transaction else "what it names"]
+            subject = [f"group {row['group_id']}"] if row["group_id"] else ["what it names"]
         key = row["client_ip"], row["api"], tuple(subject), tuple(one["partition"] for one in parts)
         if key in seen or row["response_end"] is None:
             continue

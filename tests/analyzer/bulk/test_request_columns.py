@@ -5,18 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 import analyzer
 from analyzer.bulk import roles
 from analyzer.bulk import state as s
 from analyzer.protocol import names
-from captures.forge import converse
-from tests.analyzer.forging import FIND_COORDINATOR, asking, read, request
 from tests.shared import SAMPLES, capture_files
 
 AS_IT_STANDS = (
@@ -46,25 +40,3 @@ def test_the_isolation_level_is_what_the_fetch_asked(sample: str) -> None:
         found = list(analyzer.exchanges(capture, filter=f"isolation_level == {level}", bodies=False))
         assert found
         assert {exchange.isolation_level for exchange in found} == {level}
-
-
-@pytest.mark.parametrize(
-    ("version", "asked", "group", "transaction"),
-    [
-        (0, {"key": "a"}, "a", None),
-        (1, {"key": "a", "keyType": 0}, "a", None),
-        (3, {"key": "t", "keyType": 1}, None, "t"),
-        (3, {"key": "g:u2ao4cTKRBaTMqSxXpnGuQ:0", "keyType": 2}, None, None),
-        (3, {"key": "a", "keyType": -9}, None, None),
-        (4, {"keyType": 0, "coordinatorKeys": ["a"]}, "a", None),
-        (4, {"keyType": 1, "coordinatorKeys": ["t"]}, None, "t"),
-        (6, {"keyType": 0, "coordinatorKeys": ["a", "b"]}, None, None),
-        (6, {"keyType": 0, "coordinatorKeys": []}, None, None),
-    ],
-)
-def test_whose_coordinator_is_asked_for(
-    version: int, asked: Mapping[str, Any], group: str | None, transaction: str | None, tmp_path: Path
-) -> None:
-    """Of several an error may be that of any of them: then none is named."""
-    row = read(tmp_path, converse([asking(request(FIND_COORDINATOR, version, 1, asked))])).only
-    assert (row["request_state"], row["group_id"], row["transactional_id"]) == ("decoded", group, transaction)

@@ -76,9 +76,7 @@ def slowly(capture: Path) -> list[tuple[Any, ...]]:
     open_ones: dict[str, dict[str, Any]] = {}
     for one in every:
         name, request, response = one.transactional_id, one.request or {}, one.response or {}
-        if one.api in ("FindCoordinator", "InitProducerId"):
-            continue
-        if one.api == "AddPartitionsToTxn" and one.api_version >= 4:
+        if one.api == "InitProducerId" or (one.api == "AddPartitionsToTxn" and one.api_version >= 4):
             continue
         now = open_ones.setdefault(name, {"began": one.request_time, "parts": set(), "records": 0, "offsets": set()})
         if one.api == "Produce":
