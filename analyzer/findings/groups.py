@@ -422,10 +422,13 @@ def sync_never_came(seen: Seen, at: Limits) -> Iterator[Found]:
     by_clock=True,
 )  # fmt: skip
 def never_stable(seen: Seen, at: Limits) -> Iterator[Found]:
+    unstable = list(_unstable(seen, at))
+    if not unstable:
+        return  # mostly, and then no column is read
     groups, named = seen.groups
     generation = seen.column("generation")
     waits = _in_vain(seen, seen.of_api(names.SYNC_GROUP))
-    for mine in _unstable(seen, at):
+    for mine in unstable:
         answered = seen.exchanges.answered[mine]
         many = len(arrow.distinct(generation[mine]))
         group = named[groups[mine[0]]]
@@ -458,10 +461,10 @@ def _in_vain(seen: Seen, rows: np.ndarray) -> np.ndarray:
 def _unstable(seen: Seen, at: Limits) -> Iterator[np.ndarray]:
     """Of each group without a good answer to SyncGroup its joins that went well, by time of the answer, where they are
     of as many generations and last so long."""
-    if seen.loses:
+    joins = seen.of_api(names.JOIN_GROUP)
+    if seen.loses or len(joins) < at.generations:
         return
-    rows, (groups, _) = seen.exchanges, seen.groups
-    joins, syncs = seen.of_api(names.JOIN_GROUP), seen.of_api(names.SYNC_GROUP)
+    rows, (groups, _), syncs = seen.exchanges, seen.groups, seen.of_api(names.SYNC_GROUP)
     joins = joins[(rows.error[joins] == 0) & (groups[joins] >= 0) & (rows.answered[joins] != NULL)]
     refused = (rows.error[syncs] != 0) & ((rows.error[syncs] != NO_CODE) | (rows.status[syncs] != ANSWERED))
     doubtful = ~(refused & seen.unbroken[rows.link[syncs]])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 
@@ -12,9 +13,9 @@ from analyzer import arrow
 from analyzer.findings import large, roots
 from analyzer.findings.asked import Severity
 from analyzer.findings.columns import NULL, standing_for
-from analyzer.findings.grouping import first_of, highest, parted
+from analyzer.findings.grouping import by, first_of, highest, parted
 from analyzer.findings.rules import Found, Limits, rule
-from analyzer.findings.seen import BY_BROKERS, NO_CODE, SECOND, Seen, api_name
+from analyzer.findings.seen import ANSWERED, BY_BROKERS, NO_CODE, SECOND, Seen, api_name
 from analyzer.findings.words import client, count, lasting, name, some
 from analyzer.protocol import names, schema
 
@@ -177,7 +178,8 @@ _LOGIN = (names.SASL_HANDSHAKE, names.SASL_AUTHENTICATE)
     why="What such a client speaks stands in its settings or its code, and no broker's upgrade changes it; of a few, "
     "as of kafka-python, that asked once, before the capture began, it may be what they were told.",
     unless="It did so on one of its connections; one of them is not whole in the capture, or began before it. "
-    "version-removed-in-target names it, for what it speaks is older than the target takes. Brokers among themselves.",
+    "version-removed-in-target names it, for what it speaks is older than the target takes. Brokers among themselves; "
+    "the meaning of the traffic was left out (--no-meaning).",
     advice="Before an upgrade that removes old versions, see to these clients first; look for a setting of the "
     "versions that it speaks (Sarama's Version, librdkafka's api.version.request, kafka-python's api_version).",
     judge="forged: a client that asks, one that does not, and one of whose connections the beginning is missing; "
@@ -185,8 +187,7 @@ _LOGIN = (names.SASL_HANDSHAKE, names.SASL_AUTHENTICATE)
     minds=("target",),
 )  # fmt: skip
 def unasked(seen: Seen, at: Limits) -> Iterator[Found]:
-    rows, clients = seen.exchanges, len(seen.clients)
-    silent = np.ones(clients, bool)
+    silent = np.ones(len(seen.clients), bool)
     silent[seen.client_of[~seen.whole]] = False
     if seen.loses or not silent.any():
         return
@@ -195,20 +196,43 @@ def unasked(seen: Seen, at: Limits) -> Iterator[Found]:
     silent[seen.client[_old(seen)]] = False
     if not silent.any():
         return
-    mine = large.where(len(rows), lambda block: (
-        silent[seen.client[block]] & (rows.status[block] <= 1) & ~arrow.among(rows.api[block], (*_LOGIN, *BY_BROKERS))
-        & (rows.version[block] != NO_CODE)
-    ))  # fmt: skip
-    for some_ in parted(mine, seen.client[mine]):
-        firsts = some_[first_of(rows.api[some_], rows.version[some_])].tolist()
-        used = sorted((api_name(int(rows.api[row])), int(rows.version[row])) for row in firsts)
-        shown = ", ".join(f"{api} {version}" for api, version in used[:6])
-        shown += f" and {len(used) - 6} more" if len(used) > 6 else ""
-        who = seen.who(int(seen.client[some_[0]]))
-        since, until = int(rows.asked[some_].min()), int(rows.asked[some_].max())
+    silent &= _answered(seen, silent)
+    numbers = {seen.clients[client_]: client_ for client_ in np.flatnonzero(silent).tolist()}
+    theirs = large.true(silent[seen.client_of])
+    links = by(theirs, seen.client_of[theirs])
+    columns = ["client_id", "client_ip", "apis", "exchanges", "first_time", "last_time"]
+    for row in seen.table("clients").every(columns):
+        client_ = numbers.get((row["client_ip"], row["client_id"]))
+        if client_ is None:
+            continue
+        used = [one for one in row["apis"] if one["api"] not in _BESIDES]
+        if not used:
+            continue
+        shown = some([_span(one) for one in used], 6)
+        who, mine = seen.who(client_), links.get((client_,), theirs[:0])
         text = f"{client(who)} asked no broker which versions it offers, and spoke {shown}."
-        yield Found(text, len(some_), since, until, who, {"api": ",".join(sorted({api for api, _ in used}))},
-                    tuple(some_[[0, 0, -1]].tolist()))  # fmt: skip
+        yield Found(text, sum(one["exchanges"] for one in used), row["first_time"], row["last_time"], who,
+                    {"api": ",".join(one["api"] for one in used)},
+                    links=tuple(mine[[0, 0, -1]].tolist()) if len(mine) else ())  # fmt: skip
+
+
+_BESIDES = frozenset(api_name(key) for key in (*_LOGIN, *BY_BROKERS))
+
+
+def _span(use: Mapping[str, Any]) -> str:
+    """`Fetch 4 to 11`."""
+    low, high = use["min_version"], use["max_version"]
+    return f"{use['api']} {low}" + (f" to {high}" if high != low else "")
+
+
+def _answered(seen: Seen, wanted: np.ndarray) -> np.ndarray:
+    """bool[clients]: those that got an answer, as far as they are `wanted`."""
+    rows, found_ = seen.exchanges, np.zeros(len(seen.clients), bool)
+    for block in large.blocks(len(rows)):
+        found_[seen.client[block][rows.status[block] == ANSWERED]] = True
+        if not (wanted & ~found_).any():
+            break
+    return found_
 
 
 @rule(

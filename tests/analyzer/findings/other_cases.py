@@ -353,12 +353,22 @@ def refused(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("Metadata", 0, None, status="unanswered", api_version=13 if wrong else 12)
 
 
+def _speaks(traffic: Traffic, client_id: str = "app", **apis: int) -> None:
+    """A client, with the one version that it speaks of each API."""
+    used = [{"api": api, "min_version": one, "max_version": one, "exchanges": 1} for api, one in apis.items()]
+    times = {name: at(0) for name in ("first_time", "last_time")}
+    traffic.add("clients", client_ip="10.0.0.1", client_id=client_id, apis=used, exchanges=len(used), **times)
+
+
 @case("api-versions-missing")
 def unasked(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("Metadata", api_version=7)
     traffic.ask("Metadata" if wrong else "ApiVersions", on=1, api_version=3)
     traffic.ask("SaslHandshake", on=2, client_id="other")
     traffic.ask("Fetch", on=3, client_id="broker-1-fetcher-0", api_version=11)
+    _speaks(traffic, Metadata=7)
+    _speaks(traffic, "other", SaslHandshake=1)
+    _speaks(traffic, "broker-1-fetcher-0", Fetch=11)
 
 
 @case("api-versions-missing", "not where it may have")
@@ -366,12 +376,14 @@ def unasked_maybe(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("Metadata", api_version=7)
     traffic.ask("Metadata", on=1, api_version=7)
     traffic.rows["connections"][1]["opened"] = wrong
+    _speaks(traffic, Metadata=7)
 
 
 @case("api-versions-missing", "not of whom an upgrade shuts out")
 def unasked_and_old(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("Fetch", api_version=11)
     traffic.ask("Fetch", 1, api_version=4 if wrong else 3)
+    _speaks(traffic, Fetch=4 if wrong else 3)
 
 
 def _offered(traffic: Traffic, number: int, fetch: int, since: float = 0, until: float = 700) -> None:
