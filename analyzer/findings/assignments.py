@@ -17,8 +17,8 @@ import numpy as np
 from analyzer import arrow
 from analyzer.findings.columns import NULL, standing_for
 from analyzer.findings.rules import Found, Limits, rule
-from analyzer.findings.seen import SECOND, Seen
-from analyzer.findings.words import client, count, lasting, name
+from analyzer.findings.seen import SECOND, Seen, once
+from analyzer.findings.words import client, count, lasting, listed, name
 
 _PROTOCOLS: Final = ("classic", "consumer")
 """Groups in which a partition has one member. Connect gives out tasks, and streams groups theirs."""
@@ -50,10 +50,8 @@ def _standing(seen: Seen, least_us: int, wanted: Any) -> Iterator[_Standing]:
         return
     group, groups = table.codes("group_id")
     protocol, protocols = table.codes("protocol")
-    if "standing" not in seen.memo:
-        lengths = (_lengths(table, column) for column in ("members_after", "assignment_after"))
-        seen.memo["standing"] = _until(seen), *lengths
-    until, members, partitions = seen.memo["standing"]
+    until = _until(seen)
+    members, partitions = _sizes(seen)
     ended = table.numbers("ended")
     long = (ended != NULL) & (until - ended >= least_us) & (partitions > 0) & (group >= 0)
     chosen = np.flatnonzero(long & arrow.among(protocol, standing_for(protocols, *_PROTOCOLS)))
@@ -73,6 +71,7 @@ def _standing(seen: Seen, least_us: int, wanted: Any) -> Iterator[_Standing]:
             yield _Standing(named, one["members_after"], has, int(ended[at]), int(until[at]), row)
 
 
+@once
 def _until(seen: Seen) -> np.ndarray:
     """int64[rebalances]: when the next rebalance of the group began, or a member of it left or expired, after each."""
     table, events = seen.table("rebalances"), seen.table("groups")
@@ -98,22 +97,24 @@ def _until(seen: Seen) -> np.ndarray:
     return out
 
 
-def _lengths(table: Any, column: str) -> np.ndarray:
-    """int64[rows]: how many items a column of lists has."""
-    chunks = [chunk for part in table.read([column]) for chunk in part.column(column).chunks]
-    return np.concatenate([np.zeros(0, np.int64), *(np.diff(chunk.offsets.to_numpy()) for chunk in chunks)])
+@once
+def _sizes(seen: Seen) -> list[np.ndarray]:
+    """int64[rebalances] each: how many members and partitions there were after each."""
+    sizes = []
+    for column in ("members_after", "assignment_after"):
+        read = seen.table("rebalances").read([column])
+        chunks = [chunk for part in read for chunk in part.column(column).chunks]
+        lengths = (np.diff(chunk.offsets.to_numpy()) for chunk in chunks)
+        sizes.append(np.concatenate([np.zeros(0, np.int64), *lengths]))
+    return sizes
 
 
+@once
 def _joined(seen: Seen) -> dict[tuple[str, str], tuple[str | None, str | None]]:
-    """(client id, address) of members that were seen to join a group. Worked out once."""
-    if "joined" not in seen.memo:
-        wanted = ["group_id", "member_id", "client_id", "client_ip", "event", "error"]
-        told = [row for row in seen.table("groups").every(wanted) if row["event"] == "join" and row["error"] is None]
-        seen.memo["joined"] = {
-            (row["group_id"], row["member_id"]): (row["client_id"], row["client_ip"]) for row in told
-        }  # fmt: skip
-    known: dict[tuple[str, str], tuple[str | None, str | None]] = seen.memo["joined"]
-    return known
+    """(client id, address) of members that were seen to join a group."""
+    wanted = ["group_id", "member_id", "client_id", "client_ip", "event", "error"]
+    told = [row for row in seen.table("groups").every(wanted) if row["event"] == "join" and row["error"] is None]
+    return {(row["group_id"], row["member_id"]): (row["client_id"], row["client_ip"]) for row in told}
 
 
 def _who(seen: Seen, group: str, member: str) -> dict[str, str | None]:
@@ -155,8 +156,7 @@ def unassigned(seen: Seen, at: Limits) -> Iterator[Found]:
         if one.group in told or not idle or len(one.members) <= len(partitions) or _is_streams(seen, one):
             continue
         told.add(one.group)
-        shown = ", ".join(_named(seen, one.group, member) for member in idle[:_SHOWN])
-        shown += f" and {len(idle) - _SHOWN} more" if len(idle) > _SHOWN else ""
+        shown = listed([_named(seen, one.group, member) for member in idle[:_SHOWN]], len(idle))
         text = f"{count(len(idle), 'member')} of group {name(one.group)} had nothing to read for {lasting(one.stood)}: "
         text += f"{count(len(one.members), 'member')} share {count(len(partitions), 'partition')} ({shown})."
         yield Found(text, len(idle), one.since, one.until, _who(seen, one.group, idle[0]), {"group_id": one.group},

@@ -16,7 +16,7 @@ from analyzer.findings.columns import NULL, standing_for
 from analyzer.findings.grouping import busiest, by, parted
 from analyzer.findings.rules import RULES, Found, Limits, limits_of, rule
 from analyzer.findings.runs import runs
-from analyzer.findings.seen import ANSWERED, NO_CODE, SECOND, Seen
+from analyzer.findings.seen import ANSWERED, NO_CODE, SECOND, Seen, once
 from analyzer.findings.words import client, count, lasting, moment, name
 from analyzer.protocol import names
 
@@ -441,13 +441,11 @@ def never_stable(seen: Seen, at: Limits) -> Iterator[Found]:
                     proven=True if len(held) else None)  # fmt: skip
 
 
+@once
 def _never_stable(seen: Seen) -> set[int]:
-    """Groups of which group-never-stable tells, by number. Worked out once."""
-    if "never stable" not in seen.memo:
-        at = limits_of(RULES["group-never-stable"], seen.asked)
-        seen.memo["never stable"] = {int(seen.groups[0][mine[0]]) for mine in _unstable(seen, at)}
-    found_: set[int] = seen.memo["never stable"]
-    return found_
+    """Groups of which group-never-stable tells, by number."""
+    at = limits_of(RULES["group-never-stable"], seen.asked)
+    return {int(seen.groups[0][mine[0]]) for mine in _unstable(seen, at)}
 
 
 def _in_vain(seen: Seen, rows: np.ndarray) -> np.ndarray:

@@ -18,8 +18,8 @@ from analyzer.findings.columns import NULL, standing_for
 from analyzer.findings.grouping import busiest, by, first_of, in_order, numbered, parted, summed
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import Trouble
-from analyzer.findings.seen import NO_CODE, OF_BATCHES, SECOND, Seen
-from analyzer.findings.words import client, count, lasting, name, place, share, size, some
+from analyzer.findings.seen import NO_CODE, OF_BATCHES, SECOND, Seen, once
+from analyzer.findings.words import client, count, lasting, listed, name, place, share, size, some
 from analyzer.protocol import names
 
 _TOO_LARGE = taken((names.PRODUCE,), (10, 18))
@@ -45,15 +45,9 @@ class Batches:
     at: np.ndarray
 
 
+@once
 def batches(seen: Seen) -> Batches:
     """The batches that clients wrote, in order."""
-    if "produced" not in seen.memo:
-        seen.memo["produced"] = _batches(seen)
-    kept: Batches = seen.memo["produced"]
-    return kept
-
-
-def _batches(seen: Seen) -> Batches:
     table = seen.table("batches")
     if not len(table):
         none = np.zeros(0, np.int64)
@@ -449,8 +443,7 @@ def mixed_idempotence(seen: Seen, at: Limits) -> Iterator[Found]:
 
 
 def _several(seen: Seen, clients: dict[int, int]) -> str:
-    shown = ", ".join(_who(seen, one) for one in list(clients)[:3])
-    return shown + (f" and {len(clients) - 3} more" if len(clients) > 3 else "")
+    return listed([_who(seen, one) for one in list(clients)[:3]], len(clients))
 
 
 @rule(
@@ -500,12 +493,16 @@ def tiny_batches(seen: Seen, at: Limits) -> Iterator[Found]:
 
 def _ended(seen: Seen, client_: int, since: int, until: int) -> int:
     """How many transactions a client ended in that time."""
-    if "ends of transactions" not in seen.memo:
-        rows = seen.of_api(names.END_TXN)
-        times_, rows = in_order(large.taken(seen.exchanges.asked, rows), rows)
-        seen.memo["ends of transactions"] = by(times_, large.taken(seen.client, rows))
-    ends: np.ndarray | None = seen.memo["ends of transactions"].get((client_,))
+    ends = _ends(seen).get((client_,))
     return 0 if ends is None else int(np.diff(np.searchsorted(ends, [since, until + 1]))[0])
+
+
+@once
+def _ends(seen: Seen) -> dict[tuple[int, ...], np.ndarray]:
+    """By client when it ended transactions, in order."""
+    rows = seen.of_api(names.END_TXN)
+    times_, rows = in_order(large.taken(seen.exchanges.asked, rows), rows)
+    return by(times_, large.taken(seen.client, rows))
 
 
 def _often(seen: Seen, made: Batches, least: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:

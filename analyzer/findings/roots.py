@@ -21,7 +21,7 @@ from analyzer.findings import large
 from analyzer.findings.columns import NULL
 from analyzer.findings.grouping import by, grouped, parted
 from analyzer.findings.rules import RULES, Found, Limits, limits_of, rule
-from analyzer.findings.seen import SECOND, UNANSWERED, Attempt, Seen
+from analyzer.findings.seen import SECOND, UNANSWERED, Attempt, Seen, once
 from analyzer.findings.words import count, moment, place, some
 from analyzer.protocol import names
 
@@ -40,13 +40,11 @@ class Loss:
     links: np.ndarray
 
 
+@once
 def losses(seen: Seen) -> list[Loss]:
     """Brokers that went away: two clients' connections or more broke off within a second, nothing of the broker was
     heard for a second after, and others led its partitions then, or those clients came back to it."""
-    if "losses" not in seen.memo:
-        seen.memo["losses"] = list(_losses(seen))
-    kept: list[Loss] = seen.memo["losses"]
-    return kept
+    return list(_losses(seen))
 
 
 def _losses(seen: Seen) -> Iterator[Loss]:
@@ -129,9 +127,12 @@ class _Crowd:
 
 def _led_elsewhere(seen: Seen, time: int) -> bool:
     """Leaders moved within ten seconds."""
-    if "move times" not in seen.memo:
-        seen.memo["move times"] = np.array(sorted(move.time for move in moves(seen)), np.int64)
-    return _near(seen.memo["move times"], time, time)
+    return _near(_move_times(seen), time, time)
+
+
+@once
+def _move_times(seen: Seen) -> np.ndarray:
+    return np.array(sorted(move.time for move in moves(seen)), np.int64)
 
 
 def _unready(seen: Seen) -> np.ndarray:
@@ -159,27 +160,26 @@ def leaders_in_time(seen: Seen, columns: list[str]) -> list[dict[str, Any]]:
     return sorted(seen.table("leaders").every(columns), key=lambda row: NULL if row["time"] is None else row["time"])
 
 
+@once
 def moves(seen: Seen) -> list[Move]:
     """Changes of leaders that were seen to be others before."""
-    if "moves" not in seen.memo:
-        known: dict[tuple[str, int, str | None], int | None] = {}
-        current = Epochs()
-        made = []
-        columns = ["time", "topic", "topic_id", "partition", "leader", "leader_epoch"]
-        for row in leaders_in_time(seen, columns):
-            if current.passed(row["topic_id"], row["partition"], row["leader_epoch"]):
-                continue
-            topic = row["topic"] or seen.topic_names.get(row["topic_id"], row["topic_id"]) or ""
-            # Another topic of that name has leaders of its own.
-            one = topic, row["partition"], row["topic_id"] if topic in seen.remade else None
-            if one in known and known[one] != row["leader"]:
-                made.append(Move(row["time"], one[:2], known[one], row["leader"]))
-            known[one] = row["leader"]
-        seen.memo["moves"] = made
-    kept: list[Move] = seen.memo["moves"]
-    return kept
+    known: dict[tuple[str, int, str | None], int | None] = {}
+    current = Epochs()
+    made = []
+    columns = ["time", "topic", "topic_id", "partition", "leader", "leader_epoch"]
+    for row in leaders_in_time(seen, columns):
+        if current.passed(row["topic_id"], row["partition"], row["leader_epoch"]):
+            continue
+        topic = row["topic"] or seen.topic_names.get(row["topic_id"], row["topic_id"]) or ""
+        # Another topic of that name has leaders of its own.
+        one = topic, row["partition"], row["topic_id"] if topic in seen.remade else None
+        if one in known and known[one] != row["leader"]:
+            made.append(Move(row["time"], one[:2], known[one], row["leader"]))
+        known[one] = row["leader"]
+    return made
 
 
+@once
 def times(seen: Seen) -> np.ndarray:
     """When something of that kind happened, sorted, us."""
     found = [loss.time for loss in losses(seen)] + [move.time for move in moves(seen)]
@@ -188,20 +188,13 @@ def times(seen: Seen) -> np.ndarray:
 
 def near(seen: Seen, since: int, until: int) -> bool:
     """Whether a broker was lost or a leader moved within ten seconds of that time."""
-    return _near(_times(seen), since, until)
+    return _near(times(seen), since, until)
 
 
 def near_each(seen: Seen, when: np.ndarray) -> np.ndarray:
     """bool[n]: the same of each of these times."""
-    causes = np.append(_times(seen), np.iinfo(np.int64).max)
+    causes = np.append(times(seen), np.iinfo(np.int64).max)
     found: np.ndarray = causes[np.searchsorted(causes, when - AROUND_US)] <= when + AROUND_US
-    return found
-
-
-def _times(seen: Seen) -> np.ndarray:
-    if "times" not in seen.memo:
-        seen.memo["times"] = times(seen)
-    found: np.ndarray = seen.memo["times"]
     return found
 
 
@@ -228,11 +221,9 @@ def explained(seen: Seen, rows: np.ndarray) -> np.ndarray:
 def unreachable(seen: Seen) -> dict[str, list[Attempt]]:
     """By end point that metadata sends clients to, and that no client was connected to: attempts to be."""
     found: dict[str, list[Attempt]] = defaultdict(list)
-    if seen.attempts:
-        told = {end_point(row["host"], row["port"]) for row in seen.table("brokers").every(["host", "port"])}
-        for one in seen.attempts:
-            if one.server in told - set(seen.brokers):
-                found[one.server].append(one)
+    for one in seen.attempts:
+        if one.server in _elsewhere(seen):
+            found[one.server].append(one)
     return found
 
 
@@ -243,10 +234,14 @@ def end_point(host: str | None, port: int | None) -> str:
 
 def has_brokers_elsewhere(seen: Seen) -> bool:
     """Whether Metadata names brokers that the capture has no connection to: what was said there it does not show."""
-    if "elsewhere" not in seen.memo:
-        told = {end_point(row["host"], row["port"]) for row in seen.table("brokers").every(["host", "port"])}
-        seen.memo["elsewhere"] = bool(told - set(seen.brokers))
-    return bool(seen.memo["elsewhere"])
+    return bool(_elsewhere(seen))
+
+
+@once
+def _elsewhere(seen: Seen) -> set[str]:
+    """End points that Metadata names, and that nobody was connected to."""
+    told = {end_point(row["host"], row["port"]) for row in seen.table("brokers").every(["host", "port"])}
+    return told - set(seen.brokers)
 
 
 def outcome(some: list[Attempt]) -> str:
@@ -255,15 +250,9 @@ def outcome(some: list[Attempt]) -> str:
     return ", ".join(f"{number:,} {word}" for word, number in counts.items() if number)
 
 
+@once
 def refused_versions(seen: Seen) -> np.ndarray:
-    """Exchanges without an answer whose version the broker does not offer, as it said itself. Worked out once."""
-    if "refused versions" not in seen.memo:
-        seen.memo["refused versions"] = _refused_versions(seen)
-    kept: np.ndarray = seen.memo["refused versions"]
-    return kept
-
-
-def _refused_versions(seen: Seen) -> np.ndarray:
+    """Exchanges without an answer whose version the broker does not offer, as it said itself."""
     rows = large.true(seen.exchanges.status == UNANSWERED)
     offers = _offers(seen) if len(rows) else {}
     found = [rows[:0]]
@@ -275,15 +264,9 @@ def _refused_versions(seen: Seen) -> np.ndarray:
     return np.sort(np.concatenate(found))
 
 
+@once
 def oversized(seen: Seen) -> np.ndarray:
     """Requests that are larger than brokers take unless they are told to, and on which the connection was closed."""
-    if "oversized" not in seen.memo:
-        seen.memo["oversized"] = _oversized(seen)
-    kept: np.ndarray = seen.memo["oversized"]
-    return kept
-
-
-def _oversized(seen: Seen) -> np.ndarray:
     least = 4 + limits_of(RULES["frame-oversized"], seen.asked).bytes  # with its length
     rows = seen.left_open
     if not len(rows) or seen.most("request_bytes") <= least:

@@ -11,7 +11,7 @@ import numpy as np
 
 from analyzer.findings.columns import NULL
 from analyzer.findings.rules import Found, Limits, rule
-from analyzer.findings.seen import SECOND, Seen
+from analyzer.findings.seen import SECOND, Seen, once
 from analyzer.findings.words import client, count, moment, name
 from analyzer.times import micros
 from analyzer.times import moment as date
@@ -36,12 +36,10 @@ class _Sealed(NamedTuple):
     clear: bool = False
 
 
+@once
 def _connections(seen: Seen) -> list[_Sealed]:
     """Those of the table, then those in which nothing was understood."""
-    if "sealed" not in seen.memo:
-        seen.memo["sealed"] = [*_of_table(seen), *_of_manifest(seen)]
-    found: list[_Sealed] = seen.memo["sealed"]
-    return found
+    return [*_of_table(seen), *_of_manifest(seen)]
 
 
 def _of_table(seen: Seen) -> Iterator[_Sealed]:

@@ -14,8 +14,8 @@ from analyzer.findings.answers import about, found, of, taken, times
 from analyzer.findings.columns import NULL
 from analyzer.findings.grouping import highest, parted
 from analyzer.findings.rules import Found, Limits, rule
-from analyzer.findings.seen import ANSWERED, SECOND, Seen, api_name
-from analyzer.findings.words import client, count, moment, name, size
+from analyzer.findings.seen import ANSWERED, SECOND, Seen, api_name, once
+from analyzer.findings.words import client, count, listed, moment, name, size
 from analyzer.protocol import names
 
 _LOGIN = taken((names.SASL_HANDSHAKE, names.SASL_AUTHENTICATE), (33, 34, 58))
@@ -25,11 +25,13 @@ _RIGHTS = taken((), (29, 30, 31, 53, 65))
 def _principal(seen: Seen, client_: int, column: str = "principal") -> str | None:
     """The name that a client logged in with, or (`refused_principal`) was not let in with, where the table `clients`
     has it."""
-    if "principals" not in seen.memo:
-        rows = seen.table("clients").every(["client_id", "client_ip", "principal", "refused_principal"])
-        seen.memo["principals"] = {(row["client_ip"], row["client_id"]): row for row in rows}
-    known: dict[tuple[str, str | None], dict[str, str | None]] = seen.memo["principals"]
-    return known.get(seen.clients[client_], {}).get(column)
+    return _principals(seen).get(seen.clients[client_], {}).get(column)
+
+
+@once
+def _principals(seen: Seen) -> dict[tuple[str, str | None], dict[str, str | None]]:
+    rows = seen.table("clients").every(["client_id", "client_ip", "principal", "refused_principal"])
+    return {(row["client_ip"], row["client_id"]): row for row in rows}
 
 
 def _mechanisms(seen: Seen) -> list[str | None]:
@@ -163,14 +165,15 @@ def changed(seen: Seen, at: Limits) -> Iterator[Found]:
         mine = rows[arrow.among(seen.exchanges.api[rows], keys)]
         for some in parted(mine, seen.client[mine]):
             client_, api = int(seen.client[some[0]]), seen.exchanges.api[some]
-            many = [f"{number:,} {api_name(key)}" for key in keys if (number := int((api == key).sum()))]
+            many = {api_name(key): number for key in keys if (number := int((api == key).sum()))}
             who, principal = seen.who(client_), _principal(seen, client_)
             since, until = int(seen.exchanges.asked[some].min()), int(seen.exchanges.asked[some].max())
             text = f"{name(principal)}, " if principal else ""
-            text += f"{client(who)}, had {count(len(some), 'change')} of {what} accepted: {', '.join(many)}, "
+            text += f"{client(who)}, had {count(len(some), 'change')} of {what} accepted: "
+            text += f"{', '.join(f'{number:,} {one}' for one, number in many.items())}, "
             text += moment(since) + (f" to {moment(until)}." if moment(until) != moment(since) else ".")
             yield Found(text, len(some), since, until, who,
-                        {"changed": what, "api": ",".join(one.split()[1] for one in many), "principal": principal},
+                        {"changed": what, "api": ",".join(many), "principal": principal},
                         (int(some[0]), int(some[0]), int(some[-1])))  # fmt: skip
 
 
@@ -199,8 +202,7 @@ def in_clear(seen: Seen, at: Limits) -> Iterator[Found]:
             by[mechanism.upper(), near].append(link)
     for (mechanism, near), links in by.items():
         clients = sorted({int(seen.client_of[link]) for link in links})
-        named = ", ".join(client(seen.who(one)) for one in clients[:3])
-        named += f" and {len(clients) - 3} more" if len(clients) > 3 else ""
+        named = listed([client(seen.who(one)) for one in clients[:3]], len(clients))
         what = "Tokens" if mechanism == "OAUTHBEARER" else "Passwords" if mechanism == "PLAIN" else "Proofs"
         text = f"{what} by SASL/{name(mechanism)} of {count(len(clients), 'client')} cross "
         text += f"{'the loopback interface' if near else 'the network'} unencrypted: {named}."

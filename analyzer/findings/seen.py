@@ -10,9 +10,9 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -180,7 +180,7 @@ class Seen:
         self.entry = entry
         self.name: str = entry["name"]
         self.asked = asked
-        self.memo: dict[str | tuple[str, str], Any] = {}
+        self.memo: dict[Hashable, Any] = {}
         """What was worked out for several rules."""
         self._tables: dict[str, Table] = {}
 
@@ -676,3 +676,19 @@ def _end(address: str, port: int) -> str:
 
 def _taken(values: np.ndarray, at: np.ndarray) -> np.ndarray:
     return large.taken(values, at) if len(values) else np.zeros(0, np.int32)
+
+
+T = TypeVar("T")
+
+
+def once(made: Callable[[Seen], T]) -> Callable[[Seen], T]:
+    """What several rules ask for is worked out for the first of them."""
+
+    @functools.wraps(made)
+    def kept(seen: Seen) -> T:
+        if kept not in seen.memo:
+            seen.memo[kept] = made(seen)
+        found: T = seen.memo[kept]
+        return found
+
+    return kept

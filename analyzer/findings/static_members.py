@@ -15,7 +15,7 @@ from analyzer.findings.grouping import busiest, parted
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import runs
 from analyzer.findings.seen import SECOND, Seen
-from analyzer.findings.words import client, count, moment, name
+from analyzer.findings.words import client, count, listed, moment, name
 from analyzer.protocol import names
 
 _STATIC = taken(
@@ -62,7 +62,7 @@ def instance_twice(seen: Seen, at: Limits) -> Iterator[Found]:
         if len(clients) > 1 and named is not None:
             shown = sorted(client({"client_id": id_, "client_ip": ip}) for ip, id_ in clients)
             text = f"Static member {name(named)} of group {name(group)} is {count(len(clients), 'client')} at once, "
-            text += ", ".join(shown[:3]) + (f" and {len(shown) - 3} more" if len(shown) > 3 else "") + ": "
+            text += f"{listed(shown[:3], len(shown))}: "
         else:
             text = f"{client(who_)} lost its place in group {name(group)}: another member has its static name"
             text += (f", {name(named)}" if named is not None else "") + ": "

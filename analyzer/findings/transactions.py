@@ -17,7 +17,7 @@ from analyzer.findings.fetch import reads
 from analyzer.findings.grouping import busiest, by, first_of, in_order, parted
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import Run, Trouble, runs
-from analyzer.findings.seen import SECOND, Seen
+from analyzer.findings.seen import SECOND, Seen, once
 from analyzer.findings.words import client, count, lasting, name, place, share
 from analyzer.protocol import names
 
@@ -244,16 +244,10 @@ _Whose = tuple[str | None, str | None]
 """Transactional id, client id."""
 
 
+@once
 def _late(seen: Seen) -> dict[_Whose, list[_Late]]:
     """Transactions that a coordinator aborted after their time was over, or whose producer was refused by then, and
-    nobody was seen to take their id; in order. Worked out once."""
-    if "late" not in seen.memo:
-        seen.memo["late"] = _went_on(seen)
-    kept: dict[_Whose, list[_Late]] = seen.memo["late"]
-    return kept
-
-
-def _went_on(seen: Seen) -> dict[_Whose, list[_Late]]:
+    nobody was seen to take their id; in order."""
     table, rows = seen.table("transactions"), seen.exchanges
     lasted, timeout, began, ended = table.together(("duration_us", "timeout_ms", "began", "ended"))
     (whose, ids), (client_, clients) = table.codes("transactional_id"), table.codes("client_id")
@@ -301,15 +295,13 @@ def _no_transaction(seen: Seen) -> dict[str, list[int]]:
     return {said[key]: mine.tolist() for (key,), mine in by(ends, codes[ends]).items()}
 
 
+@once
 def _since(seen: Seen) -> dict[str | None, int]:
-    """Transactional ids of which transaction-timed-out tells, each with the first moment. Worked out once."""
-    if "late since" not in seen.memo:
-        since: dict[str | None, int] = {}
-        for (transaction, _), some in _late(seen).items() if seen.set_back is None else ():
-            since[transaction] = min(since.get(transaction, some[0].until), *(one.until for one in some))
-        seen.memo["late since"] = since
-    kept: dict[str | None, int] = seen.memo["late since"]
-    return kept
+    """Transactional ids of which transaction-timed-out tells, each with the first moment."""
+    since: dict[str | None, int] = {}
+    for (transaction, _), some in _late(seen).items() if seen.set_back is None else ():
+        since[transaction] = min(since.get(transaction, some[0].until), *(one.until for one in some))
+    return since
 
 
 def _told_as_late(seen: Seen, trouble: Trouble) -> bool:

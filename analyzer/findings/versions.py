@@ -15,8 +15,8 @@ from analyzer.findings.asked import Severity
 from analyzer.findings.columns import NULL, standing_for
 from analyzer.findings.grouping import by, first_of, highest, parted
 from analyzer.findings.rules import Found, Limits, rule
-from analyzer.findings.seen import ANSWERED, BY_BROKERS, NO_CODE, SECOND, Seen, api_name
-from analyzer.findings.words import client, count, lasting, name, some
+from analyzer.findings.seen import ANSWERED, BY_BROKERS, NO_CODE, SECOND, Seen, api_name, once
+from analyzer.findings.words import client, count, lasting, listed, name, some
 from analyzer.protocol import names, schema
 
 REMOVED: Mapping[int, int] = {
@@ -88,15 +88,9 @@ def _newest(seen: Seen, old: np.ndarray) -> np.ndarray:
     return newest
 
 
+@once
 def _old(seen: Seen) -> np.ndarray:
-    """Exchanges of clients in versions below those that the target takes. Worked out once."""
-    if "old versions" not in seen.memo:
-        seen.memo["old versions"] = _old_versions(seen)
-    kept: np.ndarray = seen.memo["old versions"]
-    return kept
-
-
-def _old_versions(seen: Seen) -> np.ndarray:
+    """Exchanges of clients in versions below those that the target takes."""
     lowest = _lowest(seen)
     if not _maybe_old(seen, lowest):
         return np.zeros(0, np.int64)
@@ -131,8 +125,7 @@ def removed(seen: Seen, at: Limits) -> Iterator[Found]:
     for mine in parted(old, seen.client[old]):
         firsts = mine[first_of(rows.api[mine], rows.version[mine])].tolist()
         used = sorted((api_name(int(rows.api[row])), int(rows.version[row])) for row in firsts)
-        shown = ", ".join(f"{api} {version}" for api, version in used[:6])
-        shown += f" and {len(used) - 6} more" if len(used) > 6 else ""
+        shown = listed([f"{api} {version}" for api, version in used[:6]], len(used))
         who = seen.who(int(seen.client[mine[0]]))
         text = f"{client(who)} uses {shown}: refused by Kafka {name(target)}"
         severity: Severity | None = None if strict else "note"
@@ -200,7 +193,7 @@ def unasked(seen: Seen, at: Limits) -> Iterator[Found]:
     numbers = {seen.clients[client_]: client_ for client_ in np.flatnonzero(silent).tolist()}
     theirs = large.true(silent[seen.client_of])
     links = by(theirs, seen.client_of[theirs])
-    columns = ["client_id", "client_ip", "apis", "exchanges", "first_time", "last_time"]
+    columns = ["client_id", "client_ip", "apis", "first_time", "last_time"]
     for row in seen.table("clients").every(columns):
         client_ = numbers.get((row["client_ip"], row["client_id"]))
         if client_ is None:
@@ -291,8 +284,7 @@ def in_zookeeper(seen: Seen, at: Limits) -> Iterator[Found]:
         clients = arrow.distinct(seen.client_of[to_brokers]).tolist()
         named = groups[group[mine[0]]]
         text = f"Group {name(named)} keeps its offsets in ZooKeeper ({count(len(where), 'partition')} of {shown})"
-        text += f": {', '.join(client(seen.who(one)) for one in clients[:3])}" if clients else ""
-        text += f" and {len(clients) - 3} more" if len(clients) > 3 else ""
+        text += f": {listed([client(seen.who(one)) for one in clients[:3]], len(clients))}" if clients else ""
         proof = [(one["connection"], one["exchange"]) for one in table.rows(mine[[0, -1]], ["connection", "exchange"])]
         known = [row for one, number in proof if number is not None and (row := seen.row_of(one, number)) is not None]
         when = time[mine][time[mine] != NULL]
@@ -309,6 +301,7 @@ _OF_CLIENTS = (
 )  # fmt: skip
 """APIs that a broker answers itself. Of those that it passes on it offers what its controller has, as soon as it knows
 that; features and settings decide of others."""
+
 
 @rule(
     "versions", "brokers-differ", "warning",
@@ -336,19 +329,19 @@ def brokers_differ(seen: Seen, at: Limits) -> Iterator[Found]:
     first = -highest(seen.broker_of[links], -seen.link_times("first_time")[links], len(seen.brokers), -_NO_TIME)
     last = highest(seen.broker_of[links], seen.link_times("last_time")[links], len(seen.brokers), -_NO_TIME)
     for mine in _clusters(seen, [*steady]):
-        by: dict[tuple[tuple[int, int, int], ...], list[int]] = defaultdict(list)
+        of_kind: dict[tuple[tuple[int, int, int], ...], list[int]] = defaultdict(list)
         for broker in mine:
-            by[steady[broker]].append(broker)
+            of_kind[steady[broker]].append(broker)
         longest, since = 0, 0
-        for one, other in combinations(list(by.values())[:_KINDS], 2):
+        for one, other in combinations(list(of_kind.values())[:_KINDS], 2):
             began = np.maximum.outer(first[one[:_COMPARED]], first[other[:_COMPARED]])
             lasted = np.minimum.outer(last[one[:_COMPARED]], last[other[:_COMPARED]]) - began
             if int(lasted.max()) > longest:
                 longest, since = int(lasted.max()), int(began.flat[lasted.argmax()])
         if longest < at.minutes * 60 * SECOND:
             continue
-        kinds = sorted(by.items(), key=lambda kind: (-len(kind[1]), kind[1]))
-        alike = set.intersection(*(set(offers) for offers in by))
+        kinds = sorted(of_kind.items(), key=lambda kind: (-len(kind[1]), kind[1]))
+        alike = set.intersection(*(set(offers) for offers in of_kind))
         told = [
             some([seen.brokers[broker] for broker in brokers]) + f" ({_shown(set(offers) - alike)})"
             for offers, brokers in kinds[:_TOLD]
@@ -369,9 +362,8 @@ _KINDS, _COMPARED, _TOLD = 20, 500, 3
 
 def _shown(offers: Iterable[tuple[int, int, int]]) -> str:
     """`Fetch 0 to 17, Produce 0 to 11`."""
-    listed = sorted((api_name(key), low, high) for key, low, high in offers)
-    text = ", ".join(f"{api} {low} to {high}" for api, low, high in listed[:4])
-    return text + (f" and {len(listed) - 4} more" if len(listed) > 4 else "")
+    told = sorted((api_name(key), low, high) for key, low, high in offers)
+    return listed([f"{api} {low} to {high}" for api, low, high in told[:4]], len(told))
 
 
 def _links_that_were_told(seen: Seen) -> np.ndarray:
@@ -393,12 +385,12 @@ def _steady_offers(seen: Seen) -> dict[int, tuple[tuple[int, int, int], ...]]:
     link = seen.links_of(table)
     rows = np.flatnonzero(arrow.among(api, _OF_CLIENTS) & (link >= 0) & (low >= 0) & (high >= 0))
     packed = ((seen.broker_of[link[rows]].astype(np.int64) << 10 | api[rows]) << 15 | low[rows]) << 15 | high[rows]
-    by: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    said: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for one in arrow.distinct(packed).tolist():
-        by[one >> 40].append((one >> 30 & 0x3FF, one >> 15 & 0x7FFF, one & 0x7FFF))
+        said[one >> 40].append((one >> 30 & 0x3FF, one >> 15 & 0x7FFF, one & 0x7FFF))
     return {
         broker: tuple(offers)
-        for broker, offers in by.items()
+        for broker, offers in said.items()
         if offers[0][0] == names.PRODUCE and len({key for key, _, _ in offers}) == len(offers)
     }
 

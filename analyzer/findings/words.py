@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from analyzer.escapes import printable
@@ -77,5 +77,9 @@ def place(where: tuple[str, int]) -> str:
 
 def some(names: list[str], most: int = 3) -> str:
     """`a, b, c and 4 more`."""
-    shown = ", ".join(map(name, names[:most]))
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+    return listed([*map(name, names[:most])], len(names))
+
+
+def listed(shown: Sequence[str], of: int) -> str:
+    """The same of what is shown of so many, in words that are made."""
+    return ", ".join(shown) + (f" and {of - len(shown)} more" if of > len(shown) else "")

@@ -165,7 +165,7 @@ class Preparation:
         wait_ms = job.body["maxWaitMs"]
         found = retry.has_records(captured)
         fast = speed is None or speed > 1
-        in_vain = fast and not (found and not self.remap.fetches.has_read(step, job.body, captured))
+        in_vain = fast and (not found or self.remap.fetches.has_read(step, job.body, captured))
         if found and not in_vain:
             # Where nobody here writes them they are there at once, or never.
             wait_ms = wait_ms if self._are_written(captured) else min(wait_ms, _took_ms(step))

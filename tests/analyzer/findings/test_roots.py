@@ -38,7 +38,7 @@ def seen_of(links: list[Any], exchanges: list[Any], moved: list[int]) -> Any:
         exchanges=made, link_times=lambda name: {"first_time": first, "last_time": last}[name], closed=list(columns[4]),
         brokers=["a", "b"], broker_of=broker, client_of=np.array(columns[1], np.int32), broker=broker[of],
         one_way=np.zeros(len(links), bool), unbroken=np.ones(len(links), bool),
-        memo={"moves": [roots.Move(time, ("t", 0), 1, 2) for time in moved]},
+        memo={roots.moves: [roots.Move(time, ("t", 0), 1, 2) for time in moved]},
     )  # fmt: skip
 
 
@@ -60,7 +60,7 @@ def plainly(seen: Any) -> list[tuple[int, int, list[int]]]:
             broken = any(seen.closed[link] == "rst" or link in open_ for link in group)
             quiet = not any(last < time <= last + SECOND for time in heard)
             back = {int(seen.client_of[link]) for link in mine if last + SECOND < first[link] < last + 60 * SECOND}
-            moved = any(abs(move.time - time) <= 10 * SECOND for move in seen.memo["moves"])
+            moved = any(abs(move.time - time) <= 10 * SECOND for move in seen.memo[roots.moves])
             if len(clients) >= 2 and broken and quiet and (len(clients & back) >= 2 or moved):
                 found.append((broker, time, group))
                 links = links[len(group) :]
