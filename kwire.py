@@ -22,8 +22,16 @@ if TYPE_CHECKING:
     from reports import register
 
 __all__ = [
-    "Dataset", "Exchange", "StoredDataset", "__version__", "analyze", "exchanges", "open_dataset", "register", "replay",
-]  # fmt: skip
+    "Dataset",
+    "Exchange",
+    "StoredDataset",
+    "__version__",
+    "analyze",
+    "exchanges",
+    "open_dataset",
+    "register",
+    "replay",
+]
 
 _HOMES = {"replay": "replay", "register": "reports"}
 

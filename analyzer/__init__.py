@@ -1,10 +1,10 @@
 """Kafka: definitions, framing, matching, decoding, tables. `import analyzer` is light; heavy parts load when used.
 
-    dataset = analyzer.analyze("orders.pcap")         # in memory; out="DATASET" writes it
-    dataset.exchanges.to_pandas()                     # each table is a pyarrow.Table
-    analyzer.open_dataset("DATASET").exchanges        # a pyarrow dataset, not loaded
-    for exchange in analyzer.exchanges("orders.pcap"):
-        exchange.request, exchange.response           # decoded bodies, in Kafka's JSON names
+dataset = analyzer.analyze("orders.pcap")         # in memory; out="DATASET" writes it
+dataset.exchanges.to_pandas()                     # each table is a pyarrow.Table
+analyzer.open_dataset("DATASET").exchanges        # a pyarrow dataset, not loaded
+for exchange in analyzer.exchanges("orders.pcap"):
+    exchange.request, exchange.response           # decoded bodies, in Kafka's JSON names
 """
 
 from __future__ import annotations

@@ -124,7 +124,10 @@ def table(rows: Sequence[Mapping[str, Any]], name: str, wanted: Sequence[str] | 
             places.append(seen)
             seen += 1
     if len({batch.schema for batch in batches}) > 1:
-        batches = [pa.RecordBatch.from_arrays(
-            [column.cast(kind) for column, kind in zip(batch.columns, schema.types, strict=True)], schema=schema
-        ) for batch in batches]  # fmt: skip
+        batches = [
+            pa.RecordBatch.from_arrays(
+                [column.cast(kind) for column, kind in zip(batch.columns, schema.types, strict=True)], schema=schema
+            )
+            for batch in batches
+        ]
     return pa.Table.from_batches(batches).unify_dictionaries().take(pa.array(places)).cast(schema)

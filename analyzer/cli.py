@@ -113,13 +113,19 @@ def _reading_options(parser: argparse.ArgumentParser, filter: bool = True) -> No
     _keylog_option(parser)
     parser.add_argument("--threads", type=_threads, metavar="N", help=_THREADS)
     parser.add_argument("--window-bytes", type=_count, metavar="N", help=argparse.SUPPRESS)
-    parser.add_argument("--frame-limit", type=_count, metavar="BYTES",
-                        help="bytes of unfinished messages kept (default: 512 MiB)")  # fmt: skip
+    parser.add_argument(
+        "--frame-limit", type=_count, metavar="BYTES", help="bytes of unfinished messages kept (default: 512 MiB)"
+    )
 
 
 def _keylog_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--keylog", action="append", default=[], metavar="FILE",
-                        help="TLS key log (SSLKEYLOGFILE) that opens what is encrypted (repeatable)")  # fmt: skip
+    parser.add_argument(
+        "--keylog",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="TLS key log (SSLKEYLOGFILE) that opens what is encrypted (repeatable)",
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -166,8 +172,11 @@ def _parser() -> argparse.ArgumentParser:
         action="store_false",
         help="leave out what the traffic means (clients, groups, transactions, findings ...)",
     )
-    analyze.add_argument("--keep-secrets", action="store_true",
-                         help="with --keep-bytes: secrets too, so that the dataset holds passwords")  # fmt: skip
+    analyze.add_argument(
+        "--keep-secrets",
+        action="store_true",
+        help="with --keep-bytes: secrets too, so that the dataset holds passwords",
+    )
     analyze.add_argument("--append", action="store_true", help="add to the dataset that is there")
     analyze.add_argument(
         "--follow",
@@ -200,10 +209,11 @@ def _parser() -> argparse.ArgumentParser:
     analyze.set_defaults(run="analyzer.commands:analyze")
 
     show = commands.add_parser(
-        "show", help="print exchanges, one a line",
+        "show",
+        help="print exchanges, one a line",
         epilog="A line begins with ! where the answer holds an error, does not come or cannot be decoded, with ~ where "
         "it took 100 ms or longer (a fetch may wait on purpose). kwire help filter explains --filter.",
-    )  # fmt: skip
+    )
     show.add_argument("captures", nargs="+", metavar="CAPTURE")
     _reading_options(show)
     form = show.add_mutually_exclusive_group()
@@ -277,10 +287,11 @@ def _parser() -> argparse.ArgumentParser:
 
     _findings_options(commands.add_parser("findings", help="what is wrong, why, and what to do"))
     story = commands.add_parser(
-        "story", help="what happened, in order, one line an event",
+        "story",
+        help="what happened, in order, one line an event",
         epilog="Without --group and the like: the ten things worth knowing first. Times are UTC; [c1 #12] is exchange "
         "12 of the connection that is listed as c1 at the end. What is not certain says probably.",
-    )  # fmt: skip
+    )
     story.add_argument("sources", nargs="+", metavar="CAPTURE|DATASET")
     story.add_argument("--group", metavar="G", help="what happened in this group")
     story.add_argument("--client", metavar="C", help="what the client with this client id did")
@@ -316,16 +327,23 @@ def _parser() -> argparse.ArgumentParser:
     _fail_on(diff)
     diff.set_defaults(run="replay.commands:diff")
 
-    _scrub_options(commands.add_parser(
-        "scrub", help="a capture that may be shared: the same shape without names, addresses and content",
-        epilog="The clean capture has the same packets with the same sizes and times, and analyses to the same "
-        "exchanges, errors and latencies. It appears only after it was read again and no text of 4 bytes or more "
-        "of the original was found in it.",
-    ))  # fmt: skip
+    _scrub_options(
+        commands.add_parser(
+            "scrub",
+            help="a capture that may be shared: the same shape without names, addresses and content",
+            epilog="The clean capture has the same packets with the same sizes and times, and analyses to the same "
+            "exchanges, errors and latencies. It appears only after it was read again and no text of 4 bytes or more "
+            "of the original was found in it.",
+        )
+    )
 
     topic = commands.add_parser("help", help="the documentation: of filters, tables, views, findings, a command")
-    topic.add_argument("topic", nargs="?", metavar="TOPIC",
-                       help="filter, tables, views, findings, or the name of a table, a view or a command")  # fmt: skip
+    topic.add_argument(
+        "topic",
+        nargs="?",
+        metavar="TOPIC",
+        help="filter, tables, views, findings, or the name of a table, a view or a command",
+    )
     topic.set_defaults(run="analyzer.cli:_help")
     completion = commands.add_parser("completion", help="a script that completes commands and options in a shell")
     completion.add_argument("shell", choices=("bash", "zsh", "fish"), help="as: source <(kwire completion bash)")

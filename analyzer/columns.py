@@ -60,6 +60,7 @@ def lists_of_fields(program: Program) -> list[str | None]:
 Columns: TypeAlias = np.ndarray
 """int64[columns, n]."""
 
+
 class _Texts(NamedTuple):
     """What numbers stand for now: `Names.forget` leaves these lists alone."""
 
@@ -110,13 +111,21 @@ def later_exchanges(names: Names, windows: Sequence[Exchanges]) -> Callable[[], 
 
 
 _TIMES: Final = {
-    "request_time": forming.T_REQUEST, "request_end": forming.T_REQUEST_END, "response_time": forming.T_RESPONSE,
+    "request_time": forming.T_REQUEST,
+    "request_end": forming.T_REQUEST_END,
+    "response_time": forming.T_RESPONSE,
     "response_end": forming.T_RESPONSE_END,
-}  # fmt: skip
+}
 
 _CODED: Final = (
-    s.X_API_KEY, s.X_CAUSE, s.X_STATUS, s.X_REQUEST_STATE, s.X_RESPONSE_STATE, s.X_REQUEST_FILE, s.X_RESPONSE_FILE,
-)  # fmt: skip
+    s.X_API_KEY,
+    s.X_CAUSE,
+    s.X_STATUS,
+    s.X_REQUEST_STATE,
+    s.X_RESPONSE_STATE,
+    s.X_REQUEST_FILE,
+    s.X_RESPONSE_FILE,
+)
 """Columns of which the numbers are places among few strings."""
 
 
@@ -127,9 +136,16 @@ _AS_THEY_STAND: Final = {
 }
 """Columns of `exchanges` that rows of integers have under the same name."""
 _WANTED: Final = {
-    *_AS_THEY_STAND.values(), *_CODED, s.X_ERROR, s.X_ERRORS, s.X_TOPICS, s.X_REQUEST_REASON, s.X_RESPONSE_REASON,
-    s.X_REQUEST_RECORD_AT, s.X_RESPONSE_RECORD_AT,
-}  # fmt: skip
+    *_AS_THEY_STAND.values(),
+    *_CODED,
+    s.X_ERROR,
+    s.X_ERRORS,
+    s.X_TOPICS,
+    s.X_REQUEST_REASON,
+    s.X_RESPONSE_REASON,
+    s.X_REQUEST_RECORD_AT,
+    s.X_RESPONSE_RECORD_AT,
+}
 _OF_EXCHANGES: Final = narrow(
     ((_AS_THEY_STAND[column.name], column.type) for column in tables.EXCHANGES if column.name in _AS_THEY_STAND), _CODED
 )
@@ -187,9 +203,15 @@ def _ends(connections: _Connections) -> dict[str, pa.Array]:
     takes three times as long.)"""
     clients, ports, brokers, others = zip(*connections.ends, strict=True) if connections.ends else ((),) * 4
     addresses = [{value: i for i, value in enumerate(dict.fromkeys(values))} for values in (clients, brokers)]
-    table = np.array([
-        [addresses[0][value] for value in clients], ports, [addresses[1][value] for value in brokers], others,
-    ], np.int32).reshape(4, -1)  # fmt: skip
+    table = np.array(
+        [
+            [addresses[0][value] for value in clients],
+            ports,
+            [addresses[1][value] for value in brokers],
+            others,
+        ],
+        np.int32,
+    ).reshape(4, -1)
     out = np.empty((4, len(connections.local)), np.int32)
     take(table, connections.local, out)
     client_ip, client_port, broker_ip, broker_port = (arrow.formed(row, pa.int32(), None, 0) for row in out)
@@ -221,13 +243,15 @@ def later_partitions(names: Names, windows: Sequence[Exchanges]) -> Callable[[],
     return functools.partial(_partitions, _Texts.of(names), tuple(windows), connections)
 
 
+# fmt: off
 _PARTITIONS: Final = {
     "partition": s.P_PARTITION, "error_code": s.P_ERROR, "offset": s.P_OFFSET, "high_watermark": s.P_HIGH_WATERMARK,
     "last_stable_offset": s.P_LAST_STABLE, "log_start_offset": s.P_LOG_START, "leader_epoch": s.P_EPOCH,
     "record_bytes": s.P_RECORD_BYTES, "batch_count": s.P_BATCHES, "record_count": s.P_RECORDS,
     "diverging_offset": s.P_DIVERGES, "acquired": s.P_ACQUIRED, "redelivered": s.P_REDELIVERED,
     "delivery_count": s.P_DELIVERIES,
-}  # fmt: skip
+}
+# fmt: on
 """Columns of `partitions` that rows of integers have as they are."""
 _OF_EACH: Final = {*_PARTITIONS.values(), s.P_TOPIC, s.P_TOPIC_ID}
 _OF_PARTITIONS: Final = narrow(

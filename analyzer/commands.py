@@ -115,7 +115,7 @@ def _progress() -> Iterator[Callable[[str, int, int], None] | None]:
 
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), Size(), Speed(), console=Console(stderr=True), transient=True
-    )  # fmt: skip
+    )
     tasks: dict[str, Any] = {}
     compiling = bar.add_task("", visible=False)
 
@@ -159,9 +159,15 @@ def analyze(options: argparse.Namespace) -> int:
 
     with _progress() as progress:
         result = reading.decode(
-            options.captures, options.out, Reading.asked(options), Choice.asked(options), append=options.append,
-            wait=options.wait, progress=progress, stdin=sys.stdin.buffer,
-        )  # fmt: skip
+            options.captures,
+            options.out,
+            Reading.asked(options),
+            Choice.asked(options),
+            append=options.append,
+            wait=options.wait,
+            progress=progress,
+            stdin=sys.stdin.buffer,
+        )
     print_analysis(result, options)
     return 0
 
@@ -201,9 +207,14 @@ def dataset_of(
 
     with _progress() if progress is None else contextlib.nullcontext(progress) as report:
         result = reading.decode(
-            captures, out, Reading.asked(options), Choice.of(options.filter, keep_bytes=keep_bytes), progress=report,
-            stdin=sys.stdin.buffer, seen=seen,
-        )  # fmt: skip
+            captures,
+            out,
+            Reading.asked(options),
+            Choice.of(options.filter, keep_bytes=keep_bytes),
+            progress=report,
+            stdin=sys.stdin.buffer,
+            seen=seen,
+        )
     _print_notes(result)
 
 
@@ -432,7 +443,7 @@ def folded(text: str, indent: str, width: int | None) -> list[str]:
         return [text]
     return textwrap.wrap(
         text, width, subsequent_indent=indent if len(indent) < width - 30 else "    ", break_on_hyphens=False
-    ) or [""]  # fmt: skip
+    ) or [""]
 
 
 def _sticky(pager: str) -> bool:
@@ -468,9 +479,7 @@ def paged(heading: bool = False) -> Iterator[IO[str]]:
     if heading and _sticky(pager):
         pager += " --header=1"
     # -F: leave at once what fits on the screen; -R: colours; -S: long lines are cut, not folded; -X: no clearing.
-    process = subprocess.Popen(
-        pager, shell=True, stdin=subprocess.PIPE, text=True, env={"LESS": "-FRSX", **os.environ}
-    )
+    process = subprocess.Popen(pager, shell=True, stdin=subprocess.PIPE, text=True, env={"LESS": "-FRSX", **os.environ})
     assert process.stdin is not None
     try:
         yield process.stdin

@@ -69,9 +69,9 @@ def script(shell: str, parser: argparse.ArgumentParser) -> str:
 
 def _bash(listed: Sequence[Command]) -> str:
     lines = [
-        '# kwire: completion for bash. source <(kwire completion bash)',
+        "# kwire: completion for bash. source <(kwire completion bash)",
         "_kwire() {",
-        '  local word=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} command= words= at',
+        "  local word=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} command= words= at",
         '  [[ $word == "=" ]] && word=',
         '  [[ $previous == "=" ]] && previous=${COMP_WORDS[COMP_CWORD-2]}',
         "  for ((at = 1; at < COMP_CWORD; at++)); do",

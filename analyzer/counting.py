@@ -34,9 +34,13 @@ def counted(options: argparse.Namespace, names: Sequence[Named], notes: list[str
     counts: Counts = Counter()
     apis = frozenset[int]().union(*(one.apis or () for one in names))
     found = reading.decoded(
-        options.captures, Reading.asked(options), filter=options.filter, bodies=apis, notes=notes,
+        options.captures,
+        Reading.asked(options),
+        filter=options.filter,
+        bodies=apis,
+        notes=notes,
         stdin=sys.stdin.buffer,
-    )  # fmt: skip
+    )
     for one in found:
         if options.follow is None or one.row["connection"] == options.follow:
             bodies = (one.request, one.response) if one.row["api_key"] in apis else (None, None)
@@ -71,8 +75,9 @@ def _of_columns(options: argparse.Namespace, names: Sequence[Named], notes: list
     how = Reading.asked(options)
     choice = Choice.of(options.filter, options.follow, records=NO_RECORDS)
     points = capture_points(options.captures, how.rotated)
-    result = joined([read_point(point, how.settings(choice.keep), choice, put, None, sys.stdin.buffer)
-                     for point in points])  # fmt: skip
+    result = joined(
+        [read_point(point, how.settings(choice.keep), choice, put, None, sys.stdin.buffer) for point in points]
+    )
     notes += result.notes
     topics = [isinstance(one.about, Columns) and one.about.form == "topics" for one in names]
     if not known or not any(topics):

@@ -32,9 +32,18 @@ if TYPE_CHECKING:
     import pyarrow.dataset
 
 __all__ = [
-    "MANIFEST", "Dataset", "DatasetError", "Parts", "StoredDataset", "Writer", "concatenated", "is_dataset",
-    "open_dataset", "read_manifest", "readable",
-]  # fmt: skip
+    "MANIFEST",
+    "Dataset",
+    "DatasetError",
+    "Parts",
+    "StoredDataset",
+    "Writer",
+    "concatenated",
+    "is_dataset",
+    "open_dataset",
+    "read_manifest",
+    "readable",
+]
 
 ABORT_SECONDS = 5
 """How long tasks on other machines may still write into the folder of a dataset that was given up."""

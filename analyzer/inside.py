@@ -58,10 +58,12 @@ def _look_up(point: CapturePoint, path: str, numbers: Sequence[int]) -> Iterator
             row = packets.columns
             for i in np.flatnonzero(np.isin(row.number, numbers)).tolist():
                 sender, receiver = (
-                    (ip_text(int(high) << 64 | int(low)), int(port)) for high, low, port in (
-                        (row.src_hi[i], row.src_lo[i], row.src_port[i]), (row.dst_hi[i], row.dst_lo[i], row.dst_port[i])
+                    (ip_text(int(high) << 64 | int(low)), int(port))
+                    for high, low, port in (
+                        (row.src_hi[i], row.src_lo[i], row.src_port[i]),
+                        (row.dst_hi[i], row.dst_lo[i], row.dst_port[i]),
                     )
-                )  # fmt: skip
+                )
                 yield _Packet(
                     path, int(row.number[i]), int(row.time_ns[i]) // 1000, sender, receiver, int(row.payload_length[i])
                 )
@@ -91,4 +93,3 @@ def _of(packet: _Packet) -> str:
     sender, receiver = (f"{ip}:{port}" for ip, port in (packet.sender, packet.receiver))
     what = "bytes that are no message" if packet.length else "an acknowledgement or the like, without a byte"
     return f"packet {packet.number}, from {sender} to {receiver}: {what}"
-

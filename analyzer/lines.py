@@ -60,9 +60,7 @@ class Lines:
     line), unless `absolute`. `width`: columns of the terminal, None for as many as there are to say; `cut`: what is
     longer is cut off there."""
 
-    def __init__(
-        self, color: bool = False, absolute: bool = False, width: int | None = None, cut: bool = True
-    ) -> None:
+    def __init__(self, color: bool = False, absolute: bool = False, width: int | None = None, cut: bool = True) -> None:
         self.start: datetime.datetime | None = None
         self._color = color
         self._absolute = absolute

@@ -24,8 +24,18 @@ from analyzer.records.log_names import is_log, log_point
 from analyzer.times import moment_of_millis, rfc3339
 
 _NOT_HERE = (
-    "filter", "rotated", "port", "count_by", "follow", "sort", "frames", "hex", "records", "budget", "page",
-)  # fmt: skip
+    "filter",
+    "rotated",
+    "port",
+    "count_by",
+    "follow",
+    "sort",
+    "frames",
+    "hex",
+    "records",
+    "budget",
+    "page",
+)
 
 
 def show(options: argparse.Namespace, out: IO[str]) -> int:

@@ -16,15 +16,11 @@ VERSIONS = pa.list_(
         [("api", pa.string()), ("min_version", pa.int16()), ("max_version", pa.int16()), ("exchanges", pa.int64())]
     )
 )
-ASSIGNMENT = pa.list_(
-    pa.struct([("member_id", pa.string()), ("topic", pa.string()), ("partition", pa.int32())])
-)
+ASSIGNMENT = pa.list_(pa.struct([("member_id", pa.string()), ("topic", pa.string()), ("partition", pa.int32())]))
 STOPPED = pa.list_(pa.struct([("member_id", pa.string()), ("stopped_us", pa.int64())]))
 PLACES = pa.list_(pa.struct([("topic", pa.string()), ("partition", pa.int32())]))
 COMMITS = pa.list_(
-    pa.struct(
-        [("group_id", pa.string()), ("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())]
-    )
+    pa.struct([("group_id", pa.string()), ("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
 )
 WORDS = pa.map_(pa.string(), pa.string())
 
@@ -81,23 +77,30 @@ GROUPS = (
         ("time", TIME, "When it happened: end of the answer, or of the request that had none."),
         ("group_id", pa.string(), "Group that it is about."),
         ("protocol", pa.string(), "`classic`, `consumer` (KIP-848), `share`, `streams`, `connect`."),
-        ("event", pa.string(),
-         "`join`, `sync` (or a newer heartbeat that was answered with an assignment), `heartbeat_failed`, `leave`, "
-         "`expired` (inferred, only where proven), `commit_failed`, `coordinator_moved`."),
+        (
+            "event",
+            pa.string(),
+            "`join`, `sync` (or a newer heartbeat that was answered with an assignment), `heartbeat_failed`, `leave`, "
+            "`expired` (inferred, only where proven), `commit_failed`, `coordinator_moved`.",
+        ),
         ("member_id", pa.string(), "Member that it is about."),
         ("group_instance_id", pa.string(), "Its static name (KIP-345)."),
         ("client_id", pa.string(), "Its client id."),
         ("client_ip", pa.string(), "Its address."),
         ("generation", pa.int32(), "Generation of the group, or epoch of the member."),
         ("session_timeout_ms", pa.int64(), "JoinGroup: how long the member may be silent."),
-        ("rebalance_timeout_ms", pa.int64(),
-         "JoinGroup 1 and later, and the newer heartbeats where they say it: how long it may take to join, which "
-         "clients set to their longest time between polls (`max.poll.interval.ms`)."),
+        (
+            "rebalance_timeout_ms",
+            pa.int64(),
+            "JoinGroup 1 and later, and the newer heartbeats where they say it: how long it may take to join, which "
+            "clients set to their longest time between polls (`max.poll.interval.ms`).",
+        ),
         ("error", pa.string(), "Error of the answer; null on success."),
     ),
     *_EXCHANGE,
 )
 
+# fmt: off
 REBALANCES = (
     KEY[0],
     *columns(
@@ -122,8 +125,10 @@ REBALANCES = (
          "By member: the largest gap in its fetched records, from its last before to its first after; those without "
          "either are not listed."),
     ),
-)  # fmt: skip
+)
+# fmt: on
 
+# fmt: off
 OFFSETS = (
     KEY[0],
     Column("time", TIME, "When it happened."),
@@ -142,8 +147,10 @@ OFFSETS = (
         ("error", pa.string(), "Error of the answer; null on success."),
     ),
     *_EXCHANGE,
-)  # fmt: skip
+)
+# fmt: on
 
+# fmt: off
 TRANSACTIONS = (
     KEY[0],
     *columns(
@@ -164,7 +171,8 @@ TRANSACTIONS = (
         ("client_id", pa.string(), "Client id of its producer."),
         ("evidence", EVIDENCE, "Exchange that ended it, else the last of it."),
     ),
-)  # fmt: skip
+)
+# fmt: on
 
 FINDINGS = (
     KEY[0],

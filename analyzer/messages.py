@@ -84,10 +84,16 @@ def _table(messages: Sequence[Message], names: Names, keep_secrets: bool) -> pa.
     if not keep_secrets:
         data = [masked(one.data, one.api_key, one.api_version, one.request) for one in messages]
     numbers = [
-        (one.connection, not one.request, one.ordinal, one.complete, one.first_ns,
-         NULL if one.last_ns is None else one.last_ns)
+        (
+            one.connection,
+            not one.request,
+            one.ordinal,
+            one.complete,
+            one.first_ns,
+            NULL if one.last_ns is None else one.last_ns,
+        )
         for one in messages
-    ]  # fmt: skip
+    ]
     return _rows(names, np.array(numbers, np.int64).reshape(-1, 6).T, pa.array(data, pa.binary()))
 
 

@@ -38,9 +38,7 @@ class Numbers:
     of megabytes of fresh memory. `wanted`: all columns that are asked for; `narrow`: those that are wanted in 8, 16 or
     32 bits."""
 
-    def __init__(
-        self, parts: Sequence[np.ndarray], wanted: Iterable[int], narrow: Mapping[int, Sequence[int]]
-    ) -> None:
+    def __init__(self, parts: Sequence[np.ndarray], wanted: Iterable[int], narrow: Mapping[int, Sequence[int]]) -> None:
         self.parts = [frozen(part) for part in parts]
         *self._begins, self.rows = np.cumsum([0, *(part.shape[1] for part in self.parts)]).tolist()
         self._found = self._look(np.array(sorted(wanted), np.int64))

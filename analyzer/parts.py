@@ -43,6 +43,7 @@ RANGED = frozenset(
     ("api_key", "error_code", "latency_us", "total_us", "offset", "base_offset", "request_bytes", "response_bytes")
 )
 """Columns by whose range a query may pass over row groups, besides times."""
+# fmt: off
 LIKE = frozenset(
     (
         "acks", "base_sequence", "broker_us", "codec", "delivery_count", "diverging_offset", "generation", "group_id",
@@ -50,13 +51,25 @@ LIKE = frozenset(
         "min_bytes", "muted_us", "network_us", "producer_epoch", "producer_id", "queue_us", "reason", "record_bytes",
         "record_count", "request_state", "status", "throttle_us", "topic_id",
     )
-)  # fmt: skip
+)
+# fmt: on
 """Columns that often have one value in all rows of a group, or none: then nobody needs to read it (`findings`)."""
 
 _MANY = (
-    "_packet", "_offset", "exchange", "reply", "_port", "_us", "_bytes", "offset", "batch", "correlation_id",
-    "high_watermark", "lag", "record_count",
-)  # fmt: skip
+    "_packet",
+    "_offset",
+    "exchange",
+    "reply",
+    "_port",
+    "_us",
+    "_bytes",
+    "offset",
+    "batch",
+    "correlation_id",
+    "high_watermark",
+    "lag",
+    "record_count",
+)
 """How names of columns of integers end that have many values."""
 
 Made: TypeAlias = "pa.Table | Callable[[], pa.Table]"

@@ -51,10 +51,29 @@ from captures.packets import Reader
 from captures.windows import LARGE_BYTES
 
 __all__ = [
-    "BATCHES", "FULL", "LARGE_POINT", "META", "NO_RECORDS", "WITHOUT", "Choice", "NamesAhead", "PointRead",
-    "PointTables", "Progress", "check_names", "chosen", "how_to_read", "joined", "manifest", "nothing_matches",
-    "parsed", "point_tables", "read_point", "read_point_later", "size_of",
-]  # fmt: skip
+    "BATCHES",
+    "FULL",
+    "LARGE_POINT",
+    "META",
+    "NO_RECORDS",
+    "WITHOUT",
+    "Choice",
+    "NamesAhead",
+    "PointRead",
+    "PointTables",
+    "Progress",
+    "check_names",
+    "chosen",
+    "how_to_read",
+    "joined",
+    "manifest",
+    "nothing_matches",
+    "parsed",
+    "point_tables",
+    "read_point",
+    "read_point_later",
+    "size_of",
+]
 
 MOST_HELD_BYTES: Final = 96 << 20
 """What a listener keeps until the capture ends (`Listener.held_bytes`), beside what it knew when it told last: beyond
@@ -143,9 +162,15 @@ class Choice:
     def asked(cls, options: argparse.Namespace) -> Choice:
         """As `kwire analyze` was asked."""
         return cls.of(
-            options.filter, None, options.keep_bytes, options.records, options.decompressed_limit,
-            options.decompressed_ratio, options.keep_secrets, options.meaning,
-        )  # fmt: skip
+            options.filter,
+            None,
+            options.keep_bytes,
+            options.records,
+            options.decompressed_limit,
+            options.decompressed_ratio,
+            options.keep_secrets,
+            options.meaning,
+        )
 
     @property
     def everything(self) -> bool:
@@ -418,9 +443,15 @@ class PointTables:
         assert isinstance(brokers, Brokers)
         assert isinstance(offers, Offers)
         return Known(
-            self.topics.onward(""), brokers.onward(""), offers.onward(""), self.latency, self._hearing, self._messages,
-            self._opened, tuple(one.onward(border) for one in self.listeners),
-        )  # fmt: skip
+            self.topics.onward(""),
+            brokers.onward(""),
+            offers.onward(""),
+            self.latency,
+            self._hearing,
+            self._messages,
+            self._opened,
+            tuple(one.onward(border) for one in self.listeners),
+        )
 
     def take(self, window: Window) -> None:
         """One window."""

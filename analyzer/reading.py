@@ -242,9 +242,16 @@ def exchanges(
     """
     how = Reading(rotated, ports, threads, window_bytes, frame_limit, keylogs)
     return decoded(
-        captures, how, filter=filter, bodies=bodies, partitions=partitions, ordered=ordered, notes=notes,
-        progress=progress, stdin=stdin,
-    )  # fmt: skip
+        captures,
+        how,
+        filter=filter,
+        bodies=bodies,
+        partitions=partitions,
+        ordered=ordered,
+        notes=notes,
+        progress=progress,
+        stdin=stdin,
+    )
 
 
 def decoded(
@@ -302,9 +309,15 @@ def light(
 
 
 def _points(
-    captures: Captures, how: Reading, wanted: Any, only: Collection[int] | None, notes: list[str] | None,
-    stdin: BinaryIO | None, *, records: bool = False,
-) -> Iterator[_OneByOne]:  # fmt: skip
+    captures: Captures,
+    how: Reading,
+    wanted: Any,
+    only: Collection[int] | None,
+    notes: list[str] | None,
+    stdin: BinaryIO | None,
+    *,
+    records: bool = False,
+) -> Iterator[_OneByOne]:
     """Capture point after capture point; who takes one reads it to its end. `only`: APIs whose messages are kept, None:
     all; `records`: headers of record sets are."""
     if wanted is not None and wanted.needs_bodies:
@@ -364,9 +377,12 @@ class _OneByOne:
         return self._in_order(self._cells, ordered, progress, bounded=True)
 
     def _in_order(
-        self, of: Callable[[Window], Iterator[_Taken]], ordered: bool | None, progress: Progress | None,
+        self,
+        of: Callable[[Window], Iterator[_Taken]],
+        ordered: bool | None,
+        progress: Progress | None,
         bounded: bool = False,
-    ) -> Iterator[Any]:  # fmt: skip
+    ) -> Iterator[Any]:
         """In order of their requests, or as they complete; `of`: those of one window; `bounded`: as far as `HELD` and
         `HELD_BYTES` allow."""
         size = size_of(self._point)

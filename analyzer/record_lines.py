@@ -63,8 +63,10 @@ def _rows(options: argparse.Namespace, notes: list[str]) -> Iterator[Row]:
     for argument in options.captures:
         if is_dataset(argument):
             if options.filter is not None or options.follow is not None:
-                raise Failure(f"{argument}: a dataset, and --filter and --follow are for captures",
-                              f"kwire sql {shlex.quote(argument)} 'SELECT * FROM records WHERE ...'")  # fmt: skip
+                raise Failure(
+                    f"{argument}: a dataset, and --filter and --follow are for captures",
+                    f"kwire sql {shlex.quote(argument)} 'SELECT * FROM records WHERE ...'",
+                )
             yield from _of_dataset(argument)
     if not rest:
         return
@@ -92,8 +94,10 @@ def _of_dataset(path: str) -> Iterator[Row]:
     records = dataset.records
     # Batches are not there either with --records none: what was sent and fetched says whether there was anything.
     if not records.count_rows() and dataset.partitions.count_rows(filter=pc.field("record_bytes") > 0):
-        raise Failure(f"{path}: has no records, as it was made without --records full",
-                      f"kwire analyze CAPTURE -o {path} --records full, or kwire show --records CAPTURE")  # fmt: skip
+        raise Failure(
+            f"{path}: has no records, as it was made without --records full",
+            f"kwire analyze CAPTURE -o {path} --records full, or kwire show --records CAPTURE",
+        )
     known = dataset.topic_ids.to_table(columns=["topic_id", "topic"]).to_pylist()
     names = {row["topic_id"]: row["topic"] for row in known}
     for batch in records.to_batches(batch_size=_ROWS_AT_ONCE):

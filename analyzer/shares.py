@@ -57,9 +57,18 @@ from captures.packed import Packed, pack
 from captures.packets import Reader
 
 __all__ = [
-    "Piece", "Share", "ShareOfPackets", "ShareOfPairs", "Shared", "by_range", "decided_path", "merge", "names_said",
-    "share", "take_facts",
-]  # fmt: skip
+    "Piece",
+    "Share",
+    "ShareOfPackets",
+    "ShareOfPairs",
+    "Shared",
+    "by_range",
+    "decided_path",
+    "merge",
+    "names_said",
+    "share",
+    "take_facts",
+]
 
 _TRIGGER, _BORN = "_trigger", "_born"
 _ROWS = "rows"
@@ -151,9 +160,15 @@ class _Pieces:
 
 
 def share(
-    point: CapturePoint, settings: Settings, choice: Choice, part: Share, range_packets: int, path: Path,
-    reader: Reader | None = None, topics: Mapping[str, str] = MappingProxyType({}),
-) -> Shared:  # fmt: skip
+    point: CapturePoint,
+    settings: Settings,
+    choice: Choice,
+    part: Share,
+    range_packets: int,
+    path: Path,
+    reader: Reader | None = None,
+    topics: Mapping[str, str] = MappingProxyType({}),
+) -> Shared:
     """Decode the connections of one share into pieces, which lie in the file `path`. `reader`: who gives the packets,
     where that is not the files of the point; `topics`: what `names_said` found, of all shares, where the choice
     `asks_names`. Raises CaptureError, and OSError where pieces cannot be written."""
@@ -210,9 +225,7 @@ def share(
     overall = pieces.put(place, "", Overall(made.summary, made.passed, made.listeners, unmet))
     pieces.close()
     reader = engine.reader
-    return Shared(
-        pieces.written, place + 1, list(reader.files), dict(reader.counts), list(reader.notes), overall
-    )  # fmt: skip
+    return Shared(pieces.written, place + 1, list(reader.files), dict(reader.counts), list(reader.notes), overall)
 
 
 def names_said(point: CapturePoint, settings: Settings, part: Share, reader: Reader | None = None) -> dict[str, str]:
@@ -285,9 +298,12 @@ def by_range(shares: Sequence[Shared]) -> tuple[list[list[Piece]], list[Piece]]:
 
 
 def merge(
-    point: CapturePoint, files: Sequence[FileInfo], ranges: Iterable[Sequence[Piece]], parts: Parts,
+    point: CapturePoint,
+    files: Sequence[FileInfo],
+    ranges: Iterable[Sequence[Piece]],
+    parts: Parts,
     decided: Path | None = None,
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> list[dict[str, Any]]:
     """The rows of all shares, range by range, in the capture point's order; what the manifest says of the files that
     hold them. `files`: those of the capture point; `decided`: where `take_facts` put what it found of exchanges that
     depend on other connections', of these ranges at least; None: nothing was asked of it."""

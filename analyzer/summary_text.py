@@ -51,9 +51,7 @@ def summary_text(summary: dict[str, Any], out: str | None) -> str:
         parts.append("  with all waits, quantiles at most 1.6 % off; kwire report leaves out waits on purpose\n")
     if summary["errors"]:
         parts.append("\nerrors\n")
-        parts.append(
-            aligned([[label(one["error_code"]), f"{one['exchanges']:,}"] for one in summary["errors"]], {1})
-        )
+        parts.append(aligned([[label(one["error_code"]), f"{one['exchanges']:,}"] for one in summary["errors"]], {1}))
     if summary["topics"]:
         parts.append("\ntopics\n")
         rows = [[printable(one["topic"]), f"{one['exchanges']:,}"] for one in summary["topics"][:LISTED]]

@@ -15,10 +15,30 @@ from analyzer.meaning_tables import CLIENTS, FINDINGS, GROUPS, OFFSETS, READERS,
 from analyzer.shared_columns import ERRORS, KEY, STRINGS, TIME, TOPIC_PARTITION, Column, columns
 
 __all__ = [
-    "ABOUT", "BATCHES", "CONNECTIONS", "ERRORS", "EXCHANGES", "FINDINGS", "FORMAT_VERSION", "HEADERS", "LEADERS",
-    "MEANING", "OFFSETS", "OPAQUE_REASONS", "OUTCOMES", "PARTITIONS", "READABLE_VERSIONS", "RECORDS", "REPLAYED",
-    "RUN_TABLES", "STRINGS", "TABLES", "TIME", "Column", "schema",
-]  # fmt: skip
+    "ABOUT",
+    "BATCHES",
+    "CONNECTIONS",
+    "ERRORS",
+    "EXCHANGES",
+    "FINDINGS",
+    "FORMAT_VERSION",
+    "HEADERS",
+    "LEADERS",
+    "MEANING",
+    "OFFSETS",
+    "OPAQUE_REASONS",
+    "OUTCOMES",
+    "PARTITIONS",
+    "READABLE_VERSIONS",
+    "RECORDS",
+    "REPLAYED",
+    "RUN_TABLES",
+    "STRINGS",
+    "TABLES",
+    "TIME",
+    "Column",
+    "schema",
+]
 
 FORMAT_VERSION = 2
 """Of datasets that are written: 2 has the tables of `MEANING` and the parts of latencies."""
@@ -32,6 +52,7 @@ _END_POINTS = columns(
     ("broker_port", pa.int32(), "Its TCP port."),
 )
 
+# fmt: off
 EXCHANGES = (
     *KEY,
     *columns(
@@ -93,11 +114,19 @@ EXCHANGES = (
         ("request_offset", pa.int64(), "Byte offset of that packet's record in the file; null if compressed or stdin."),
         ("response_offset", pa.int64(), "The same for the response."),
     ),
-)  # fmt: skip
+)
+# fmt: on
 
 OPAQUE_REASONS = (
-    "encrypted", "sasl", "unknown_api", "unsupported_version", "malformed", "trailing", "limit", "prefix",
-)  # fmt: skip
+    "encrypted",
+    "sasl",
+    "unknown_api",
+    "unsupported_version",
+    "malformed",
+    "trailing",
+    "limit",
+    "prefix",
+)
 
 _MESSAGE = (
     *KEY,
@@ -117,6 +146,7 @@ _RECORD_SET = (
 )
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
+# fmt: off
 BATCHES = (
     *_RECORD_SET,
     *columns(
@@ -140,8 +170,10 @@ BATCHES = (
         ("partial", pa.bool_(), "Cut off: at the end of a fetch, or (then `reason` says so) by the capture."),
         ("reason", pa.string(), "What is wrong, or why records are missing from the table `records`."),
     ),
-)  # fmt: skip
+)
+# fmt: on
 
+# fmt: off
 RECORDS = (
     *_RECORD_SET,
     *columns(
@@ -159,8 +191,10 @@ RECORDS = (
         ("decoded", pa.string(),
          "JSON of what control records and those of internal topics mean (`--records full`); null for others."),
     ),
-)  # fmt: skip
+)
+# fmt: on
 
+# fmt: off
 CONNECTIONS = (
     *KEY,
     *_END_POINTS,
@@ -211,9 +245,11 @@ CONNECTIONS = (
         ("requests", pa.int64(), "Request frames."),
         ("errors", pa.int64(), "Exchanges with an error."),
     ),
-)  # fmt: skip
+)
+# fmt: on
 
 NODES = pa.list_(pa.int32())
+# fmt: off
 PARTITIONS = (
     *KEY,
     *EXCHANGES[2:4],
@@ -241,7 +277,8 @@ PARTITIONS = (
         ("redelivered", pa.int64(), "ShareFetch: records given out a second time or more; null where none is given."),
         ("delivery_count", pa.int16(), "ShareFetch: how often the most frequent of its records has been given out."),
     ),
-)  # fmt: skip
+)
+# fmt: on
 
 LEADERS = (
     KEY[0],
@@ -298,6 +335,7 @@ MESSAGES = (
 REPLAYED = "replay:"
 """What the capture name of replayed rows begins with, in the `exchanges` and `messages` of a RUN."""
 
+# fmt: off
 OUTCOMES = (
     *KEY,
     *columns(
@@ -328,8 +366,10 @@ OUTCOMES = (
         ("replayed_error", pa.string(), "First error in the replayed answer; null if none, or no answer."),
         ("targets", STRINGS, "`host:port` of the brokers it was sent to; several where it was split."),
     ),
-)  # fmt: skip
+)
+# fmt: on
 
+# fmt: off
 REMAPS = (
     *columns(
         ("capture", pa.string(), "Name of the capture point."),
@@ -340,8 +380,10 @@ REMAPS = (
         ("replayed", pa.string(), "What the target has in its place."),
         ("records", pa.int64(), "`offset`: for how many offsets from there the pair holds; otherwise null."),
     ),
-)  # fmt: skip
+)
+# fmt: on
 
+# fmt: off
 AUDIT = (
     *columns(
         ("topic", pa.string(), "The topic, as the target calls it."),
@@ -361,7 +403,8 @@ AUDIT = (
          "Records before the last of these, at offsets that no answer gave, as of a batch that was stored twice; null: "
          "as of `missing`, or the topic may have had records before, or an answer to what was produced is lacking."),
     ),
-)  # fmt: skip
+)
+# fmt: on
 
 TABLES: dict[str, tuple[Column, ...]] = {
     "exchanges": EXCHANGES,

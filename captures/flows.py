@@ -251,9 +251,14 @@ def _wake(tables: FlowTables, f: Int, i: Int) -> Int:
 
 @kernel
 def assign(
-    begin: Int, packets: PacketColumns, tables: FlowTables, out_slot: Array, out_side: Array, ends_used: Int,
+    begin: Int,
+    packets: PacketColumns,
+    tables: FlowTables,
+    out_slot: Array,
+    out_side: Array,
+    ends_used: Int,
     base: Int,
-) -> tuple[Int, Int, Int]:  # fmt: skip
+) -> tuple[Int, Int, Int]:
     """Give packets [begin, n) their slot and side. Returns (status, next packet, ends used): on a NEED_ status the
     caller grows that table and calls again from the packet named. Connections are numbered one by one, or, where
     `base` is not negative, by the packet that began them: it is the number of the first one.

@@ -75,9 +75,16 @@ def _restored(state: Table, entries: Table, said: list[tuple[int, bytes, bytes]]
 
 @shared
 def gather(
-    b: Bytes, ip: Int, at: Int, end: Int, ip_end: Int, version: Int, time: Int, tables: FragmentTables,
+    b: Bytes,
+    ip: Int,
+    at: Int,
+    end: Int,
+    ip_end: Int,
+    version: Int,
+    time: Int,
+    tables: FragmentTables,
     counts: Table,
-) -> tuple[Int, Int]:  # fmt: skip
+) -> tuple[Int, Int]:
     """Take in the fragment whose IP header is at `ip`; `at`, `ip_end`, `version` are what `walk_ip` said of it.
 
     Returns (offset in b, bytes) of the packet that it completes, or (reason, 0). Invariant: of each entry, `kept` holds

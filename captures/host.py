@@ -17,9 +17,19 @@ from typing import Final, NamedTuple
 from captures.cache import kept_by
 
 _DESCRIBES: Final = (
-    "vendor_id", "cpu family", "model", "model name", "stepping", "flags",
-    "CPU implementer", "CPU architecture", "CPU variant", "CPU part", "CPU revision", "Features",
-)  # fmt: skip
+    "vendor_id",
+    "cpu family",
+    "model",
+    "model name",
+    "stepping",
+    "flags",
+    "CPU implementer",
+    "CPU architecture",
+    "CPU variant",
+    "CPU part",
+    "CPU revision",
+    "Features",
+)
 """Lines of Linux's /proc/cpuinfo that tell one kind of processor from another (x86, then ARM)."""
 
 _ENOUGH_BYTES: Final = 8192

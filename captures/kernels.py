@@ -212,9 +212,12 @@ def compile_apart(wanted: Callable[..., Any], work: Callable[[], object]) -> Non
     path = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     with contextlib.suppress(OSError):
         process = subprocess.Popen(
-            [sys.executable, "-c", statement], env={**os.environ, "PYTHONPATH": path},
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            [sys.executable, "-c", statement],
+            env={**os.environ, "PYTHONPATH": path},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         _apart[name] = process
         atexit.register(_end, process)
 

@@ -33,14 +33,25 @@ from captures.host import host, version
 
 _POINTER: Final = "ptr"
 _PARAMETERS: Final[dict[str, Any]] = {
-    _POINTER: ctypes.c_void_p, "i64": ctypes.c_int64, "i32": ctypes.c_int32, "i16": ctypes.c_int16,
-    "i8": ctypes.c_int8, "double": ctypes.c_double,
-}  # fmt: skip
+    _POINTER: ctypes.c_void_p,
+    "i64": ctypes.c_int64,
+    "i32": ctypes.c_int32,
+    "i16": ctypes.c_int16,
+    "i8": ctypes.c_int8,
+    "double": ctypes.c_double,
+}
 _RESULTS: Final[dict[str, Any]] = {
-    "int64": ctypes.c_int64, "uint64": ctypes.c_uint64, "int32": ctypes.c_int32, "uint32": ctypes.c_uint32,
-    "int16": ctypes.c_int16, "uint16": ctypes.c_uint16, "int8": ctypes.c_int8, "uint8": ctypes.c_uint8,
-    "bool": ctypes.c_bool, "float64": ctypes.c_double,
-}  # fmt: skip
+    "int64": ctypes.c_int64,
+    "uint64": ctypes.c_uint64,
+    "int32": ctypes.c_int32,
+    "uint32": ctypes.c_uint32,
+    "int16": ctypes.c_int16,
+    "uint16": ctypes.c_uint16,
+    "int8": ctypes.c_int8,
+    "uint8": ctypes.c_uint8,
+    "bool": ctypes.c_bool,
+    "float64": ctypes.c_double,
+}
 _LIBRARY_CALLS: Final = frozenset({"memcpy", "memmove", "memset", "memcmp"})
 """What object code may ask of the process. LLVM ends the process where it cannot find a symbol, so nothing else may."""
 
@@ -76,9 +87,7 @@ def _looked_up(array: np.ndarray) -> int:
 _pointer: Final = ctypes.c_void_p.from_address
 _HEAD: Final = object.__basicsize__
 _SAMPLE: Final = np.zeros(3)
-address: Final = (
-    _looked_up if sys.implementation.name == "cpython" and _looked_up(_SAMPLE) == _told(_SAMPLE) else _told
-)
+address: Final = _looked_up if sys.implementation.name == "cpython" and _looked_up(_SAMPLE) == _told(_SAMPLE) else _told
 
 
 class NotPlain(TypeError):

@@ -115,9 +115,19 @@ def compare(
 
 @shared
 def wait(
-    tables: StreamTables, key: Int, start: Int, stop: Int, captured_stop: Int, source: Bytes, at: Int, ack: Int,
-    origin: Origin, skipped: Int, headers: Int, doubt: Flag,
-) -> Int:  # fmt: skip
+    tables: StreamTables,
+    key: Int,
+    start: Int,
+    stop: Int,
+    captured_stop: Int,
+    source: Bytes,
+    at: Int,
+    ack: Int,
+    origin: Origin,
+    skipped: Int,
+    headers: Int,
+    doubt: Flag,
+) -> Int:
     """Keep bytes [start, stop) of a packet whose payload starts at source[at] until their turn: the parts not yet
     waiting, in order of sequence number. `skipped` bytes of its payload are before that; `headers` is its `header_sum`;
     `doubt`: its checksum is wrong. Returns how many bytes were new. Invariants: waiting segments of a direction are

@@ -172,9 +172,16 @@ def _narrow(values: Table, count: Int, rows: Table, less: Int, begin: Int, out: 
 
 @inline
 def _fill(
-    values: Table, count: Int, rows: Table, about: Table, begin: Int, ones: Array, twos: Array, fours: Array,
+    values: Table,
+    count: Int,
+    rows: Table,
+    about: Table,
+    begin: Int,
+    ones: Array,
+    twos: Array,
+    fours: Array,
     eights: Table,
-) -> None:  # fmt: skip
+) -> None:
     """Put a column where `_look` said, behind `begin`, which is a whole word's."""
     less, width, at = about[LEAST], about[WIDTH], begin + about[AT]
     if width == 1:
@@ -191,9 +198,16 @@ def _fill(
 
 @kernel
 def fill(
-    table: Table, which: Table, count: Int, rows: Table, about: Table, ones: Array, twos: Array, fours: Array,
+    table: Table,
+    which: Table,
+    count: Int,
+    rows: Table,
+    about: Table,
+    ones: Array,
+    twos: Array,
+    fours: Array,
     eights: Table,
-) -> None:  # fmt: skip
+) -> None:
     """Put columns where `look` said."""
     for k in range(len(which)):
         if 0 <= which[k] < len(table):
@@ -239,9 +253,16 @@ def _unpack(
 
 @kernel
 def unpack(
-    ones: Array, twos: Array, fours: Array, eights: Table, about: Table, which: Table, count: Int, places: Table,
+    ones: Array,
+    twos: Array,
+    fours: Array,
+    eights: Table,
+    about: Table,
+    which: Table,
+    count: Int,
+    places: Table,
     out: Table,
-) -> None:  # fmt: skip
+) -> None:
     """The other way: column k of them goes to which[k] of int64[columns, n], its rows to `places`, without these to the
     first of the table."""
     for k in range(len(which)):

@@ -144,9 +144,17 @@ def count_packet(state: Table, interfaces: Table, interface: Int, time: Int) -> 
 
 @kernel
 def scan(
-    b: Bytes, at: Int, end: Int, base: Int, file_index: Int, layout: LayoutTables, counts: Table,
-    fragments: FragmentTables, row: Int, packets: PacketColumns,
-) -> Int:  # fmt: skip
+    b: Bytes,
+    at: Int,
+    end: Int,
+    base: Int,
+    file_index: Int,
+    layout: LayoutTables,
+    counts: Table,
+    fragments: FragmentTables,
+    row: Int,
+    packets: PacketColumns,
+) -> Int:
     """Write a row for each TCP packet among the records in `b[at:end]`, from row `row` on.
 
     `base` is the file offset of b[0]. Stops at what `next_record` calls MORE, BLOCK or BAD, and, FULL, when there is no
@@ -173,8 +181,13 @@ def scan(
             soon(b, ahead)
             soon(b, ahead + 64)
             before_6, before_5, before_4, before_3, before_2, before_1 = (
-                before_5, before_4, before_3, before_2, before_1, at,
-            )  # fmt: skip
+                before_5,
+                before_4,
+                before_3,
+                before_2,
+                before_1,
+                at,
+            )
         if what == SKIPPED:
             continue
         if what != RECORD:

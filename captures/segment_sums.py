@@ -98,9 +98,16 @@ def header_sum(
 
 @inline
 def checked(
-    b: Bytes, words: Array, tcp_at: Int, payload_at: Int, length: Int, src_hi: Int, src_lo: Int, dst_hi: Int,
+    b: Bytes,
+    words: Array,
+    tcp_at: Int,
+    payload_at: Int,
+    length: Int,
+    src_hi: Int,
+    src_lo: Int,
+    dst_hi: Int,
     dst_lo: Int,
-) -> Int:  # fmt: skip
+) -> Int:
     """What the checksum of a segment whose bytes are all there says, as one number of CHECKED_BITS: its `payload_sum`,
     above SUM_BITS of the above. 0 where that is not all that there is to say."""
     headers = header_sum(b, tcp_at, payload_at, length, src_hi, src_lo, dst_hi, dst_lo)

@@ -67,9 +67,12 @@ def features() -> frozenset[str]:
 def conditions(sources: str) -> dict[str, str]:
     """What object code depends on beside the processor, for sources with this hash."""
     return {
-        "sources": sources, "python": python(), "numba": numba_version(), "llvmlite": version("llvmlite"),
+        "sources": sources,
+        "python": python(),
+        "numba": numba_version(),
+        "llvmlite": version("llvmlite"),
         "platform": platform(),
-    }  # fmt: skip
+    }
 
 
 def description(sources: str, targets: Mapping[str, Iterable[str]]) -> bytes:

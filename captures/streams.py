@@ -178,9 +178,15 @@ def _open(tables: StreamTables, slot: Int, syn: Table) -> None:
     key = 2 * slot + side
     _start(tables, slot, syn[WOKEN_NS])
     remember(
-        tables.recent, d, key, syn[WOKEN_NUMBERS], syn[WOKEN_SHAPE] & (WOKEN_SIDE - 1), syn[WOKEN_NS], syn[WOKEN_MARK],
+        tables.recent,
+        d,
+        key,
+        syn[WOKEN_NUMBERS],
+        syn[WOKEN_SHAPE] & (WOKEN_SIDE - 1),
+        syn[WOKEN_NS],
+        syn[WOKEN_MARK],
         np.int64(-1),
-    )  # fmt: skip
+    )
     c[slot, C_SYN_SIDE] = side
     c[slot, C_SYN_NS] = syn[WOKEN_NS]
     d[key, D_PACKETS] = 1
@@ -267,9 +273,18 @@ def _own(slot: Int, shards: Int, bits: Int) -> Int:
 
 @kernel
 def advance(
-    begin: Int, ends_at: Int, shard: Int, shards: Int, bits: Int, base: Int, content: Content,
-    packets: PacketColumns, assigned: Assigned, tables: StreamTables, limit: Int,
-) -> tuple[Int, Int, Int]:  # fmt: skip
+    begin: Int,
+    ends_at: Int,
+    shard: Int,
+    shards: Int,
+    bits: Int,
+    base: Int,
+    content: Content,
+    packets: PacketColumns,
+    assigned: Assigned,
+    tables: StreamTables,
+    limit: Int,
+) -> tuple[Int, Int, Int]:
     """Packets [begin, n) of the connections whose slot is `shard` modulo `shards`. `base` is the ordinal of packet 0;
     where sums were made of bytes before, nobody looks at these here.
     Returns (status, next packet, next end); on a NEED_ status the caller grows that table and calls again."""
@@ -332,9 +347,15 @@ def advance(
             else:
                 total = payload_sum(buffer, words, payload_at[i], length[i])
                 headers = header_sum(
-                    buffer, packets.tcp_at[i], payload_at[i], length[i], packets.src_hi[i], packets.src_lo[i],
-                    packets.dst_hi[i], packets.dst_lo[i],
-                )  # fmt: skip
+                    buffer,
+                    packets.tcp_at[i],
+                    payload_at[i],
+                    length[i],
+                    packets.src_hi[i],
+                    packets.src_lo[i],
+                    packets.dst_hi[i],
+                    packets.dst_lo[i],
+                )
         # Nobody can acknowledge where the other side was not captured.
         doubt = headers >= 0 and (headers + total) % 0xFFFF != 0 and d[other, D_PACKETS] > 0
         if plain and not doubt and d[key, D_SYNCED] != 0 and c[slot, C_BLOCKED] == 0 and c[slot, C_HOLD] == 0:
@@ -441,9 +462,19 @@ def advance(
                     d[key, D_CONFLICTS] += 1
             if start < stop:
                 new = wait(
-                    tables, key, start, stop, captured_stop, buffer, payload_at[i] + start - here, acked,
-                    _origin(packets, i, trigger), start - here, headers, doubt,
-                )  # fmt: skip
+                    tables,
+                    key,
+                    start,
+                    stop,
+                    captured_stop,
+                    buffer,
+                    payload_at[i] + start - here,
+                    acked,
+                    _origin(packets, i, trigger),
+                    start - here,
+                    headers,
+                    doubt,
+                )
             if copy:
                 pass
             elif new == 0:
@@ -524,9 +555,18 @@ class Streams:
         bits = self.shards.bit_length() - 1 if self.shards & (self.shards - 1) == 0 else -1
         while True:
             status, at, ends = advance(
-                at, ends, self.shard, self.shards, bits, base, packets.content, packets.columns, assigned,
-                self._tables, self.waiting_bytes,
-            )  # fmt: skip
+                at,
+                ends,
+                self.shard,
+                self.shards,
+                bits,
+                base,
+                packets.content,
+                packets.columns,
+                assigned,
+                self._tables,
+                self.waiting_bytes,
+            )
             if status == OK:
                 break
             self._tables = grown(self._tables, status, FULL)

@@ -155,9 +155,15 @@ def access(options: argparse.Namespace) -> workers.Access:
         raise Failure("--sasl-file goes with --sasl", "as in --sasl SCRAM-SHA-512")
     credentials = login.credentials(options.sasl, options.sasl_file) if options.sasl else None
     return workers.Access(
-        options.tls, options.tls_ca, options.tls_cert, options.tls_key, credentials, options.follow_advertised,
-        _hosts(options.map_host), options.plaintext_login,
-    )  # fmt: skip
+        options.tls,
+        options.tls_ca,
+        options.tls_cert,
+        options.tls_key,
+        credentials,
+        options.follow_advertised,
+        _hosts(options.map_host),
+        options.plaintext_login,
+    )
 
 
 def _moment(option: str, text: str | None) -> Moment | None:

@@ -150,9 +150,12 @@ def _replay(options: argparse.Namespace) -> int:
 
 
 def _round(
-    options: argparse.Namespace, captured: Sequence[Session] | Flow | Live, wanted: Options, dial: link.Dial,
+    options: argparse.Namespace,
+    captured: Sequence[Session] | Flow | Live,
+    wanted: Options,
+    dial: link.Dial,
     notes: list[str],
-) -> int:  # fmt: skip
+) -> int:
     """Send the capture once, and tell how it went; the exit code."""
     with _telling() as tell:
         announce = functools.partial(_announce, tell)
@@ -161,8 +164,17 @@ def _round(
         sys.stderr.write(f"note: {printable(note)}\n")
     if options.json:
         told = result.audit.as_dict() if result.audit is not None else None
-        json.dump({**result.counts.as_dict(), "valid": result.valid, "seconds": round(result.seconds, 3),
-                   "slower": result.pace.text(), "audit": told}, sys.stdout, indent=1)  # fmt: skip
+        json.dump(
+            {
+                **result.counts.as_dict(),
+                "valid": result.valid,
+                "seconds": round(result.seconds, 3),
+                "slower": result.pace.text(),
+                "audit": told,
+            },
+            sys.stdout,
+            indent=1,
+        )
         sys.stdout.write("\n")
     else:
         sys.stdout.write(summary(result, options.out))
@@ -247,9 +259,7 @@ def _audit(options: argparse.Namespace) -> int:
     return 0
 
 
-def _dry_run(
-    options: argparse.Namespace, captured: Sequence[Session] | Flow, wanted: Options, dial: link.Dial
-) -> int:  # fmt: skip
+def _dry_run(options: argparse.Namespace, captured: Sequence[Session] | Flow, wanted: Options, dial: link.Dial) -> int:
     def planned_for(offers: Offers, topology: Topology) -> tuple[Options, steps.Plan, Cluster, _Planned]:
         if isinstance(captured, Flow):
             return run.rehearsed(wanted, captured, offers, topology)

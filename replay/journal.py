@@ -28,9 +28,23 @@ _AT_ONCE_BYTES: Final = 1 << 20
 millisecond, for which the event loop stands still."""
 _LENGTH: Final = 8
 _FIELDS: Final = (
-    "step", "action", "verdict", "rule", "reason", "retries", "sent_version", "scheduled_ns", "planned_ns", "ready_ns",
-    "first_sent_ns", "sent_ns", "answered_ns", "targets", "request", "answer",
-)  # fmt: skip
+    "step",
+    "action",
+    "verdict",
+    "rule",
+    "reason",
+    "retries",
+    "sent_version",
+    "scheduled_ns",
+    "planned_ns",
+    "ready_ns",
+    "first_sent_ns",
+    "sent_ns",
+    "answered_ns",
+    "targets",
+    "request",
+    "answer",
+)
 """Of an `Outcome`; the captured ones whoever takes over has."""
 _values: Final = operator.attrgetter(*_FIELDS)
 

@@ -129,10 +129,15 @@ class Counts:
     def add(self, other: Counts) -> None:
         """Take what another counted."""
         for mine, theirs in (
-            (self.actions, other.actions), (self.verdicts, other.verdicts), (self.skipped, other.skipped),
-            (self.not_sent, other.not_sent), (self.retries, other.retries), (self.excess_us, other.excess_us),
-            (self.apart, other.apart), (self.silent, other.silent),
-        ):  # fmt: skip
+            (self.actions, other.actions),
+            (self.verdicts, other.verdicts),
+            (self.skipped, other.skipped),
+            (self.not_sent, other.not_sent),
+            (self.retries, other.retries),
+            (self.excess_us, other.excess_us),
+            (self.apart, other.apart),
+            (self.silent, other.silent),
+        ):
             mine.update(theirs)
         self.unanswered = self.unanswered or other.unanswered
         self.duplicates += other.duplicates

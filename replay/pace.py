@@ -77,9 +77,13 @@ def end_ns(steps: Iterable[Step]) -> int:
 
 
 def pace(
-    counts: Counts, planned: Plan | int, speed: float | None, seconds: float, busy: float = 0.0,
+    counts: Counts,
+    planned: Plan | int,
+    speed: float | None,
+    seconds: float,
+    busy: float = 0.0,
     schedule: Schedule | None = None,
-) -> Pace:  # fmt: skip
+) -> Pace:
     """Of a run whose sending took so many seconds, and for that part of them a core (`busy`). `planned`: what was sent,
     or when its last answer came in the capture, in nanoseconds from its start (`end_ns`)."""
     end = planned if isinstance(planned, int) else end_ns(planned.steps)

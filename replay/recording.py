@@ -45,9 +45,19 @@ _ROWS_BYTES: Final = 16 << 20
 
 _KEYS: Final = ("capture", "connection", "exchange", "reply")
 _AS_CAPTURED: Final = (
-    "connection", "exchange", "api_key", "api", "client_id", "acks", "max_wait_ms", "min_bytes", "isolation_level",
-    "group_id", "transactional_id", "topics",
-)  # fmt: skip
+    "connection",
+    "exchange",
+    "api_key",
+    "api",
+    "client_id",
+    "acks",
+    "max_wait_ms",
+    "min_bytes",
+    "isolation_level",
+    "group_id",
+    "transactional_id",
+    "topics",
+)
 """Columns that the replayed side has from the captured one."""
 _WANTED: Final = (*dict.fromkeys((*_KEYS, *_AS_CAPTURED, "api_version", "error", "total_us")),)
 
@@ -274,15 +284,19 @@ class Recorder:
         sent = _micros(one.sent_ns for one in some)
         ended = _micros(one.answered_ns if one.answer is not None else None for one in some)
         took = [
-            None if one.answer is None or one.answered_ns is None or one.sent_ns is None
+            None
+            if one.answer is None or one.answered_ns is None or one.sent_ns is None
             else (one.answered_ns - one.sent_ns) // 1000
             for one in some
-        ]  # fmt: skip
+        ]
         status = [
-            "answered" if one.answer is not None
-            else "no_response_expected" if one.rule == "no_answer_expected" else "unanswered"
+            "answered"
+            if one.answer is not None
+            else "no_response_expected"
+            if one.rule == "no_answer_expected"
+            else "unanswered"
             for one in some
-        ]  # fmt: skip
+        ]
         told = [one if one is not None and one.decoded else None for one in said]
         made = {
             **{name: captured.column(name) for name in _AS_CAPTURED},
@@ -381,8 +395,15 @@ class Recorder:
 
 
 _OF_OUTCOMES: Final = (
-    "step", "sent_version", "action", "verdict", "rule", "reason", "retries", "targets",
-)  # fmt: skip
+    "step",
+    "sent_version",
+    "action",
+    "verdict",
+    "rule",
+    "reason",
+    "retries",
+    "targets",
+)
 """Columns of the table `outcomes` that an `Outcome` has."""
 
 

@@ -124,9 +124,14 @@ def rehearsed(
 
 
 def _planner(
-    options: Options, captured: Sequence[Session], cluster: Cluster, offers: Offers, topology: Topology, start_ns: int,
+    options: Options,
+    captured: Sequence[Session],
+    cluster: Cluster,
+    offers: Offers,
+    topology: Topology,
+    start_ns: int,
     ends: Mapping[int, int],
-) -> Planner:  # fmt: skip
+) -> Planner:
     """For a flow of any length."""
     how = plan_options(options, topic_names(options, captured, topology), topology)
     return Planner(cluster, offers, how, start_ns, ends, horizon=options.settings.horizon)
@@ -167,10 +172,15 @@ def _prefixed(options: Options, cluster: Cluster, planned: Plan) -> dict[str, st
 
 
 async def replay(
-    asked: Sequence[Session] | Flow | Live, options: Options, dial: link.Dial, out: str | os.PathLike[str],
+    asked: Sequence[Session] | Flow | Live,
+    options: Options,
+    dial: link.Dial,
+    out: str | os.PathLike[str],
     notes: list[str],
-    wait: bool = False, tell: Callable[[str], None] | None = None, announce: Callable[[str], None] | None = None,
-) -> Result:  # fmt: skip
+    wait: bool = False,
+    tell: Callable[[str], None] | None = None,
+    announce: Callable[[str], None] | None = None,
+) -> Result:
     """Send sessions, or a flow, to the target and write the RUN. Cancelling it (Ctrl-C) writes what was done. `wait`:
     for another process that is writing the RUN; `tell` gets a line again and again that says how far it is, `announce`
     one before anything is sent: which brokers will get it. Raises Problem, among others NotReached where one of them
@@ -408,10 +418,17 @@ def _about(options: Options, target: Target, result: Result, captured: Sequence[
 
 
 async def _one_process(
-    captured: Sequence[Session], planned: Plan, cluster: Cluster, target: Target, remap: Remap,
-    options: Options, recorder: Recorder, tell: Callable[[str], None], announce: Callable[[str], None] | None,
+    captured: Sequence[Session],
+    planned: Plan,
+    cluster: Cluster,
+    target: Target,
+    remap: Remap,
+    options: Options,
+    recorder: Recorder,
+    tell: Callable[[str], None],
+    announce: Callable[[str], None] | None,
     flowing: Flowing | None = None,
-) -> workers.Done:  # fmt: skip
+) -> workers.Done:
     """Send from here, the plan or what flows."""
     dead = False
 
@@ -423,10 +440,19 @@ async def _one_process(
         tell(progress.line(standing))
 
     engine = Engine(
-        captured if flowing is None else (), planned, cluster, remap, target.topology, target.offers, target.dial,
-        (options.host, options.port), options.settings, recorder.add if flowing is None else flowing.record, progressed,
+        captured if flowing is None else (),
+        planned,
+        cluster,
+        remap,
+        target.topology,
+        target.offers,
+        target.dial,
+        (options.host, options.port),
+        options.settings,
+        recorder.add if flowing is None else flowing.record,
+        progressed,
         None if flowing is None else flowing.feed,
-    )  # fmt: skip
+    )
     engine.know({session.broker for session in captured})
     interrupted = False
     sending, cpu = time.monotonic(), time.process_time()
@@ -444,9 +470,14 @@ async def _one_process(
 
 
 async def _workers(
-    captured: Sequence[Session], planned: Plan, cluster: Cluster, target: Target, remap: Remap,
-    options: Options, recorder: Recorder,
-) -> workers.Done:  # fmt: skip
+    captured: Sequence[Session],
+    planned: Plan,
+    cluster: Cluster,
+    target: Target,
+    remap: Remap,
+    options: Options,
+    recorder: Recorder,
+) -> workers.Done:
     """Send from several processes."""
     surroundings = workers.Surroundings(
         cluster, target.offers, target.topology, remap, (options.host, options.port), options.settings, options.access
@@ -503,10 +534,16 @@ def topic_names(options: Options, captured: Sequence[Session], topology: Topolog
 def _topic_id_rows(captures: Sequence[str], cluster: Cluster, remap: Remap) -> list[Body]:
     name = captures[0] if captures else ""
     return [
-        {"capture": name, "kind": "topic_id", "scope": topic, "captured": topic_id,
-         "replayed": remap.topics.id(topic) or ZERO_UUID, "records": None}
+        {
+            "capture": name,
+            "kind": "topic_id",
+            "scope": topic,
+            "captured": topic_id,
+            "replayed": remap.topics.id(topic) or ZERO_UUID,
+            "records": None,
+        }
         for topic_id, topic in cluster.topic_names.items()
-    ]  # fmt: skip
+    ]
 
 
 def plan_options(options: Options, topic_ids: dict[str, str], topology: Topology) -> decide.PlanOptions:

@@ -10,9 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 
-def register(
-    spark: Any, datasets: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
-) -> tuple[str, ...]:
+def register(spark: Any, datasets: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
     """Make the tables of one dataset or several, and the views over them, temporary views of a Spark session.
 
     Returns their names. A table that a dataset lacks is there and empty. Where several datasets hold a capture point

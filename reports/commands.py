@@ -137,9 +137,15 @@ def _analyzed(options: argparse.Namespace, spark: Any) -> Any:
 
     with _told_by_spark("--verbose shows what Spark says; the dataset is as it was"):
         return ingest.decode(
-            options.captures, options.out, Reading.asked(options), Choice.asked(options), spark=spark,
-            append=options.append, split=_split(options), wait=options.wait,
-        )  # fmt: skip
+            options.captures,
+            options.out,
+            Reading.asked(options),
+            Choice.asked(options),
+            spark=spark,
+            append=options.append,
+            split=_split(options),
+            wait=options.wait,
+        )
 
 
 def _split(options: argparse.Namespace) -> Any:

@@ -65,9 +65,11 @@ def _exchanges(datasets: Sequence[str]) -> int:
 
 @contextlib.contextmanager
 def opened(
-    options: argparse.Namespace, datasets: Sequence[str], only: Container[str] | None = None,
+    options: argparse.Namespace,
+    datasets: Sequence[str],
+    only: Container[str] | None = None,
     conf: Mapping[str, str] | None = None,
-) -> Iterator[Engine]:  # fmt: skip
+) -> Iterator[Engine]:
     """The engine over these datasets, and its end. `only`, `conf`: of Spark's session, see `spark.engine.Spark`."""
     with contextlib.ExitStack() as stack:
         spark = _Spark(stack, options, datasets, only, conf)

@@ -23,12 +23,20 @@ from analyzer.protocol import schema as definitions
 from reports import catalog, releases
 
 _SPARK_TYPES = {
-    pa.string(): "STRING", pa.binary(): "BINARY", pa.bool_(): "BOOLEAN", pa.int8(): "TINYINT", pa.int16(): "SMALLINT",
-    pa.int32(): "INT", pa.int64(): "BIGINT", pa.float64(): "DOUBLE", tables.TIME: "TIMESTAMP",
-}  # fmt: skip
+    pa.string(): "STRING",
+    pa.binary(): "BINARY",
+    pa.bool_(): "BOOLEAN",
+    pa.int8(): "TINYINT",
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INT",
+    pa.int64(): "BIGINT",
+    pa.float64(): "DOUBLE",
+    tables.TIME: "TIMESTAMP",
+}
 
 _STRING, _INT, _LONG, _SHORT = pa.string(), pa.int32(), pa.int64(), pa.int16()
 
+# fmt: off
 BESIDES: dict[str, pa.Schema] = {
     "captures": pa.schema([
         ("dataset", _STRING), ("capture", _STRING), ("files", _INT), ("file_bytes", _LONG), ("packets", _LONG),
@@ -49,7 +57,8 @@ BESIDES: dict[str, pa.Schema] = {
         ("release", _STRING), ("position", _INT), ("api_key", _SHORT), ("api", _STRING), ("min", _SHORT),
         ("max", _SHORT),
     ]),
-}  # fmt: skip
+}
+# fmt: on
 """What there is beside the tables of the contract, in the manifests or here."""
 
 ABOUT = {
@@ -81,6 +90,7 @@ ABOUT = {
 }
 """What each relation that is no view answers."""
 
+# fmt: off
 _BESIDES_ABOUT = {
     "dataset": "Name of the dataset's folder.", "capture": "Name of the capture point.",
     "files": "Files it is made of.", "file_bytes": "Their sizes together.", "packets": "Packets in them.",
@@ -97,7 +107,8 @@ _BESIDES_ABOUT = {
     "position": "Its place in the order of releases.", "api_key": "Kafka's number of the API.",
     "api": "Kafka's name of the API.", "min": "Lowest version that the release has.",
     "max": "Highest version that the release has.",
-}  # fmt: skip
+}
+# fmt: on
 
 EXACT_EXCHANGES = 2_000_000
 """Up to so many exchanges quantiles are exact. Above, each value counts as the middle of its bucket, 48 or more to each
@@ -105,9 +116,11 @@ power of two, which puts quantiles at most 0.8 % off: of ten million latencies m
 one by one is what Spark would do most of the time."""
 
 KEPT: dict[str, tuple[str, ...]] = {
-    "failed_exchanges": (), "connection_apis": (), "error_runs": ("failures", "things", "successes"),
+    "failed_exchanges": (),
+    "connection_apis": (),
+    "error_runs": ("failures", "things", "successes"),
     "broker_addresses": (),
-}  # fmt: skip
+}
 """Views that several questions of a report read, whose few rows cost a walk over all exchanges: made once. Each with
 those of its common tables that are small, which nobody knows before they are there: the embedded engine makes them
 first, else it puts ten million successes into a hash table to look up a few failures in it."""
@@ -159,9 +172,11 @@ def columns(name: str) -> dict[str, str]:
 
 
 def register(
-    spark: Any, paths: Sequence[str | os.PathLike[str]], only: Container[str] | None = None,
+    spark: Any,
+    paths: Sequence[str | os.PathLike[str]],
+    only: Container[str] | None = None,
     made_by: Callable[[str, str], None] | None = None,
-) -> tuple[str, ...]:  # fmt: skip
+) -> tuple[str, ...]:
     """See `reports.register`. `only`: of the tables and views those of these names; None: all. `made_by`: takes a
     view's name and its query, and makes it, in another way than this does, now or when it is needed."""
     opened = [datasets.open_dataset(path) for path in paths]
@@ -259,12 +274,21 @@ def _capture_rows(opened: Sequence[datasets.StoredDataset]) -> list[list[Any]]:
     for one, label, renamed in zip(opened, _labels(opened), _renamed_captures(opened)):
         for entry in one.captures:
             packets = entry.get("packets", {})
-            rows.append([
-                label, renamed.get(entry["name"], entry["name"]), len(entry["files"]),
-                sum(file.get("size", 0) for file in entry["files"]), packets.get("packets"), packets.get("tcp"),
-                packets.get("dropped_by_capture"), entry.get("link_types", []), entry.get("first_time"),
-                entry.get("last_time"), bool(entry.get("meaning")),
-            ])  # fmt: skip
+            rows.append(
+                [
+                    label,
+                    renamed.get(entry["name"], entry["name"]),
+                    len(entry["files"]),
+                    sum(file.get("size", 0) for file in entry["files"]),
+                    packets.get("packets"),
+                    packets.get("tcp"),
+                    packets.get("dropped_by_capture"),
+                    entry.get("link_types", []),
+                    entry.get("first_time"),
+                    entry.get("last_time"),
+                    bool(entry.get("meaning")),
+                ]
+            )
     return rows
 
 

@@ -34,14 +34,38 @@ SHOWN_ROWS = 1000
 HISTORY_LINES = 1000
 
 ENDINGS = {
-    "": "table", ".txt": "table", ".csv": "csv", ".json": "json", ".jsonl": "json", ".parquet": "parquet",
-}  # fmt: skip
+    "": "table",
+    ".txt": "table",
+    ".csv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".parquet": "parquet",
+}
 """The form of a file by the end of its name."""
 
 _KEYWORDS = (
-    "SELECT", "FROM", "WHERE", "GROUP", "BY", "ORDER", "HAVING", "LIMIT", "JOIN", "DISTINCT", "DESCRIBE", "SHOW",
-    "VIEWS", "count", "sum", "avg", "min", "max", "percentile", "date_trunc", "explode",
-)  # fmt: skip
+    "SELECT",
+    "FROM",
+    "WHERE",
+    "GROUP",
+    "BY",
+    "ORDER",
+    "HAVING",
+    "LIMIT",
+    "JOIN",
+    "DISTINCT",
+    "DESCRIBE",
+    "SHOW",
+    "VIEWS",
+    "count",
+    "sum",
+    "avg",
+    "min",
+    "max",
+    "percentile",
+    "date_trunc",
+    "explode",
+)
 
 
 def sql(options: argparse.Namespace) -> int:
@@ -143,8 +167,10 @@ def _write(table: pa.Table, form: str, stream: IO[str], raw: bool) -> None:
 
 
 _KEPT_BY = {
-    "batches": "--records batches", "records": "--records meta", "messages": "--keep-bytes",
-}  # fmt: skip
+    "batches": "--records batches",
+    "records": "--records meta",
+    "messages": "--keep-bytes",
+}
 """Tables that have rows only where they were asked for."""
 
 
@@ -192,9 +218,10 @@ def _about(engine: Engine, query: str) -> tuple[pa.Table, bool] | None:
     schema = engine.ask(f"SELECT * FROM {name}", 0)[0].schema
     comments = relations.columns(name)
     rows = [
-        schema.names, [re.sub(r"([:,]) ", r"\1", relations.spark_type(column.type).lower()) for column in schema],
+        schema.names,
+        [re.sub(r"([:,]) ", r"\1", relations.spark_type(column.type).lower()) for column in schema],
         [comments.get(column) for column in schema.names],
-    ]  # fmt: skip
+    ]
     arrays = [pa.array(values, pa.string()) for values in rows]
     return pa.table(arrays, names=["col_name", "data_type", "comment"]), False
 

@@ -16,12 +16,14 @@ from reports import relations
 
 HINT = "DESCRIBE NAME lists the columns of a table or view, SHOW VIEWS the names"
 
+# fmt: off
 _BEGINS = frozenset((
     "ADD", "ALTER", "ANALYZE", "BEGIN", "CACHE", "CALL", "CLEAR", "COMMENT", "CREATE", "DECLARE", "DELETE", "DESC",
     "DESCRIBE", "DROP", "EXECUTE", "EXPLAIN", "EXPORT", "FROM", "GRANT", "IMPORT", "INSERT", "LIST", "LOAD", "LOCK",
     "MAP", "MERGE", "MSCK", "REDUCE", "REFRESH", "REPAIR", "REPLACE", "RESET", "REVOKE", "SELECT", "SET", "SHOW",
     "START", "TABLE", "TRUNCATE", "UNCACHE", "UNLOCK", "UPDATE", "USE", "VALUES", "WITH",
-))  # fmt: skip
+))
+# fmt: on
 """How statements of Spark SQL begin."""
 
 
@@ -35,9 +37,7 @@ class WrongQuery(Problem):
         return cls(message.rstrip(" .") + where, hint)
 
 
-def unknown_relation(
-    message: str, place: tuple[int, int] | None, name: str, names: Collection[str]
-) -> WrongQuery:
+def unknown_relation(message: str, place: tuple[int, int] | None, name: str, names: Collection[str]) -> WrongQuery:
     """There is no table or view of this name; perhaps one of a name like it."""
     near = difflib.get_close_matches(name, sorted(names), 3)
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(sorted(names))}"

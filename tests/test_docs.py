@@ -58,9 +58,7 @@ def workplace(tmp_path: Path) -> Path:
     return tmp_path
 
 
-CONSOLE = [
-    (name, command, output) for name, text in blocks("console") for command, output in commands(text)
-]
+CONSOLE = [(name, command, output) for name, text in blocks("console") for command, output in commands(text)]
 
 
 @pytest.mark.parametrize(("name", "command", "output"), CONSOLE, ids=[command for _, command, _ in CONSOLE])

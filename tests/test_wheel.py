@@ -188,10 +188,12 @@ def damaged(installed: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (another_numba, "for numba 0.1, this is "), (another_processor, "this processor is none of native"),
-        (edited, "the sources were changed"), (damaged, ""),
+        (another_numba, "for numba 0.1, this is "),
+        (another_processor, "this processor is none of native"),
+        (edited, "the sources were changed"),
+        (damaged, ""),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_is_compiled_into_the_users_cache(
     installed: Path, tmp_path: Path, change: Callable[[Path], None], reason: str
 ) -> None:
@@ -211,8 +213,11 @@ def test_the_wheel_is_for_this_python_and_the_compilers_that_made_it(wheel: Path
     assert wheel.name.endswith(f"-{python}-none-linux_x86_64.whl")
     with zipfile.ZipFile(wheel) as archive:
         (about,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
-        wanted = {Requirement(line.partition(": ")[2]) for line in archive.read(about).decode().splitlines()
-                  if line.startswith("Requires-Dist:")}  # fmt: skip
+        wanted = {
+            Requirement(line.partition(": ")[2])
+            for line in archive.read(about).decode().splitlines()
+            if line.startswith("Requires-Dist:")
+        }
         tag = archive.read(about.replace("METADATA", "WHEEL")).decode().splitlines()
     pinned = {one.name: str(one.specifier) for one in wanted if one.name in ("numba", "llvmlite")}
     assert pinned == {name: f"=={importlib.metadata.version(name)}" for name in ("numba", "llvmlite")}
@@ -225,8 +230,12 @@ def test_kernels_are_compiled_for_a_level_without_being_called(tmp_path: Path, t
     kinds = [[["<i8", 1, 1, 0x500]] * 5]
     (tmp_path / "kinds").write_text(json.dumps({"analyzer.bulk.merging.merge": kinds}))
     needed = shipped.LEVELS[target]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NUMBA_CPU_NAME": target,
-                   "NUMBA_CPU_FEATURES": ",".join(f"+{name}" for name in needed)}  # fmt: skip
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "NUMBA_CPU_NAME": target,
+        "NUMBA_CPU_FEATURES": ",".join(f"+{name}" for name in needed),
+    }
     compiler = [sys.executable, str(ROOT / "tools" / "object_code.py"), "compile"]
     subprocess.run([*compiler, str(tmp_path / "kinds"), str(tmp_path / target)], env=environment, check=True)
     (file,) = (tmp_path / target).iterdir()

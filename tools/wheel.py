@@ -84,12 +84,16 @@ def put_object_code(unpacked: Path, targets: list[str], commands: str) -> None:
     wait(
         *(
             worker(
-                unpacked, "compile", str(kinds), str(folder / target),
-                NUMBA_CPU_NAME=target, NUMBA_CPU_FEATURES=",".join(f"+{name}" for name in features[target]),
+                unpacked,
+                "compile",
+                str(kinds),
+                str(folder / target),
+                NUMBA_CPU_NAME=target,
+                NUMBA_CPU_FEATURES=",".join(f"+{name}" for name in features[target]),
             )
             for target in made
         )
-    )  # fmt: skip
+    )
     wait(worker(unpacked, "describe", str(folder), *targets))
     for path in sorted(folder.rglob("*")):
         if path.is_file() and any(os.fsencode(str(one)) in path.read_bytes() for one in (unpacked, ROOT, Path.home())):

@@ -141,9 +141,12 @@ def _own(names: Names, one: Carried, strings: np.ndarray, numbers: dict[int, int
 
 
 def _number(
-    names: Names, one: Carried, known: tuple[str, tuple[int, int, int, int], int], strings: np.ndarray,
+    names: Names,
+    one: Carried,
+    known: tuple[str, tuple[int, int, int, int], int],
+    strings: np.ndarray,
     numbers: dict[int, int],
-) -> int:  # fmt: skip
+) -> int:
     """What a connection is called anew."""
     name, (client, port, broker, other), born = known
     if born not in numbers:

@@ -99,9 +99,12 @@ def count_uses(x: Table, connection: Table, slots: Table, secret: Int, place: Ta
         at = np.int64(h & mask)
         known = slots[at]
         while known >= 0 and not (
-            found[known, U_CONNECTION] == link and found[known, U_CLIENT] == client and found[known, U_API] == api
-            and found[known, U_VERSION] == version and found[known, U_GROUP] == group
-        ):  # fmt: skip
+            found[known, U_CONNECTION] == link
+            and found[known, U_CLIENT] == client
+            and found[known, U_API] == api
+            and found[known, U_VERSION] == version
+            and found[known, U_GROUP] == group
+        ):
             at = np.int64(np.uint64(at + 1) & mask)
             known = slots[at]
         if known < 0:

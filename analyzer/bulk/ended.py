@@ -37,9 +37,15 @@ NEARER: Final = 3
 microseconds, and the other side's answer comes that much later at least; in between, both take their way."""
 
 _OPAQUE = (
-    s.K_ENCRYPTED, s.K_SASL, s.K_UNKNOWN_API, s.K_UNSUPPORTED_VERSION, s.K_MALFORMED, s.K_TRAILING, s.K_LIMIT,
+    s.K_ENCRYPTED,
+    s.K_SASL,
+    s.K_UNKNOWN_API,
+    s.K_UNSUPPORTED_VERSION,
+    s.K_MALFORMED,
+    s.K_TRAILING,
+    s.K_LIMIT,
     s.K_PREFIX,
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +177,13 @@ def sealed(
             continue
         subject, end = subject_and_end(session.certificate)
         said = (
-            VERSIONS.get(session.version), suite_name(session.suite) if session.version else None,
-            session.server_name, session.protocol, subject, _failure(session, bool(whole[row]), int(clients[row])),
-        )  # fmt: skip
+            VERSIONS.get(session.version),
+            suite_name(session.suite) if session.version else None,
+            session.server_name,
+            session.protocol,
+            subject,
+            _failure(session, bool(whole[row]), int(clients[row])),
+        )
         for name, text in zip(TEXTS, said, strict=True):
             if text is not None:
                 columns[name][row] = texts.setdefault(text, len(texts))

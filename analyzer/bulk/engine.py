@@ -200,9 +200,14 @@ class Engine:
     where that is not the files of the point."""
 
     def __init__(
-        self, point: CapturePoint, settings: Settings, stdin: BinaryIO | None = None, share: Share | None = None,
-        after: Engine | None = None, reader: Reader | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        point: CapturePoint,
+        settings: Settings,
+        stdin: BinaryIO | None = None,
+        share: Share | None = None,
+        after: Engine | None = None,
+        reader: Reader | None = None,
+    ) -> None:
         # Half of what there is to compile is one kernel.
         compile_apart(converse, compile_converse)
         self.settings = settings

@@ -25,18 +25,31 @@ _NAMED: Final = (s.X_SLOT, s.X_CLIENT_SIDE, s.X_TRIGGER, s.X_CLIENT_ID, s.X_GROU
 """What names the connection of an exchange, which is all that is said of some, and what a shard has numbers of its own
 for."""
 _SYMBOLS: Final = _NAMED[3:]
+# fmt: off
 _OF_EXCHANGES: Final = (
     *_WORKED_OUT, s.X_EXCHANGE, s.X_REPLY, s.X_STATUS, s.X_API_KEY, s.X_API_VERSION, s.X_REQUEST_FIRST_NS,
     s.X_REQUEST_LAST_NS, s.X_REQUEST_STATE, s.X_RESPONSE_FIRST_NS, s.X_RESPONSE_LAST_NS, s.X_RESPONSE_STATE,
     s.X_EARLIER_NS, s.X_THROTTLE, s.X_ERROR, s.X_ACKS, s.X_MAX_WAIT, s.X_MIN_BYTES, s.X_ISOLATION_LEVEL, s.X_REPLICA,
     s.X_SESSION, s.X_SESSION_EPOCH, s.X_SESSION_GIVEN, s.X_TIMEOUT, s.X_ASSIGNMENTS, s.X_GENERATION,
-)  # fmt: skip
+)
+# fmt: on
 """What else `analyzer.meaning.latency` reads of those that matter, to decide how long they were held."""
 _UNSAID: Final = tuple(set(range(s.X_COLUMNS)) - {*_OF_EXCHANGES, *_SYMBOLS, s.X_TRIGGER})
 _OF_PARTS: Final = (  # the owner first: it is said anew
-    s.P_OWNER, s.P_TOPIC, s.P_TOPIC_ID, s.P_PARTITION, s.P_ANSWERED, s.P_ERROR, s.P_OFFSET, s.P_HIGH_WATERMARK,
-    s.P_LAST_STABLE, s.P_RECORD_BYTES, s.P_RECORDS, s.P_FOLLOWING, s.P_SENT_ON,
-)  # fmt: skip
+    s.P_OWNER,
+    s.P_TOPIC,
+    s.P_TOPIC_ID,
+    s.P_PARTITION,
+    s.P_ANSWERED,
+    s.P_ERROR,
+    s.P_OFFSET,
+    s.P_HIGH_WATERMARK,
+    s.P_LAST_STABLE,
+    s.P_RECORD_BYTES,
+    s.P_RECORDS,
+    s.P_FOLLOWING,
+    s.P_SENT_ON,
+)
 """The same of their topic-partitions."""
 _PART_SYMBOLS: Final = (s.P_TOPIC, s.P_TOPIC_ID)
 _PARTS_UNSAID: Final = tuple(set(range(s.P_COLUMNS)) - set(_OF_PARTS))

@@ -125,9 +125,7 @@ _EXCHANGES: Final = _kinds(
         s.X_ERRORS: m.OTHERS,
     },
 )
-_PARTS: Final = _kinds(
-    s.P_COLUMNS, {s.P_OWNER: m.OWNER, s.P_TOPIC: m.STRING, s.P_TOPIC_ID: m.STRING, s.P_SET: m.SET}
-)
+_PARTS: Final = _kinds(s.P_COLUMNS, {s.P_OWNER: m.OWNER, s.P_TOPIC: m.STRING, s.P_TOPIC_ID: m.STRING, s.P_SET: m.SET})
 _NO_OWNERS: Final = np.zeros(0, np.int64)
 
 
@@ -209,12 +207,14 @@ class Gathering:
             return
         ends = np.searchsorted(new, self._begins)
         slots, sides = (
-            np.concatenate([
-                rows[new[ends[shard] : ends[shard + 1]] - self._begins[shard], column]
-                for shard, rows in enumerate(self._rows)
-            ])
+            np.concatenate(
+                [
+                    rows[new[ends[shard] : ends[shard + 1]] - self._begins[shard], column]
+                    for shard, rows in enumerate(self._rows)
+                ]
+            )
             for column in (s.X_SLOT, s.X_CLIENT_SIDE)
-        )  # fmt: skip
+        )
         orders.connection[new] = self._naming.connections(slots, sides)
         orders.age[new] = self._naming.named()[1][orders.connection[new]]
 

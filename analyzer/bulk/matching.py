@@ -330,9 +330,19 @@ def take(st: s.State, lay: s.Layouts, buffer: Bytes, slot: Int, key: Int, side: 
     others = np.int64(0)
     if header == OK and pc >= 0:
         stopped, used, decoded, failed = decode(
-            buffer, body, end, pc, lay.code, lay.tags, lay.tag_entries, lay.role, mt.tape, np.int64(0), np.int64(0),
+            buffer,
+            body,
+            end,
+            pc,
+            lay.code,
+            lay.tags,
+            lay.tag_entries,
+            lay.role,
+            mt.tape,
+            np.int64(0),
+            np.int64(0),
             mt.stack,
-        )  # fmt: skip
+        )
         if decoded == FULL and len(mt.tape) < MAX_TAPE:
             return s.NEED_TAPE
         if decoded != FULL:

@@ -25,10 +25,17 @@ ACROSS: Final = (*READING, apis.SYNC_GROUP)
 """APIs whose exchanges tell how long others' were held, or need others'."""
 
 _REPLICATED: Final = (
-    apis.OFFSET_COMMIT, apis.TXN_OFFSET_COMMIT, apis.OFFSET_DELETE, apis.DELETE_GROUPS, apis.INIT_PRODUCER_ID,
-    apis.ADD_PARTITIONS_TO_TXN, apis.ADD_OFFSETS_TO_TXN, apis.END_TXN,
-)  # fmt: skip
+    apis.OFFSET_COMMIT,
+    apis.TXN_OFFSET_COMMIT,
+    apis.OFFSET_DELETE,
+    apis.DELETE_GROUPS,
+    apis.INIT_PRODUCER_ID,
+    apis.ADD_PARTITIONS_TO_TXN,
+    apis.ADD_OFFSETS_TO_TXN,
+    apis.END_TXN,
+)
 """Answered once replicas have what the coordinator wrote; what is refused is refused at once."""
+# fmt: off
 _COMMITTED: Final = (
     apis.WRITE_TXN_MARKERS, apis.DELETE_RECORDS, apis.ELECT_LEADERS, apis.CREATE_TOPICS, apis.CREATE_PARTITIONS,
     apis.DELETE_TOPICS, apis.ALTER_CONFIGS, apis.INCREMENTAL_ALTER_CONFIGS, apis.ALTER_REPLICA_LOG_DIRS,
@@ -39,11 +46,14 @@ _COMMITTED: Final = (
     apis.ASSIGN_REPLICAS_TO_DIRS, apis.ALLOCATE_PRODUCER_IDS, apis.CONTROLLED_SHUTDOWN, apis.ADD_RAFT_VOTER,
     apis.REMOVE_RAFT_VOTER, apis.UPDATE_RAFT_VOTER, apis.WRITE_SHARE_GROUP_STATE, apis.INITIALIZE_SHARE_GROUP_STATE,
     apis.DELETE_SHARE_GROUP_STATE, apis.SHARE_ACKNOWLEDGE,
-)  # fmt: skip
+)
+# fmt: on
 """Answered once the quorum of controllers, replicas or the other brokers have it, refused or not."""
 _FIRST_USE: Final = (
-    apis.DESCRIBE_SHARE_GROUP_OFFSETS, apis.ALTER_SHARE_GROUP_OFFSETS, apis.DELETE_SHARE_GROUP_OFFSETS,
-)  # fmt: skip
+    apis.DESCRIBE_SHARE_GROUP_OFFSETS,
+    apis.ALTER_SHARE_GROUP_OFFSETS,
+    apis.DELETE_SHARE_GROUP_OFFSETS,
+)
 """The first of these makes an internal topic, which takes seconds."""
 LONG_US: Final = 100_000
 """More than any of 7,057 answers took but for a few [measured: FINDINGS 2.2]: then it was that, or a remote look-up."""

@@ -133,9 +133,7 @@ def place_parts(owner: Table, forgotten: Flag, next_of: Table, place: Table) -> 
 
 
 @inline
-def _numbered(
-    rows: Table, begin: Int, end: Int, column: Int, place: Table, numbers: Table, out: Table
-) -> None:  # fmt: skip
+def _numbered(rows: Table, begin: Int, end: Int, column: Int, place: Table, numbers: Table, out: Table) -> None:
     """A column of symbols; what has no number stays."""
     for row in range(begin, end):
         to = place[row]

@@ -11,12 +11,14 @@ from typing import Final
 from analyzer import tables
 from analyzer.bulk import state as s
 
+# fmt: off
 _NAMED_OTHERWISE: Final = {
     "request_time": s.X_REQUEST_FIRST_NS, "request_end": s.X_REQUEST_LAST_NS, "response_time": s.X_RESPONSE_FIRST_NS,
     "response_end": s.X_RESPONSE_LAST_NS, "throttle_ms": s.X_THROTTLE, "error_code": s.X_ERROR,
     "max_wait_ms": s.X_MAX_WAIT, "group_id": s.X_GROUP, "member_id": s.X_MEMBER, "request_packet": s.X_REQUEST_NUMBER,
     "response_packet": s.X_RESPONSE_NUMBER, "ordinal": s.X_ORDINAL, "trigger": s.X_TRIGGER, "holes": s.X_HOLES,
-}  # fmt: skip
+}
+# fmt: on
 COLUMNS: Final = _NAMED_OTHERWISE | {
     column.name: getattr(s, f"X_{column.name.upper()}")
     for column in tables.EXCHANGES

@@ -79,10 +79,20 @@ NAMES: Final = np.zeros(ROLES, np.uint8)
 """By role: does such a field make a string, a list, or a row of facts or leaders?"""
 NAMES[
     [
-        TOPIC, TOPIC_ID, API_KEY, GROUP_SECTION, TRANSACTION_SECTION, SECTION, LEADER_ID, META_PARTITION, ISR_COUNT,
-        NODE_ID, NODE_HOST, NODE_RACK,
+        TOPIC,
+        TOPIC_ID,
+        API_KEY,
+        GROUP_SECTION,
+        TRANSACTION_SECTION,
+        SECTION,
+        LEADER_ID,
+        META_PARTITION,
+        ISR_COUNT,
+        NODE_ID,
+        NODE_HOST,
+        NODE_RACK,
     ]
-] = 1  # fmt: skip
+] = 1
 
 _BY_PATH: Final = {
     (names.PRODUCE, REQUEST, "acks"): ACKS,
@@ -178,8 +188,12 @@ _LEADER_FIELDS: Final = {
 
 _NODE_APIS: Final = (names.METADATA, names.DESCRIBE_CLUSTER)
 _NODE_FIELDS: Final = {
-    "nodeId": NODE_ID, "brokerId": NODE_ID, "host": NODE_HOST, "port": NODE_PORT, "rack": NODE_RACK,
-}  # fmt: skip
+    "nodeId": NODE_ID,
+    "brokerId": NODE_ID,
+    "host": NODE_HOST,
+    "port": NODE_PORT,
+    "rack": NODE_RACK,
+}
 
 _BY_NAME: Final = {
     "throttleTimeMs": THROTTLE,

@@ -229,9 +229,18 @@ class RawMessages(NamedTuple):
 
 
 _RAW: Final = (
-    s.MSG_AT, s.MSG_LENGTH, s.MSG_COMPLETE, s.MSG_SLOT, s.MSG_DIRECTION, s.MSG_ORDINAL, s.MSG_API_KEY,
-    s.MSG_API_VERSION, s.MSG_FIRST_NS, s.MSG_LAST_NS, s.MSG_TRIGGER,
-)  # fmt: skip
+    s.MSG_AT,
+    s.MSG_LENGTH,
+    s.MSG_COMPLETE,
+    s.MSG_SLOT,
+    s.MSG_DIRECTION,
+    s.MSG_ORDINAL,
+    s.MSG_API_KEY,
+    s.MSG_API_VERSION,
+    s.MSG_FIRST_NS,
+    s.MSG_LAST_NS,
+    s.MSG_TRIGGER,
+)
 """The columns of `RawMessages` behind `heaps`."""
 
 
@@ -308,9 +317,11 @@ class Window:
             return
         trigger, place, after = self.every.column("trigger"), np.arange(len(self.every)), -1
         goes_on = replace(
-            self, connections=self.connections.take(np.zeros(0, np.int64)), zookeeper=(),
+            self,
+            connections=self.connections.take(np.zeros(0, np.int64)),
+            zookeeper=(),
             _over=(np.zeros(0, np.int64), np.zeros(0, np.int64)),
-        )  # fmt: skip
+        )
         for begin, end in itertools.pairwise([0, *firsts, len(place)]):
             last = end == len(place)
             until = NEVER if last else int(trigger[end - 1])
@@ -335,9 +346,17 @@ class Window:
             data = heap.data
             for slot, _, direction, ordinal, key, version, at, length, complete, first, last, trigger in rows.tolist():
                 yield Message(
-                    bytes(data[at : at + length]), bool(complete), slot, direction == 0, ordinal, key, version, first,
-                    None if last == s.NULL else last, trigger,
-                )  # fmt: skip
+                    bytes(data[at : at + length]),
+                    bool(complete),
+                    slot,
+                    direction == 0,
+                    ordinal,
+                    key,
+                    version,
+                    first,
+                    None if last == s.NULL else last,
+                    trigger,
+                )
 
     def raw(self) -> RawMessages:
         """The same for who takes all of them at once."""
@@ -424,9 +443,12 @@ class Merging:
         self._lender = Lender()
 
     def take(
-        self, shards: Sequence[Ended], done_packets: int, each: Each = one_after_another,
+        self,
+        shards: Sequence[Ended],
+        done_packets: int,
+        each: Each = one_after_another,
         gather: Callable[[Naming, Lender], Gathered] | None = None,
-    ) -> Window:  # fmt: skip
+    ) -> Window:
         """One window: an `Ended` of each shard. `done_packets`: how many packets the windows so far cover; `each`: has
         work with pieces of rows done; `gather`: puts exchanges together that do not stand in these."""
         for symbols, ended in zip(self._shards, shards, strict=True):

@@ -166,9 +166,19 @@ def _judge_request(
             return NAMELESS
         return LIKELY if fits >= 0 and (whole or fits == 1) else NOT
     stopped, _, status, _ = decode(
-        fr.slab, body, stop, pc, lay.code, lay.tags, lay.tag_entries, lay.role, mt.tape, np.int64(0), np.int64(0),
+        fr.slab,
+        body,
+        stop,
+        pc,
+        lay.code,
+        lay.tags,
+        lay.tag_entries,
+        lay.role,
+        mt.tape,
+        np.int64(0),
+        np.int64(0),
         mt.stack,
-    )  # fmt: skip
+    )
     if status == FULL:
         return LIKELY  # longer than the tape has room for now, and right so far
     if whole:

@@ -113,9 +113,16 @@ def _layouts() -> s.Layouts:
     program = load()
     role, parent = roles(program)
     return s.Layouts(
-        program.code, program.tags, program.tag_entries, program.start, program.flexible,
-        program.header_version, program.max_version, role, parent,
-    )  # fmt: skip
+        program.code,
+        program.tags,
+        program.tag_entries,
+        program.start,
+        program.flexible,
+        program.header_version,
+        program.max_version,
+        role,
+        parent,
+    )
 
 
 def compile_converse() -> None:
@@ -239,9 +246,16 @@ class Conversations:
         at = 0
         while True:
             status, at = converse(
-                at, segments.rows, segments.sources[0], segments.sources[1], streams.connections, assigned.pairs,
-                self._ports, self._state, self._lay,
-            )  # fmt: skip
+                at,
+                segments.rows,
+                segments.sources[0],
+                segments.sources[1],
+                streams.connections,
+                assigned.pairs,
+                self._ports,
+                self._state,
+                self._lay,
+            )
             if status == s.OK:
                 break
             self._grow(status)
@@ -274,8 +288,9 @@ class Conversations:
         texts = [becomes[symbols].astype("<i4").tobytes() for symbols in named]
         left_lists, numbers = of_all([*texts, *(listed[symbol] for symbol in of_numbers.tolist())])
         for column, used, now in (
-            (s.X_TOPICS, of_strings, numbers[: len(named)]), (s.X_ERRORS, of_numbers, numbers[len(named) :]),
-        ):  # fmt: skip
+            (s.X_TOPICS, of_strings, numbers[: len(named)]),
+            (s.X_ERRORS, of_numbers, numbers[len(named) :]),
+        ):
             becomes = np.full(len(listed), -1, np.int64)
             becomes[used] = now
             _renumber(pending[:, column], becomes)
@@ -403,9 +418,11 @@ class Conversations:
         facts, messages, leaders = (
             table[:used].copy()
             for table, used in (
-                (ready.facts, v[s.V_FACTS]), (ready.messages, v[s.V_MESSAGES]), (state.parts.leaders, v[s.V_LEADERS]),
+                (ready.facts, v[s.V_FACTS]),
+                (ready.messages, v[s.V_MESSAGES]),
+                (state.parts.leaders, v[s.V_LEADERS]),
             )
-        )  # fmt: skip
+        )
         for table, column in ((facts, s.FACT_SLOT), (messages, s.MSG_SLOT), (leaders, s.L_SLOT)):
             table[:, column] = streams.slots(table[:, column])
         return Ended(

@@ -237,8 +237,21 @@ FACT_KIND, FACT_SLOT, FACT_A, FACT_B, FACT_C, FACT_D, FACT_TRIGGER, FACT_COLUMNS
 FACT_API_VERSION, FACT_TOPIC_ID, FACT_BROKER = 0, 1, 2
 
 # --- messages: raw bytes kept for show, view and replay ---------------------------------------------------------------
-(MSG_SLOT, MSG_CLIENT, MSG_DIRECTION, MSG_ORDINAL, MSG_API_KEY, MSG_API_VERSION, MSG_AT, MSG_LENGTH, MSG_COMPLETE,
- MSG_FIRST_NS, MSG_LAST_NS, MSG_TRIGGER, MSG_COLUMNS) = range(13)  # fmt: skip
+(
+    MSG_SLOT,
+    MSG_CLIENT,
+    MSG_DIRECTION,
+    MSG_ORDINAL,
+    MSG_API_KEY,
+    MSG_API_VERSION,
+    MSG_AT,
+    MSG_LENGTH,
+    MSG_COMPLETE,
+    MSG_FIRST_NS,
+    MSG_LAST_NS,
+    MSG_TRIGGER,
+    MSG_COLUMNS,
+) = range(13)
 
 KEEP_NONE, KEEP_ALL, KEEP_SOME, KEEP_SOME_WHOLE = range(4)
 KEPT_APIS: Final = 256
@@ -267,14 +280,61 @@ KEEP_SOME_BYTES: Final = 4 << 20
 CUT: Final = 3
 
 # --- the vector of counters -------------------------------------------------------------------------------------------
-(V_SLAB, V_SLAB_LIVE, V_MARK_FREE, V_MARKS, V_PENDING_FREE, V_PENDINGS, V_OUT, V_FACTS, V_MESSAGES, V_MESSAGE_BYTES,
- V_ENDED, V_POSITION, V_KEEP, V_FRAME_LIMIT, V_FINAL, V_STAGE, V_KEY_0, V_KEY_1, V_PART_FREE, V_PARTS, V_PARTS_LIVE,
- V_PARTS_OUT, V_LEADERS, V_RECORDS, V_SETS, V_SET_BYTES, V_SET_NUMBER, V_PENDING_LIVE,
- V_TLS, V_SHARD, V_SHARDS, V_COLUMNS) = range(32)  # fmt: skip
+(
+    V_SLAB,
+    V_SLAB_LIVE,
+    V_MARK_FREE,
+    V_MARKS,
+    V_PENDING_FREE,
+    V_PENDINGS,
+    V_OUT,
+    V_FACTS,
+    V_MESSAGES,
+    V_MESSAGE_BYTES,
+    V_ENDED,
+    V_POSITION,
+    V_KEEP,
+    V_FRAME_LIMIT,
+    V_FINAL,
+    V_STAGE,
+    V_KEY_0,
+    V_KEY_1,
+    V_PART_FREE,
+    V_PARTS,
+    V_PARTS_LIVE,
+    V_PARTS_OUT,
+    V_LEADERS,
+    V_RECORDS,
+    V_SETS,
+    V_SET_BYTES,
+    V_SET_NUMBER,
+    V_PENDING_LIVE,
+    V_TLS,
+    V_SHARD,
+    V_SHARDS,
+    V_COLUMNS,
+) = range(32)
 
 # --- what a kernel call may come back for -----------------------------------------------------------------------------
-OK, NEED_SLAB, NEED_MARKS, NEED_PENDING, NEED_OUT, NEED_FACTS, NEED_MESSAGES, NEED_STRINGS, NEED_LISTS, NEED_TAPE, \
-    NEED_ENDED, NEED_TOPICS, NEED_PARTS, NEED_PARTS_OUT, NEED_LOOKUP, NEED_LEADERS, NEED_SETS = range(17)  # fmt: skip
+(
+    OK,
+    NEED_SLAB,
+    NEED_MARKS,
+    NEED_PENDING,
+    NEED_OUT,
+    NEED_FACTS,
+    NEED_MESSAGES,
+    NEED_STRINGS,
+    NEED_LISTS,
+    NEED_TAPE,
+    NEED_ENDED,
+    NEED_TOPICS,
+    NEED_PARTS,
+    NEED_PARTS_OUT,
+    NEED_LOOKUP,
+    NEED_LEADERS,
+    NEED_SETS,
+) = range(17)
 REVERT = 99
 
 

@@ -201,15 +201,26 @@ def _parser() -> Any:
 
 
 _EXPECTED: Final = {
-    "AND": "`and`", "OR": "`or`", "NOT": "`not`", "IN": "`in`", "IS": "`is null`", "NULL": "`null`",
-    "SIGN": "one of == != < <= > >= ~ !~", "LPAR": "`(`", "RPAR": "`)`", "COMMA": "`,`", "$END": "the end",
-}  # fmt: skip
+    "AND": "`and`",
+    "OR": "`or`",
+    "NOT": "`not`",
+    "IN": "`in`",
+    "IS": "`is null`",
+    "NULL": "`null`",
+    "SIGN": "one of == != < <= > >= ~ !~",
+    "LPAR": "`(`",
+    "RPAR": "`)`",
+    "COMMA": "`,`",
+    "$END": "the end",
+}
+# fmt: off
 _OTHERWISE: Final = {
     "=": "write `==`", "&&": "write `and`", "&": "write `and`", "||": "write `or`", "|": "write `or`",
     "!": "write `not`, or `!=`", "contains": "write `~` and a regular expression", "like": "write `~` and a regular "
     "expression", "matches": "write `~` and a regular expression", "eq": "write `==`", "ne": "write `!=`",
     "gt": "write `>`", "lt": "write `<`", "ge": "write `>=`", "le": "write `<=`",
-}  # fmt: skip
+}
+# fmt: on
 
 
 def _could_stand(terminals: Iterable[str]) -> str:

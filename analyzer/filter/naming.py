@@ -190,10 +190,20 @@ def family(path: str, info: Info) -> str:
 
 
 TYPES: Final[dict[str, tuple[type, ...]]] = {
-    "integer": (int,), "duration": (int,), "size": (int,), "code": (int,), "time": (int,), "api": (int,),
-    "errors": (int,), "text": (str,), "topics": (str,), "bool": (bool,), "float64": (int, float), "address": (tuple,),
+    "integer": (int,),
+    "duration": (int,),
+    "size": (int,),
+    "code": (int,),
+    "time": (int,),
+    "api": (int,),
+    "errors": (int,),
+    "text": (str,),
+    "topics": (str,),
+    "bool": (bool,),
+    "float64": (int, float),
+    "address": (tuple,),
     "opaque": (),
-}  # fmt: skip
+}
 """By kind: the Python types of values that are compared. (A float64 that is no number is text in a body.)"""
 
 

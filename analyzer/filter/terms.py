@@ -118,21 +118,40 @@ class Relation:
 
 
 _HOLDS: Final[dict[str, Any]] = {
-    "==": operators.eq, "!=": operators.ne, "<": operators.lt, "<=": operators.le, ">": operators.gt,
+    "==": operators.eq,
+    "!=": operators.ne,
+    "<": operators.lt,
+    "<=": operators.le,
+    ">": operators.gt,
     ">=": operators.ge,
-}  # fmt: skip
+}
 
 # --- names beside names -----------------------------------------------------------------------------------------------
 
 _ALIKE: Final = {
-    "integer": "a number", "code": "a number", "float64": "a number", "duration": "a duration", "size": "a size",
-    "time": "a time", "text": "text", "bool": "true or false",
-}  # fmt: skip
+    "integer": "a number",
+    "code": "a number",
+    "float64": "a number",
+    "duration": "a duration",
+    "size": "a size",
+    "time": "a time",
+    "text": "text",
+    "bool": "true or false",
+}
 """By kind: what a name of it can be compared with, another name of the same."""
 
-TEXT_NAMES: Final = frozenset((
-    "client_id", "client_ip", "broker_ip", "group_id", "member_id", "transactional_id", "request_file", "response_file",
-))  # fmt: skip
+TEXT_NAMES: Final = frozenset(
+    (
+        "client_id",
+        "client_ip",
+        "broker_ip",
+        "group_id",
+        "member_id",
+        "transactional_id",
+        "request_file",
+        "response_file",
+    )
+)
 """Names that are no text beside a name of text. Others are: topics and clients may be called `topic` or `errors`."""
 
 
@@ -183,9 +202,16 @@ def _binder(column: Named) -> Binder:
     if name in STATED:
         return stated_as(name)
     return {
-        "api": apis_of, "errors": errors_of, "code": codes_of, "topics": words_of, "text": words_of, "time": moments_of,
-        "address": addresses_of, "size": integers_of(SIZE), "integer": integers_of(PLAIN),
-    }[column.kind]  # fmt: skip
+        "api": apis_of,
+        "errors": errors_of,
+        "code": codes_of,
+        "topics": words_of,
+        "text": words_of,
+        "time": moments_of,
+        "address": addresses_of,
+        "size": integers_of(SIZE),
+        "integer": integers_of(PLAIN),
+    }[column.kind]
 
 
 def _opaque(name: Word, operator: Word) -> WordProblem:

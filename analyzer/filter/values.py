@@ -23,17 +23,24 @@ from analyzer.protocol import errors as kafka_errors
 from analyzer.protocol import schema
 
 STATED: Final = {
-    "status": columns.STATUSES, "request_state": columns.STATES, "response_state": columns.STATES,
+    "status": columns.STATUSES,
+    "request_state": columns.STATES,
+    "response_state": columns.STATES,
     "cause": columns.CAUSES,
-}  # fmt: skip
+}
 """Columns of text that have these values only."""
-
 
 
 DURATIONS: Final = {"us": 1, "µs": 1, "μs": 1, "ms": 1000, "s": 1_000_000, "m": 60_000_000}
 SIZES: Final = {
-    "B": 1, "kB": 1000, "MB": 1000**2, "GB": 1000**3, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30,
-}  # fmt: skip
+    "B": 1,
+    "kB": 1000,
+    "MB": 1000**2,
+    "GB": 1000**3,
+    "KiB": 1 << 10,
+    "MiB": 1 << 20,
+    "GiB": 1 << 30,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,9 +44,9 @@ def taken(api: tuple[int, ...], codes: tuple[int, ...], every: bool = False) -> 
 def of(seen: Seen, mine: Callable[[Run], bool], lasting: bool = True) -> list[Trouble]:
     """A rule's runs, by client and thing; `lasting`: those that are faults, else all (that are `taken` so). Runs that a
     lost broker or a moved leader explains are left out."""
-    return together([
-        run for run in runs(seen) if mine(run) and (run.lasting or not lasting) and not _explained(seen, run)
-    ])  # fmt: skip
+    return together(
+        [run for run in runs(seen) if mine(run) and (run.lasting or not lasting) and not _explained(seen, run)]
+    )
 
 
 _OF_MOVES = (3, 5, 6, 14, 15, 16, 74, 75, 100, 103, 9, 13, 19, 20, 22, 25, 56, 78)
@@ -89,20 +89,36 @@ def what(trouble: Trouble) -> dict[str, str | None]:
     thing = trouble.thing
     partitions = ",".join(str(partition) for _, partition in trouble.places[:20])
     return {
-        "api": api_name(trouble.api), "error": trouble.error, "group_id": thing.group, "topic": thing.topic,
-        "partition": partitions or None, "transactional_id": thing.transaction,
-    }  # fmt: skip
+        "api": api_name(trouble.api),
+        "error": trouble.error,
+        "group_id": thing.group,
+        "topic": thing.topic,
+        "partition": partitions or None,
+        "transactional_id": thing.transaction,
+    }
 
 
 def found(
-    seen: Seen, trouble: Trouble, text: str, severity: Severity | None = None, cause: str | None = None,
+    seen: Seen,
+    trouble: Trouble,
+    text: str,
+    severity: Severity | None = None,
+    cause: str | None = None,
     proven: bool | None = None,
-) -> Found:  # fmt: skip
+) -> Found:
     """A finding about it."""
     return Found(
-        text, trouble.answers, trouble.since, trouble.until, seen.who(trouble.client), what(trouble), trouble.evidence,
-        severity=severity, cause=cause, proven=proven,
-    )  # fmt: skip
+        text,
+        trouble.answers,
+        trouble.since,
+        trouble.until,
+        seen.who(trouble.client),
+        what(trouble),
+        trouble.evidence,
+        severity=severity,
+        cause=cause,
+        proven=proven,
+    )
 
 
 def _untaken(run: Run) -> bool:
@@ -110,7 +126,9 @@ def _untaken(run: Run) -> bool:
 
 
 @rule(
-    "errors", "error-answers", "error",
+    "errors",
+    "error-answers",
+    "error",
     "svc-a (10.0.0.4) got UNKNOWN_SERVER_ERROR (-1) to Produce for topic orders 12 times, 10:01:03 to 10:01:09; good "
     "answers came after.",
     why="Each of Kafka's errors has a judgement and a grace: at first sight; or a run of three answers beyond the "
@@ -119,7 +137,7 @@ def _untaken(run: Run) -> bool:
     "somebody's question deserved (admin-refused), or a broker's loss explains it.",
     advice="The error's own meaning says what to do; begin with the first exchange named.",
     judge="forged: each code of the enum, once, as a run that passes and as one that stays",
-)  # fmt: skip
+)
 def error_answers(seen: Seen, at: Limits) -> Iterator[Found]:
     for trouble in of(seen, _untaken):
         judgement = trouble.runs[0].judgement
@@ -137,13 +155,15 @@ _ALREADY_EXISTS = 36
 
 
 @rule(
-    "errors", "admin-refused", "note",
+    "errors",
+    "admin-refused",
+    "note",
     "admin (10.0.0.4) was refused CreateTopics for topic orders: TOPIC_ALREADY_EXISTS (36), 1 time, 10:01:03.",
     why="A fact: it answers what somebody asked.",
     unless="Brokers that ask their controller for an internal topic, each as it needs one (TOPIC_ALREADY_EXISTS).",
     advice="Ask whoever asked.",
     judge="errors-librdkafka-4.3, admin-*; forged: a topic that is there, asked for by an application and by a broker",
-)  # fmt: skip
+)
 def admin_refused(seen: Seen, at: Limits) -> Iterator[Found]:
     for trouble in of(seen, _untaken, lasting=False):
         if trouble.code == _ALREADY_EXISTS and seen.between_brokers[trouble.client]:
@@ -167,7 +187,9 @@ TAKEN.append(_misnamed)
 
 
 @rule(
-    "cluster", "topic-missing", "error",
+    "cluster",
+    "topic-missing",
+    "error",
     "svc-a (10.0.0.4) keeps asking for topic ordres, which does not exist: 14 times, 10:01:03 to 10:01:13.",
     why="A topic that was created a moment ago is known within 0.2 s; a name that does not exist was asked for 14 "
     "times in 10 s. Three answers over 5 s, or ten over one. So is a name that no topic can have (a note, "
@@ -175,7 +197,7 @@ TAKEN.append(_misnamed)
     unless="The topic is there later (then it was being created).",
     advice="Create it, or mend the name; allow.auto.create.topics hides such mistakes.",
     judge="errors-librdkafka-4.3; captures that create topics say nothing",
-)  # fmt: skip
+)
 def topic_missing(seen: Seen, at: Limits) -> Iterator[Found]:
     troubles = [*of(seen, _MISSING), *of(seen, _misnamed, lasting=False)]
     troubles = sorted(troubles, key=lambda one: (-one.answers, one.since))

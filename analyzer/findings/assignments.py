@@ -136,7 +136,9 @@ _SHOWN: Final = 3
 
 
 @rule(
-    "groups", "unassigned-consumers", "note",
+    "groups",
+    "unassigned-consumers",
+    "note",
     "2 members of group g had nothing to read for 62.0 s: 5 members share 3 partitions (svc-d (10.0.0.4), svc-e "
     "(10.0.0.5)).",
     why="A partition has one member of a group. A minute is longer than members need that are replaced one after the "
@@ -147,7 +149,7 @@ _SHOWN: Final = 3
     judge="forged: three members and two partitions for 60 s, and for 59; a real group of two members and a partition",
     stood_s=60,
     by_clock=True,
-)  # fmt: skip
+)
 def unassigned(seen: Seen, at: Limits) -> Iterator[Found]:
     told = set()
     for one in _standing(seen, int(at.stood_s * SECOND), lambda members, partitions: members > partitions):
@@ -159,12 +161,21 @@ def unassigned(seen: Seen, at: Limits) -> Iterator[Found]:
         shown = listed([_named(seen, one.group, member) for member in idle[:_SHOWN]], len(idle))
         text = f"{count(len(idle), 'member')} of group {name(one.group)} had nothing to read for {lasting(one.stood)}: "
         text += f"{count(len(one.members), 'member')} share {count(len(partitions), 'partition')} ({shown})."
-        yield Found(text, len(idle), one.since, one.until, _who(seen, one.group, idle[0]), {"group_id": one.group},
-                    () if one.row is None else (one.row,))  # fmt: skip
+        yield Found(
+            text,
+            len(idle),
+            one.since,
+            one.until,
+            _who(seen, one.group, idle[0]),
+            {"group_id": one.group},
+            () if one.row is None else (one.row,),
+        )
 
 
 @rule(
-    "groups", "assignment-skew", "note",
+    "groups",
+    "assignment-skew",
+    "note",
     "Members of group g had from 10 to 20 partitions of the same 10 topics for 62.0 s: svc-a (10.0.0.4) the most, "
     "svc-b (10.0.0.5) the fewest.",
     why="Twice as many partitions, by two at least, are twice the work where partitions are alike. Java's range "
@@ -173,9 +184,11 @@ def unassigned(seen: Seen, at: Limits) -> Iterator[Found]:
     unless="They have partitions of other topics, as members may that read others; the rest as unassigned-consumers.",
     advice="An assignor that counts all topics: cooperative-sticky, round robin; the newer protocol's uniform.",
     judge="forged: three partitions and one of the same topic, and two and one; of two topics",
-    stood_s=60, apart=2, times=2,
+    stood_s=60,
+    apart=2,
+    times=2,
     by_clock=True,
-)  # fmt: skip
+)
 def skewed(seen: Seen, at: Limits) -> Iterator[Found]:
     told = set()
     for one in _standing(seen, int(at.stood_s * SECOND), lambda members, partitions: (members > 1) & (partitions > 3)):
@@ -193,5 +206,12 @@ def skewed(seen: Seen, at: Limits) -> Iterator[Found]:
         text = f"Members of group {name(one.group)} had from {fewest} to {most} partitions of the same "
         text += f"{'topic' if many == 1 else f'{many} topics'} for {lasting(one.stood)}: "
         text += f"{_named(seen, one.group, busy)} the most, {_named(seen, one.group, idle)} the fewest."
-        yield Found(text, most - fewest, one.since, one.until, _who(seen, one.group, busy), {"group_id": one.group},
-                    () if one.row is None else (one.row,))  # fmt: skip
+        yield Found(
+            text,
+            most - fewest,
+            one.since,
+            one.until,
+            _who(seen, one.group, busy),
+            {"group_id": one.group},
+            () if one.row is None else (one.row,),
+        )

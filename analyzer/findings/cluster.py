@@ -23,16 +23,20 @@ _NO_LEADER = taken((names.METADATA, names.LIST_OFFSETS, names.FETCH, names.PRODU
 
 
 @rule(
-    "cluster", "metadata-storm", "warning",
+    "cluster",
+    "metadata-storm",
+    "warning",
     "svc-a (10.0.0.4) asks for Metadata 10.0 times a second.",
     why="Usual is once in five minutes, and bursts at a back-off of 0.1 to 1 s; healthy clients were seen to ask up "
     "to 1.3 times a second over ten seconds, for an unknown topic twice.",
     unless="In the first five seconds of the client; within ten seconds of a lost broker or a moved leader.",
     advice="Look for an unknown topic, a partition without a leader, a client that asks for each message.",
     judge="forged: fifty in ten seconds, and forty-nine",
-    rate=5, window_s=10, start_s=5,
+    rate=5,
+    window_s=10,
+    start_s=5,
     by_clock=True,
-)  # fmt: skip
+)
 def metadata_storm(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.of_one(seen.of_api(names.METADATA))
     if len(rows) < at.rate * at.window_s:
@@ -49,12 +53,21 @@ def metadata_storm(seen: Seen, at: Limits) -> Iterator[Found]:
             continue
         who = seen.who(int(seen.client[mine[0]]))
         text = f"{client(who)} asks for Metadata {most / at.window_s:.1f} times a second."
-        yield Found(text, most, int(asked[start]), int(asked[past - 1]), who, {"api": "Metadata"},
-                    (int(mine[start]), int(mine[start]), int(mine[past - 1])))  # fmt: skip
+        yield Found(
+            text,
+            most,
+            int(asked[start]),
+            int(asked[past - 1]),
+            who,
+            {"api": "Metadata"},
+            (int(mine[start]), int(mine[start]), int(mine[past - 1])),
+        )
 
 
 @rule(
-    "cluster", "metadata-all-topics", "note",
+    "cluster",
+    "metadata-all-topics",
+    "note",
     "svc-a (10.0.0.4) asks for the metadata of all topics, up to 1.3 MB each time: 14 times, 10:01:03 to 10:12:40.",
     why="Usual is once in five minutes, and of the topics that a client uses. Such an answer grows with the cluster, "
     "and is made and sent whole for each client that asks so.",
@@ -63,9 +76,14 @@ def metadata_storm(seen: Seen, at: Limits) -> Iterator[Found]:
     advice="Subscribe to topics by name, not by a pattern; let monitoring ask less often (metadata.max.age.ms, "
     "topic.metadata.refresh.interval.ms, its own interval).",
     judge="forged: three answers of a megabyte, and two; ten of 100 kB, and nine; requests that name a topic",
-    bytes=1_000_000, answers=3, small=100_000, times=10, window_s=600, spread_s=300,
+    bytes=1_000_000,
+    answers=3,
+    small=100_000,
+    times=10,
+    window_s=600,
+    spread_s=300,
     by_clock=True,
-)  # fmt: skip
+)
 def all_topics(seen: Seen, at: Limits) -> Iterator[Found]:
     least = min(at.small, at.bytes)
     rows = seen.of_one(seen.of_api(names.METADATA))
@@ -109,14 +127,16 @@ def _bytes_without_topics(seen: Seen, rows: np.ndarray) -> np.ndarray:
 
 
 @rule(
-    "cluster", "leader-missing", "error",
+    "cluster",
+    "leader-missing",
+    "error",
     "There is no leader for orders-3, svc-a (10.0.0.4) is told: LEADER_NOT_AVAILABLE (5), 40 times, 10:01:03 to "
     "10:01:40.",
     why="A topic that was made a moment ago has its leaders within 0.3 s; an election takes seconds: 30 s.",
     unless="It passed within 30 s.",
     advice="Bring back a replica of it; unclean elections lose records.",
     judge="forged: three such answers over 31 s, and over 29 s",
-)  # fmt: skip
+)
 def leader_missing(seen: Seen, at: Limits) -> Iterator[Found]:
     for trouble in of(seen, _NO_LEADER):
         text = f"There is no leader{about(trouble)}, {client(seen.who(trouble.client))} is told: {trouble.error}, "
@@ -133,7 +153,9 @@ class _Shrunk(NamedTuple):
 
 
 @rule(
-    "cluster", "under-replicated", "warning",
+    "cluster",
+    "under-replicated",
+    "warning",
     "By 10:01:03 node 3 had left the in-sync replicas of 6 partitions, and was not back 12 min later: orders-0, "
     "orders-1, orders-2 and 3 more.",
     why="A replica that is behind for 30 s (replica.lag.time.max.ms) leaves the in-sync set; one that is not back a "
@@ -146,7 +168,7 @@ class _Shrunk(NamedTuple):
     "forged: an in-sync set that is smaller for a minute, and for less; one that grows again; a reassignment",
     seconds=60,
     by_clock=True,
-)  # fmt: skip
+)
 def under_replicated(seen: Seen, at: Limits) -> Iterator[Found]:
     least = int(at.seconds * SECOND)
     if seen.span[1] - seen.span[0] < least:
@@ -170,9 +192,17 @@ def under_replicated(seen: Seen, at: Limits) -> Iterator[Found]:
         text = f"By {moment(since)} {nodes} had left the in-sync replicas of {count(len(places), 'partition')}, and "
         text += f"{'was' if len(missing) == 1 else 'were'} not back {lasting(lasted)} later: "
         text += f"{some([place(where) for where in places])}."
-        yield Found(text, len(places), since, max(ends), {},
-                    {"partitions": str(len(places)), "nodes": ",".join(map(str, missing))}, (max(lasts),),
-                    proven=False, cause="replicas that are down, or too slow to keep up")  # fmt: skip
+        yield Found(
+            text,
+            len(places),
+            since,
+            max(ends),
+            {},
+            {"partitions": str(len(places)), "nodes": ",".join(map(str, missing))},
+            (max(lasts),),
+            proven=False,
+            cause="replicas that are down, or too slow to keep up",
+        )
 
 
 _NONE = np.zeros(0, np.int64)
@@ -225,7 +255,9 @@ def _told_of(seen: Seen, topics: set[str], since: int) -> dict[str, tuple[np.nda
 
 
 @rule(
-    "cluster", "advertised-address-unreachable", "error",
+    "cluster",
+    "advertised-address-unreachable",
+    "error",
     "Metadata sends clients to 10.1.0.5:9092; none of 3 clients (10.0.0.4, 10.0.0.5, 10.0.0.6) got a connection there "
     "in 14 tries: 14 unanswered.",
     why="Two tries: a client waits 10 s for each, and one may be an accident.",
@@ -234,7 +266,7 @@ def _told_of(seen: Seen, topics: set[str], since: int) -> dict[str, tuple[np.nda
     advice="advertised.listeners: an address that clients reach, for each listener.",
     judge="forged: an advertised address that refuses two SYNs, and one to which another client is connected",
     tries=2,
-)  # fmt: skip
+)
 def unreachable(seen: Seen, at: Limits) -> Iterator[Found]:
     for server, mine in roots.unreachable(seen).items():
         tries, clients = sum(one.times for one in mine), sorted({one.client for one in mine})
@@ -243,7 +275,13 @@ def unreachable(seen: Seen, at: Limits) -> Iterator[Found]:
         named = f"none of {count(len(clients), 'client')}" if len(clients) > 1 else "no client"
         text = f"Metadata sends clients to {name(server)}; {named} ({some(clients)}) got a connection there in "
         since, until = min(one.since for one in mine), max(one.until for one in mine)
-        yield Found(f"{text}{count(tries, 'try', 'tries')}: {roots.outcome(mine)}.", tries, since, until,
-                    {"client_ip": clients[0], "broker": server}, {},
-                    cause="the address that the broker advertises cannot be reached from there",
-                    proven=False)  # fmt: skip
+        yield Found(
+            f"{text}{count(tries, 'try', 'tries')}: {roots.outcome(mine)}.",
+            tries,
+            since,
+            until,
+            {"client_ip": clients[0], "broker": server},
+            {},
+            cause="the address that the broker advertises cannot be reached from there",
+            proven=False,
+        )

@@ -23,16 +23,20 @@ REBALANCE_IN_PROGRESS = 27
 
 
 @rule(
-    "fetch", "commit-storm", "note",
+    "fetch",
+    "commit-storm",
+    "note",
     "svc-a (10.0.0.4) commits 900 times a second at 10.0.0.1:9092 in group g.",
     why="Ten a second are fifty times the default (one in 5 s); a member that commits every record of a test made 5. "
     "From 100 a second at one broker on a warning.",
     unless="Offsets of transactions; fewer over ten seconds; a capture of less than a second.",
     advice="Commit once a poll, or on time.",
     judge="forged: 100 commits in 10 s, and 99",
-    rate=10, much=100, window_s=10,
+    rate=10,
+    much=100,
+    window_s=10,
     by_clock=True,
-)  # fmt: skip
+)
 def commit_storm(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.of_one(seen.of_api(names.OFFSET_COMMIT))
     groups, named = seen.groups
@@ -46,13 +50,22 @@ def commit_storm(seen: Seen, at: Limits) -> Iterator[Found]:
         rate = most / min(at.window_s, seen.seconds)
         text = f"{client(who)} commits {rate:,.0f} times a second at {who['broker']} in group {name(group)}."
         asked = seen.exchanges.asked[mine]
-        yield Found(text, most, int(asked[first]), int(asked[past - 1]), who, {"group_id": group},
-                    (int(mine[first]), int(mine[first]), int(mine[past - 1])),
-                    severity="warning" if most >= at.much * at.window_s else None)  # fmt: skip
+        yield Found(
+            text,
+            most,
+            int(asked[first]),
+            int(asked[past - 1]),
+            who,
+            {"group_id": group},
+            (int(mine[first]), int(mine[first]), int(mine[past - 1])),
+            severity="warning" if most >= at.much * at.window_s else None,
+        )
 
 
 @rule(
-    "fetch", "commit-failed", "warning",
+    "fetch",
+    "commit-failed",
+    "warning",
     "11 commits of svc-a (10.0.0.4) for group g were refused (UNKNOWN_MEMBER_ID (25)): those records will be read "
     "again.",
     why="Each lost commit is work done twice; ten seconds cover a member that joins again.",
@@ -62,9 +75,10 @@ def commit_storm(seen: Seen, at: Limits) -> Iterator[Found]:
     "member has its static name (instance-id-duplicate), is told there.",
     advice="As for rebalances: see what evicted the member.",
     judge="forged: refused and never committed, and committed five seconds later; committed, and read again, and not",
-    mended_s=10, again_s=60,
+    mended_s=10,
+    again_s=60,
     by_clock=True,
-)  # fmt: skip
+)
 def commit_failed(seen: Seen, at: Limits) -> Iterator[Found]:
     known_until = seen.span[1] - at.mended_s * SECOND
     for trouble in of(seen, _COMMIT, lasting=False):
@@ -85,9 +99,12 @@ def commit_failed(seen: Seen, at: Limits) -> Iterator[Found]:
         text += f"{count(twice, 'record')} {'was' if twice == 1 else 'were'} read again." if twice else _WILL_BE
         when = seen.exchanges.answered[rows]
         yield replaced(
-            found(seen, trouble, text, None, cause, True if cause else None), count=len(rows), since=int(when.min()),
-            until=int(when.max()), rows=tuple(rows[[0, 0, -1]].tolist()),
-        )  # fmt: skip
+            found(seen, trouble, text, None, cause, True if cause else None),
+            count=len(rows),
+            since=int(when.min()),
+            until=int(when.max()),
+            rows=tuple(rows[[0, 0, -1]].tolist()),
+        )
 
 
 _WILL_BE = "those records will be read again."
@@ -180,7 +197,9 @@ def _commits(seen: Seen) -> tuple[dict[int, list[int]], dict[tuple[int, int], np
 
 
 @rule(
-    "fetch", "commit-goes-back", "warning",
+    "fetch",
+    "commit-goes-back",
+    "warning",
     "The committed offset of group g for t-1 fell from 900 to 840 (svc-a (10.0.0.4)), 2 times.",
     why="Offsets only grow without intent.",
     unless="The commit names no member: a tool resets the group. The topic was made anew, as its ids say: then it is "
@@ -188,7 +207,7 @@ def _commits(seen: Seen) -> tuple[dict[int, list[int]], dict[tuple[int, int], np
     advice="Records processed out of order, or two groups of one name.",
     judge="forged: a lower commit of a member, and one without a member",
     by_clock=True,
-)  # fmt: skip
+)
 def commit_goes_back(seen: Seen, at: Limits) -> Iterator[Found]:
     if not len(seen.of_api(names.OFFSET_COMMIT)):
         return
@@ -205,8 +224,9 @@ def commit_goes_back(seen: Seen, at: Limits) -> Iterator[Found]:
     owner = parts.owner[rows]
     same = (groups[owner[1:]] == groups[owner[:-1]]) & (parts.place[rows[1:]] == parts.place[rows[:-1]])
     later = owner[1:] > owner[:-1]  # in the capture too, not by a clock that was corrected meanwhile
-    fell = np.flatnonzero(same & (offset[rows[1:]] < offset[rows[:-1]]) & later & (member[owner[1:]] > -1)
-                          & (member[owner[1:]] != nobody))  # fmt: skip
+    fell = np.flatnonzero(
+        same & (offset[rows[1:]] < offset[rows[:-1]]) & later & (member[owner[1:]] > -1) & (member[owner[1:]] != nobody)
+    )
     found_: dict[tuple[int, int], list[int]] = defaultdict(list)
     for number in fell.tolist():
         found_[int(groups[owner[number]]), int(parts.place[rows[number]])].append(number)
@@ -220,6 +240,12 @@ def commit_goes_back(seen: Seen, at: Limits) -> Iterator[Found]:
         text = f"The committed offset of group {name(named[group])} for {place((topic, partition))} fell from "
         text += f"{int(offset[rows[worst]]):,} to {int(offset[rows[worst + 1]]):,} ({client(who)}), "
         asked, fallen = seen.exchanges.asked, int(owner[some[0] + 1])
-        yield Found(f"{text}{count(len(some), 'time')}.", len(some), int(asked[fallen]), int(asked[last]), who,
-                    {"group_id": named[group], "topic": topic, "partition": str(partition)},
-                    (fallen, int(owner[worst + 1]), last))  # fmt: skip
+        yield Found(
+            f"{text}{count(len(some), 'time')}.",
+            len(some),
+            int(asked[fallen]),
+            int(asked[last]),
+            who,
+            {"group_id": named[group], "topic": topic, "partition": str(partition)},
+            (fallen, int(owner[worst + 1]), last),
+        )

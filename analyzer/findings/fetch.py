@@ -79,14 +79,20 @@ def _empty_at_once(seen: Seen, quick_us: float) -> np.ndarray:
     whole = seen.table("exchanges").together(("latency_us", "max_wait_ms", "min_bytes", "throttle_us"))
     latency, wait, least, pause = (large.taken(values, rows) for values in whole)
     quick: np.ndarray = rows[
-        (seen.exchanges.error[rows] == 0) & (latency >= 0) & (latency < quick_us) & (wait > 0) & (least >= 1)
+        (seen.exchanges.error[rows] == 0)
+        & (latency >= 0)
+        & (latency < quick_us)
+        & (wait > 0)
+        & (least >= 1)
         & (pause <= 0)
-    ]  # fmt: skip
+    ]
     return quick
 
 
 @rule(
-    "fetch", "fetch-above-high-watermark", "error",
+    "fetch",
+    "fetch-above-high-watermark",
+    "error",
     "lab-consumer (10.0.0.4) reads rep-0 at 559 while the log is readable to 554: 29,693 empty answers, none of them "
     "held.",
     why="An offset between the high watermark and the end of the log is no error, and the broker answers at once: "
@@ -97,24 +103,28 @@ def _empty_at_once(seen: Seen, quick_us: float) -> np.ndarray:
     "position. The client should back off.",
     judge="cluster-kraft-3.9 (29,693 answers); forged: 50 in a second at an offset above, and 49; a reader that "
     "goes on within the second",
-    answers=50, quick_ms=5,
+    answers=50,
+    quick_ms=5,
     by_clock=True,
-)  # fmt: skip
+)
 def above_watermark(seen: Seen, at: Limits) -> Iterator[Found]:
     yield from _spins(seen, at.answers, at.quick_ms, above=True)
 
 
 @rule(
-    "fetch", "fetch-spin", "warning",
+    "fetch",
+    "fetch-spin",
+    "warning",
     "lab-consumer (10.0.0.4) got 400 empty answers to Fetch from 10.0.0.1:9092 in a second, none of them held.",
     why="A hundred a second is no long poll.",
     unless="max_wait or min_bytes is 0 (then the client wants no waiting); an offset above the high watermark explains "
     "it.",
     advice="Look at the session: no partitions left, a preferred replica that bounces, a forgotten partition.",
     judge="forged: 100 in a second, and 99",
-    answers=100, quick_ms=5,
+    answers=100,
+    quick_ms=5,
     by_clock=True,
-)  # fmt: skip
+)
 def spin(seen: Seen, at: Limits) -> Iterator[Found]:
     yield from _spins(seen, at.answers, at.quick_ms, above=False)
 
@@ -146,10 +156,18 @@ def _spins(seen: Seen, answers: float, quick_ms: float, above: bool) -> Iterator
         passed = then >= asked and when[-1] - when[0] < SECOND
         text = f"{client(who)} reads {place(where)} at {asked:,} while the log is readable to {end:,}: {len(rows):,} "
         text += "empty "
-        yield Found(f"{text}answers, none of them held.", len(rows), int(when[0]), int(when[-1]), who,
-                    {"topic": where[0], "partition": str(where[1]), "api": "Fetch"}, places,
-                    cause="its offset lies between the high watermark and the end of the log", proven=True,
-                    severity="note" if passed else None)  # fmt: skip
+        yield Found(
+            f"{text}answers, none of them held.",
+            len(rows),
+            int(when[0]),
+            int(when[-1]),
+            who,
+            {"topic": where[0], "partition": str(where[1]), "api": "Fetch"},
+            places,
+            cause="its offset lies between the high watermark and the end of the log",
+            proven=True,
+            severity="note" if passed else None,
+        )
 
 
 class _Asked:
@@ -194,7 +212,7 @@ class _Course:
 
 def _courses(
     read: Reads, rows: np.ndarray, values: np.ndarray, whose: np.ndarray | None
-) -> dict[tuple[int, int], _Course]:  # fmt: skip
+) -> dict[tuple[int, int], _Course]:
     """Values of some reads, by whose they are (`whose` has a number for each read; None: all are 0's) and place; of
     those that were answered, for what was asked last is no beginning."""
     rows = rows[large.taken(read.time, rows) != NULL]
@@ -210,7 +228,9 @@ def _courses(
 
 
 @rule(
-    "fetch", "offset-out-of-range", "error",
+    "fetch",
+    "offset-out-of-range",
+    "error",
     "g-app (10.0.0.4) lost its place in t-3: asked 100, goes on at 5,000: 4,900 records skipped.",
     why="One event is data. Skipped records are an error, read again a warning.",
     unless="The client was not seen to stand there before, nor told to: a tool at an offset of its choice (a note); "
@@ -219,7 +239,7 @@ def _courses(
     advice="Retention against the time that consumers are down; auto.offset.reset on purpose.",
     judge="forged: a reader beyond the start, thrown back; errors-librdkafka-4.3, old-java-0.10.2 (first fetch)",
     by_clock=True,
-)  # fmt: skip
+)
 def out_of_range(seen: Seen, at: Limits) -> Iterator[Found]:
     troubles = of(seen, _OUT_OF_RANGE, lasting=False)
     if not troubles:
@@ -330,7 +350,9 @@ def _told(seen: Seen, places: list[int]) -> dict[tuple[int, ...], np.ndarray]:
 
 
 @rule(
-    "fetch", "log-truncated", "error",
+    "fetch",
+    "log-truncated",
+    "error",
     "t-2 lost records that were acknowledged: offset 440 was given twice, by 10.0.0.1:9092 and then by 10.0.0.2:9092.",
     why="A log that grows gives an offset once; the high watermark of one replica never falls.",
     unless="The topic was made anew (it begins at 0, its leader epoch does not rise, or its ids say so); the same "
@@ -339,7 +361,7 @@ def _told(seen: Seen, places: list[int]) -> dict[tuple[int, ...], np.ndarray]:
     judge="forged: two brokers that give the same offset, and to a batch that is sent again; a log that ends before "
     "where its reader stands, as Fetch or OffsetForLeaderEpoch says, and one that ends there",
     by_clock=True,
-)  # fmt: skip
+)
 def truncated(seen: Seen, at: Limits) -> Iterator[Found]:
     if len(seen.brokers) > 1:
         yield from _of_one_topic(seen, _given_twice(seen))
@@ -381,10 +403,17 @@ def _given_twice(seen: Seen) -> Iterator[Found]:
             text = f"{place((topic, partition))} lost records that were acknowledged: offset {int(offset[again]):,} "
             text += "was "
             text += f"given twice, by {seen.brokers[seen.broker[one]]} and then by {seen.brokers[seen.broker[two]]}."
-            yield Found(text, given - int(offset[again]), int(seen.exchanges.answered[one]),
-                        int(seen.exchanges.answered[two]), seen.who(broker=int(seen.broker[two])),
-                        {"topic": topic, "partition": str(partition)}, (one, two, two),
-                        cause="a leader that had not all records", proven=True)  # fmt: skip
+            yield Found(
+                text,
+                given - int(offset[again]),
+                int(seen.exchanges.answered[one]),
+                int(seen.exchanges.answered[two]),
+                seen.who(broker=int(seen.broker[two])),
+                {"topic": topic, "partition": str(partition)},
+                (one, two, two),
+                cause="a leader that had not all records",
+                proven=True,
+            )
 
 
 def _several(place_: np.ndarray, values: np.ndarray, places: int) -> np.ndarray:
@@ -427,9 +456,17 @@ def _diverged(seen: Seen) -> Iterator[Found]:
         topic, partition = seen.places[where]
         who, time = seen.who(client_, int(seen.broker[owner])), int(seen.exchanges.answered[owner])
         text = f"{place((topic, partition))} was cut: {client(who)} had read to {stood:,}, and {count(gone, 'record')} "
-        yield Found(f"{text}of that no longer exist.", gone, time, time, who,
-                    {"topic": topic, "partition": str(partition)}, (owner,),
-                    cause="a leader that had not all records", proven=True)  # fmt: skip
+        yield Found(
+            f"{text}of that no longer exist.",
+            gone,
+            time,
+            time,
+            who,
+            {"topic": topic, "partition": str(partition)},
+            (owner,),
+            cause="a leader that had not all records",
+            proven=True,
+        )
 
 
 def _stood(seen: Seen, places: np.ndarray) -> dict[tuple[int, int], _Course]:
@@ -462,22 +499,34 @@ def _fallen(seen: Seen) -> Iterator[Found]:
         text = f"{place((topic, partition))} was cut: {count(gone, 'record')} that could be read to "
         text += f"{int(read.end[first]):,} "
         text += "no longer exist."
-        yield Found(text, gone, int(read.time[first]), int(read.time[again]), seen.who(broker=int(servers[at])),
-                    {"topic": topic, "partition": str(partition)},
-                    (int(read.owner[first]), int(read.owner[again])))  # fmt: skip
+        yield Found(
+            text,
+            gone,
+            int(read.time[first]),
+            int(read.time[again]),
+            seen.who(broker=int(servers[at])),
+            {"topic": topic, "partition": str(partition)},
+            (int(read.owner[first]), int(read.owner[again])),
+        )
 
 
 @rule(
-    "fetch", "lag-grows", "warning",
+    "fetch",
+    "lag-grows",
+    "warning",
     "g-app (10.0.0.4) falls behind on t-1: from 12,000 to 480,000 records in 5.0 min.",
     why="Ten windows of ten seconds rule out bursts; 10,000 records, or a minute of what the topic gets, are more "
     "than a batch or two.",
     unless="The lag falls in more than a fifth of the windows (a reader that starts from the beginning catches up).",
     advice="More consumers or partitions, faster processing; look for throttling.",
     judge="forged: eleven windows of rising lag, and ten; a reader that catches up",
-    window_s=10, windows=10, share=0.8, records=10_000, seconds=60,
+    window_s=10,
+    windows=10,
+    share=0.8,
+    records=10_000,
+    seconds=60,
     by_clock=True,
-)  # fmt: skip
+)
 def lag_grows(seen: Seen, at: Limits) -> Iterator[Found]:
     width = int(at.window_s * SECOND)
     if seen.span[1] - seen.span[0] < at.windows * width:
@@ -503,12 +552,21 @@ def lag_grows(seen: Seen, at: Limits) -> Iterator[Found]:
         who = seen.who(int(seen.client[read.owner[mine[0]]]))
         text = f"{client(who)} falls behind on {place((topic, partition))}: from {int(lag[0]):,} to {int(lag[-1]):,} "
         rows = int(read.owner[last[0]]), int(read.owner[last[lag.argmax()]]), int(read.owner[last[-1]])
-        yield Found(f"{text}records in {lasting(spent * SECOND)}.", int(lag[-1]), int(read.time[last[0]]),
-                    int(read.time[last[-1]]), who, {"topic": topic, "partition": str(partition)}, rows)  # fmt: skip
+        yield Found(
+            f"{text}records in {lasting(spent * SECOND)}.",
+            int(lag[-1]),
+            int(read.time[last[0]]),
+            int(read.time[last[-1]]),
+            who,
+            {"topic": topic, "partition": str(partition)},
+            rows,
+        )
 
 
 @rule(
-    "fetch", "partition-stuck", "warning",
+    "fetch",
+    "partition-stuck",
+    "warning",
     "g-app (10.0.0.4) stands at 900 in t-4 for 6 min, while its end moved on to 40,000 and other partitions advance.",
     why="60 s are 120 long polls of 500 ms.",
     unless="The client reads nothing else meanwhile (then it is the client); the log did not grow; the last stable "
@@ -518,7 +576,7 @@ def lag_grows(seen: Seen, at: Limits) -> Iterator[Found]:
     judge="forged: a partition that is asked for at one offset for 61 s, and for 59 s",
     stuck_s=60,
     by_clock=True,
-)  # fmt: skip
+)
 def stuck(seen: Seen, at: Limits) -> Iterator[Found]:
     if seen.span[1] - seen.span[0] < at.stuck_s * SECOND:
         return
@@ -549,10 +607,17 @@ def stuck(seen: Seen, at: Limits) -> Iterator[Found]:
         text += "on to "
         again = int(((read.size[same] > 0) & (read.at[same] == read.at[same[-1]])).sum())
         cause = f"it got the same records {again:,} times and asks for them again" if again >= _AGAIN else None
-        yield Found(f"{text}{end:,} and other partitions advance.", end - here, since, until, who,
-                    {"topic": where[0], "partition": str(where[1])},
-                    (int(read.owner[same[0]]), int(read.owner[mine[-1]])), cause=cause,
-                    proven=True if cause else None)  # fmt: skip
+        yield Found(
+            f"{text}{end:,} and other partitions advance.",
+            end - here,
+            since,
+            until,
+            who,
+            {"topic": where[0], "partition": str(where[1])},
+            (int(read.owner[same[0]]), int(read.owner[mine[-1]])),
+            cause=cause,
+            proven=True if cause else None,
+        )
 
 
 _AGAIN = 3
@@ -600,15 +665,18 @@ def _last_ends(seen: Seen) -> dict[tuple[str, int], int]:
 
 
 @rule(
-    "fetch", "fetch-session-churn", "warning",
+    "fetch",
+    "fetch-session-churn",
+    "warning",
     "Fetch sessions of g-app (10.0.0.4) were lost 40 times in 2.0 min at 10.0.0.1:9092.",
     why="A broker keeps 1,000 sessions and drops what was unused for two minutes: a few a second over a large cluster "
     "are usual, ten a minute of one client are not.",
     unless="Fewer than twenty in two minutes; within ten seconds of a lost broker or a moved leader.",
     advice="max.incremental.fetch.session.cache.slots, or a client that mixes up its sessions.",
     judge="forged: twenty lost sessions in two minutes, and nineteen",
-    losses=20, window_s=120,
-)  # fmt: skip
+    losses=20,
+    window_s=120,
+)
 def session_churn(seen: Seen, at: Limits) -> Iterator[Found]:
     lost: dict[int, list[int]] = defaultdict(list)
     for run in runs(seen):
@@ -624,12 +692,21 @@ def session_churn(seen: Seen, at: Limits) -> Iterator[Found]:
             who = seen.who(client_, int(seen.broker[rows[0]]))
             text = f"Fetch sessions of {client(who)} were lost {count(most, 'time')} in "
             text += f"{lasting(at.window_s * SECOND)} at "
-            yield Found(f"{text}{who['broker']}.", most, int(when[first]), int(when[past - 1]), who, {"api": "Fetch"},
-                        (int(rows[0]), int(rows[0]), int(rows[-1])))  # fmt: skip
+            yield Found(
+                f"{text}{who['broker']}.",
+                most,
+                int(when[first]),
+                int(when[past - 1]),
+                who,
+                {"api": "Fetch"},
+                (int(rows[0]), int(rows[0]), int(rows[-1])),
+            )
 
 
 @rule(
-    "fetch", "no-fetch-sessions", "note",
+    "fetch",
+    "no-fetch-sessions",
+    "note",
     "svc-a (10.0.0.4) fetches without sessions: 1,200 requests name some 240 partitions each, 12.1 MB in all.",
     why="In a session (KIP-227, Fetch 7 and later) a request names what has changed. Without one each names every "
     "partition again, and client and broker go through all of them: of a few nobody notices, of hundreds both do.",
@@ -639,8 +716,10 @@ def session_churn(seen: Seen, at: Limits) -> Iterator[Found]:
     "have them, the broker had no slot free (max.incremental.fetch.session.cache.slots).",
     judge="a librdkafka consumer of 400 partitions at Kafka 4.3; forged: 100 requests for 100 partitions, and for 99; "
     "with a session",
-    partitions=100, requests=100, bytes=1_000_000,
-)  # fmt: skip
+    partitions=100,
+    requests=100,
+    bytes=1_000_000,
+)
 def sessionless(seen: Seen, at: Limits) -> Iterator[Found]:
     owner, clients = seen.partitions.owner, len(seen.clients)
     if len(owner) < at.requests * at.partitions or not _has_runs(owner, int(at.partitions)):
@@ -674,10 +753,14 @@ def sessionless(seen: Seen, at: Limits) -> Iterator[Found]:
         who, each = seen.who(client_), round(int(named[client_]) / len(some))
         text = f"{client(who)} fetches without sessions: {count(len(some), 'request')} name some {each:,} partitions "
         yield Found(
-            f"{text}each, {size(asked)} in all.", len(some), int(seen.exchanges.asked[some].min()),
-            int(seen.exchanges.asked[some].max()), who, {"api": "Fetch", "bytes": str(asked)},
+            f"{text}each, {size(asked)} in all.",
+            len(some),
+            int(seen.exchanges.asked[some].min()),
+            int(seen.exchanges.asked[some].max()),
+            who,
+            {"api": "Fetch", "bytes": str(asked)},
             tuple(some[[0, 0, -1]].tolist()),
-        )  # fmt: skip
+        )
 
 
 _WITH_SESSIONS = 7
@@ -693,14 +776,16 @@ def _has_runs(owner: np.ndarray, least: int) -> bool:
 
 
 @rule(
-    "fetch", "wrong-leader-fetch", "warning",
+    "fetch",
+    "wrong-leader-fetch",
+    "warning",
     "g-app (10.0.0.4) kept asking 10.0.0.1:9092 for t-2 for 40.0 s (NOT_LEADER_OR_FOLLOWER (6), 12 times, 10:01:03 to "
     "10:01:43).",
     why="Clients refresh their metadata after 0.1 to 1 s; leader changes cleared within 0.12 s in captures.",
     unless="It passed within 5 s and ten answers; a broker's loss or a moved leader explains it.",
     advice="advertised.listeners, stale metadata (metadata.max.age.ms).",
     judge="forged: ten such answers over 2 s, and nine",
-)  # fmt: skip
+)
 def wrong_leader(seen: Seen, at: Limits) -> Iterator[Found]:
     for trouble in of(seen, _WRONG_LEADER):
         who = seen.who(trouble.client, int(seen.broker[trouble.rows[-1]]))
@@ -710,14 +795,17 @@ def wrong_leader(seen: Seen, at: Limits) -> Iterator[Found]:
 
 
 @rule(
-    "fetch", "slow-transfer", "warning",
+    "fetch",
+    "slow-transfer",
+    "warning",
     "10.0.0.1:9092 needed 6.0 s to send 50.0 MB to g-app (10.0.0.4), 8.3 MB a second (3 answers).",
     why="10 MB a second is below 100 Mbit/s; answers of Fetch of up to 50 MB are the default.",
     unless="The transfer took under a second; brokers among themselves, whose replication may be throttled.",
     advice="The reader, its window, the path between.",
     judge="forged: 5 MB in 1.5 s, and 20 MB",
-    transfer_s=1, rate=10_000_000,
-)  # fmt: skip
+    transfer_s=1,
+    rate=10_000_000,
+)
 def slow_transfer(seen: Seen, at: Limits) -> Iterator[Found]:
     rows, began = seen.exchanges, seen.column("response_time")
     least = at.transfer_s * SECOND
@@ -738,18 +826,27 @@ def slow_transfer(seen: Seen, at: Limits) -> Iterator[Found]:
         who = seen.who(int(seen.client[worst]), int(seen.broker[worst]))
         text = f"{who['broker']} needed {lasting(longest)} to send {size(int(sent[worst]))} to {client(who)}, "
         text += f"{size(int(sent[worst]) * SECOND / longest)} a second ({count(len(mine), 'answer')})."
-        yield Found(text, len(mine), int(began[mine].min()), int(rows.answered[mine].max()), who,
-                    {"api": api_name(int(rows.api[worst]))}, (int(mine[0]), worst, int(mine[-1])))  # fmt: skip
+        yield Found(
+            text,
+            len(mine),
+            int(began[mine].min()),
+            int(rows.answered[mine].max()),
+            who,
+            {"api": api_name(int(rows.api[worst]))},
+            (int(mine[0]), worst, int(mine[-1])),
+        )
 
 
 @rule(
-    "fetch", "down-conversion", "warning",
+    "fetch",
+    "down-conversion",
+    "warning",
     "10.0.0.1:9092 converts t for legacy (10.0.0.4), which fetches with version 2: 30.0 MB.",
     why="Any rate is a copy through the heap (KIP-283); gone in 4.0.",
     unless="The topic's batches are of the old format themselves.",
     advice="Upgrade the client.",
     judge="forged: Fetch v2 of a topic that is written with v3 and later; and one that is not",
-)  # fmt: skip
+)
 def down_conversion(seen: Seen, at: Limits) -> Iterator[Found]:
     table = seen.table("batches")
     if not len(table):
@@ -773,5 +870,12 @@ def down_conversion(seen: Seen, at: Limits) -> Iterator[Found]:
         who = seen.who(client_, int(seen.broker[rows[0]]))
         text = f"{who['broker']} converts {name(topic)} for {client(who)}, which fetches with version "
         text += f"{int(seen.exchanges.version[rows[0]])}: {size(int(amount[some].sum()))}."
-        yield Found(text, len(some), int(seen.exchanges.answered[rows[0]]), int(seen.exchanges.answered[rows[-1]]), who,
-                    {"topic": topic}, (rows[0], rows[0], rows[-1]))  # fmt: skip
+        yield Found(
+            text,
+            len(some),
+            int(seen.exchanges.answered[rows[0]]),
+            int(seen.exchanges.answered[rows[-1]]),
+            who,
+            {"topic": topic},
+            (rows[0], rows[0], rows[-1]),
+        )

@@ -53,7 +53,7 @@ def summed(place: np.ndarray, amounts: np.ndarray, count: int) -> np.ndarray:
 
 def indexed(
     rows: np.ndarray | None, link: np.ndarray, ordinal: np.ndarray, links: int
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+) -> tuple[np.ndarray, np.ndarray]:
     """Rows (None: row k is k) by connection (a number below `links`) and ordinal: row = index[base[link] + ordinal],
     -1: none."""
     base = np.concatenate([[0], np.cumsum(highest(link, ordinal, links, -1) + 1)])

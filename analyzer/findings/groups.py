@@ -23,7 +23,7 @@ from analyzer.protocol import names
 _JOIN = taken(
     (names.JOIN_GROUP, names.HEARTBEAT, names.CONSUMER_GROUP_HEARTBEAT, names.SHARE_GROUP_HEARTBEAT),
     (23, 24, 26, 81, 112, 128),
-)  # fmt: skip
+)
 _FENCED = taken((names.CONSUMER_GROUP_HEARTBEAT, names.SHARE_GROUP_HEARTBEAT), (110, 111), every=True)
 _LOADING = taken((), (14,))
 _MOVING = taken(
@@ -31,8 +31,11 @@ _MOVING = taken(
 )
 
 _HEARTBEATS = (
-    names.HEARTBEAT, names.CONSUMER_GROUP_HEARTBEAT, names.SHARE_GROUP_HEARTBEAT, names.STREAMS_GROUP_HEARTBEAT,
-)  # fmt: skip
+    names.HEARTBEAT,
+    names.CONSUMER_GROUP_HEARTBEAT,
+    names.SHARE_GROUP_HEARTBEAT,
+    names.STREAMS_GROUP_HEARTBEAT,
+)
 _BEATS = (*_HEARTBEATS, names.JOIN_GROUP, names.SYNC_GROUP, names.OFFSET_COMMIT)
 """What a coordinator takes for a sign of life."""
 
@@ -58,7 +61,9 @@ def _pairs(what: str, rows: list[dict[str, Any]]) -> dict[Any, list[dict[str, An
 
 
 @rule(
-    "groups", "rebalance-storm", "warning",
+    "groups",
+    "rebalance-storm",
+    "warning",
     "Group g rebalanced 14 times in 10 min from 10:01:03 (expired 6, leave 5, join 3).",
     why="Five generations in a few minutes are what members that come one after another make: six in ten minutes, "
     "three of them set off by something else, are not.",
@@ -69,9 +74,13 @@ def _pairs(what: str, rows: list[dict[str, Any]]) -> dict[Any, list[dict[str, An
     advice="See what sets them off: member-session-timeout, poll-interval-exceeded, rebalance-slow-member.",
     judge="forged rows: six rebalances of which three expired, and two; group-* (scripted, five); "
     "zoo-connect-sessioned-4.3 (seven while it starts)",
-    rebalances=6, window_s=600, unplanned=3, start_s=60, stopped=0.2,
+    rebalances=6,
+    window_s=600,
+    unplanned=3,
+    start_s=60,
+    stopped=0.2,
     by_clock=True,
-)  # fmt: skip
+)
 def rebalance_storm(seen: Seen, at: Limits) -> Iterator[Found]:
     for group, rows in _pairs("group_id", seen.table("rebalances").every()).items():
         begun = _steady(rows, int(at.start_s * SECOND))
@@ -95,10 +104,18 @@ def rebalance_storm(seen: Seen, at: Limits) -> Iterator[Found]:
         stood = f"; no record reached a member for up to {lasting(still)} of it" if still else ""
         text += f"{moment(mine[0]['began'])} ({named}){stood}."
         rolling = not unplanned and _once_each(seen, mine)
-        yield Found(text, most, int(when[first]), int(when[past - 1]), {}, {"group_id": group},
-                    tuple(proof[:1] + proof[:1] + proof[-1:]), severity="note" if rolling else None,
-                    cause="members were replaced, one after the other" if rolling else None,
-                    proven=False if rolling else None)  # fmt: skip
+        yield Found(
+            text,
+            most,
+            int(when[first]),
+            int(when[past - 1]),
+            {},
+            {"group_id": group},
+            tuple(proof[:1] + proof[:1] + proof[-1:]),
+            severity="note" if rolling else None,
+            cause="members were replaced, one after the other" if rolling else None,
+            proven=False if rolling else None,
+        )
 
 
 def _once_each(seen: Seen, rows: list[dict[str, Any]]) -> bool:
@@ -138,7 +155,9 @@ def _counted(words: Iterator[str]) -> dict[str, int]:
 
 
 @rule(
-    "groups", "member-session-timeout", "warning",
+    "groups",
+    "member-session-timeout",
+    "warning",
     "Group g lost member m3 (svc-a, 10.0.0.4) at 10:01:03: its session expired.",
     why="The rule is the broker's own: a timer for each member.",
     unless="No generation of the group came about (group-never-stable): members are put out then that do not sync in "
@@ -151,7 +170,7 @@ def _counted(words: Iterator[str]) -> dict[str, int]:
     "left; cluster-* (a coordinator is killed: a note); forged rows",
     moved_s=60,
     by_clock=True,
-)  # fmt: skip
+)
 def session_timeout(seen: Seen, at: Limits) -> Iterator[Found]:
     told = seen.table("groups").every()
     moved = [(row["group_id"], row["time"]) for row in told if row["event"] == "coordinator_moved"]
@@ -169,10 +188,19 @@ def session_timeout(seen: Seen, at: Limits) -> Iterator[Found]:
         text += f"({client(who)}) at {moment(event['time'])}: its session expired."
         cause = "its coordinator had moved" if explained else _EXPIRED
         away = (event["group_id"], event["member_id"]) in stopped
-        yield Found(text, 1, event["time"], event["time"], who,
-                    {"group_id": event["group_id"], "member_id": event["member_id"]}, _rows_at(seen, [event]),
-                    cause=_AWAY if away else cause, proven=away or not explained,
-                    severity="note" if away or explained else None, advice=_BACK_IN_TIME if away else None)  # fmt: skip
+        yield Found(
+            text,
+            1,
+            event["time"],
+            event["time"],
+            who,
+            {"group_id": event["group_id"], "member_id": event["member_id"]},
+            _rows_at(seen, [event]),
+            cause=_AWAY if away else cause,
+            proven=away or not explained,
+            severity="note" if away or explained else None,
+            advice=_BACK_IN_TIME if away else None,
+        )
 
 
 _EXPIRED = "no heartbeat reached the coordinator within the session timeout"
@@ -204,7 +232,9 @@ def _unheard(seen: Seen, wanted: set[str]) -> set[str]:
 
 
 @rule(
-    "groups", "poll-interval-exceeded", "warning",
+    "groups",
+    "poll-interval-exceeded",
+    "warning",
     "svc-a (10.0.0.4) read nothing and committed nothing for 301.0 s, left group g, and joined again: it took too long "
     "between polls.",
     why="The client itself enforces max.poll.interval.ms, and leaves. Its JoinGroup says it, as the rebalance timeout; "
@@ -213,9 +243,10 @@ def _unheard(seen: Seen, wanted: set[str]) -> set[str]:
     "seen to fetch, which it may do where nothing is captured, or not since it joined last: it may have no partition.",
     advice="max.poll.records, and what is slow in processing.",
     judge="forged: heartbeats alone for 301 s, a leave and a join; and 200 s; for 31 s where JoinGroup says 30, and 29",
-    poll_s=300, back_s=60,
+    poll_s=300,
+    back_s=60,
     by_clock=True,
-)  # fmt: skip
+)
 def poll_interval(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.exchanges
     leaves = seen.of_one(seen.of_api(names.LEAVE_GROUP))
@@ -243,9 +274,17 @@ def poll_interval(seen: Seen, at: Limits) -> Iterator[Found]:
         who = seen.who(int(seen.client[leave]))
         text = f"{client(who)} read nothing and committed nothing for {lasting(left - since)}, left group "
         text += f"{name(group)}, "
-        yield Found(f"{text}and joined again: it took too long between polls.", 1, since, left, who,
-                    {"group_id": group}, (int(beats[0]), leave, leave), cause="max.poll.interval.ms",
-                    proven=False)  # fmt: skip
+        yield Found(
+            f"{text}and joined again: it took too long between polls.",
+            1,
+            since,
+            left,
+            who,
+            {"group_id": group},
+            (int(beats[0]), leave, leave),
+            cause="max.poll.interval.ms",
+            proven=False,
+        )
 
 
 class _Timeouts:
@@ -286,7 +325,9 @@ def _between(seen: Seen, rows: np.ndarray | None, since: int, until: int) -> np.
 
 
 @rule(
-    "groups", "heartbeat-late", "note",
+    "groups",
+    "heartbeat-late",
+    "note",
     "svc-a (10.0.0.4) let 36.0 s pass between signs of life in group g, 3 times; its session ends after 45.0 s.",
     why="A healthy member beats every third of its session timeout or more often (3 s of 45 s): at 70 % fewer than "
     "five of fifteen beats are left. What the session is set to JoinGroup says; where none was seen, 45 s, Java's and "
@@ -297,9 +338,11 @@ def _between(seen: Seen, rows: np.ndarray | None, since: int, until: int) -> np.
     advice="Garbage collection, CPU, the network.",
     judge="forged: beats 32 s apart, and 30 s; 8 s apart of a session of 10 s, and 6 s; on two connections, in a "
     "capture of one broker of two",
-    session_s=45, share=0.7, often=3,
+    session_s=45,
+    share=0.7,
+    often=3,
     by_clock=True,
-)  # fmt: skip
+)
 def heartbeat_late(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.of_api(*_BEATS)
     rows = rows[seen.exchanges.asked[rows] != NULL]
@@ -328,22 +371,32 @@ def heartbeat_late(seen: Seen, at: Limits) -> Iterator[Found]:
         text = f"{client(who)} let {lasting(int(gap[worst]))} pass between signs of life in group {name(group)}, "
         text += f"{count(len(late), 'time')}; its session ends after {lasting(session)}."
         places = int(mine[late[0] + 1]), int(mine[worst + 1]), int(mine[late[-1] + 1])
-        yield Found(text, len(late), int(seen.exchanges.asked[places[0]]), int(seen.exchanges.asked[places[2]]), who,
-                    {"group_id": group, "member_id": members[member[mine[0]]]}, places,
-                    severity="warning" if len(late) >= at.often else None)  # fmt: skip
+        yield Found(
+            text,
+            len(late),
+            int(seen.exchanges.asked[places[0]]),
+            int(seen.exchanges.asked[places[2]]),
+            who,
+            {"group_id": group, "member_id": members[member[mine[0]]]},
+            places,
+            severity="warning" if len(late) >= at.often else None,
+        )
 
 
 @rule(
-    "groups", "rebalance-slow-member", "warning",
+    "groups",
+    "rebalance-slow-member",
+    "warning",
     "svc-a (10.0.0.4) delayed a rebalance of group g: it joined 41.0 s after the first.",
     why="The coordinator waits for the last known member; the first waits 3 s (group.initial.rebalance.delay.ms), "
     "prolonged while members arrive.",
     unless="All joined within 10 s, or within 5 s of one another.",
     advice="That member blocks in its poll loop or in its callback for revoked partitions.",
     judge="forged: two joins 11 s apart, answered together; five that come 3 s after one another",
-    late_s=10, pause_s=5,
+    late_s=10,
+    pause_s=5,
     by_clock=True,
-)  # fmt: skip
+)
 def slow_member(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.of_api(names.JOIN_GROUP)
     groups, named = seen.groups
@@ -360,13 +413,23 @@ def slow_member(seen: Seen, at: Limits) -> Iterator[Found]:
         last = int(mine[asked.argmax()])
         who, group = seen.who(int(seen.client[last])), named[groups[last]]
         text = f"{client(who)} delayed a rebalance of group {name(group)}: it joined {lasting(spread)} after the first."
-        yield Found(text, len(mine), int(asked.min()), int(asked.max()), who, {"group_id": group},
-                    (int(mine[asked.argmin()]), last, last), cause="the coordinator waits for the last member",
-                    proven=True)  # fmt: skip
+        yield Found(
+            text,
+            len(mine),
+            int(asked.min()),
+            int(asked.max()),
+            who,
+            {"group_id": group},
+            (int(mine[asked.argmin()]), last, last),
+            cause="the coordinator waits for the last member",
+            proven=True,
+        )
 
 
 @rule(
-    "groups", "sync-never-came", "warning",
+    "groups",
+    "sync-never-came",
+    "warning",
     "Nobody's assignment of group g came: 3 SyncGroup requests waited up to 300.0 s in generation 12, and were "
     "refused.",
     why="The members wait until the leader has sent the assignment; the timer of that is the rebalance timeout.",
@@ -375,7 +438,7 @@ def slow_member(seen: Seen, at: Limits) -> Iterator[Found]:
     advice="The leader's assignor, or the size of its metadata.",
     judge="forged: refused after 5 s, and beside one that is answered",
     wait_s=1,
-)  # fmt: skip
+)
 def sync_never_came(seen: Seen, at: Limits) -> Iterator[Found]:
     rows, leaves = seen.of_api(names.SYNC_GROUP), seen.of_api(names.LEAVE_GROUP)
     if not len(rows):
@@ -403,13 +466,23 @@ def sync_never_came(seen: Seen, at: Limits) -> Iterator[Found]:
         text += "up to "
         text += f"{lasting(int(latency[refused].max()))} in generation {int(generation[mine[0]])}, and were refused."
         asked = seen.exchanges.asked[refused]
-        yield Found(text, len(refused), int(asked.min()), int(asked.max()), seen.who(int(seen.client[refused[0]])),
-                    {"group_id": group}, tuple(refused[[0, 0, -1]].tolist()), cause="the leader did not send it",
-                    proven=True)  # fmt: skip
+        yield Found(
+            text,
+            len(refused),
+            int(asked.min()),
+            int(asked.max()),
+            seen.who(int(seen.client[refused[0]])),
+            {"group_id": group},
+            tuple(refused[[0, 0, -1]].tolist()),
+            cause="the leader did not send it",
+            proven=True,
+        )
 
 
 @rule(
-    "groups", "group-never-stable", "error",
+    "groups",
+    "group-never-stable",
+    "error",
     "Group g made 5 generations in 62.0 s, and none of its members that were seen got an assignment in any of them.",
     why="Members that join one after the other make some generations in the first seconds, of which all but the first "
     "give out partitions. Three in half a minute without one assignment are no start.",
@@ -418,9 +491,10 @@ def sync_never_came(seen: Seen, at: Limits) -> Iterator[Found]:
     "need longer to join again than the rebalance timeout.",
     judge="forged: three generations in 30 s, and in 29 s; with one SyncGroup that is answered; a real group whose "
     "leader never sends an assignment",
-    generations=3, least_s=30,
+    generations=3,
+    least_s=30,
     by_clock=True,
-)  # fmt: skip
+)
 def never_stable(seen: Seen, at: Limits) -> Iterator[Found]:
     unstable = list(_unstable(seen, at))
     if not unstable:
@@ -435,10 +509,17 @@ def never_stable(seen: Seen, at: Limits) -> Iterator[Found]:
         text = f"Group {name(group)} made {count(many, 'generation')} in {lasting(int(answered[-1] - answered[0]))}, "
         text += "and none of its members that were seen got an assignment in any of them."
         held = waits[groups[waits] == groups[mine[0]]]
-        yield Found(text, many, int(answered[0]), int(answered[-1]), seen.who(broker=int(seen.broker[mine[0]])),
-                    {"group_id": group}, (int(mine[0]), int(held[-1]) if len(held) else int(mine[-1]), int(mine[-1])),
-                    cause="the leader did not send it" if len(held) else None,
-                    proven=True if len(held) else None)  # fmt: skip
+        yield Found(
+            text,
+            many,
+            int(answered[0]),
+            int(answered[-1]),
+            seen.who(broker=int(seen.broker[mine[0]])),
+            {"group_id": group},
+            (int(mine[0]), int(held[-1]) if len(held) else int(mine[-1]), int(mine[-1])),
+            cause="the leader did not send it" if len(held) else None,
+            proven=True if len(held) else None,
+        )
 
 
 @once
@@ -477,13 +558,15 @@ def _unstable(seen: Seen, at: Limits) -> Iterator[np.ndarray]:
 
 
 @rule(
-    "groups", "join-refused", "error",
+    "groups",
+    "join-refused",
+    "error",
     "svc-a (10.0.0.4) may not join group g: INCONSISTENT_GROUP_PROTOCOL (23), 12 times, 10:01:03 to 10:01:09.",
     why="Such an answer is final: at first sight.",
     unless="Never otherwise.",
     advice="One assignor that all members have; a session timeout that the broker allows.",
     judge="forged: one such answer; a MEMBER_ID_REQUIRED",
-)  # fmt: skip
+)
 def join_refused(seen: Seen, at: Limits) -> Iterator[Found]:
     for trouble in of(seen, _JOIN):
         who = client(seen.who(trouble.client))
@@ -492,13 +575,15 @@ def join_refused(seen: Seen, at: Limits) -> Iterator[Found]:
 
 
 @rule(
-    "groups", "coordinator-loading", "warning",
+    "groups",
+    "coordinator-loading",
+    "warning",
     "The coordinator of group g still loaded after 40.0 s (COORDINATOR_LOAD_IN_PROGRESS (14) to svc-a (10.0.0.4)).",
     why="Loading took 3.1 s at the longest in captures; 30 s is a huge or stuck partition of __consumer_offsets.",
     unless="It passed within 30 s.",
     advice="Compaction of __consumer_offsets or __transaction_state.",
     judge="forged: three such answers over 31 s, and over 29 s",
-)  # fmt: skip
+)
 def coordinator_loading(seen: Seen, at: Limits) -> Iterator[Found]:
     for trouble in of(seen, _LOADING):
         text = f"The coordinator{about(trouble).replace(' for ', ' of ', 1)} still loaded after "
@@ -507,14 +592,16 @@ def coordinator_loading(seen: Seen, at: Limits) -> Iterator[Found]:
 
 
 @rule(
-    "groups", "coordinator-flaps", "warning",
+    "groups",
+    "coordinator-flaps",
+    "warning",
     "svc-a (10.0.0.4) finds no coordinator for group g: NOT_COORDINATOR (16), 12 times, 10:01:03 to 10:01:09.",
     why="One such answer a member and move; internal topics are made within 0.6 s. Five seconds, or thirty where "
     "there is none, are no move.",
     unless="It passed; a broker's loss explains it.",
     advice="Restarts of brokers; leaders of __consumer_offsets; enough brokers for its replication factor.",
     judge="forged: ten such answers over a second, and nine",
-)  # fmt: skip
+)
 def coordinator_flaps(seen: Seen, at: Limits) -> Iterator[Found]:
     for trouble in of(seen, _MOVING):
         text = f"{client(seen.who(trouble.client))} finds no coordinator{about(trouble)}: {trouble.error}, "
@@ -522,14 +609,17 @@ def coordinator_flaps(seen: Seen, at: Limits) -> Iterator[Found]:
 
 
 @rule(
-    "groups", "kip848-member-fenced", "warning",
+    "groups",
+    "kip848-member-fenced",
+    "warning",
     "A member of group g at svc-a (10.0.0.4) was fenced 5 times: FENCED_MEMBER_EPOCH (110).",
     why="Clients rejoin by themselves: one costs seconds, two within five minutes have a cause.",
     unless="Only once.",
     advice="Heartbeats, the poll loop, moves of the coordinator.",
     judge="forged: two in five minutes, and one",
-    often=2, window_s=300,
-)  # fmt: skip
+    often=2,
+    window_s=300,
+)
 def member_fenced(seen: Seen, at: Limits) -> Iterator[Found]:
     fenced: dict[tuple[int, str | None, str, int], list[int]] = defaultdict(list)
     member, members = seen.table("exchanges").codes("member_id")
@@ -545,5 +635,12 @@ def member_fenced(seen: Seen, at: Limits) -> Iterator[Found]:
             text = f"A member of group {name(group)} at {client(seen.who(client_))} was fenced {count(most, 'time')}: "
             label = "FENCED_MEMBER_EPOCH (110)" if code == 110 else "UNRELEASED_INSTANCE_ID (111)"
             rows = sorted(some)
-            yield Found(f"{text}{label}.", most, int(when[first]), int(when[past - 1]), seen.who(client_),
-                        {"group_id": group, "member_id": named or None}, (rows[0], rows[0], rows[-1]))  # fmt: skip
+            yield Found(
+                f"{text}{label}.",
+                most,
+                int(when[first]),
+                int(when[past - 1]),
+                seen.who(client_),
+                {"group_id": group, "member_id": named or None},
+                (rows[0], rows[0], rows[-1]),
+            )

@@ -50,11 +50,7 @@ _ORDER = {family: number for number, family in enumerate(FAMILIES)}
 
 def judged(source: Source, asked: Asked = USUAL) -> list[tuple[str, Finding]]:
     """(capture point, finding) of a dataset, worst first, then by time. Raises DatasetError where files are damaged."""
-    found = [
-        (entry["name"], finding)
-        for entry in source.captures
-        for finding in of_point(Seen(source, entry, asked))
-    ]  # fmt: skip
+    found = [(entry["name"], finding) for entry in source.captures for finding in of_point(Seen(source, entry, asked))]
     return sorted(found, key=lambda one: (_rank(one[1]), one[0]))
 
 
@@ -98,10 +94,22 @@ def _finding(seen: Seen, rule: Rule, found: Found) -> Finding:
     proof = proof * 3 if len(proof) == 1 else [proof[0], proof[-1], proof[-1]] if len(proof) == 2 else proof
     first, worst, last = (proof[0], proof[1], proof[-1]) if proof else (None, None, None)
     return Finding(
-        found.severity or rule.severity, rule.code, rule.family, found.text, _words(found.who), _words(found.what),
-        found.count, _moment(found.since), _moment(found.until), found.cause, found.proven,
-        found.advice or rule.advice, first, worst, last,
-    )  # fmt: skip
+        found.severity or rule.severity,
+        rule.code,
+        rule.family,
+        found.text,
+        _words(found.who),
+        _words(found.what),
+        found.count,
+        _moment(found.since),
+        _moment(found.until),
+        found.cause,
+        found.proven,
+        found.advice or rule.advice,
+        first,
+        worst,
+        last,
+    )
 
 
 def _words(said: Mapping[str, str | None]) -> dict[str, str]:
@@ -129,10 +137,22 @@ def _rest(rule: Rule, severity: Severity, some: list[Finding]) -> Finding:
     until = [one.until for one in some if one.until is not None]
     text = f"{count(len(some), 'more finding')} like these {MOST}, of smaller counts."
     return Finding(
-        severity, rule.code, rule.family, text, {}, {"findings": str(len(some))}, sum(one.count for one in some),
-        min(since, default=None), max(until, default=None), None, None, rule.advice, some[0].first, some[0].worst,
+        severity,
+        rule.code,
+        rule.family,
+        text,
+        {},
+        {"findings": str(len(some))},
+        sum(one.count for one in some),
+        min(since, default=None),
+        max(until, default=None),
+        None,
+        None,
+        rule.advice,
+        some[0].first,
+        some[0].worst,
         some[-1].last,
-    )  # fmt: skip
+    )
 
 
 # ------------------------------------------------------------------------------------------------------- as a table
@@ -163,7 +183,7 @@ def stored(source: Source) -> list[tuple[str, Finding]]:
         for entry in source.captures
         if entry.get("meaning")
         for finding in of_point(Seen(source, entry, USUAL))
-    ]  # fmt: skip
+    ]
 
 
 LISTED = 10

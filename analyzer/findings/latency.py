@@ -36,7 +36,9 @@ def _lasted(seen: Seen, rows: np.ndarray) -> int:
 
 
 @rule(
-    "latency", "broker-slow", "warning",
+    "latency",
+    "broker-slow",
+    "warning",
     "10.0.0.1:9092 needed 900 ms or more for one in a hundred of 5,000 Produce requests in the minute from 10:01:00, "
     "without what it held, throttling, queues and network.",
     why="Measured: on an overloaded machine of two cores the 99th percentile was 62 ms for Produce, 47 ms for "
@@ -46,9 +48,13 @@ def _lasted(seen: Seen, rows: np.ndarray) -> int:
     "fetches of brokers among themselves.",
     advice="Look at that broker's disks, garbage collection, request handlers and in-sync replicas.",
     judge="forged: 100 answers of which 2 took 600 ms at the broker; 99 of them; and the same while held",
-    slow_ms=500, note_ms=200, window_s=60, answers=JUDGED, over_s=OVER_S,
+    slow_ms=500,
+    note_ms=200,
+    window_s=60,
+    answers=JUDGED,
+    over_s=OVER_S,
     by_clock=True,
-)  # fmt: skip
+)
 def broker_slow(seen: Seen, at: Limits) -> Iterator[Found]:
     if seen.most("broker_us") < at.note_ms * 1000:
         return
@@ -74,14 +80,23 @@ def broker_slow(seen: Seen, at: Limits) -> Iterator[Found]:
         text += f"{api_name(api)} requests in the minute from {moment(int(asked.min()))}, without what it held, "
         places = int(slow[0]), int(mine[spent[mine].argmax()]), int(slow[-1])
         yield Found(
-            f"{text}throttling, queues and network.", len(slow), int(asked.min()), int(asked.max()),
-            seen.who(broker=broker), {"api": api_name(api), "p99_us": str(late)}, places, cause="the broker's own work",
-            proven=True, severity=None if late >= at.slow_ms * 1000 else "note",
-        )  # fmt: skip
+            f"{text}throttling, queues and network.",
+            len(slow),
+            int(asked.min()),
+            int(asked.max()),
+            seen.who(broker=broker),
+            {"api": api_name(api), "p99_us": str(late)},
+            places,
+            cause="the broker's own work",
+            proven=True,
+            severity=None if late >= at.slow_ms * 1000 else "note",
+        )
 
 
 @rule(
-    "latency", "broker-stall", "warning",
+    "latency",
+    "broker-stall",
+    "warning",
     "10.0.0.1:9092 answered nobody for 2.4 s from 10:01:03, while 12 clients waited.",
     why="The 99th percentile of answers is below 70 ms; replicas leave the in-sync set after 30 s, sessions end after "
     "6 to 45 s.",
@@ -89,9 +104,12 @@ def broker_slow(seen: Seen, at: Limits) -> Iterator[Found]:
     "meanwhile either (then the capture paused).",
     advice="Look for a pause of garbage collection or of the disk at that second.",
     judge="forged: a second without answers while five clients ask; and without anything",
-    pause_ms=1000, clients=3, answers=5, burst_ms=100,
+    pause_ms=1000,
+    clients=3,
+    answers=5,
+    burst_ms=100,
     by_clock=True,
-)  # fmt: skip
+)
 def broker_stall(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.exchanges
     pause = int(at.pause_ms * 1000)
@@ -114,8 +132,17 @@ def broker_stall(seen: Seen, at: Limits) -> Iterator[Found]:
                 continue
             text = f"{seen.brokers[broker]} answered nobody for {lasting(end - begin)} from {moment(begin)}, while "
             text += f"{count(clients, 'client')} waited."
-            yield Found(text, len(waited), begin, end, seen.who(broker=broker), {}, tuple(waited[[0, 0, -1]].tolist()),
-                        cause="a pause of the broker", proven=False)  # fmt: skip
+            yield Found(
+                text,
+                len(waited),
+                begin,
+                end,
+                seen.who(broker=broker),
+                {},
+                tuple(waited[[0, 0, -1]].tolist()),
+                cause="a pause of the broker",
+                proven=False,
+            )
 
 
 def _apart(times: np.ndarray, least: int) -> np.ndarray:
@@ -128,7 +155,9 @@ def _apart(times: np.ndarray, least: int) -> np.ndarray:
 
 
 @rule(
-    "latency", "replication-slow", "warning",
+    "latency",
+    "replication-slow",
+    "warning",
     "Produce with acks=all took 1.8 s (99th percentile of 400) at 10.0.0.1:9092; Heartbeat there 4.0 ms.",
     why="With three replicas the usual wait is 2 ms; half a second, and ten times what the same broker takes for what "
     "needs no follower, is the followers'.",
@@ -137,8 +166,12 @@ def _apart(times: np.ndarray, least: int) -> np.ndarray:
     advice="Find the slow follower: its disk, its network.",
     judge="forged: acks=-1 at 600 ms beside Heartbeats at 4 ms; and beside Heartbeats at 100 ms; a broker that is slow "
     "for half a minute of many",
-    slow_ms=500, factor=10, answers=JUDGED, compared=30, over_s=OVER_S,
-)  # fmt: skip
+    slow_ms=500,
+    factor=10,
+    answers=JUDGED,
+    compared=30,
+    over_s=OVER_S,
+)
 def replication_slow(seen: Seen, at: Limits) -> Iterator[Found]:
     if seen.most("latency_us") < at.slow_ms * 1000:
         return
@@ -164,8 +197,17 @@ def replication_slow(seen: Seen, at: Limits) -> Iterator[Found]:
         slow = mine[taken[mine] >= late]
         held = (seen.column("hold_us")[slow] > 0).any()
         places = int(slow[0]), int(mine[taken[mine].argmax()]), int(slow[-1])
-        yield Found(text, len(slow), int(rows.asked[mine].min()), int(rows.asked[mine].max()), seen.who(broker=broker),
-                    {"api": "Produce"}, places, cause="followers fetch late", proven=bool(held))  # fmt: skip
+        yield Found(
+            text,
+            len(slow),
+            int(rows.asked[mine].min()),
+            int(rows.asked[mine].max()),
+            seen.who(broker=broker),
+            {"api": "Produce"},
+            places,
+            cause="followers fetch late",
+            proven=bool(held),
+        )
 
 
 def _spell(seen: Seen, rows: np.ndarray) -> np.ndarray:
@@ -190,7 +232,9 @@ def _own(seen: Seen) -> np.ndarray:
 
 
 @rule(
-    "latency", "client-throttled", "warning",
+    "latency",
+    "client-throttled",
+    "warning",
     "svc-a (10.0.0.4) was told to pause 41.0 s in 60.0 s by 10.0.0.1:9092 (80 answers, the longest 2.9 s).",
     why="Quotas are off unless somebody set them; a tenth of a minute, or one pause of a second, is felt. Any pause "
     "is a note.",
@@ -198,8 +242,9 @@ def _own(seen: Seen) -> np.ndarray:
     advice="Raise the quota, or send less: larger batches, fewer fetches.",
     judge="forged: a pause of a second, and one of 10 ms in a minute; many of half a second in a minute of an hour; "
     "admin-*",
-    share=0.1, pause_ms=1000,
-)  # fmt: skip
+    share=0.1,
+    pause_ms=1000,
+)
 def client_throttled(seen: Seen, at: Limits) -> Iterator[Found]:
     throttle = seen.column("throttle_us")
     rows = large.true(throttle > 0)
@@ -214,9 +259,18 @@ def client_throttled(seen: Seen, at: Limits) -> Iterator[Found]:
         text += f"({count(len(mine), 'answer')}, the longest {lasting(longest)}"
         text += f"; {lasting(most)} in one minute)." if most < whole else ")."
         apis = ",".join(sorted({api_name(key) for key in seen.exchanges.api[mine].tolist()}))
-        yield Found(text, len(mine), since, until, who, {"api": apis},
-                    (int(mine[0]), int(mine[throttle[mine].argmax()]), int(mine[-1])), cause="a quota", proven=True,
-                    severity=None if felt else "note")  # fmt: skip
+        yield Found(
+            text,
+            len(mine),
+            since,
+            until,
+            who,
+            {"api": apis},
+            (int(mine[0]), int(mine[throttle[mine].argmax()]), int(mine[-1])),
+            cause="a quota",
+            proven=True,
+            severity=None if felt else "note",
+        )
 
 
 _MINUTE = 60 * SECOND
@@ -229,14 +283,16 @@ def _most_in_a_minute(when: np.ndarray, amounts: np.ndarray) -> int:
 
 
 @rule(
-    "latency", "throttle-ignored", "note",
+    "latency",
+    "throttle-ignored",
+    "note",
     "svc-a (librdkafka 2.16.0, 10.0.0.4) sent 9 requests to 10.0.0.1:9092 inside its pause.",
     why="A client of KIP-219 waits on its own; 50 ms are left for clocks and for what was on its way.",
     unless="The request was under way when the answer with the pause came.",
     advice="Nothing: the broker does not read meanwhile, and the next answer waits for that.",
     judge="forged: a request half a second into a pause of one; and after it",
     slack_ms=50,
-)  # fmt: skip
+)
 def throttle_ignored(seen: Seen, at: Limits) -> Iterator[Found]:
     throttle, rows = seen.column("throttle_us"), seen.exchanges
     paused = large.true((throttle > at.slack_ms * 1000) & (rows.answered != NULL))
@@ -257,12 +313,21 @@ def throttle_ignored(seen: Seen, at: Limits) -> Iterator[Found]:
         if sent:
             mine, who = sorted(sent), seen.who(client_, broker)
             text = f"{client(who)} sent {count(len(mine), 'request')} to {who['broker']} inside its pause."
-            yield Found(text, len(mine), int(rows.asked[mine[0]]), int(rows.asked[mine[-1]]), who, {},
-                        (mine[0], mine[0], mine[-1]))  # fmt: skip
+            yield Found(
+                text,
+                len(mine),
+                int(rows.asked[mine[0]]),
+                int(rows.asked[mine[-1]]),
+                who,
+                {},
+                (mine[0], mine[0], mine[-1]),
+            )
 
 
 @rule(
-    "latency", "queue-behind-own-requests", "note",
+    "latency",
+    "queue-behind-own-requests",
+    "note",
     "62.0 % of what svc-a (10.0.0.4) waits for Produce at 10.0.0.1:9092 is behind its own earlier requests: 3.1 s of "
     "5.0 s, added up over 40 exchanges.",
     why="A broker takes one request of a connection after the other; librdkafka allows a million in flight, Java five. "
@@ -272,8 +337,11 @@ def throttle_ignored(seen: Seen, at: Limits) -> Iterator[Found]:
     advice="Fewer requests in flight, larger batches; Fetch on a connection of its own. A quota: raise it, or send "
     "less.",
     judge="forged: 30 requests that wait 200 of 300 ms, and 29; behind pauses, and behind some; admin-librdkafka-4.3",
-    share=0.5, queue_ms=100, answers=30, over_s=OVER_S,
-)  # fmt: skip
+    share=0.5,
+    queue_ms=100,
+    answers=30,
+    over_s=OVER_S,
+)
 def own_queue(seen: Seen, at: Limits) -> Iterator[Found]:
     if seen.most("queue_us") < at.queue_ms * 1000:
         return
@@ -295,10 +363,17 @@ def own_queue(seen: Seen, at: Limits) -> Iterator[Found]:
         quota = 2 * paused >= waited
         text += f"; {lasting(paused)} of it while these waited for pauses of a quota." if quota else "."
         asked = seen.exchanges.asked[mine]
-        yield Found(text, len(mine), int(asked.min()), int(asked.max()), who, {"api": api},
-                    (int(mine[0]), int(mine[queue[mine].argmax()]), int(mine[-1])),
-                    cause="a quota, whose pauses came before" if quota else "its own requests in flight",
-                    proven=True)  # fmt: skip
+        yield Found(
+            text,
+            len(mine),
+            int(asked.min()),
+            int(asked.max()),
+            who,
+            {"api": api},
+            (int(mine[0]), int(mine[queue[mine].argmax()]), int(mine[-1])),
+            cause="a quota, whose pauses came before" if quota else "its own requests in flight",
+            proven=True,
+        )
 
 
 def _behind_pauses(seen: Seen, rows: np.ndarray) -> np.ndarray:

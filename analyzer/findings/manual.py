@@ -70,9 +70,13 @@ def explained(rule: Rule) -> str:
     """One rule, for a terminal."""
     limits = ", ".join(f"{name} = {value:g}" for name, value in rule.limits.items())
     said = (
-        ("says", rule.sentence), ("why", rule.why), ("not when", rule.unless), ("do", rule.advice),
-        ("judged by", rule.judge), ("thresholds", limits or "none"),
-    )  # fmt: skip
+        ("says", rule.sentence),
+        ("why", rule.why),
+        ("not when", rule.unless),
+        ("do", rule.advice),
+        ("judged by", rule.judge),
+        ("thresholds", limits or "none"),
+    )
     out = [f"{rule.code}: {rule.severity}, family {rule.family}"]
     for title, text in said:
         first, *rest = textwrap.wrap(text, 86, break_on_hyphens=False)

@@ -19,9 +19,16 @@ from analyzer.findings.words import client, count, lasting, moment, name, share
 from analyzer.protocol import names
 
 _IDLE = (
-    names.FETCH, names.SHARE_FETCH, names.HEARTBEAT, names.CONSUMER_GROUP_HEARTBEAT, names.SHARE_GROUP_HEARTBEAT,
-    names.STREAMS_GROUP_HEARTBEAT, names.JOIN_GROUP, names.SYNC_GROUP, names.LEAVE_GROUP,
-)  # fmt: skip
+    names.FETCH,
+    names.SHARE_FETCH,
+    names.HEARTBEAT,
+    names.CONSUMER_GROUP_HEARTBEAT,
+    names.SHARE_GROUP_HEARTBEAT,
+    names.STREAMS_GROUP_HEARTBEAT,
+    names.JOIN_GROUP,
+    names.SYNC_GROUP,
+    names.LEAVE_GROUP,
+)
 """What a client leaves open when it goes: it waits for nothing that it needs."""
 
 _LOGIN = (names.SASL_HANDSHAKE, names.SASL_AUTHENTICATE)
@@ -51,14 +58,21 @@ def _silent(seen: Seen) -> np.ndarray:
     decoded = arrow.among(table[rows], standing_for(state, "decoded"))
     refused = arrow.among(link, seen.exchanges.link[seen.exchanges.error == 58])
     chosen: np.ndarray = rows[
-        seen.whole[link] & decoded & ~refused & ~arrow.among(api, _LOGIN) & ~(fin & left_open)
-        & ~(last & seen.loses) & ~roots.explained(seen, rows)
-    ]  # fmt: skip
+        seen.whole[link]
+        & decoded
+        & ~refused
+        & ~arrow.among(api, _LOGIN)
+        & ~(fin & left_open)
+        & ~(last & seen.loses)
+        & ~roots.explained(seen, rows)
+    ]
     return chosen
 
 
 @rule(
-    "network", "request-unanswered", "error",
+    "network",
+    "request-unanswered",
+    "error",
     "12 Produce requests of svc-a (10.0.0.4) to 10.0.0.1:9092 got no answer: the connection was reset.",
     why="No threshold: TCP and a living broker always deliver, so one is enough.",
     unless="acks=0; the capture ended first; bytes are missing from the connection, or one of its directions, or "
@@ -69,7 +83,7 @@ def _silent(seen: Seen) -> np.ndarray:
     advice="Look where it died: a reset is the broker's or a middlebox's, later answers mean a fault of the broker.",
     judge="forged: a request that later answers pass by; errors-librdkafka-4.3, cluster-*",
     closes=3,
-)  # fmt: skip
+)
 def request_unanswered(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = _silent(seen)
     # A close without an answer to what a broker does not take is told by version-refused and frame-oversized.
@@ -89,22 +103,33 @@ def request_unanswered(seen: Seen, at: Limits) -> Iterator[Found]:
         text = f"{count(len(mine), api + ' request')} of {client(who)} to {who['broker']} got no answer: {cause}."
         asked = seen.exchanges.asked[mine]
         yield Found(
-            text, len(mine), int(asked.min()), int(asked.max()), who, {"api": api}, tuple(mine[[0, 0, -1]].tolist()),
-            cause=cause, proven=True, severity="note" if left else None,
-        )  # fmt: skip
+            text,
+            len(mine),
+            int(asked.min()),
+            int(asked.max()),
+            who,
+            {"api": api},
+            tuple(mine[[0, 0, -1]].tolist()),
+            cause=cause,
+            proven=True,
+            severity="note" if left else None,
+        )
 
 
 _CAUSES = (
-    "later requests of the same connection were answered", "the connection was reset",
+    "later requests of the same connection were answered",
+    "the connection was reset",
     "the connection was closed in order",
-)  # fmt: skip
+)
 
 TIMEOUTS = (30 * SECOND, 60 * SECOND)
 """request.timeout.ms of Kafka's own client, socket.timeout.ms of librdkafka."""
 
 
 @rule(
-    "network", "answer-after-client-timeout", "warning",
+    "network",
+    "answer-after-client-timeout",
+    "warning",
     "3 Produce requests of svc-a (10.0.0.4) to 10.0.0.1:9092 took longer than the client's timeout of 30 s: it had "
     "given up.",
     why="30 s is request.timeout.ms of Kafka's Java client, 60 s socket.timeout.ms of librdkafka; what clients are set "
@@ -117,7 +142,7 @@ TIMEOUTS = (30 * SECOND, 60 * SECOND)
     "who had connected again, and one that was taken",
     around_s=1,
     by_clock=True,
-)  # fmt: skip
+)
 def answer_after_timeout(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.exchanges
     if seen.span[1] - seen.span[0] < (30 - at.around_s) * SECOND:
@@ -154,8 +179,17 @@ def answer_after_timeout(seen: Seen, at: Limits) -> Iterator[Found]:
         text += f"the client's timeout of {timeout // SECOND} s: it had given up"
         late = [int(rows.answered[row] - rows.asked[row]) for row in mine if rows.answered[row] != NULL]
         text += f"; {count(len(late), 'answer')} came after {lasting(max(late))} or less." if late else "."
-        yield Found(text, len(mine), int(rows.asked[mine[0]]), int(rows.asked[mine[-1]]), who, {"api": api_name(api)},
-                    (mine[0], mine[0], mine[-1]), cause="the client's own timeout", proven=False)  # fmt: skip
+        yield Found(
+            text,
+            len(mine),
+            int(rows.asked[mine[0]]),
+            int(rows.asked[mine[-1]]),
+            who,
+            {"api": api_name(api)},
+            (mine[0], mine[0], mine[-1]),
+            cause="the client's own timeout",
+            proven=False,
+        )
 
 
 def _begun(seen: Seen) -> dict[tuple[int, ...], np.ndarray]:
@@ -167,7 +201,9 @@ def _begun(seen: Seen) -> dict[tuple[int, ...], np.ndarray]:
 
 
 @rule(
-    "network", "tcp-retransmission", "warning",
+    "network",
+    "tcp-retransmission",
+    "warning",
     "2.1 % of the packets between orders (10.0.0.7) and 10.0.0.1:9092 were sent again (120 of 5,700).",
     why="Ours: fewer than one in a hundred TCP mends by itself, with ten at least so that the share says something; "
     "200 ms is Linux's least timeout, a spike that applications see.",
@@ -177,8 +213,11 @@ def _begun(seen: Seen) -> dict[tuple[int, ...], np.ndarray]:
     "(slow-transfer tells of slower ones).",
     advice="Look at the path, the network card and the MTU.",
     judge="net-lossy-4.3 (2 % loss) against net-vlan-4.3; forged: a packet of a small answer, and of a large one",
-    share=0.01, packets=10, repair_ms=200, rate=10_000_000,
-)  # fmt: skip
+    share=0.01,
+    packets=10,
+    repair_ms=200,
+    rate=10_000_000,
+)
 def retransmission(seen: Seen, at: Limits) -> Iterator[Found]:
     again = np.where(seen.doubled, 0, seen.link_numbers("retransmissions"))
     packets = seen.link_numbers("client_packets") + seen.link_numbers("broker_packets")
@@ -196,8 +235,17 @@ def retransmission(seen: Seen, at: Limits) -> Iterator[Found]:
             text += f"; {count(len(slow), 'exchange')} took {lasting(longest)} or less on the network"
         worst = int(links[again[links].argmax()])
         since, until = int(seen.link_times("first_time")[links].min()), int(seen.link_times("last_time")[links].max())
-        yield Found(text + ".", lost, since, until, who, {}, links=(int(links[0]), worst, int(links[-1])),
-                    cause="packets were lost on the way, or came too late", proven=True)  # fmt: skip
+        yield Found(
+            text + ".",
+            lost,
+            since,
+            until,
+            who,
+            {},
+            links=(int(links[0]), worst, int(links[-1])),
+            cause="packets were lost on the way, or came too late",
+            proven=True,
+        )
 
 
 def _repaired(seen: Seen, repair_ms: float, rate: float) -> dict[tuple[int, ...], np.ndarray]:
@@ -229,7 +277,9 @@ def _these(seen: Seen, links: np.ndarray) -> np.ndarray:
 
 
 @rule(
-    "network", "tcp-zero-window", "warning",
+    "network",
+    "tcp-zero-window",
+    "warning",
     "billing-3 (10.0.0.9) stopped reading from 10.0.0.1:9092: answers waited for room for up to 4.2 s (12 packets said "
     "so).",
     why="Shorter stalls are usual with receive buffers of 32 to 64 KiB; 200 ms is a pause that applications see.",
@@ -238,7 +288,7 @@ def _these(seen: Seen, links: np.ndarray) -> np.ndarray:
     advice="Look at the reader: garbage collection, CPU, or work done in the thread that reads.",
     judge="forged: a zero window while an answer is on its way",
     stall_ms=200,
-)  # fmt: skip
+)
 def zero_window(seen: Seen, at: Limits) -> Iterator[Found]:
     said = seen.link_numbers("zero_windows")
     full = np.flatnonzero(said)
@@ -267,11 +317,19 @@ def zero_window(seen: Seen, at: Limits) -> Iterator[Found]:
             mine_rows = ours[stalled]
             places = (int(mine_rows[0]), int(ours[stalled[waited[stalled].argmax()]]), int(mine_rows[-1]))
             quota = blame == "broker" and bool(arrow.among(rows.link[mine_rows], paused).all())
-            yield Found(text, len(stalled), int(rows.asked[places[0]]), int(rows.asked[places[2]]), who, {}, places,
-                        severity="note" if quota else None, proven=not quota,
-                        cause="a quota: the broker does not read during its pauses" if quota else
-                        f"the {blame} does not read",
-                        advice="Raise the quota, or send less." if quota else None)  # fmt: skip
+            yield Found(
+                text,
+                len(stalled),
+                int(rows.asked[places[0]]),
+                int(rows.asked[places[2]]),
+                who,
+                {},
+                places,
+                severity="note" if quota else None,
+                proven=not quota,
+                cause="a quota: the broker does not read during its pauses" if quota else f"the {blame} does not read",
+                advice="Raise the quota, or send less." if quota else None,
+            )
 
 
 def _span(first: np.ndarray, last: np.ndarray) -> np.ndarray:
@@ -281,7 +339,9 @@ def _span(first: np.ndarray, last: np.ndarray) -> np.ndarray:
 
 
 @rule(
-    "network", "connection-reset", "warning",
+    "network",
+    "connection-reset",
+    "warning",
     "14 connections of svc-a (10.0.0.4) to 10.0.0.1:9092 were reset with requests open.",
     why="An orderly client drains first: one reset is a crash, three in a minute a pattern.",
     unless="Fewer than three in a minute (a note); the connection was idle for nine minutes (idle-close); its broker "
@@ -289,8 +349,9 @@ def _span(first: np.ndarray, last: np.ndarray) -> np.ndarray:
     "from it, or packets from the capture: what it waited for may have come.",
     advice="Find out who sent the reset (kwire show --follow CONNECTION), then read its log at that second.",
     judge="forged: three resets in a minute, and two; cluster-*",
-    resets=3, window_s=60,
-)  # fmt: skip
+    resets=3,
+    window_s=60,
+)
 def connection_reset(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.exchanges
     still = large.true(rows.status == IN_FLIGHT) if not seen.loses else seen.left_open[:0]
@@ -308,12 +369,22 @@ def connection_reset(seen: Seen, at: Limits) -> Iterator[Found]:
         many = most >= at.resets and not seen.mixed[client_]
         text = f"{count(len(mine), 'connection')} of {client(who)} to {who['broker']} "
         text += f"{'was' if len(mine) == 1 else 'were'} reset with requests open."
-        yield Found(text, len(mine), int(ended[mine[0]]), int(ended[mine[-1]]), who, {},
-                    links=(int(mine[0]), int(mine[0]), int(mine[-1])), severity=None if many else "note")  # fmt: skip
+        yield Found(
+            text,
+            len(mine),
+            int(ended[mine[0]]),
+            int(ended[mine[-1]]),
+            who,
+            {},
+            links=(int(mine[0]), int(mine[0]), int(mine[-1])),
+            severity=None if many else "note",
+        )
 
 
 @rule(
-    "network", "idle-close", "note",
+    "network",
+    "idle-close",
+    "note",
     "2 idle connections of svc-a (10.0.0.4) to 10.0.0.1:9092 were closed after 10 min.",
     why="Brokers close what was idle for connections.max.idle.ms (10 min), Java clients after 9 min: nine minutes.",
     unless="A request was open.",
@@ -321,7 +392,7 @@ def connection_reset(seen: Seen, at: Limits) -> Iterator[Found]:
     judge="forged: a connection that closes ten minutes after its last exchange",
     idle_s=535,
     by_clock=True,
-)  # fmt: skip
+)
 def idle_close(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.exchanges
     last = highest(rows.link, rows.answered, len(seen.links), NULL)
@@ -336,12 +407,21 @@ def idle_close(seen: Seen, at: Limits) -> Iterator[Found]:
         who = seen.who(client_, broker)
         text = f"{count(len(mine), 'idle connection')} of {client(who)} to {who['broker']} "
         text += f"{'was' if len(mine) == 1 else 'were'} closed after {lasting(int((ended - last)[mine].max()))}."
-        yield Found(text, len(mine), int(ended[mine].min()), int(ended[mine].max()), who, {},
-                    links=(int(mine[0]), int(mine[-1])))  # fmt: skip
+        yield Found(
+            text,
+            len(mine),
+            int(ended[mine].min()),
+            int(ended[mine].max()),
+            who,
+            {},
+            links=(int(mine[0]), int(mine[-1])),
+        )
 
 
 @rule(
-    "network", "reconnect-loop", "warning",
+    "network",
+    "reconnect-loop",
+    "warning",
     "svc-a (10.0.0.4) opened 75 connections to 10.0.0.1:9092 in the minute from 10:01:03; half of them lived 40 ms or "
     "less.",
     why="Clients that fail wait 50 ms to 10 s before they connect again, which makes up to 60 a minute; a healthy "
@@ -351,9 +431,11 @@ def idle_close(seen: Seen, at: Limits) -> Iterator[Found]:
     "all were answered well, as those of a tool that is started again and again.",
     advice="See why they close: login, version, size, timeout. One producer a process, not one a message.",
     judge="forged: thirty connections in a minute, and twenty-nine",
-    opened=30, window_s=60, life_s=5,
+    opened=30,
+    window_s=60,
+    life_s=5,
     by_clock=True,
-)  # fmt: skip
+)
 def reconnect_loop(seen: Seen, at: Limits) -> Iterator[Found]:
     first, last = seen.link_times("first_time"), seen.link_times("last_time")
     fresh = np.flatnonzero((seen.link_numbers("opened") > 0) & (first != NULL))
@@ -375,10 +457,18 @@ def reconnect_loop(seen: Seen, at: Limits) -> Iterator[Found]:
         who, looks = seen.who(client_, broker), bool(errands[some].all())
         text = f"{client(who)} opened {most:,} connections to {who['broker']} in the minute from "
         text += f"{moment(int(first[some[0]]))}; half of them lived {lasting(life)} or less."
-        yield Found(text, most, int(first[some[0]]), int(first[some[-1]]), who, {},
-                    links=(int(some[0]), int(some[0]), int(some[-1])), severity="note" if looks else None,
-                    cause="a tool that is started again and again" if looks else None,
-                    proven=False if looks else None)  # fmt: skip
+        yield Found(
+            text,
+            most,
+            int(first[some[0]]),
+            int(first[some[-1]]),
+            who,
+            {},
+            links=(int(some[0]), int(some[0]), int(some[-1])),
+            severity="note" if looks else None,
+            cause="a tool that is started again and again" if looks else None,
+            proven=False if looks else None,
+        )
 
 
 def _bootstraps(seen: Seen) -> np.ndarray:
@@ -387,9 +477,16 @@ def _bootstraps(seen: Seen) -> np.ndarray:
 
 
 _WORK = (
-    *_IDLE, names.PRODUCE, names.OFFSET_COMMIT, names.INIT_PRODUCER_ID, names.ADD_PARTITIONS_TO_TXN,
-    names.ADD_OFFSETS_TO_TXN, names.END_TXN, names.TXN_OFFSET_COMMIT, names.SHARE_ACKNOWLEDGE,
-)  # fmt: skip
+    *_IDLE,
+    names.PRODUCE,
+    names.OFFSET_COMMIT,
+    names.INIT_PRODUCER_ID,
+    names.ADD_PARTITIONS_TO_TXN,
+    names.ADD_OFFSETS_TO_TXN,
+    names.END_TXN,
+    names.TXN_OFFSET_COMMIT,
+    names.SHARE_ACKNOWLEDGE,
+)
 """What applications ask, and tools that look do not."""
 
 
@@ -405,16 +502,20 @@ def _served(seen: Seen, asked: np.ndarray) -> np.ndarray:
 
 
 @rule(
-    "network", "connection-storm", "warning",
+    "network",
+    "connection-storm",
+    "warning",
     "10.0.0.1:9092 got 400 new connections in 10 s, 8 times its usual rate.",
     why="Against the broker's own rate: five times the median, and a hundred at least, which a broker of few clients "
     "never sees. KIP-612 exists for this.",
     unless="Fewer than six windows of 10 s, or in the first 30 s of the broker.",
     advice="Stagger restarts, set max.connection.creation.rate, one client a process.",
     judge="forged: 150 connections in 10 s after a minute of one a second; and 90",
-    opened=100, factor=5, window_s=10,
+    opened=100,
+    factor=5,
+    window_s=10,
     by_clock=True,
-)  # fmt: skip
+)
 def connection_storm(seen: Seen, at: Limits) -> Iterator[Found]:
     first = seen.link_times("first_time")
     fresh = np.flatnonzero((seen.link_numbers("opened") > 0) & (first != NULL))
@@ -435,12 +536,21 @@ def connection_storm(seen: Seen, at: Limits) -> Iterator[Found]:
         text = f"{seen.brokers[broker]} got {most:,} new connections in {at.window_s:.0f} s"
         text += f", {most / usual:.0f} times its usual rate." if usual else ", where it usually gets none."
         some = links[at_:past]
-        yield Found(text, most, since, int(first[some[-1]]), seen.who(broker=broker), {},
-                    links=(int(some[0]), int(some[0]), int(some[-1])))  # fmt: skip
+        yield Found(
+            text,
+            most,
+            since,
+            int(first[some[-1]]),
+            seen.who(broker=broker),
+            {},
+            links=(int(some[0]), int(some[0]), int(some[-1])),
+        )
 
 
 @rule(
-    "network", "connect-failed", "warning",
+    "network",
+    "connect-failed",
+    "warning",
     "10.0.0.4 asked 10.0.0.1:9092 for a connection 12 times in vain, 10:01:03 to 10:01:40: 12 refused.",
     why="A client waits 10 s (Java) or 30 s (librdkafka) for a connection and tries again after 0.05 to 10 s: three in "
     "a minute are no accident of one packet.",
@@ -457,9 +567,11 @@ def connection_storm(seen: Seen, at: Limits) -> Iterator[Found]:
     judge="forged: three SYNs refused in a minute, and two; three before the broker listens, and before and after; "
     "three unanswered where packets are missing, of 29 that got in, and of 30; "
     "admin-java-4.3 (a note), cluster-kraft-3.9 (notes: a controller that starts, serves, and stops)",
-    tries=3, lost_s=60, start_s=60,
+    tries=3,
+    lost_s=60,
+    start_s=60,
     by_clock=True,
-)  # fmt: skip
+)
 def connect_failed(seen: Seen, at: Limits) -> Iterator[Found]:
     told = {one.server for several in roots.unreachable(seen).values() for one in several}
     for one in seen.attempts:
@@ -477,8 +589,17 @@ def connect_failed(seen: Seen, at: Limits) -> Iterator[Found]:
         text += f"{moment(one.since)} to {moment(one.until)}: {roots.outcome([one])}"
         cause, proven, usual, got_in = _listening(seen, one, int(at.start_s * SECOND))
         text += f"; {count(got_in, 'connection')} to it came about meanwhile." if got_in else "."
-        yield Found(text, one.times, one.since, one.until, {"client_ip": one.client, "broker": one.server}, {},
-                    cause=cause, proven=proven, severity="note" if usual else None)  # fmt: skip
+        yield Found(
+            text,
+            one.times,
+            one.since,
+            one.until,
+            {"client_ip": one.client, "broker": one.server},
+            {},
+            cause=cause,
+            proven=proven,
+            severity="note" if usual else None,
+        )
 
 
 def _answers_are_missing(seen: Seen, one: Attempt) -> bool:

@@ -65,9 +65,12 @@ def batches(seen: Seen) -> Batches:
 
 
 _COLUMNS = {
-    "producer": "producer_id", "epoch": "producer_epoch", "sequence": "base_sequence", "records": "record_count",
+    "producer": "producer_id",
+    "epoch": "producer_epoch",
+    "sequence": "base_sequence",
+    "records": "record_count",
     "size": "batch_bytes",
-}  # fmt: skip
+}
 
 
 def _answers(
@@ -117,7 +120,9 @@ def _who(seen: Seen, client_: int) -> str:
 
 
 @rule(
-    "produce", "message-too-large", "error",
+    "produce",
+    "message-too-large",
+    "error",
     "svc-a (10.0.0.4) was refused for err-0: MESSAGE_TOO_LARGE (10), 4 times, 10:01:03 to 10:01:09; the request had "
     "1.3 MB, the limit is 1,048,588 bytes unless set.",
     why="The broker decides: one is a lost record for most applications.",
@@ -125,7 +130,7 @@ def _who(seen: Seen, client_: int) -> str:
     advice="Raise max.message.bytes and the consumers' limits, or split what is sent.",
     judge="errors-librdkafka-4.3; forged: refused and split",
     split_s=5,
-)  # fmt: skip
+)
 def too_large(seen: Seen, at: Limits) -> Iterator[Found]:
     troubles = of(seen, _TOO_LARGE)
     sent_by = _sent_by(seen, troubles) if troubles else {}
@@ -134,8 +139,14 @@ def too_large(seen: Seen, at: Limits) -> Iterator[Found]:
         text = f"{_who(seen, trouble.client)} was refused{about(trouble)}: {trouble.error}, {times(trouble)}; the "
         text += f"request had {size(sent)}, the limit is 1,048,588 bytes unless set."
         split = _split(seen, trouble, sent_by, int(at.split_s * SECOND))
-        yield found(seen, trouble, text, "note" if split else None, "the client split the batch" if split else None,
-                    True if split else None)  # fmt: skip
+        yield found(
+            seen,
+            trouble,
+            text,
+            "note" if split else None,
+            "the client split the batch" if split else None,
+            True if split else None,
+        )
 
 
 _SentBy = dict[int, dict[tuple[str, int], list[np.ndarray]]]
@@ -174,7 +185,9 @@ def _split(seen: Seen, trouble: Trouble, sent_by: _SentBy, within: int) -> bool:
 
 
 @rule(
-    "produce", "not-enough-replicas", "error",
+    "produce",
+    "not-enough-replicas",
+    "error",
     "rep-0 lacks in-sync replicas: lab-producer (127.0.0.1) was refused 65 times, 10:01:03 to 10:01:24.",
     why="30 s is replica.lag.time.max.ms, the time that a dead replica may still block.",
     unless="Under 30 s and the client wrote again after (a warning). NOT_ENOUGH_REPLICAS_AFTER_APPEND is stored: a "
@@ -182,7 +195,7 @@ def _split(seen: Seen, trouble: Trouble, sent_by: _SentBy, within: int) -> bool:
     advice="Bring the replica back; do not lower min.insync.replicas.",
     judge="cluster-kraft-3.9, cluster-zk-2.8",
     block_s=30,
-)  # fmt: skip
+)
 def not_enough_replicas(seen: Seen, at: Limits) -> Iterator[Found]:
     for trouble in of(seen, _REPLICAS):
         where = place(trouble.places[0]) if len(trouble.places) == 1 else f"topic {name(trouble.thing.topic)}"
@@ -195,7 +208,9 @@ def not_enough_replicas(seen: Seen, at: Limits) -> Iterator[Found]:
 
 
 @rule(
-    "produce", "produce-timed-out-on-broker", "error",
+    "produce",
+    "produce-timed-out-on-broker",
+    "error",
     "2 Produce requests of svc-a (10.0.0.4) for t-0 were not replicated in time (REQUEST_TIMED_OUT, 30.0 s): the "
     "records may be stored.",
     why="The broker answers so when the request's own timeout (30 s unless set) has passed without the followers.",
@@ -203,7 +218,7 @@ def not_enough_replicas(seen: Seen, at: Limits) -> Iterator[Found]:
     advice="Find the slow or dead follower: its disk, its network.",
     judge="forged: an answer with the error after 30 s, and one at once",
     least_s=1,
-)  # fmt: skip
+)
 def timed_out(seen: Seen, at: Limits) -> Iterator[Found]:
     for trouble in of(seen, _EXPIRED):
         waited = int(seen.column("latency_us")[trouble.rows].max())
@@ -222,14 +237,16 @@ def timed_out(seen: Seen, at: Limits) -> Iterator[Found]:
 
 
 @rule(
-    "produce", "acks-zero", "note",
+    "produce",
+    "acks-zero",
+    "note",
     "svc-a (10.0.0.4) writes t with acks=0 (40 requests): losses stay invisible.",
     why="A fact, no threshold; with --policy acks=all a warning.",
     unless="Never otherwise.",
     advice="acks=1 or all where a loss matters.",
     judge="errors-librdkafka-4.3, old-java-0.10.2",
     minds=("acks",),
-)  # fmt: skip
+)
 def acks_zero(seen: Seen, at: Limits) -> Iterator[Found]:
     strict = seen.asked.policies.get("acks") == "all"
     acks = seen.column("acks")
@@ -241,8 +258,16 @@ def acks_zero(seen: Seen, at: Limits) -> Iterator[Found]:
         text = f"{client(who)} writes {some(topics)} with acks={level} ({count(len(mine), 'request')}): losses "
         text += "stay invisible." if level == 0 else "of the leader lose what was acknowledged."
         asked = seen.exchanges.asked[mine]
-        yield Found(text, len(mine), int(asked.min()), int(asked.max()), who, {"topic": ",".join(topics[:20]) or None},
-                    tuple(mine[[0, 0, -1]].tolist()), severity="warning" if strict else None)  # fmt: skip
+        yield Found(
+            text,
+            len(mine),
+            int(asked.min()),
+            int(asked.max()),
+            who,
+            {"topic": ",".join(topics[:20]) or None},
+            tuple(mine[[0, 0, -1]].tolist()),
+            severity="warning" if strict else None,
+        )
 
 
 def _topics(seen: Seen, parts: list[np.ndarray]) -> list[list[str]]:
@@ -289,15 +314,18 @@ def _repeats(seen: Seen, made: Batches) -> list[_Repeat]:
 
 
 @rule(
-    "produce", "produce-retried", "note",
+    "produce",
+    "produce-retried",
+    "note",
     "svc-a (10.0.0.4) sent 37 batches again, 3 of them after they had been stored.",
     why="Retries are designed for; where one batch in a hundred (of a thousand at least) is repeated, something keeps "
     "failing, and it is a warning.",
     unless="Bytes that TCP sent again; parts of a batch that was split.",
     advice="Follow the first failure of each pair.",
     judge="forged: a batch sent twice; cluster-*",
-    share=0.01, batches=1000,
-)  # fmt: skip
+    share=0.01,
+    batches=1000,
+)
 def produce_retried(seen: Seen, at: Limits) -> Iterator[Found]:
     made = batches(seen)
     by_client: dict[int, list[_Repeat]] = defaultdict(list)
@@ -312,19 +340,28 @@ def produce_retried(seen: Seen, at: Limits) -> Iterator[Found]:
         text += f", {stored:,} of them after {'it' if stored == 1 else 'they'} had been stored" * bool(stored)
         many = whole[client_] >= at.batches and len(repeats) >= at.share * whole[client_]
         rows = [int(made.owner[repeat.again]) for repeat in repeats]
-        yield Found(text + ".", len(repeats), int(seen.exchanges.asked[rows[0]]), int(seen.exchanges.asked[rows[-1]]),
-                    seen.who(client_), {}, (int(made.owner[repeats[0].first]), rows[0], rows[-1]),
-                    severity="warning" if many else None)  # fmt: skip
+        yield Found(
+            text + ".",
+            len(repeats),
+            int(seen.exchanges.asked[rows[0]]),
+            int(seen.exchanges.asked[rows[-1]]),
+            seen.who(client_),
+            {},
+            (int(made.owner[repeats[0].first]), rows[0], rows[-1]),
+            severity="warning" if many else None,
+        )
 
 
 @rule(
-    "produce", "duplicate-records", "error",
+    "produce",
+    "duplicate-records",
+    "error",
     "2 batches of svc-a (10.0.0.4) to t-0 are stored twice, at two offsets each.",
     why="A broker gives a repeated batch its old offset; two offsets are two copies.",
     unless="The second answer has the first's offset: the broker noticed.",
     advice="Find out why the broker forgot the producer (restart with old state, expired id).",
     judge="forged: a batch acknowledged at two offsets",
-)  # fmt: skip
+)
 def duplicate_records(seen: Seen, at: Limits) -> Iterator[Found]:
     made = batches(seen)
     twice: dict[tuple[int, int], list[_Repeat]] = defaultdict(list)
@@ -338,10 +375,17 @@ def duplicate_records(seen: Seen, at: Limits) -> Iterator[Found]:
         text += f"{'is' if len(repeats) == 1 else 'are'} stored twice, at two offsets each."
         rows = [int(made.owner[repeat.again]) for repeat in repeats]
         topic, partition = made.places[where]
-        yield Found(text, len(repeats), int(seen.exchanges.asked[rows[0]]), int(seen.exchanges.asked[rows[-1]]),
-                    seen.who(client_), {"topic": topic, "partition": str(partition)},
-                    (int(made.owner[repeats[0].first]), rows[0], rows[-1]), cause="both answers have their own offset",
-                    proven=True)  # fmt: skip
+        yield Found(
+            text,
+            len(repeats),
+            int(seen.exchanges.asked[rows[0]]),
+            int(seen.exchanges.asked[rows[-1]]),
+            seen.who(client_),
+            {"topic": topic, "partition": str(partition)},
+            (int(made.owner[repeats[0].first]), rows[0], rows[-1]),
+            cause="both answers have their own offset",
+            proven=True,
+        )
 
 
 _RETRIABLE = (3, 5, 6, 7, 19, 20, 56, 74, 75, 89, 100)
@@ -371,7 +415,9 @@ def _passed(
 
 
 @rule(
-    "produce", "retry-may-reorder", "warning",
+    "produce",
+    "retry-may-reorder",
+    "warning",
     "svc-a (10.0.0.4) retries without idempotence with several requests open: order in t-3 was inverted 2 times.",
     why="Proven by the offsets: an earlier batch failed, a later one was stored, then the earlier. Once is what the "
     "first second of a topic may bring (a note; seen with librdkafka, pcapng-comments-4.3).",
@@ -380,7 +426,7 @@ def _passed(
     judge="forged: fail, succeed, retry; and with a producer id",
     turns=2,
     by_clock=True,
-)  # fmt: skip
+)
 def retry_may_reorder(seen: Seen, at: Limits) -> Iterator[Found]:
     made = batches(seen)
     if not (made.error > 0).any():
@@ -407,20 +453,30 @@ def retry_may_reorder(seen: Seen, at: Limits) -> Iterator[Found]:
         topic, partition = made.places[where]
         text = f"{_who(seen, client_)} retries without idempotence with several requests open: order in "
         text += f"{place(made.places[where])} was inverted {count(len(some_), 'time')}."
-        yield Found(text, len(some_), int(asked[some_[0][0]]), int(asked[some_[-1][2]]), seen.who(client_),
-                    {"topic": topic, "partition": str(partition)}, (some_[0][0], some_[0][1], some_[-1][2]),
-                    cause="offsets of the batches", proven=True,
-                    severity=None if len(some_) >= at.turns else "note")  # fmt: skip
+        yield Found(
+            text,
+            len(some_),
+            int(asked[some_[0][0]]),
+            int(asked[some_[-1][2]]),
+            seen.who(client_),
+            {"topic": topic, "partition": str(partition)},
+            (some_[0][0], some_[0][1], some_[-1][2]),
+            cause="offsets of the batches",
+            proven=True,
+            severity=None if len(some_) >= at.turns else "note",
+        )
 
 
 @rule(
-    "produce", "mixed-idempotence", "note",
+    "produce",
+    "mixed-idempotence",
+    "note",
     "Topic t is written with idempotence by svc-a (10.0.0.4) and without by svc-b (10.0.0.5).",
     why="A fact: librdkafka's default is off, Java's on since 3.0.",
     unless="All writers of the topic are of one kind.",
     advice="Agree on one setting.",
     judge="forged: two producers; txn-librdkafka-4.3 says nothing",
-)  # fmt: skip
+)
 def mixed_idempotence(seen: Seen, at: Limits) -> Iterator[Found]:
     made = batches(seen)
     kinds: dict[str, tuple[dict[int, int], dict[int, int]]] = {}
@@ -438,8 +494,9 @@ def mixed_idempotence(seen: Seen, at: Limits) -> Iterator[Found]:
         if without and with_:
             text = f"Topic {name(topic)} is written with idempotence by {_several(seen, with_)} and without by "
             rows = next(iter(with_.values())), next(iter(without.values()))
-            yield Found(text + f"{_several(seen, without)}.", len(with_) + len(without), *seen.span, {},
-                        {"topic": topic}, rows)  # fmt: skip
+            yield Found(
+                text + f"{_several(seen, without)}.", len(with_) + len(without), *seen.span, {}, {"topic": topic}, rows
+            )
 
 
 def _several(seen: Seen, clients: dict[int, int]) -> str:
@@ -447,7 +504,9 @@ def _several(seen: Seen, clients: dict[int, int]) -> str:
 
 
 @rule(
-    "produce", "tiny-batches", "note",
+    "produce",
+    "tiny-batches",
+    "note",
     "svc-a (10.0.0.4) sends 3,400 Produce requests a second to 10.0.0.1:9092 with 1.2 records (310 bytes) each; "
     "linger.ms=5 would make about 200.",
     why="1 KiB is 6 % of the default batch of 16 KiB: headers and requests cost more than what they carry. A warning "
@@ -457,9 +516,14 @@ def _several(seen: Seen, clients: dict[int, int]) -> str:
     "linger.ms is (tiny-transactions).",
     advice="linger.ms, one producer, the sticky partitioner.",
     judge="forged: 1,000 small requests in 10 s, and 900",
-    rate=100, much=1000, window_s=10, small_bytes=1024, records=3, linger_ms=5,
+    rate=100,
+    much=1000,
+    window_s=10,
+    small_bytes=1024,
+    records=3,
+    linger_ms=5,
     by_clock=True,
-)  # fmt: skip
+)
 def tiny_batches(seen: Seen, at: Limits) -> Iterator[Found]:
     made = batches(seen)
     if not len(made.row):
@@ -487,8 +551,16 @@ def tiny_batches(seen: Seen, at: Limits) -> Iterator[Found]:
         text += f"{np.mean(records, where=counted):.1f} records ({size(float(np.median(sizes)))}) each; "
         text += f"linger.ms={at.linger_ms:.0f} would make about {fewer:,.0f}."
         worst = int(by_time[first])
-        yield Found(text, most, int(asked[first]), int(asked[past - 1]), who, {}, (int(mine[0]), worst, int(mine[-1])),
-                    severity="warning" if most >= at.much * at.window_s else None)  # fmt: skip
+        yield Found(
+            text,
+            most,
+            int(asked[first]),
+            int(asked[past - 1]),
+            who,
+            {},
+            (int(mine[0]), worst, int(mine[-1])),
+            severity="warning" if most >= at.much * at.window_s else None,
+        )
 
 
 def _ended(seen: Seen, client_: int, since: int, until: int) -> int:
@@ -541,7 +613,9 @@ def _lingering(times_: np.ndarray, linger: int) -> int:
 
 
 @rule(
-    "produce", "no-compression", "note",
+    "produce",
+    "no-compression",
+    "note",
     "Topic t: 18.0 MB a second uncompressed (1.1 GB in all).",
     why="Ours: below 1 MB a second or 100 MB compression is not worth its CPU. With --policy compression=required a "
     "warning.",
@@ -549,8 +623,9 @@ def _lingering(times_: np.ndarray, linger: int) -> int:
     advice="compression.type on the producer; try lz4 or zstd on a sample.",
     judge="forged rows: 120 MB of codec none, and of lz4",
     minds=("compression",),
-    rate=1_000_000, total=100_000_000,
-)  # fmt: skip
+    rate=1_000_000,
+    total=100_000_000,
+)
 def no_compression(seen: Seen, at: Limits) -> Iterator[Found]:
     made = batches(seen)
     begin, end = seen.span
@@ -580,12 +655,22 @@ def no_compression(seen: Seen, at: Limits) -> Iterator[Found]:
         if amount >= enough:
             text = f"Topic {name(topic)}: {size(amount / seconds)} a second uncompressed ({size(amount)} in all)."
             rows = (first[topic],) if topic in first else ()
-            yield Found(text, amount, begin, end, {}, {"topic": topic, "bytes": str(amount)}, rows,
-                        severity="warning" if strict else None)  # fmt: skip
+            yield Found(
+                text,
+                amount,
+                begin,
+                end,
+                {},
+                {"topic": topic, "bytes": str(amount)},
+                rows,
+                severity="warning" if strict else None,
+            )
 
 
 @rule(
-    "produce", "codec-recompressed", "note",
+    "produce",
+    "codec-recompressed",
+    "note",
     "Topic t: 40 batches that were written with lz4 are read with zstd: the broker changes their codec.",
     why="A fact: a batch with one codec in the request that stored it, and another in an answer to Fetch at the same "
     "offset. A broker whose compression.type is not `producer` takes each batch apart and compresses it anew. Ten "
@@ -596,7 +681,7 @@ def no_compression(seen: Seen, at: Limits) -> Iterator[Found]:
     "work from the broker.",
     judge="forged: ten batches of lz4 that come back as zstd, and nine; a real topic with compression.type=gzip",
     batches=10,
-)  # fmt: skip
+)
 def recompressed(seen: Seen, at: Limits) -> Iterator[Found]:
     made = batches(seen)
     if not len(made.row):
@@ -650,19 +735,30 @@ def recompressed(seen: Seen, at: Limits) -> Iterator[Found]:
             text = f"Topic {name(topic)}: {len(owners):,} batches that were written with {name(before)} are read with "
             text += f"{name(after)}: the broker changes their codec."
             asked = seen.exchanges.asked[owners]
-            yield Found(text, len(owners), int(asked.min()), int(asked.max()), {}, {"topic": topic},
-                        (owners[0], owners[0], owners[-1]), cause="compression.type", proven=False)  # fmt: skip
+            yield Found(
+                text,
+                len(owners),
+                int(asked.min()),
+                int(asked.max()),
+                {},
+                {"topic": topic},
+                (owners[0], owners[0], owners[-1]),
+                cause="compression.type",
+                proven=False,
+            )
 
 
 @rule(
-    "produce", "batch-crc-bad", "error",
+    "produce",
+    "batch-crc-bad",
+    "error",
     "The checksum of 2 batches to t-0 is wrong on the wire.",
     why="CRC32C over all of the payload: no false positives. librdkafka does not check unless told to (check.crcs), so "
     "that it may go unseen.",
     unless="Bytes of the batch are missing, or copies of them differ (then the checksum is not told).",
     advice="Keep the capture; look at the network and at the memory of the sender, or of the host that captured.",
     judge="forged: a batch with a flipped bit",
-)  # fmt: skip
+)
 def crc_bad(seen: Seen, at: Limits) -> Iterator[Found]:
     table = seen.table("batches")
     wrong = large.true(table.numbers("crc_ok", np.int8) == 0)
@@ -679,24 +775,34 @@ def crc_bad(seen: Seen, at: Limits) -> Iterator[Found]:
         text = f"The checksum of {count(len(mine), 'batch', 'batches')} to {place((topic, partition))} is wrong on the "
         who = seen.who(int(seen.client[rows[0]])) if rows else {}
         time = int(seen.exchanges.asked[rows[0]]) if rows else None
-        yield Found(text + "wire.", len(mine), time, int(seen.exchanges.asked[rows[-1]]) if rows else None, who,
-                    {"topic": topic, "partition": str(partition)}, tuple(rows[:1] + rows[:1] + rows[-1:]))  # fmt: skip
+        yield Found(
+            text + "wire.",
+            len(mine),
+            time,
+            int(seen.exchanges.asked[rows[-1]]) if rows else None,
+            who,
+            {"topic": topic, "partition": str(partition)},
+            tuple(rows[:1] + rows[:1] + rows[-1:]),
+        )
 
 
 _BAD_TIME = taken((names.PRODUCE,), (32,))
 
 
 @rule(
-    "produce", "record-timestamps-off", "warning",
+    "produce",
+    "record-timestamps-off",
+    "warning",
     "Records of svc-a (10.0.0.4) in t are up to 3.0 h ahead of the capture's clock (40 batches).",
     why="5 min is beyond what a clock drifts with NTP (a note); 1 h is log.message.timestamp.after.max.ms, where "
     "brokers begin to refuse.",
     unless="The broker gives the timestamps (LogAppendTime); the past, which replays and mirrors write.",
     advice="Set the clock; retention by time goes wrong with it.",
     judge="forged: records two hours ahead, and one minute ahead",
-    note_s=300, refused_s=3600,
+    note_s=300,
+    refused_s=3600,
     by_clock=True,
-)  # fmt: skip
+)
 def timestamps_off(seen: Seen, at: Limits) -> Iterator[Found]:
     made = batches(seen)
     ahead = _ahead(seen, made, at.note_s * SECOND)
@@ -715,8 +821,16 @@ def timestamps_off(seen: Seen, at: Limits) -> Iterator[Found]:
             text += f"({count(len(mine), 'batch', 'batches')})."
             rows = int(made.owner[mine[0]]), int(made.owner[mine[ahead[mine].argmax()]]), int(made.owner[mine[-1]])
             severity: Severity = "warning" if most >= at.refused_s * SECOND else "note"
-            yield Found(text, len(mine), int(seen.exchanges.asked[rows[0]]), int(seen.exchanges.asked[rows[2]]), who,
-                        {"topic": topic}, rows, severity=severity)  # fmt: skip
+            yield Found(
+                text,
+                len(mine),
+                int(seen.exchanges.asked[rows[0]]),
+                int(seen.exchanges.asked[rows[2]]),
+                who,
+                {"topic": topic},
+                rows,
+                severity=severity,
+            )
     for trouble in of(seen, _BAD_TIME):
         text = f"Records of {_who(seen, trouble.client)}{about(trouble)} were refused for their time: {trouble.error}, "
         yield found(seen, trouble, text + f"{times(trouble)}.")
@@ -745,14 +859,20 @@ def _hours(micros: int) -> str:
 
 
 @rule(
-    "produce", "hot-partition", "note",
+    "produce",
+    "hot-partition",
+    "note",
     "t-7 takes 64.0 % of the bytes of 24 partitions of t.",
     why="Five times its fair share is a queue for one consumer while others idle.",
     unless="Fewer than 10 partitions seen; under 100 MB and 10,000 records; under 30 %.",
     advice="Look at the keys and the partitioner.",
     judge="forged rows: one of twelve partitions with half of the records; all alike",
-    partitions=10, bytes=100_000_000, records=10_000, fair=5, share=0.3,
-)  # fmt: skip
+    partitions=10,
+    bytes=100_000_000,
+    records=10_000,
+    fair=5,
+    share=0.3,
+)
 def hot_partition(seen: Seen, at: Limits) -> Iterator[Found]:
     made = batches(seen)
     if max(Counter(topic for topic, _ in made.places).values(), default=0) < at.partitions:
@@ -774,5 +894,11 @@ def hot_partition(seen: Seen, at: Limits) -> Iterator[Found]:
             partition = made.places[hot][1]
             text = f"{place((topic, partition))} takes {share(float(amounts[hot]), whole)} of the bytes of "
             rows = made.owner[valid[where == hot]]
-            yield Found(text + f"{len(numbers)} partitions of {name(topic)}.", int(amounts[hot]), *seen.span, {},
-                        {"topic": topic, "partition": str(partition)}, tuple(rows[[0, 0, -1]].tolist()))  # fmt: skip
+            yield Found(
+                text + f"{len(numbers)} partitions of {name(topic)}.",
+                int(amounts[hot]),
+                *seen.span,
+                {},
+                {"topic": topic, "partition": str(partition)},
+                tuple(rows[[0, 0, -1]].tolist()),
+            )

@@ -33,7 +33,9 @@ def _lonely(seen: Seen) -> np.ndarray:
 
 
 @rule(
-    "quality", "capture-lost-packets", "warning",
+    "quality",
+    "capture-lost-packets",
+    "warning",
     "The capture misses 5.0 % of the bytes: 12 holes in 3 connections, 40 packets that it counted as lost itself.",
     why="A byte that the receiver acknowledged was delivered: the capture lost it, not the network. One in 10,000 is "
     "enough to cut messages.",
@@ -43,7 +45,7 @@ def _lonely(seen: Seen) -> np.ndarray:
     "missing.",
     judge="a forged capture with holes; captures whose tool counted its drops",
     share=0.0001,
-)  # fmt: skip
+)
 def lost_packets(seen: Seen, at: Limits) -> Iterator[Found]:
     missing, holes = (np.where(_lonely(seen), 0, seen.link_numbers(name)) for name in ("gap_bytes", "gaps"))
     payload, gone = int(seen.link_numbers("payload_bytes").sum()), int(missing.sum())
@@ -52,20 +54,29 @@ def lost_packets(seen: Seen, at: Limits) -> Iterator[Found]:
         return
     said = []
     if gone:
-        said.append(f"{share(gone, payload + gone)} of the bytes ({size(gone)}): {count(int(holes.sum()), 'hole')} in "
-                    f"{count(int((holes > 0).sum()), 'connection')}")  # fmt: skip
+        said.append(
+            f"{share(gone, payload + gone)} of the bytes ({size(gone)}): {count(int(holes.sum()), 'hole')} in "
+            f"{count(int((holes > 0).sum()), 'connection')}"
+        )
     if dropped:
         said.append(f"{count(dropped, 'packet')} that whatever captured counted as lost")
     since, until = seen.span
     yield Found(
-        f"The capture misses {', and '.join(said)}.", int(holes.sum()) + dropped, since, until,
-        links=_worst(seen, missing), cause="the capture lost packets; the network delivered them", proven=bool(gone),
+        f"The capture misses {', and '.join(said)}.",
+        int(holes.sum()) + dropped,
+        since,
+        until,
+        links=_worst(seen, missing),
+        cause="the capture lost packets; the network delivered them",
+        proven=bool(gone),
         what={"missing_bytes": str(gone), "dropped_packets": str(dropped)},
-    )  # fmt: skip
+    )
 
 
 @rule(
-    "quality", "capture-clock-back", "warning",
+    "quality",
+    "capture-clock-back",
+    "warning",
     "The capture's clock went back by 60 min or more at 10:01:03: rules that argue with the order or the length of "
     "times were not asked.",
     why="What comes later in the capture has an earlier time. Half a second is more than a clock service corrects.",
@@ -74,7 +85,7 @@ def lost_packets(seen: Seen, at: Limits) -> Iterator[Found]:
     advice="Judge the files before and after that moment apart; files that overlap in time are capture points of their "
     "own.",
     judge="a real capture of which the second half is an hour, and a second, earlier; net-lossy-4.3 does not",
-)  # fmt: skip
+)
 def clock_back(seen: Seen, at: Limits) -> Iterator[Found]:
     if seen.set_back is not None:
         when, amount = seen.set_back
@@ -83,13 +94,15 @@ def clock_back(seen: Seen, at: Limits) -> Iterator[Found]:
 
 
 @rule(
-    "quality", "capture-snaplen", "warning",
+    "quality",
+    "capture-snaplen",
+    "warning",
     "The snap length cut off 1.2 MB (84.0 % of the bytes) in 31 connections.",
     why="A fact; what was cut off cannot be decoded.",
     unless="Never otherwise.",
     advice="Capture whole packets: tcpdump -s 0.",
     judge="snaplen-96-4.3",
-)  # fmt: skip
+)
 def snaplen(seen: Seen, at: Limits) -> Iterator[Found]:
     cut = seen.link_numbers("snaplen_bytes")
     gone = int(cut.sum())
@@ -101,14 +114,16 @@ def snaplen(seen: Seen, at: Limits) -> Iterator[Found]:
 
 
 @rule(
-    "quality", "capture-midstream", "note",
+    "quality",
+    "capture-midstream",
+    "note",
     "14 of 20 connections began before the capture: versions, sessions and groups begin unknown; 22 answers have no "
     "request.",
     why="A fact.",
     unless="Every connection's SYN was captured.",
     advice="Begin to capture before the clients start, where what happened at the start matters.",
     judge="midstream-4.3; a capture from its beginning on says nothing",
-)  # fmt: skip
+)
 def midstream(seen: Seen, at: Limits) -> Iterator[Found]:
     begun = np.flatnonzero(seen.link_numbers("opened") == 0)
     if not len(begun):
@@ -119,20 +134,25 @@ def midstream(seen: Seen, at: Limits) -> Iterator[Found]:
     if len(orphans):
         text += f"; {count(len(orphans), 'answer')} {'has' if len(orphans) == 1 else 'have'} no request"
     yield Found(
-        text + ".", len(begun), *seen.span, links=tuple(begun[[0, 0, -1]].tolist()),
+        text + ".",
+        len(begun),
+        *seen.span,
+        links=tuple(begun[[0, 0, -1]].tolist()),
         rows=tuple(orphans[[0, 0, -1]].tolist()) if len(orphans) else (),
-    )  # fmt: skip
+    )
 
 
 @rule(
-    "quality", "capture-one-way", "warning",
+    "quality",
+    "capture-one-way",
+    "warning",
     "Of 3 connections the capture has one direction only: no latency and no errors can be told there.",
     why="A side that acknowledges is there; a capture that lacks all of its packets stands where they do not pass.",
     unless="None of them has 10 packets, and other connections have both directions.",
     advice="Capture where both directions pass: a mirror port in both directions, or the host itself.",
     judge="a forged capture without the broker's packets",
     packets=10,
-)  # fmt: skip
+)
 def one_way(seen: Seen, at: Limits) -> Iterator[Found]:
     lonely = np.flatnonzero(_lonely(seen))
     if len(lonely):
@@ -141,14 +161,17 @@ def one_way(seen: Seen, at: Limits) -> Iterator[Found]:
 
 
 @rule(
-    "quality", "capture-duplicated", "note",
+    "quality",
+    "capture-duplicated",
+    "note",
     "The capture holds 1,200 packets twice (50.0 %).",
     why="One in ten is no accident of the network: a mirror port or `-i any` sees packets on two interfaces.",
     unless="Fewer than 10, or fewer than one in ten.",
     advice="Nothing is counted twice; capture on one interface to halve the file.",
     judge="a forged capture with every packet twice; net-lossy-4.3 (1 %) does not",
-    packets=10, share=0.1,
-)  # fmt: skip
+    packets=10,
+    share=0.1,
+)
 def duplicated(seen: Seen, at: Limits) -> Iterator[Found]:
     # Where all came twice, what looks as if TCP had sent it again did so too, farther behind than copies are known by.
     twice = seen.link_numbers("duplicates") + np.where(seen.doubled, seen.link_numbers("retransmissions"), 0)
@@ -160,13 +183,15 @@ def duplicated(seen: Seen, at: Limits) -> Iterator[Found]:
 
 
 @rule(
-    "quality", "tls-not-decoded", "warning",
+    "quality",
+    "tls-not-decoded",
+    "warning",
     "4 connections are encrypted (1.1 MB): nothing of what they say can be judged.",
     why="A fact.",
     unless="A key log opened them, or the handshake came to nothing (tls-alert, not-tls): then nothing was said.",
     advice="Give the clients' or brokers' TLS key log with --keylog, or capture where it is in the clear.",
     judge="tls13-aiokafka-4.3 without its keys",
-)  # fmt: skip
+)
 def encrypted(seen: Seen, at: Limits) -> Iterator[Found]:
     failures, _ = seen.table("connections").codes("tls_failure")
     said_nothing = seen.link_numbers("decrypted") > 0
@@ -187,7 +212,9 @@ _EXPECTED = ("encrypted", "sasl", "prefix")
 
 
 @rule(
-    "quality", "opaque-bytes", "warning",
+    "quality",
+    "opaque-bytes",
+    "warning",
     "3.0 % of the bytes could not be decoded: 40.0 kB malformed, 1.2 kB of an unknown API.",
     why="One byte in a hundred hides whole messages; less are strays.",
     unless="They are encrypted, log in, or stand before Kafka (a proxy's prefix): those are expected. Requests that a "
@@ -196,7 +223,7 @@ _EXPECTED = ("encrypted", "sasl", "prefix")
     advice="See `reason` in kwire show --json; a client that speaks a dialect of its own is named there.",
     judge="a forged capture of an unknown API, and of answers without their requests; errors-librdkafka-4.3",
     share=0.01,
-)  # fmt: skip
+)
 def opaque(seen: Seen, at: Limits) -> Iterator[Found]:
     payload = int(seen.link_numbers("payload_bytes").sum())
     parts = {
@@ -213,9 +240,12 @@ def opaque(seen: Seen, at: Limits) -> Iterator[Found]:
         named = ", ".join(f"{size(amount)} {reason.replace('_', ' ')}" for reason, amount in amounts.items())
         each = np.sum(list(parts.values()), axis=0)
         yield Found(
-            f"{share(gone, payload)} of the bytes could not be decoded: {named}.", int((each > 0).sum()), *seen.span,
-            links=_worst(seen, each), what={"bytes": str(gone)},
-        )  # fmt: skip
+            f"{share(gone, payload)} of the bytes could not be decoded: {named}.",
+            int((each > 0).sum()),
+            *seen.span,
+            links=_worst(seen, each),
+            what={"bytes": str(gone)},
+        )
 
 
 def _without_request(seen: Seen) -> np.ndarray:

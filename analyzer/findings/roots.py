@@ -293,7 +293,9 @@ def _offers(seen: Seen) -> dict[tuple[str, int], tuple[int, int]]:
 
 
 @rule(
-    "cluster", "broker-lost", "warning",
+    "cluster",
+    "broker-lost",
+    "warning",
     "10.0.0.1:9092 went away at 10:01:03: 7 connections of 4 clients broke off, 5 requests had no answer, leaders of "
     "6 partitions moved.",
     why="Two clients' connections that break off within a second, and a broker that is silent after, are no "
@@ -304,7 +306,7 @@ def _offers(seen: Seen) -> dict[tuple[str, int], tuple[int, int]]:
     advice="Read that broker's log at that second; a planned restart is meant to be orderly.",
     judge="cluster-kraft-3.9 and cluster-zk-2.8 (SIGKILL of a leader); clients that leave in order say nothing",
     by_clock=True,
-)  # fmt: skip
+)
 def broker_lost(seen: Seen, at: Limits) -> Iterator[Found]:
     known = losses(seen)
     if not known:
@@ -324,20 +326,27 @@ def broker_lost(seen: Seen, at: Limits) -> Iterator[Found]:
         text += f", leaders of {count(len({m.place for m in moved}), 'partition')} moved" * bool(moved)
         places = (int(rows[0]), int(rows[0]), int(rows[-1])) if len(rows) else ()
         yield Found(
-            text + ".", len(loss.links), loss.time, loss.time + AROUND_US, seen.who(broker=loss.broker),
-            {"requests": str(open_), "partitions": str(len(moved))}, places,
+            text + ".",
+            len(loss.links),
+            loss.time,
+            loss.time + AROUND_US,
+            seen.who(broker=loss.broker),
+            {"requests": str(open_), "partitions": str(len(moved))},
+            places,
             links=(int(loss.links[0]), int(loss.links[-1])),
-        )  # fmt: skip
+        )
 
 
 @rule(
-    "cluster", "leaders-moved", "note",
+    "cluster",
+    "leaders-moved",
+    "note",
     "Leaders of 6 partitions moved between 10:01:03 and 10:01:05: orders-0, orders-1, orders-2 and 3 more.",
     why="A fact, which explains NOT_LEADER_OR_FOLLOWER and what follows it.",
     unless="Their broker went away then: broker-lost tells it. The topic was made anew, as its ids say.",
     advice="Nothing, where it was meant (a restart, a reassignment, a preferred election).",
     judge="cluster-*; captures of one broker say nothing",
-)  # fmt: skip
+)
 def leaders_moved(seen: Seen, at: Limits) -> Iterator[Found]:
     lost = np.array(sorted(loss.time for loss in losses(seen)), np.int64)
     rest = [move for move in moves(seen) if not _near(lost, move.time, move.time)]

@@ -234,7 +234,7 @@ def _one(rows: pa.Table, name: str, text: dict[str, int]) -> np.ndarray:
 
 def _runs(
     seen: Seen, key: np.ndarray, api_at: int, code: np.ndarray, row: np.ndarray
-) -> Iterator[tuple[int, int, np.ndarray, bool]]:  # fmt: skip
+) -> Iterator[tuple[int, int, np.ndarray, bool]]:
     """(key, error, its exchanges in order of time, cleared) of runs: answers with one error between two good ones of
     the same key, whose bits have the API from `api_at` on."""
     answered = large.taken(seen.exchanges.answered, row)

@@ -52,11 +52,15 @@ def _of_table(seen: Seen) -> Iterator[_Sealed]:
     clear = (rows.numbers("requests") > 0) & (versions < 0) & ~(rows.numbers("decrypted") > 0)
     for link in np.flatnonzero((subjects >= 0) | (failures >= 0) | (ends != NULL)).tolist():
         yield _Sealed(
-            link, seen.links[link], seen.who(link=link), int(times[link]),
+            link,
+            seen.links[link],
+            seen.who(link=link),
+            int(times[link]),
             by_name[subjects[link]] if subjects[link] >= 0 else None,
             int(ends[link]) if ends[link] != NULL else None,
-            reasons[failures[link]] if failures[link] >= 0 else None, bool(clear[link]),
-        )  # fmt: skip
+            reasons[failures[link]] if failures[link] >= 0 else None,
+            bool(clear[link]),
+        )
 
 
 def _of_manifest(seen: Seen) -> Iterator[_Sealed]:
@@ -68,9 +72,14 @@ def _of_manifest(seen: Seen) -> Iterator[_Sealed]:
         who = {"client_ip": asking.rpartition(":")[0], "broker": asked, "connection": one["connection"]}
         until = said.get("tls_not_after")
         yield _Sealed(
-            None, one["connection"], who, micros(said["first_time"], 0), said.get("tls_subject"),
-            micros(until, 0) if until else None, said.get("tls_failure"),
-        )  # fmt: skip
+            None,
+            one["connection"],
+            who,
+            micros(said["first_time"], 0),
+            said.get("tls_subject"),
+            micros(until, 0) if until else None,
+            said.get("tls_failure"),
+        )
 
 
 def _links(some: list[_Sealed]) -> tuple[int, ...]:
@@ -79,7 +88,9 @@ def _links(some: list[_Sealed]) -> tuple[int, ...]:
 
 
 @rule(
-    "security", "certificate-expired", "error",
+    "security",
+    "certificate-expired",
+    "error",
     "The certificate CN=broker-1 of 10.0.0.1:9093 ended at 2026-01-01T00:00:00Z; 12 connections were made with it "
     "since.",
     why="A fact, by the capture's clock against the certificate's end. A warning: it ends within two weeks.",
@@ -88,7 +99,7 @@ def _links(some: list[_Sealed]) -> tuple[int, ...]:
     "AlterConfigs of ssl.keystore.location. Clients that connect all the same do not check it.",
     judge="forged: a certificate that ended a second before, and one that ends later; a day before it ends (a warning)",
     days=14,
-)  # fmt: skip
+)
 def certificate_expired(seen: Seen, at: Limits) -> Iterator[Found]:
     by: dict[tuple[str, str | None, int, bool], list[_Sealed]] = defaultdict(list)
     for one in _connections(seen):
@@ -101,32 +112,57 @@ def certificate_expired(seen: Seen, at: Limits) -> Iterator[Found]:
         made = f"{count(len(some), 'connection')} {'was' if len(some) == 1 else 'were'} made with it"
         text += f"ended at {_day(until)}; {made} since." if over else f"ends at {_day(until)}; {made}."
         yield Found(
-            text, len(some), since, last, {"broker": broker}, {"subject": subject, "not_after": _day(until)},
-            links=_links(some), proven=True, severity=None if over else "warning",
-        )  # fmt: skip
+            text,
+            len(some),
+            since,
+            last,
+            {"broker": broker},
+            {"subject": subject, "not_after": _day(until)},
+            links=_links(some),
+            proven=True,
+            severity=None if over else "warning",
+        )
 
 
 def _day(time: int) -> str:
     return date(time).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-_DOUBTED: Final = ("unknown_ca", "bad_certificate", "certificate_unknown", "unsupported_certificate",
-                   "certificate_revoked", "certificate_expired")  # fmt: skip
-_PARLEY: Final = ("protocol_version", "handshake_failure", "insufficient_security", "inappropriate_fallback",
-                  "illegal_parameter", "no_application_protocol")  # fmt: skip
+_DOUBTED: Final = (
+    "unknown_ca",
+    "bad_certificate",
+    "certificate_unknown",
+    "unsupported_certificate",
+    "certificate_revoked",
+    "certificate_expired",
+)
+_PARLEY: Final = (
+    "protocol_version",
+    "handshake_failure",
+    "insufficient_security",
+    "inappropriate_fallback",
+    "illegal_parameter",
+    "no_application_protocol",
+)
 
 
 def _advice(server: bool, alert: str) -> str | None:
     """What to do about an alert, by who said it; None: the rule's own words."""
     if alert == "certificate_required" or (server and alert in _DOUBTED):
-        return "The broker asks for a client's certificate (ssl.client.auth): give the client a keystore whose "\
-            "certificate the broker's truststore knows."  # fmt: skip
+        return (
+            "The broker asks for a client's certificate (ssl.client.auth): give the client a keystore whose "
+            "certificate the broker's truststore knows."
+        )
     if alert in _DOUBTED:
-        return "The client does not trust the broker's certificate: its truststore (ssl.truststore.location, "\
-            "ssl.ca.location) must hold who signed it, and the certificate must be valid."  # fmt: skip
+        return (
+            "The client does not trust the broker's certificate: its truststore (ssl.truststore.location, "
+            "ssl.ca.location) must hold who signed it, and the certificate must be valid."
+        )
     if alert in _PARLEY:
-        return "No version or cipher suite that both sides speak: compare ssl.enabled.protocols and "\
-            "ssl.cipher.suites of both."  # fmt: skip
+        return (
+            "No version or cipher suite that both sides speak: compare ssl.enabled.protocols and "
+            "ssl.cipher.suites of both."
+        )
     return None
 
 
@@ -135,14 +171,16 @@ _COMPARE: Final = "Compare security.protocol of the client with the listener's (
 
 
 @rule(
-    "security", "tls-alert", "error",
+    "security",
+    "tls-alert",
+    "error",
     "3 TLS handshakes of 10.0.0.4 with 10.0.0.1:9093 failed, 10:01:03 to 10:01:09: the client said unknown_ca.",
     why="No threshold: who sends such an alert gives the connection up.",
     unless="The alert closes in order (close_notify); ports 443 and 8443, where no Kafka was heard.",
     advice="Look at the log of the side that said it. What is sealed (TLS 1.3) only keys tell: --keylog.",
     judge="forged: an unknown_ca of the client, and a close_notify; what OpenSSL's client says of a certificate that "
     "nobody signed; Kafka 4.3's to a client of the clear",
-)  # fmt: skip
+)
 def tls_alert(seen: Seen, at: Limits) -> Iterator[Found]:
     for (failure, clear, *_), some in _failures(seen).items():
         side, _, alert = failure.partition(": ")
@@ -156,20 +194,30 @@ def tls_alert(seen: Seen, at: Limits) -> Iterator[Found]:
             advice, cause = _COMPARE, "the listener speaks TLS"
         what = "broke off with an alert that is sealed" if alert == "sealed" else f"said {name(alert)}"
         yield Found(
-            f"{text}{_span(some)}: the {side} {what}.", len(some), some[0].time, some[-1].time, some[0].who,
-            {"alert": alert, "said_by": side}, links=_links(some), cause=cause, proven=True, advice=advice,
-        )  # fmt: skip
+            f"{text}{_span(some)}: the {side} {what}.",
+            len(some),
+            some[0].time,
+            some[-1].time,
+            some[0].who,
+            {"alert": alert, "said_by": side},
+            links=_links(some),
+            cause=cause,
+            proven=True,
+            advice=advice,
+        )
 
 
 @rule(
-    "security", "not-tls", "error",
+    "security",
+    "not-tls",
+    "error",
     "10.0.0.4 spoke TLS to 10.0.0.1:9092 7 times, 10:01:03 to 10:01:09, and got no answer: no TLS listener.",
     why="A listener of TLS answers a ClientHello, by a hello or an alert. One in the clear takes it for a request of "
     "369,296,129 bytes or so, and closes.",
     unless="The capture ended first, lacks bytes, or has one side only; ports 443 and 8443, where no Kafka was heard.",
     advice=_COMPARE,
     judge="forged: a ClientHello and the end of the connection, and one with an answer",
-)  # fmt: skip
+)
 def not_tls(seen: Seen, at: Limits) -> Iterator[Found]:
     for (failure, *_), some in _failures(seen).items():
         alert = failure.partition(": ")[2]
@@ -177,10 +225,16 @@ def not_tls(seen: Seen, at: Limits) -> Iterator[Found]:
             text = f"{client(some[0].who)} spoke TLS to {some[0].who['broker']} {count(len(some), 'time')}, "
             got = "no answer" if alert == "no answer" else "an answer that is none"
             yield Found(
-                f"{text}{_span(some)}, and got {got}: no TLS listener.", len(some), some[0].time, some[-1].time,
-                some[0].who, {"answer": alert}, links=_links(some), cause="the listener does not speak TLS",
+                f"{text}{_span(some)}, and got {got}: no TLS listener.",
+                len(some),
+                some[0].time,
+                some[-1].time,
+                some[0].who,
+                {"answer": alert},
+                links=_links(some),
+                cause="the listener does not speak TLS",
                 proven=alert == "not TLS",
-            )  # fmt: skip
+            )
 
 
 def _span(some: list[_Sealed]) -> str:

@@ -41,7 +41,9 @@ def _mechanisms(seen: Seen) -> list[str | None]:
 
 
 @rule(
-    "security", "authentication-failed", "error",
+    "security",
+    "authentication-failed",
+    "error",
     "10.0.0.1:9095 refused the login of svc-a (10.0.0.4) by PLAIN as bob: SASL_AUTHENTICATION_FAILED (58), 14 times, "
     "10:01:03 to 10:01:09.",
     why="A refusal is final for that try. The name may show, the secret never. To tokens that are no requests (of "
@@ -52,8 +54,9 @@ def _mechanisms(seen: Seen) -> list[str | None]:
     advice="The secret, or the mechanism: the answer to SaslHandshake lists those there are.",
     judge="sasl-librdkafka-4.3; forged: refused, and refused and then let in; closed on a token, and after an answer "
     "to it",
-    close_s=2, closes=3,
-)  # fmt: skip
+    close_s=2,
+    closes=3,
+)
 def authentication_failed(seen: Seen, at: Limits) -> Iterator[Found]:
     mechanisms = _mechanisms(seen)
     good = seen.of_api(names.SASL_AUTHENTICATE)
@@ -84,9 +87,18 @@ def authentication_failed(seen: Seen, at: Limits) -> Iterator[Found]:
         text += name(mechanism) + (f" as {name(principal)}" if principal else "") + ", without an answer, "
         text += f"{moment(int(ended.min()))} to {moment(int(ended.max()))}" if len(links) > 1 else moment(int(ended[0]))
         text += "; it was let in after." if let_in else "."
-        yield Found(text, len(links), int(ended.min()), int(ended.max()), who, {"mechanism": mechanism},
-                    links=(links[0], links[0], links[-1]), cause="a login that was refused", proven=False,
-                    severity="note" if len(links) < at.closes else "warning" if let_in else None)  # fmt: skip
+        yield Found(
+            text,
+            len(links),
+            int(ended.min()),
+            int(ended.max()),
+            who,
+            {"mechanism": mechanism},
+            links=(links[0], links[0], links[-1]),
+            cause="a login that was refused",
+            proven=False,
+            severity="note" if len(links) < at.closes else "warning" if let_in else None,
+        )
 
 
 def _shut_out(seen: Seen, within: int) -> dict[tuple[int, int, str], list[int]]:
@@ -120,14 +132,16 @@ def _went_on(seen: Seen) -> np.ndarray:
 
 
 @rule(
-    "security", "authorization-failed", "error",
+    "security",
+    "authorization-failed",
+    "error",
     "carol, svc-a (10.0.0.4), may not use Metadata for topic secret: TOPIC_AUTHORIZATION_FAILED (29), 4 times, "
     "10:01:03 to 10:01:09.",
     why="Deterministic, no threshold.",
     unless="Metadata of all topics: what is hidden is left out there, not refused.",
     advice="An ACL for that principal.",
     judge="sasl-librdkafka-4.3; forged: one refusal",
-)  # fmt: skip
+)
 def authorization_failed(seen: Seen, at: Limits) -> Iterator[Found]:
     for trouble in of(seen, _RIGHTS):
         principal = _principal(seen, trouble.client)
@@ -145,7 +159,9 @@ _CHANGES: Mapping[str, tuple[int, ...]] = {
 
 
 @rule(
-    "security", "security-changed", "note",
+    "security",
+    "security-changed",
+    "note",
     "alice, admin (10.0.0.4), had 4 changes of ACLs accepted: 3 CreateAcls, 1 DeleteAcls, 10:01:03 to 10:01:09.",
     why="A fact: the list of who changed what an auditor asks for. Which resources it was, and which values, only the "
     "requests say; a request for configs or quotas may have asked to validate them only (validateOnly).",
@@ -154,7 +170,7 @@ _CHANGES: Mapping[str, tuple[int, ...]] = {
     "over); what a broker passes on for its client to a controller (Envelope).",
     advice="See whether it was meant: kwire show --filter 'api == CreateAcls' --tree shows each, its secrets left out.",
     judge="admin-librdkafka-4.3, admin-java-4.3; forged: an ACL that was made, and one that was refused",
-)  # fmt: skip
+)
 def changed(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.of_api(*(key for keys in _CHANGES.values() for key in keys))
     rows = rows[(seen.exchanges.status[rows] == ANSWERED) & (seen.exchanges.error[rows] == 0)]
@@ -172,9 +188,15 @@ def changed(seen: Seen, at: Limits) -> Iterator[Found]:
             text += f"{client(who)}, had {count(len(some), 'change')} of {what} accepted: "
             text += f"{', '.join(f'{number:,} {one}' for one, number in many.items())}, "
             text += moment(since) + (f" to {moment(until)}." if moment(until) != moment(since) else ".")
-            yield Found(text, len(some), since, until, who,
-                        {"changed": what, "api": ",".join(many), "principal": principal},
-                        (int(some[0]), int(some[0]), int(some[-1])))  # fmt: skip
+            yield Found(
+                text,
+                len(some),
+                since,
+                until,
+                who,
+                {"changed": what, "api": ",".join(many), "principal": principal},
+                (int(some[0]), int(some[0]), int(some[-1])),
+            )
 
 
 _OF_NO_CHANGE = 16
@@ -185,14 +207,16 @@ _REVEALING = ("PLAIN", "OAUTHBEARER")
 
 
 @rule(
-    "security", "credentials-in-clear", "warning",
+    "security",
+    "credentials-in-clear",
+    "warning",
     "SASL/PLAIN passwords of 3 clients cross the network unencrypted: svc-a (10.0.0.4), svc-b (10.0.0.5), svc-c "
     "(10.0.0.6).",
     why="A fact. SCRAM does not show the password, but can be guessed at offline: a note.",
     unless="On the loopback interface (a note); inside TLS.",
     advice="SASL_SSL; SCRAM rather than PLAIN.",
     judge="sasl-librdkafka-4.3 (loopback: a note); forged: PLAIN between two hosts, and SCRAM",
-)  # fmt: skip
+)
 def in_clear(seen: Seen, at: Limits) -> Iterator[Found]:
     tls = seen.table("connections").numbers("tls", np.int8)
     by: dict[tuple[str, bool], list[int]] = defaultdict(list)
@@ -208,9 +232,16 @@ def in_clear(seen: Seen, at: Limits) -> Iterator[Found]:
         text += f"{'the loopback interface' if near else 'the network'} unencrypted: {named}."
         warns = mechanism in _REVEALING and not near
         first = seen.link_times("first_time")[links]
-        yield Found(text, len(links), int(first.min()), int(first.max()), seen.who(clients[0]),
-                    {"mechanism": mechanism}, links=(links[0], links[0], links[-1]),
-                    severity=None if warns else "note")  # fmt: skip
+        yield Found(
+            text,
+            len(links),
+            int(first.min()),
+            int(first.max()),
+            seen.who(clients[0]),
+            {"mechanism": mechanism},
+            links=(links[0], links[0], links[-1]),
+            severity=None if warns else "note",
+        )
 
 
 _SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -224,14 +255,16 @@ def _loopback(address: str) -> bool:
 
 
 @rule(
-    "security", "plain-traffic", "note",
+    "security",
+    "plain-traffic",
+    "note",
     "1.1 GB of 14 clients cross the network unencrypted.",
     why="A fact; with --policy tls=required a warning.",
     unless="On the loopback interface; what was decrypted for us.",
     advice="A TLS listener, where the network is not trusted.",
     judge="forged: two hosts, and the loopback interface",
     minds=("tls",),
-)  # fmt: skip
+)
 def plain_traffic(seen: Seen, at: Limits) -> Iterator[Found]:
     tls, decoded = seen.table("connections").numbers("tls", np.int8), seen.link_numbers("decoded_bytes")
     near = np.array([_loopback(address) for address, _ in seen.clients], bool)
@@ -241,5 +274,10 @@ def plain_traffic(seen: Seen, at: Limits) -> Iterator[Found]:
         clients = len(arrow.distinct(seen.client_of[plain]))
         strict = seen.asked.policies.get("tls") == "required"
         text = f"{size(int(decoded[plain].sum()))} of {count(clients, 'client')} cross the network unencrypted."
-        yield Found(text, len(plain), *seen.span, links=tuple(plain[[0, 0, -1]].tolist()),
-                    severity="warning" if strict else None)  # fmt: skip
+        yield Found(
+            text,
+            len(plain),
+            *seen.span,
+            links=tuple(plain[[0, 0, -1]].tolist()),
+            severity="warning" if strict else None,
+        )

@@ -50,12 +50,14 @@ _OF_BROKERS = re.compile(
 """Client ids of brokers and controllers; the last two are a controller's and a follower's up to Kafka 0.8.2. Their bare
 node id, as controllers have, may be any client's too: there what is asked tells."""
 
+# fmt: off
 BY_BROKERS: Final = (
     apis.LEADER_AND_ISR, apis.STOP_REPLICA, apis.UPDATE_METADATA, apis.CONTROLLED_SHUTDOWN, apis.VOTE,
     apis.BEGIN_QUORUM_EPOCH, apis.END_QUORUM_EPOCH, apis.ALTER_PARTITION, apis.ENVELOPE, apis.FETCH_SNAPSHOT,
     apis.BROKER_REGISTRATION, apis.BROKER_HEARTBEAT, apis.ALLOCATE_PRODUCER_IDS, apis.CONTROLLER_REGISTRATION,
     apis.ASSIGN_REPLICAS_TO_DIRS, apis.UPDATE_RAFT_VOTER,
-)  # fmt: skip
+)
+# fmt: on
 """What only brokers and controllers ask. Not WriteTxnMarkers: kafka-transactions.sh sends it to abort."""
 
 
@@ -68,10 +70,18 @@ _TEXT_OF_EXCHANGES: Final = ("connection", "status")
 """Columns of `Exchanges`."""
 _OFTEN: Final[Mapping[str, Any]] = dict.fromkeys(
     (
-        "latency_us", "throttle_us", "acks", "max_wait_ms", "min_bytes", "response_time", "generation",
-    ), np.int64,
-)  # fmt: skip
+        "latency_us",
+        "throttle_us",
+        "acks",
+        "max_wait_ms",
+        "min_bytes",
+        "response_time",
+        "generation",
+    ),
+    np.int64,
+)
 _OFTEN_TEXT: Final = ("group_id", "member_id", "reason", "request_state")
+# fmt: off
 _OFTEN_OF_PARTITIONS: Final[Mapping[str, Any]] = {
     **dict.fromkeys(
         ("offset", "high_watermark", "last_stable_offset", "lag", "record_bytes", "record_count", "leader_epoch",
@@ -79,10 +89,12 @@ _OFTEN_OF_PARTITIONS: Final[Mapping[str, Any]] = {
     ),
     **dict.fromkeys(("exchange", "reply", "partition"), np.int32),
     "error_code": np.int16,
-}  # fmt: skip
+}
+# fmt: on
 _OFTEN_TEXT_OF_PARTITIONS: Final = ("connection", "topic", "topic_id")
 """Columns that rules often ask for."""
 
+# fmt: off
 OF_BATCHES: Final = Wanted(
     {
         **dict.fromkeys(
@@ -93,7 +105,8 @@ OF_BATCHES: Final = Wanted(
     },
     ("side", "codec", "reason", "topic", "topic_id", "connection"),
     ("uncompressed_bytes", "last_timestamp"),
-)  # fmt: skip
+)
+# fmt: on
 """Columns of `batches` that are asked for wherever some were produced."""
 
 LARGE: Final[Mapping[str, Wanted]] = {
@@ -202,10 +215,7 @@ class Seen:
 
     def unrecognised(self, like: str) -> list[Mapping[str, Any]]:
         """Its connections without Kafka that look like this."""
-        return [
-            one for one in self.source.unrecognised
-            if one["capture"] == self.name and one["looks_like"] == like
-        ]  # fmt: skip
+        return [one for one in self.source.unrecognised if one["capture"] == self.name and one["looks_like"] == like]
 
     @functools.cached_property
     def attempts(self) -> list[Attempt]:
@@ -213,11 +223,16 @@ class Seen:
         clients send alone: who answered would not have been heard."""
         made = [
             Attempt(
-                one["client"], one["server"], one["refused"], one["unanswered"], one["most_in_a_minute"],
-                micros(one["first_time"], NULL), micros(one["last_time"], NULL),
+                one["client"],
+                one["server"],
+                one["refused"],
+                one["unanswered"],
+                one["most_in_a_minute"],
+                micros(one["first_time"], NULL),
+                micros(one["last_time"], NULL),
             )
             for one in self.entry.get("attempts", ())
-        ]  # fmt: skip
+        ]
         if not made or not self.one_way.any():
             return made
         heard = {self.brokers[broker] for broker in arrow.distinct(self.broker_of[~self.one_way]).tolist()}
@@ -239,9 +254,11 @@ class Seen:
     def _ends(self) -> tuple[np.ndarray, list[tuple[str, str | None]], np.ndarray, list[str]]:
         rows = self.table("connections")
         ips, ids, brokers, ports = (
-            rows.codes("client_ip"), self._ids(*rows.codes("client_id")), rows.codes("broker_ip"),
+            rows.codes("client_ip"),
+            self._ids(*rows.codes("client_id")),
+            rows.codes("broker_ip"),
             rows.numbers("broker_port"),
-        )  # fmt: skip
+        )
         # Those without an id, and those whose ids were not captured, are others.
         clients: dict[tuple[str, str | None, bool], int] = {}
         servers: dict[str, int] = {}
@@ -269,9 +286,10 @@ class Seen:
         rows = self.exchanges
         said, ids = self.table("exchanges").codes("client_id")
         none = standing_for(ids, "")
-        told = large.where(len(said), lambda block: (
-            (said[block] >= 0) & ~arrow.among(said[block], none) & arrow.among(rows.link[block], empty)
-        ))  # fmt: skip
+        told = large.where(
+            len(said),
+            lambda block: (said[block] >= 0) & ~arrow.among(said[block], none) & arrow.among(rows.link[block], empty),
+        )
         told = told[np.lexsort((rows.exchange[told], rows.link[told]))]
         told = told[first_of(rows.link[told])]
         known = {name: number for number, name in enumerate(names)}

@@ -21,7 +21,9 @@ _LOCK = taken((names.SHARE_FETCH, names.SHARE_ACKNOWLEDGE), (121,), every=True)
 
 
 @rule(
-    "groups", "share-redelivery", "warning",
+    "groups",
+    "share-redelivery",
+    "warning",
     "12.0 % of the records of topic t that share group s1 got came a second time or more (120 of 1,000), some for the "
     "5th time: the broker gives none out more often than group.share.delivery.count.limit, 5 unless set.",
     why="Ours: one record in twenty, of a hundred at least. One that comes for the fifth time is archived when it "
@@ -30,8 +32,11 @@ _LOCK = taken((names.SHARE_FETCH, names.SHARE_ACKNOWLEDGE), (121,), every=True)
     "came for the fifth time, and locks of the group expired (share-lock-expired).",
     advice="Handlers that are slow (record.lock.duration.ms, 30 s) or crash, and records that nobody can process.",
     judge="forged: five of a hundred again, and four; one for the fifth time; the same after a member left",
-    share=0.05, records=100, deliveries=5, left_s=60,
-)  # fmt: skip
+    share=0.05,
+    records=100,
+    deliveries=5,
+    left_s=60,
+)
 def share_redelivery(seen: Seen, at: Limits) -> Iterator[Found]:
     table, parts = seen.table("partitions"), seen.partitions
     most = table.numbers("delivery_count")
@@ -63,14 +68,24 @@ def share_redelivery(seen: Seen, at: Limits) -> Iterator[Found]:
         when = seen.exchanges.answered[owner]
         rows_ = int(owner[0]), int(owner[most[twice].argmax()]), int(owner[-1])
         explained = group in locked
-        yield Found(f"{text}.", many, int(when.min()), int(when.max()), seen.who(int(seen.client[owner[0]])),
-                    {"group_id": group, "topic": topic}, rows_, cause=_LOCKED if explained else None,
-                    proven=False if explained else None,
-                    severity="note" if explained and often < at.deliveries else None)  # fmt: skip
+        yield Found(
+            f"{text}.",
+            many,
+            int(when.min()),
+            int(when.max()),
+            seen.who(int(seen.client[owner[0]])),
+            {"group_id": group, "topic": topic},
+            rows_,
+            cause=_LOCKED if explained else None,
+            proven=False if explained else None,
+            severity="note" if explained and often < at.deliveries else None,
+        )
 
 
 @rule(
-    "groups", "share-lock-expired", "warning",
+    "groups",
+    "share-lock-expired",
+    "warning",
     "12 answers told svc-a (10.0.0.4) that records of topic t were not its own any more when it acknowledged them in "
     "share group s1: INVALID_RECORD_STATE (121), 10:01:03 to 10:01:09; they are given out again.",
     why="A record is a member's own for group.share.record.lock.duration.ms (30 s unless set). What it acknowledges "
@@ -80,7 +95,7 @@ def share_redelivery(seen: Seen, at: Limits) -> Iterator[Found]:
     "group).",
     judge="forged: one such answer, and one after a member left; a real consumer that takes longer than the lock",
     left_s=60,
-)  # fmt: skip
+)
 def share_lock(seen: Seen, at: Limits) -> Iterator[Found]:
     troubles = of(seen, _LOCK, lasting=False)
     gone = _gone(seen) if troubles else {}
@@ -97,9 +112,13 @@ def share_lock(seen: Seen, at: Limits) -> Iterator[Found]:
         text += moment(int(answered.min())) + (f" to {moment(int(answered.max()))}" if len(rows) > 1 else "")
         told = found(seen, trouble, f"{text}; they are given out again.", None, _LOCKED, False)
         yield replaced(
-            told, count=len(rows), since=int(answered.min()), until=int(answered.max()),
-            what={**told.what, "topic": topic}, rows=tuple(rows[[0, -1, -1]].tolist()),
-        )  # fmt: skip
+            told,
+            count=len(rows),
+            since=int(answered.min()),
+            until=int(answered.max()),
+            what={**told.what, "topic": topic},
+            rows=tuple(rows[[0, -1, -1]].tolist()),
+        )
 
 
 _LOCKED = "members hold records for longer than their lock"
@@ -125,4 +144,4 @@ def _soon(events: np.ndarray | None, times_: np.ndarray, within: int) -> np.ndar
 
 
 def _ordinal(number: int) -> str:
-    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number if number < 20 else number % 10, 'th')}"
+    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number if number < 20 else number % 10, 'th') }"

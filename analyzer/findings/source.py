@@ -301,9 +301,7 @@ class Table:
             for name in (name for name in codes if not codes[name] and held.has(name, np.dtype(np.int32))):
                 found[name] = held.whole(name), held.strings(name)
         out = {name: Filled(self.length, np.dtype(numbers[name])) for name in numbers if name not in found}
-        out |= {
-            name: Filled(self.length, np.dtype(np.int32), dict(codes[name])) for name in codes if name not in found
-        }
+        out |= {name: Filled(self.length, np.dtype(np.int32), dict(codes[name])) for name in codes if name not in found}
         self._put_stored(out)
         whole = {name: column.whole() for name, column in out.items()}
         return found | {

@@ -19,13 +19,24 @@ from analyzer.findings.words import client, count, listed, moment, name
 from analyzer.protocol import names
 
 _STATIC = taken(
-    (names.JOIN_GROUP, names.SYNC_GROUP, names.HEARTBEAT, names.LEAVE_GROUP, names.OFFSET_COMMIT,
-     names.TXN_OFFSET_COMMIT, names.OFFSET_FETCH, names.CONSUMER_GROUP_HEARTBEAT), (82,),
-)  # fmt: skip
+    (
+        names.JOIN_GROUP,
+        names.SYNC_GROUP,
+        names.HEARTBEAT,
+        names.LEAVE_GROUP,
+        names.OFFSET_COMMIT,
+        names.TXN_OFFSET_COMMIT,
+        names.OFFSET_FETCH,
+        names.CONSUMER_GROUP_HEARTBEAT,
+    ),
+    (82,),
+)
 
 
 @rule(
-    "groups", "instance-id-duplicate", "error",
+    "groups",
+    "instance-id-duplicate",
+    "error",
     "Static member i-1 of group g is 2 clients at once, svc-a (10.0.0.4), svc-b (10.0.0.5): FENCED_INSTANCE_ID (82), "
     "3 times, 10:01:03 to 10:01:09.",
     why="The coordinator answers so to a member whose group.instance.id another one has taken: the first was still "
@@ -36,8 +47,9 @@ _STATIC = taken(
     advice="A group.instance.id for each process: from the host's or the pod's name, not from a file that all share.",
     judge="forged: two members fenced in turn, and one; two within ten minutes, and an hour apart; a real group of two "
     "members of one name",
-    often=2, window_s=600,
-)  # fmt: skip
+    often=2,
+    window_s=600,
+)
 def instance_twice(seen: Seen, at: Limits) -> Iterator[Found]:
     some = [run for run in runs(seen) if _STATIC(run)]
     if not some:
@@ -73,10 +85,18 @@ def instance_twice(seen: Seen, at: Limits) -> Iterator[Found]:
             first = int(seen.exchanges.answered[mine].min())
             firsts[who] = min(first, firsts.get(who, first))
         often = busiest(np.sort([*firsts.values()]), int(at.window_s * SECOND))[0] >= at.often
-        yield Found(text, len(rows), int(when.min()), int(when.max()), who_,
-                    {"group_id": group, "group_instance_id": named}, tuple(rows[[0, -1, -1]].tolist()),
-                    severity=None if often else "warning", cause="several members of one group.instance.id",
-                    proven=True)  # fmt: skip
+        yield Found(
+            text,
+            len(rows),
+            int(when.min()),
+            int(when.max()),
+            who_,
+            {"group_id": group, "group_instance_id": named},
+            tuple(rows[[0, -1, -1]].tolist()),
+            severity=None if often else "warning",
+            cause="several members of one group.instance.id",
+            proven=True,
+        )
 
 
 _OF_STATIC = re.compile(r"(.+)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")

@@ -22,16 +22,22 @@ from analyzer.findings.words import client, count, lasting, name, place, share
 from analyzer.protocol import names
 
 _OF_TRANSACTIONS = (
-    names.INIT_PRODUCER_ID, names.ADD_PARTITIONS_TO_TXN, names.ADD_OFFSETS_TO_TXN, names.END_TXN,
-    names.TXN_OFFSET_COMMIT, names.PRODUCE,
-)  # fmt: skip
+    names.INIT_PRODUCER_ID,
+    names.ADD_PARTITIONS_TO_TXN,
+    names.ADD_OFFSETS_TO_TXN,
+    names.END_TXN,
+    names.TXN_OFFSET_COMMIT,
+    names.PRODUCE,
+)
 _FENCED = taken(_OF_TRANSACTIONS, (47, 90), every=True)
 _SEQUENCE = taken((names.PRODUCE,), (45, 59), every=True)
 _WAITING = taken(_OF_TRANSACTIONS, (51,))
 
 
 @rule(
-    "transactions", "producer-fenced", "error",
+    "transactions",
+    "producer-fenced",
+    "error",
     "Transactional id tx-1 is used by 2 clients (svc-a (10.0.0.4), svc-b (10.0.0.9)): 8 fencings.",
     why="Fencing is how one producer takes over from another: once is right, back and forth is two owners.",
     unless="It happened once, or to one client whose successor took over (a note); its transaction went on beyond its "
@@ -41,7 +47,7 @@ _WAITING = taken(_OF_TRANSACTIONS, (51,))
     advice="A transactional.id for each instance.",
     judge="forged: two clients fenced in turn, and one fenced once",
     often=2,
-)  # fmt: skip
+)
 def producer_fenced(seen: Seen, at: Limits) -> Iterator[Found]:
     by_id: dict[tuple[str | None, str, int], list[tuple[Run, list[int]]]] = defaultdict(list)
     for run in runs(seen):
@@ -74,9 +80,18 @@ def producer_fenced(seen: Seen, at: Limits) -> Iterator[Found]:
         else:
             text = f"{what} was taken over: {fenced}."
         answered = seen.exchanges.answered[rows]
-        yield Found(text, len(rows), int(answered.min()), int(answered.max()), seen.who(clients[0]),
-                    {"transactional_id": transaction}, tuple(rows[[0, 0, -1]].tolist()),
-                    severity=None if many else "note", cause=cause, proven=False)  # fmt: skip
+        yield Found(
+            text,
+            len(rows),
+            int(answered.min()),
+            int(answered.max()),
+            seen.who(clients[0]),
+            {"transactional_id": transaction},
+            tuple(rows[[0, 0, -1]].tolist()),
+            severity=None if many else "note",
+            cause=cause,
+            proven=False,
+        )
 
 
 def _transaction_of(seen: Seen, rows: np.ndarray) -> list[str | None]:
@@ -100,14 +115,16 @@ def _topic(run: Run) -> str:
 
 
 @rule(
-    "transactions", "sequence-gap", "error",
+    "transactions",
+    "sequence-gap",
+    "error",
     "svc-a (10.0.0.4) was refused for t-3: OUT_OF_ORDER_SEQUENCE_NUMBER (45), 2 times, 10:01:03 to 10:01:04; records "
     "may be lost.",
     why="librdkafka stops for good, Java drops the batch and goes on: one is an outage or a hole.",
     unless="The batch was sent behind one that failed: then this is the expected echo.",
     advice="Unclean election, retention or DeleteRecords under the producer, a broker restarted with old state.",
     judge="forged: a gap by itself, and one behind a failed batch",
-)  # fmt: skip
+)
 def sequence_gap(seen: Seen, at: Limits) -> Iterator[Found]:
     for trouble in of(seen, _SEQUENCE, lasting=False):
         rows = [row for row in trouble.rows.tolist() if not _behind(seen, row, trouble.places)]
@@ -144,7 +161,9 @@ def _failed(seen: Seen) -> dict[tuple[int, tuple[str, int]], list[tuple[int, int
 
 
 @rule(
-    "transactions", "hanging-transaction", "error",
+    "transactions",
+    "hanging-transaction",
+    "error",
     "The last stable offset of t-0 stands at 4,410 since 22 min, while its end moved to 91,000: readers of committed "
     "data are stuck.",
     why="The coordinator must abort at the transaction's timeout, and looks for such every 10 s: beyond it nothing "
@@ -155,9 +174,10 @@ def _failed(seen: Seen) -> dict[tuple[int, tuple[str, int]], list[tuple[int, int
     "(KIP-890).",
     judge="forged: a stable offset that stands for 16 min, and for 14; for 80 s where transactions may last 60, and "
     "for 70",
-    timeout_s=900, slack_s=15,
+    timeout_s=900,
+    slack_s=15,
     by_clock=True,
-)  # fmt: skip
+)
 def hanging(seen: Seen, at: Limits) -> Iterator[Found]:
     timeouts = _timeouts(seen)
     shortest = min(at.timeout_s, min(timeouts.values(), default=int(1e18)) / SECOND + at.slack_s)
@@ -178,10 +198,17 @@ def hanging(seen: Seen, at: Limits) -> Iterator[Found]:
         text = f"The last stable offset of {place((topic, partition))} stands at {last:,} since "
         text += f"{lasting(until - since)}, "
         text += f"while its end moved to {end:,}: readers of committed data are stuck."
-        yield Found(text, end - last, since, until, seen.who(broker=int(seen.broker[read.owner[mine[0]]])),
-                    {"topic": topic, "partition": str(partition)},
-                    (int(read.owner[same[0]]), int(read.owner[same[-1]]), int(read.owner[same[-1]])),
-                    cause="a transaction that nobody ends", proven=True)  # fmt: skip
+        yield Found(
+            text,
+            end - last,
+            since,
+            until,
+            seen.who(broker=int(seen.broker[read.owner[mine[0]]])),
+            {"topic": topic, "partition": str(partition)},
+            (int(read.owner[same[0]]), int(read.owner[same[-1]]), int(read.owner[same[-1]])),
+            cause="a transaction that nobody ends",
+            proven=True,
+        )
 
 
 def _timeouts(seen: Seen) -> dict[tuple[str, int], int]:
@@ -201,9 +228,10 @@ def _timeouts(seen: Seen) -> dict[tuple[str, int], int]:
 
 
 @rule(
-    "transactions", "transaction-timed-out", "error",
-    "1 transaction of svc-a (tx-1) went on beyond its timeout of 60.0 s, for 75.0 s: the coordinator aborted "
-    "it.",
+    "transactions",
+    "transaction-timed-out",
+    "error",
+    "1 transaction of svc-a (tx-1) went on beyond its timeout of 60.0 s, for 75.0 s: the coordinator aborted it.",
     why="The coordinator aborts a transaction that is open for longer than transaction.timeout.ms, which "
     "InitProducerId says, and looks for such every 10 s. Its producer is fenced then: what it wrote is not read by who "
     "reads committed data only, and offsets that it committed do not count.",
@@ -215,7 +243,7 @@ def _timeouts(seen: Seen) -> dict[tuple[str, int], int]:
     judge="forged rows: fenced by nobody after 60 s, and before; by another; aborted by a marker, and by EndTxn; an "
     "EndTxn that finds none; real producers that wait, with what brokers say to each other and without",
     by_clock=True,
-)  # fmt: skip
+)
 def timed_out(seen: Seen, at: Limits) -> Iterator[Found]:
     for (transaction, client_id), some in _late(seen).items():
         worst = max(some, key=lambda one: one.lasted)
@@ -224,9 +252,17 @@ def timed_out(seen: Seen, at: Limits) -> Iterator[Found]:
         text += f"{'' if len(some) == 1 else 'up to '}{lasting(worst.lasted)}: the coordinator aborted "
         text += f"{'it' if len(some) == 1 else 'them'}."
         proof = tuple(one.row for one in (some[0], worst, some[-1]) if one.row is not None)
-        yield Found(text, len(some), some[0].until - some[0].lasted, some[-1].until, {"client_id": client_id},
-                    {"transactional_id": transaction}, proof, cause="transaction.timeout.ms",
-                    proven=False)  # fmt: skip
+        yield Found(
+            text,
+            len(some),
+            some[0].until - some[0].lasted,
+            some[-1].until,
+            {"client_id": client_id},
+            {"transactional_id": transaction},
+            proof,
+            cause="transaction.timeout.ms",
+            proven=False,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +351,9 @@ TOLD.append(_told_as_late)
 
 
 @rule(
-    "transactions", "transaction-retries", "note",
+    "transactions",
+    "transaction-retries",
+    "note",
     "svc-a (10.0.0.4) waited 6.0 s for its previous transaction (tx-1): CONCURRENT_TRANSACTIONS (51), 40 times, "
     "10:01:03 to 10:01:09.",
     why="The previous transaction completes within 44 ms in captures; five seconds, or ten answers in a second, do "
@@ -323,7 +361,7 @@ TOLD.append(_told_as_late)
     unless="It passed before.",
     advice="Slow markers: the brokers that lead the transaction's partitions.",
     judge="forged: ten such answers over a second, and nine",
-)  # fmt: skip
+)
 def transaction_retries(seen: Seen, at: Limits) -> Iterator[Found]:
     for trouble in of(seen, _WAITING):
         text = f"{client(seen.who(trouble.client))} waited {lasting(trouble.longest)} for its previous transaction "
@@ -332,7 +370,9 @@ def transaction_retries(seen: Seen, at: Limits) -> Iterator[Found]:
 
 
 @rule(
-    "transactions", "tiny-transactions", "note",
+    "transactions",
+    "tiny-transactions",
+    "note",
     "svc-a makes 25.0 transactions a second (tx-1) of 2.0 records each: every one is some answers of the coordinator, "
     "and a marker in each partition that it writes to.",
     why="Ours: ten a second over ten seconds, with fewer than ten records in the median.",
@@ -340,9 +380,11 @@ def transaction_retries(seen: Seen, at: Limits) -> Iterator[Found]:
     advice="End transactions by time (of Kafka Streams: commit.interval.ms), not for each record.",
     judge="forged rows: 100 transactions of nine records in 10 s, and 99; of ten records; a real producer of one "
     "record each",
-    rate=10, window_s=10, records=10,
+    rate=10,
+    window_s=10,
+    records=10,
     by_clock=True,
-)  # fmt: skip
+)
 def tiny_transactions(seen: Seen, at: Limits) -> Iterator[Found]:
     table = seen.table("transactions")
     if len(table) < at.rate * at.window_s or seen.seconds < at.window_s:
@@ -364,12 +406,21 @@ def tiny_transactions(seen: Seen, at: Limits) -> Iterator[Found]:
         text += f"{records[mine].mean():.1f} records each: every one is some answers of the coordinator, and a marker "
         shown = [one["evidence"] for one in some if one["evidence"]]
         proof = [row for one in shown if (row := seen.row_of(one["connection"], one["exchange"])) is not None]
-        yield Found(f"{text}in each partition that it writes to.", most, int(when[first]), int(when[past - 1]),
-                    {"client_id": client_id}, {"transactional_id": transaction}, tuple(proof))  # fmt: skip
+        yield Found(
+            f"{text}in each partition that it writes to.",
+            most,
+            int(when[first]),
+            int(when[past - 1]),
+            {"client_id": client_id},
+            {"transactional_id": transaction},
+            tuple(proof),
+        )
 
 
 @rule(
-    "transactions", "producer-id-churn", "warning",
+    "transactions",
+    "producer-id-churn",
+    "warning",
     "svc-a (10.0.0.4) made 40 idempotent producers within a minute, each gone after 1.2 s at most: each takes a "
     "producer id of its own.",
     why="Ten a minute: a producer is meant to live as long as its process, and its id is remembered for a day "
@@ -378,9 +429,12 @@ def tiny_transactions(seen: Seen, at: Limits) -> Iterator[Found]:
     "is theirs; connections that last for more than a minute, or have no end in the capture.",
     advice="One producer for the process, not one for each message or request.",
     judge="forged: ten producers in a minute, and nine; ten that stay; a real script that makes one for each record",
-    often=10, window_s=60, spread_s=30, life_s=60,
+    often=10,
+    window_s=60,
+    spread_s=30,
+    life_s=60,
     by_clock=True,
-)  # fmt: skip
+)
 def producer_churn(seen: Seen, at: Limits) -> Iterator[Found]:
     rows, known = seen.exchanges, seen.of_one(seen.of_api(names.INIT_PRODUCER_ID))
     known = known[(rows.error[known] == 0) & (rows.asked[known] != NULL)]
@@ -405,14 +459,17 @@ def producer_churn(seen: Seen, at: Limits) -> Iterator[Found]:
 
 
 @rule(
-    "transactions", "aborts-many", "warning",
+    "transactions",
+    "aborts-many",
+    "warning",
     "12 of 80 transactions of svc-a (tx-1) were aborted (15.0 %).",
     why="Ours: one in ten, of twenty at least.",
     unless="Fewer transactions, or a smaller share.",
     advice="What makes the application give up: look at the errors before each EndTxn.",
     judge="forged rows: two of twenty aborted, and one",
-    share=0.1, transactions=20,
-)  # fmt: skip
+    share=0.1,
+    transactions=20,
+)
 def aborts_many(seen: Seen, at: Limits) -> Iterator[Found]:
     by_id: dict[str | None, list[str]] = defaultdict(list)
     clients: dict[str | None, str | None] = {}
@@ -424,5 +481,6 @@ def aborts_many(seen: Seen, at: Limits) -> Iterator[Found]:
         if len(outcomes) >= at.transactions and aborted >= at.share * len(outcomes):
             text = f"{aborted:,} of {count(len(outcomes), 'transaction')} of {name(clients[transaction])} "
             text += f"({name(transaction)}) were aborted ({share(aborted, len(outcomes))})."
-            yield Found(text, aborted, *seen.span, {"client_id": clients[transaction]},
-                        {"transactional_id": transaction})  # fmt: skip
+            yield Found(
+                text, aborted, *seen.span, {"client_id": clients[transaction]}, {"transactional_id": transaction}
+            )

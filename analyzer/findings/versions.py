@@ -20,9 +20,31 @@ from analyzer.findings.words import client, count, lasting, listed, name, some
 from analyzer.protocol import names, schema
 
 REMOVED: Mapping[int, int] = {
-    0: 3, 1: 4, 2: 1, 8: 2, 9: 1, 19: 2, 20: 1, 23: 2, 27: 1, 29: 1, 30: 1, 31: 1, 32: 1, 34: 1, 35: 1, 38: 1, 39: 1,
-    40: 1, 41: 1, 56: 2, 76: 1, 77: 1, 78: 1, 79: 1,
-}  # fmt: skip
+    0: 3,
+    1: 4,
+    2: 1,
+    8: 2,
+    9: 1,
+    19: 2,
+    20: 1,
+    23: 2,
+    27: 1,
+    29: 1,
+    30: 1,
+    31: 1,
+    32: 1,
+    34: 1,
+    35: 1,
+    38: 1,
+    39: 1,
+    40: 1,
+    41: 1,
+    56: 2,
+    76: 1,
+    77: 1,
+    78: 1,
+    79: 1,
+}
 """Lowest version of an API that Kafka 4.0 to 4.4 takes, where it is not 0 (KIP-896). Not what ApiVersions says: 4.x
 offers Produce from 0 on, for old librdkafka's sake (KAFKA-18659), and refuses 0 to 2."""
 
@@ -108,7 +130,9 @@ def _old(seen: Seen) -> np.ndarray:
 
 
 @rule(
-    "versions", "version-removed-in-target", "error",
+    "versions",
+    "version-removed-in-target",
+    "error",
     "legacy-job (kafka-python 1.4, 10.0.0.4) uses Fetch 2, Produce 2: refused by Kafka 4.0.",
     why="The table of KIP-896, equal in 4.0 to 4.4. Without --target it is a note, against Kafka 4.0.",
     unless="Brokers among themselves, as their client ids say or what only brokers ask. A client that asks for "
@@ -117,7 +141,7 @@ def _old(seen: Seen) -> np.ndarray:
     advice="Upgrade these clients first.",
     judge="forged: Fetch 3 against 4.0, and Fetch 4; old-* (notes); old-librdkafka-0.10.2, whose clients are of 2026",
     minds=("target",),
-)  # fmt: skip
+)
 def removed(seen: Seen, at: Limits) -> Iterator[Found]:
     rows, old = seen.exchanges, _old(seen)
     strict, target = seen.asked.target is not None, seen.asked.target_name or "4.0"
@@ -133,20 +157,30 @@ def removed(seen: Seen, at: Limits) -> Iterator[Found]:
         if newest[np.searchsorted(old, mine)].all():
             text += "; its brokers offer none newer; it asks for versions as clients since 2.4 do, so may have newer"
             severity, advice = severity or "warning", _SEE
-        yield Found(f"{text}.", len(mine), int(rows.asked[mine].min()), int(rows.asked[mine].max()), who,
-                    {"api": ",".join(sorted({api for api, _ in used})), "target": target},
-                    tuple(mine[[0, 0, -1]].tolist()), severity=severity, advice=advice)  # fmt: skip
+        yield Found(
+            f"{text}.",
+            len(mine),
+            int(rows.asked[mine].min()),
+            int(rows.asked[mine].max()),
+            who,
+            {"api": ",".join(sorted({api for api, _ in used})), "target": target},
+            tuple(mine[[0, 0, -1]].tolist()),
+            severity=severity,
+            advice=advice,
+        )
 
 
 @rule(
-    "versions", "version-refused", "error",
+    "versions",
+    "version-refused",
+    "error",
     "10.0.0.1:9092 closed connections of svc-a (10.0.0.4) on Fetch 2, which it does not offer (3 requests).",
     why="Deterministic: only ApiVersions gets an answer (UNSUPPORTED_VERSION), all others an exception and a close.",
     unless="The version is one that the broker said it offers; the connection was closed for another reason (idle, "
     "login).",
     advice="Upgrade the client.",
     judge="errors-librdkafka-4.3; forged: a version beyond those offered, and one of them",
-)  # fmt: skip
+)
 def refused(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.exchanges
     found_: dict[tuple[int, int, int, int], list[int]] = defaultdict(list)
@@ -157,16 +191,26 @@ def refused(seen: Seen, at: Limits) -> Iterator[Found]:
         text = f"{who['broker']} closed connections of {client(who)} on {api_name(api)} {version}, which it does not "
         text += "offer "
         since, until = int(rows.asked[mine[0]]), int(rows.asked[mine[-1]])
-        yield Found(f"{text}({count(len(mine), 'request')}).", len(mine), since, until, who,
-                    {"api": api_name(api), "version": str(version)}, (mine[0], mine[0], mine[-1]),
-                    cause="a version outside the broker's range", proven=True)  # fmt: skip
+        yield Found(
+            f"{text}({count(len(mine), 'request')}).",
+            len(mine),
+            since,
+            until,
+            who,
+            {"api": api_name(api), "version": str(version)},
+            (mine[0], mine[0], mine[-1]),
+            cause="a version outside the broker's range",
+            proven=True,
+        )
 
 
 _LOGIN = (names.SASL_HANDSHAKE, names.SASL_AUTHENTICATE)
 
 
 @rule(
-    "versions", "api-versions-missing", "note",
+    "versions",
+    "api-versions-missing",
+    "note",
     "svc-a (10.0.0.4) asked no broker which versions it offers, and spoke Fetch 11, Metadata 7, Produce 7.",
     why="What such a client speaks stands in its settings or its code, and no broker's upgrade changes it; of a few, "
     "as of kafka-python, that asked once, before the capture began, it may be what they were told.",
@@ -178,7 +222,7 @@ _LOGIN = (names.SASL_HANDSHAKE, names.SASL_AUTHENTICATE)
     judge="forged: a client that asks, one that does not, and one of whose connections the beginning is missing; "
     "old-*, zoo-* (whoever does not ask there is named by version-removed-in-target)",
     minds=("target",),
-)  # fmt: skip
+)
 def unasked(seen: Seen, at: Limits) -> Iterator[Found]:
     silent = np.ones(len(seen.clients), bool)
     silent[seen.client_of[~seen.whole]] = False
@@ -204,9 +248,15 @@ def unasked(seen: Seen, at: Limits) -> Iterator[Found]:
         shown = some([_span(one) for one in used], 6)
         who, mine = seen.who(client_), links.get((client_,), theirs[:0])
         text = f"{client(who)} asked no broker which versions it offers, and spoke {shown}."
-        yield Found(text, sum(one["exchanges"] for one in used), row["first_time"], row["last_time"], who,
-                    {"api": ",".join(one["api"] for one in used)},
-                    links=tuple(mine[[0, 0, -1]].tolist()) if len(mine) else ())  # fmt: skip
+        yield Found(
+            text,
+            sum(one["exchanges"] for one in used),
+            row["first_time"],
+            row["last_time"],
+            who,
+            {"api": ",".join(one["api"] for one in used)},
+            links=tuple(mine[[0, 0, -1]].tolist()) if len(mine) else (),
+        )
 
 
 _BESIDES = frozenset(api_name(key) for key in (*_LOGIN, *BY_BROKERS))
@@ -229,13 +279,15 @@ def _answered(seen: Seen, wanted: np.ndarray) -> np.ndarray:
 
 
 @rule(
-    "versions", "message-format-old", "note",
+    "versions",
+    "message-format-old",
+    "note",
     "legacy-job (10.0.0.4) writes t in message format 1.",
     why="A fact: brokers from 4.0 on write no such format (KIP-724), reading stays.",
     unless="The batches are of format 2.",
     advice="Upgrade the client, or raise what it is told to speak.",
     judge="old-java-0.8.2; forged: magic 1, and 2",
-)  # fmt: skip
+)
 def old_format(seen: Seen, at: Limits) -> Iterator[Found]:
     table = seen.table("batches")
     if not len(table):
@@ -253,12 +305,21 @@ def old_format(seen: Seen, at: Limits) -> Iterator[Found]:
     for (client_, topic, form), rows in by.items():
         who = seen.who(client_)
         text = f"{client(who)} writes {name(topic)} in message format {form}."
-        yield Found(text, len(rows), int(seen.exchanges.asked[rows[0]]), int(seen.exchanges.asked[rows[-1]]), who,
-                    {"topic": topic}, (rows[0], rows[0], rows[-1]))  # fmt: skip
+        yield Found(
+            text,
+            len(rows),
+            int(seen.exchanges.asked[rows[0]]),
+            int(seen.exchanges.asked[rows[-1]]),
+            who,
+            {"topic": topic},
+            (rows[0], rows[0], rows[-1]),
+        )
 
 
 @rule(
-    "versions", "zookeeper-consumer", "note",
+    "versions",
+    "zookeeper-consumer",
+    "note",
     "Group g keeps its offsets in ZooKeeper (3 partitions of orders, bills): svc-a (10.0.0.4).",
     why="A fact: OffsetCommit 0 has the broker write them there, and consumers before 0.9 do so themselves. Kafka 4.0 "
     "has neither (KIP-500, KIP-896).",
@@ -266,7 +327,7 @@ def old_format(seen: Seen, at: Limits) -> Iterator[Found]:
     advice="A consumer that commits to the brokers begins without these offsets: give them to its group first "
     "(kafka-consumer-groups.sh --reset-offsets).",
     judge="old-java-0.10.2, old-java-0.8.2; zookeeper-java-0.8.2; forged: OffsetCommit 0, and 1",
-)  # fmt: skip
+)
 def in_zookeeper(seen: Seen, at: Limits) -> Iterator[Found]:
     table = seen.table("offsets")
     kind, kinds = table.codes("kind")
@@ -289,22 +350,33 @@ def in_zookeeper(seen: Seen, at: Limits) -> Iterator[Found]:
         known = [row for one, number in proof if number is not None and (row := seen.row_of(one, number)) is not None]
         when = time[mine][time[mine] != NULL]
         since, until = (int(when.min()), int(when.max())) if len(when) else (None, None)
-        yield Found(f"{text}.", len(mine), since, until, seen.who(clients[0]) if clients else {}, {"group_id": named},
-                    tuple(known))  # fmt: skip
+        yield Found(
+            f"{text}.",
+            len(mine),
+            since,
+            until,
+            seen.who(clients[0]) if clients else {},
+            {"group_id": named},
+            tuple(known),
+        )
 
 
+# fmt: off
 _OF_CLIENTS = (
     names.PRODUCE, names.FETCH, names.LIST_OFFSETS, names.METADATA, names.OFFSET_COMMIT, names.OFFSET_FETCH,
     names.FIND_COORDINATOR, names.JOIN_GROUP, names.HEARTBEAT, names.LEAVE_GROUP, names.SYNC_GROUP,
     names.DESCRIBE_GROUPS, names.LIST_GROUPS, names.INIT_PRODUCER_ID, names.ADD_PARTITIONS_TO_TXN,
     names.ADD_OFFSETS_TO_TXN, names.END_TXN, names.TXN_OFFSET_COMMIT,
-)  # fmt: skip
+)
+# fmt: on
 """APIs that a broker answers itself. Of those that it passes on it offers what its controller has, as soon as it knows
 that; features and settings decide of others."""
 
 
 @rule(
-    "versions", "brokers-differ", "warning",
+    "versions",
+    "brokers-differ",
+    "warning",
     "Brokers of one cluster offer different versions for 25 min or more: 10.0.0.1:9092, 10.0.0.2:9092 (Fetch 0 to 17, "
     "Produce 0 to 11); 10.0.0.3:9092 (Fetch 0 to 16, Produce 0 to 10).",
     why="An upgrade that goes on takes minutes for each broker; one that was left half done keeps clients and brokers "
@@ -319,7 +391,7 @@ that; features and settings decide of others."""
     "version, with their controllers) say nothing",
     minutes=10,
     by_clock=True,
-)  # fmt: skip
+)
 def brokers_differ(seen: Seen, at: Limits) -> Iterator[Found]:
     steady = _steady_offers(seen)
     if len(set(steady.values())) < 2:
@@ -351,8 +423,17 @@ def brokers_differ(seen: Seen, at: Limits) -> Iterator[Found]:
         text += f"{'; '.join(told)}{more}."
         odd = kinds[-1][1]
         chosen = [int(links[seen.broker_of[links] == broker][0]) for broker in (kinds[0][1][0], odd[0])]
-        yield Found(text, len(mine), since, since + longest, {"broker": seen.brokers[odd[0]]}, {}, links=tuple(chosen),
-                    cause="an upgrade that is not finished", proven=False)  # fmt: skip
+        yield Found(
+            text,
+            len(mine),
+            since,
+            since + longest,
+            {"broker": seen.brokers[odd[0]]},
+            {},
+            links=tuple(chosen),
+            cause="an upgrade that is not finished",
+            proven=False,
+        )
 
 
 _NO_TIME = 1 << 62
@@ -426,9 +507,15 @@ def _of_topics(seen: Seen) -> Iterator[list[int]]:
     table, parts = seen.table("partitions"), seen.partitions
     ids, texts = table.codes("topic_id")
     everywhere = standing_for(texts, *_EVERYWHERE)
-    rows = large.where(len(ids), lambda block: (
-        (ids[block] >= 0) & (parts.error[block] == 0) & (parts.owner[block] >= 0) & ~arrow.among(ids[block], everywhere)
-    ))  # fmt: skip
+    rows = large.where(
+        len(ids),
+        lambda block: (
+            (ids[block] >= 0)
+            & (parts.error[block] == 0)
+            & (parts.owner[block] >= 0)
+            & ~arrow.among(ids[block], everywhere)
+        ),
+    )
     broker = large.taken(seen.broker, large.taken(parts.owner, rows))
     pairs = large.distinct(large.taken(ids, rows).astype(np.int64) << 32 | broker)
     for some_ in parted(pairs & 0xFFFFFFFF, pairs >> 32, least=2):

@@ -18,14 +18,16 @@ from analyzer.protocol import names
 
 
 @rule(
-    "protocol", "correlation-mismatch", "error",
+    "protocol",
+    "correlation-mismatch",
+    "error",
     "10.0.0.1:9092 gave svc-a (10.0.0.4) 3 answers that fit no request.",
     why="A broker answers in order on each connection; no byte of these is missing.",
     unless="The connection's beginning was not captured, or bytes of it are missing. Ids that repeat are matched in "
     "order.",
     advice="Look for a proxy or a broker of another make, or a client that reuses ids.",
     judge="forged: an answer of its own on a whole connection, and on one that began before",
-)  # fmt: skip
+)
 def mismatch(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = np.flatnonzero(seen.exchanges.status == ORPHAN)
     rows = rows[seen.whole[seen.exchanges.link[rows]]]
@@ -42,7 +44,9 @@ def mismatch(seen: Seen, at: Limits) -> Iterator[Found]:
 
 
 @rule(
-    "protocol", "frame-malformed", "error",
+    "protocol",
+    "frame-malformed",
+    "error",
     "4 Metadata 1 answers of 10.0.0.1:9092 to svc-a (10.0.0.4) cannot be decoded: apiKeys at byte 10: has more "
     "elements than bytes are left.",
     why="Our definitions cover every version of every API: what is whole and does not fit is the sender's fault, or "
@@ -50,7 +54,7 @@ def mismatch(seen: Seen, at: Limits) -> Iterator[Found]:
     unless="Bytes are missing from the message, or the place where it begins had to be looked for.",
     advice="Name the client's software and version to its authors; kwire show --tree --hex shows the place.",
     judge="zoo-confluent-2.5.3-on-mock-2.0.2; old-librdkafka-1.3.0-on-3.9 (trailing bytes: a note)",
-)  # fmt: skip
+)
 def malformed(seen: Seen, at: Limits) -> Iterator[Found]:
     reasons, texts = seen.table("exchanges").codes("reason")
     by: dict[tuple[int, int, str, bool], list[int]] = defaultdict(list)
@@ -65,8 +69,16 @@ def malformed(seen: Seen, at: Limits) -> Iterator[Found]:
         text = f"{count(len(mine), 'exchange')} of {what} between {client(who)} and {who['broker']} "
         held = f"{'holds' if len(mine) == 1 else 'hold'} bytes beyond the fields"
         text += f"{'cannot be decoded' if bad else held}: {name(reason)}."
-        yield Found(text, len(mine), _time(seen, mine[0]), _time(seen, mine[-1]), who, {"api": api_name(api)},
-                    (mine[0], mine[0], mine[-1]), severity=None if bad else "note")  # fmt: skip
+        yield Found(
+            text,
+            len(mine),
+            _time(seen, mine[0]),
+            _time(seen, mine[-1]),
+            who,
+            {"api": api_name(api)},
+            (mine[0], mine[0], mine[-1]),
+            severity=None if bad else "note",
+        )
 
 
 def _time(seen: Seen, row: int) -> int | None:
@@ -78,14 +90,16 @@ _UNKNOWN = ("request: unknown_api", "unsupported_version")
 
 
 @rule(
-    "protocol", "unknown-api", "error",
+    "protocol",
+    "unknown-api",
+    "error",
     "svc-a (10.0.0.4) sent 10.0.0.1:9092 2 requests of API 32767 version 0, which Kafka does not have.",
     why="All APIs and versions that Kafka ever had are defined.",
     unless="ApiVersions of a version to come: clients try the newest first; a broker closed the connection on a "
     "version that it does not offer (version-refused).",
     advice="A client of another protocol, or damaged bytes; the broker closes the connection.",
     judge="errors-librdkafka-4.3; forged: such a request, and one of ApiVersions",
-)  # fmt: skip
+)
 def unknown_api(seen: Seen, at: Limits) -> Iterator[Found]:
     reasons, texts = seen.table("exchanges").codes("reason")
     odd = [number for number, text in enumerate(texts) if any(words in text for words in _UNKNOWN)]
@@ -99,12 +113,21 @@ def unknown_api(seen: Seen, at: Limits) -> Iterator[Found]:
         who = seen.who(client_, broker)
         text = f"{client(who)} sent {who['broker']} {count(len(mine), 'request')} of {api_name(api)} version "
         text += f"{version}, "
-        yield Found(f"{text}which Kafka does not have.", len(mine), _time(seen, mine[0]), _time(seen, mine[-1]), who,
-                    {"api": api_name(api), "version": str(version)}, (mine[0], mine[0], mine[-1]))  # fmt: skip
+        yield Found(
+            f"{text}which Kafka does not have.",
+            len(mine),
+            _time(seen, mine[0]),
+            _time(seen, mine[-1]),
+            who,
+            {"api": api_name(api), "version": str(version)},
+            (mine[0], mine[0], mine[-1]),
+        )
 
 
 @rule(
-    "protocol", "frame-oversized", "error",
+    "protocol",
+    "frame-oversized",
+    "error",
     "10.0.0.1:9092 closed connections of svc-a (10.0.0.4) on 2 Produce requests, the largest of 200.0 MB.",
     why="A broker reads the length first and closes where it is above socket.request.max.bytes, 100 MiB unless set.",
     unless="It was answered: then the broker takes more. The capture ended first; bytes are missing from the "
@@ -113,7 +136,7 @@ def unknown_api(seen: Seen, at: Limits) -> Iterator[Found]:
     "to take larger ones; where no client asks so much, look for who writes other bytes to that connection.",
     judge="Kafka 4.3, to which a request of 200 MB was sent; forged: such a request, and one that was answered",
     bytes=104_857_600,
-)  # fmt: skip
+)
 def oversized(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = roots.oversized(seen)
     sizes = seen.column("request_bytes") if len(rows) else rows
@@ -124,14 +147,22 @@ def oversized(seen: Seen, at: Limits) -> Iterator[Found]:
         text = f"{who['broker']} closed {'connections' if len(mine) > 1 else 'a connection'} of {client(who)} on "
         text += f"{count(len(mine), f'{api} request')}, the largest " if len(mine) > 1 else f"1 {api} request "
         yield Found(
-            f"{text}of {size(int(sizes[worst]))}.", len(mine), _time(seen, mine[0]), _time(seen, mine[-1]), who,
-            {"api": api, "bytes": str(sizes[worst])}, (int(mine[0]), worst, int(mine[-1])),
-            cause="a request larger than the broker takes", proven=False,
-        )  # fmt: skip
+            f"{text}of {size(int(sizes[worst]))}.",
+            len(mine),
+            _time(seen, mine[0]),
+            _time(seen, mine[-1]),
+            who,
+            {"api": api, "bytes": str(sizes[worst])},
+            (int(mine[0]), worst, int(mine[-1])),
+            cause="a request larger than the broker takes",
+            proven=False,
+        )
 
 
 @rule(
-    "protocol", "not-kafka", "warning",
+    "protocol",
+    "not-kafka",
+    "warning",
     "10.0.0.5 speaks HTTP to 10.0.0.1:9092, where Kafka is spoken, on 3 connections.",
     why="A broker takes the first four bytes (`GET `) for the length of a request, of 1.2 GB, and closes. A health "
     "check that passes by that says nothing, a scraper gets nothing, and the broker logs each.",
@@ -139,7 +170,7 @@ def oversized(seen: Seen, at: Limits) -> Iterator[Found]:
     "connections without Kafka they are not told apart.",
     advice="Give that health check, scraper or browser the port that it wants.",
     judge="errors-librdkafka-4.3; curl at Kafka 4.3; forged: GET at a broker's port, and at another; a proxy's port",
-)  # fmt: skip
+)
 def not_kafka(seen: Seen, at: Limits) -> Iterator[Found]:
     by: dict[tuple[str, str], list[str]] = defaultdict(list)
     for one in seen.unrecognised("HTTP"):
@@ -154,19 +185,27 @@ def not_kafka(seen: Seen, at: Limits) -> Iterator[Found]:
         if asked in heard:
             text = f"{name(asking)} speaks HTTP to {name(asked)}, where Kafka is spoken, on "
             who = {"client_ip": asking, "broker": asked, "connection": links[0]}
-            yield Found(f"{text}{count(len(links), 'connection')}.", len(links), who=who,
-                        cause="not a client of Kafka", proven=True)  # fmt: skip
+            yield Found(
+                f"{text}{count(len(links), 'connection')}.",
+                len(links),
+                who=who,
+                cause="not a client of Kafka",
+                proven=True,
+            )
 
 
 @rule(
-    "protocol", "decompression-bomb", "error",
+    "protocol",
+    "decompression-bomb",
+    "error",
     "A batch to t-0 of 64.0 kB becomes more than 64.0 MB when decompressed.",
     why="Zeros shrink a thousand times, real text three to ten: a hundred times and 64 MB are safe both ways.",
     unless="Batches were not opened (--records meta opens them).",
     advice="Find who sent it; consumers without a limit take that much memory.",
     judge="forged rows: a batch 200 times its size, and one that is 50 times; a batch that was not opened to its end",
-    times=100, bytes=64_000_000,
-)  # fmt: skip
+    times=100,
+    bytes=64_000_000,
+)
 def bomb(seen: Seen, at: Limits) -> Iterator[Found]:
     table = seen.table("batches")
     if not len(table):
@@ -194,14 +233,16 @@ def bomb(seen: Seen, at: Limits) -> Iterator[Found]:
 
 
 @rule(
-    "protocol", "wait-too-long", "note",
+    "protocol",
+    "wait-too-long",
+    "note",
     "svc-a (10.0.0.4) waits up to 6 min for a fetch (maxWaitMs 360,000).",
     why="Ours: beyond five minutes clients, brokers and balancers close the connection first.",
     unless="Five minutes or less.",
     advice="fetch.max.wait.ms.",
     judge="forged: six minutes, and five",
     wait_ms=300_000,
-)  # fmt: skip
+)
 def silly_wait(seen: Seen, at: Limits) -> Iterator[Found]:
     if seen.most("max_wait_ms") <= at.wait_ms:
         return
@@ -214,5 +255,12 @@ def silly_wait(seen: Seen, at: Limits) -> Iterator[Found]:
         who = seen.who(client_)
         longest = int(wait[mine].max())
         text = f"{client(who)} waits up to {longest // 60_000} min for a fetch (maxWaitMs {longest:,})."
-        yield Found(text, len(mine), _time(seen, mine[0]), _time(seen, mine[-1]), who, {"api": "Fetch"},
-                    (mine[0], mine[0], mine[-1]))  # fmt: skip
+        yield Found(
+            text,
+            len(mine),
+            _time(seen, mine[0]),
+            _time(seen, mine[-1]),
+            who,
+            {"api": "Fetch"},
+            (mine[0], mine[0], mine[-1]),
+        )

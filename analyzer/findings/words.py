@@ -52,9 +52,7 @@ def moment(micros: int) -> str:
 UNREAD = "unread"
 """What `Seen.who` says beside a client: that its id was not captured, and whether it is `one`, or `several` in one."""
 
-_NAMELESS = {
-    "one": "a client whose id was not captured", "several": "a set of clients whose ids were not captured"
-}  # fmt: skip
+_NAMELESS = {"one": "a client whose id was not captured", "several": "a set of clients whose ids were not captured"}
 
 
 def client(who: Mapping[str, Any]) -> str:

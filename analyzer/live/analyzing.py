@@ -100,9 +100,14 @@ def analyze(options: argparse.Namespace, tap: Tap) -> int:
         stretches = Stretches(belt, options.rotate_bytes, options.rotate_seconds)
         if not rotates:
             result = reading.decode(
-                CapturePoint(tap.interface, ("-",)), options.out, how, choice, append=options.append, wait=options.wait,
+                CapturePoint(tap.interface, ("-",)),
+                options.out,
+                how,
+                choice,
+                append=options.append,
+                wait=options.wait,
                 stdin=stretches.next(),
-            )  # fmt: skip
+            )
         else:
             _stretches(options, tap.interface, row, stretches, Onward(stretches, how, choice))
     if tap.problem:

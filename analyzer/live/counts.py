@@ -142,8 +142,9 @@ class Counts:
         held = np.where(rows.column("hold_us") == NULL, 0, rows.column("hold_us"))
         asked, answer = (np.where(rows.column(name) == NULL, 0, rows.column(name)) for name in _SIZES)
         size = asked + answer
-        brokers, where = np.unique(np.array([rows.names.ends[i][2:] for i in _used(rows)] or [(0, 0)]), axis=0,
-                                   return_inverse=True)  # fmt: skip
+        brokers, where = np.unique(
+            np.array([rows.names.ends[i][2:] for i in _used(rows)] or [(0, 0)]), axis=0, return_inverse=True
+        )
         broker = where.reshape(-1)[np.searchsorted(_used(rows), rows.connection)]
         told = [end_point(rows.names.strings[address], port) for address, port in brokers.tolist()]
         second = when // _SECOND_NS
@@ -155,9 +156,17 @@ class Counts:
         self.advance(self.time_ns)
 
     def _add(
-        self, number: int, here: np.ndarray, rows: Exchanges, broker: np.ndarray, told: list[str], failed: np.ndarray,
-        latency: np.ndarray, held: np.ndarray, size: np.ndarray,
-    ) -> None:  # fmt: skip
+        self,
+        number: int,
+        here: np.ndarray,
+        rows: Exchanges,
+        broker: np.ndarray,
+        told: list[str],
+        failed: np.ndarray,
+        latency: np.ndarray,
+        held: np.ndarray,
+        size: np.ndarray,
+    ) -> None:
         second = self._second(number)
         second.bytes += int(size[here].sum())
         api = rows.column("api_key")[here]
@@ -247,9 +256,10 @@ class Counts:
         """Members that join, or hear that they should, are in rebalance; who got an assignment is not any more."""
         api, code, group = rows.column("api_key"), rows.column("error_code"), rows.column("group_id")
         about = (group != NULL) & (
-            (code == _IN_PROGRESS) | np.isin(api, (apis.JOIN_GROUP, apis.SYNC_GROUP))
+            (code == _IN_PROGRESS)
+            | np.isin(api, (apis.JOIN_GROUP, apis.SYNC_GROUP))
             | (np.isin(api, (apis.HEARTBEAT, apis.LEAVE_GROUP)) & (code == 0) & bool(self._since))
-        )  # fmt: skip
+        )
         for i in np.flatnonzero(about).tolist():
             name, key = rows.names.strings[int(group[i])], int(api[i])
             begins = int(code[i]) == _IN_PROGRESS or key == apis.JOIN_GROUP
@@ -280,18 +290,31 @@ class Counts:
                 counted[0] += count
                 counted[1] += errors
         lines = [
-            Line(apis.name(key[0]) if key[0] >= 0 else "?", key[1], tally.count / length, tally.errors / length,
-                 quantile(tally.took, 0.5), quantile(tally.took, 0.99), quantile(tally.held, 0.5))
+            Line(
+                apis.name(key[0]) if key[0] >= 0 else "?",
+                key[1],
+                tally.count / length,
+                tally.errors / length,
+                quantile(tally.took, 0.5),
+                quantile(tally.took, 0.99),
+                quantile(tally.held, 0.5),
+            )
             for key, tally in kinds.items()
-        ]  # fmt: skip
-        busiest = sorted(((name, count / length, errors / length) for name, (count, errors) in clients.items()),
-                         key=lambda one: (-one[1], one[0]))  # fmt: skip
+        ]
+        busiest = sorted(
+            ((name, count / length, errors / length) for name, (count, errors) in clients.items()),
+            key=lambda one: (-one[1], one[0]),
+        )
         return Moment(
             self.time_ns if number is None else number * _SECOND_NS,
-            sum(one.count for one in kinds.values()) / length, sum(one.errors for one in kinds.values()) / length,
-            sum(one.bytes for one in chosen) / length, sorted(lines, key=lambda one: (-one.rate, one.api, one.broker)),
-            busiest[:50], len(clients), sorted(self._since.items(), key=lambda one: (one[1], one[0])),
-        )  # fmt: skip
+            sum(one.count for one in kinds.values()) / length,
+            sum(one.errors for one in kinds.values()) / length,
+            sum(one.bytes for one in chosen) / length,
+            sorted(lines, key=lambda one: (-one.rate, one.api, one.broker)),
+            busiest[:50],
+            len(clients),
+            sorted(self._since.items(), key=lambda one: (one[1], one[0])),
+        )
 
     @property
     def last_second(self) -> int:

@@ -45,10 +45,25 @@ _CLASSES: Final = ("decoded_bytes", "skipped_bytes", "incomplete_bytes", *_OPAQU
 """Of payload: a byte of a message that is not whole yet is `incomplete` at a border, and something else later."""
 
 _AMOUNTS: Final = (
-    "requests", "errors", "client_packets", "broker_packets", "client_bytes", "broker_bytes", "retransmissions",
-    "duplicates", "out_of_order", "overlap_conflicts", "zero_windows", "gaps", "payload_bytes", "duplicate_bytes",
-    "opaque_bytes", "gap_bytes", "snaplen_bytes", *_CLASSES,
-)  # fmt: skip
+    "requests",
+    "errors",
+    "client_packets",
+    "broker_packets",
+    "client_bytes",
+    "broker_bytes",
+    "retransmissions",
+    "duplicates",
+    "out_of_order",
+    "overlap_conflicts",
+    "zero_windows",
+    "gaps",
+    "payload_bytes",
+    "duplicate_bytes",
+    "opaque_bytes",
+    "gap_bytes",
+    "snaplen_bytes",
+    *_CLASSES,
+)
 """Columns of `Connections` that count."""
 
 

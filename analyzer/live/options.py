@@ -46,51 +46,85 @@ def count(text: str) -> int:
 
 def add_live(parser: argparse.ArgumentParser, required: bool = False) -> None:
     """What to capture, and how."""
-    parser.add_argument("-i", "--interface", metavar="IFACE", required=required,
-                        help="capture on this network interface; any: on all of them (Linux)")
-    parser.add_argument("-f", "--bpf", metavar="BPF",
-                        help="which packets, in tcpdump's language, as 'tcp port 9092' (default: TCP but for one's own "
-                             "ssh session; '' is everything)")
+    parser.add_argument(
+        "-i",
+        "--interface",
+        metavar="IFACE",
+        required=required,
+        help="capture on this network interface; any: on all of them (Linux)",
+    )
+    parser.add_argument(
+        "-f",
+        "--bpf",
+        metavar="BPF",
+        help="which packets, in tcpdump's language, as 'tcp port 9092' (default: TCP but for one's own "
+        "ssh session; '' is everything)",
+    )
     parser.add_argument("--snaplen", type=count, metavar="BYTES", help="kept of each packet (default: 262,144)")
-    parser.add_argument("--for", dest="duration", type=duration, metavar="TIME",
-                        help="end after so long, as 60s or 5m (default: with Ctrl-C)")
-    parser.add_argument("--via", choices=WAYS,
-                        help="what captures: libpcap (where it is installed), Linux's own ring, or another tool")
-    parser.add_argument("--spool", metavar="DIR",
-                        help="packets that come faster than they are worked off wait there, instead of being dropped "
-                             "and counted")  # fmt: skip
+    parser.add_argument(
+        "--for",
+        dest="duration",
+        type=duration,
+        metavar="TIME",
+        help="end after so long, as 60s or 5m (default: with Ctrl-C)",
+    )
+    parser.add_argument(
+        "--via", choices=WAYS, help="what captures: libpcap (where it is installed), Linux's own ring, or another tool"
+    )
+    parser.add_argument(
+        "--spool",
+        metavar="DIR",
+        help="packets that come faster than they are worked off wait there, instead of being dropped and counted",
+    )
 
 
 def add_rotation(parser: argparse.ArgumentParser, what: str, large: str) -> None:
     """When the next one of a row begins."""
     parser.add_argument("--rotate-bytes", type=size, metavar="N", help=f"begin another {what} {large}")
     parser.add_argument("--rotate-seconds", type=duration, metavar="S", help=f"begin another {what} after so long")
-    parser.add_argument("--keep", type=count, metavar="N",
-                        help=f"keep the last N {what}s of the row, delete older ones")  # fmt: skip
+    parser.add_argument(
+        "--keep", type=count, metavar="N", help=f"keep the last N {what}s of the row, delete older ones"
+    )
 
 
 def add_record(record: argparse.ArgumentParser) -> None:
     """`kwire record`."""
     add_live(record, required=True)
-    record.add_argument("-o", "--out", metavar="FILE|DIR", required=True,
-                        help="a capture file (pcap; pcapng where it ends so), a folder for several, or - for stdout")
+    record.add_argument(
+        "-o",
+        "--out",
+        metavar="FILE|DIR",
+        required=True,
+        help="a capture file (pcap; pcapng where it ends so), a folder for several, or - for stdout",
+    )
     add_rotation(record, "file", "before one is so large")
     record.set_defaults(run="analyzer.live.listening:record")
 
 
 def add_watch(watch: argparse.ArgumentParser) -> None:
     """`kwire watch`, but for the options of reading."""
-    watch.add_argument("source", nargs="?", metavar="FOLDER|CAPTURE|-",
-                       help="in place of -i: a folder where captures rotate (the oldest file first), a capture, or - "
-                            "for stdin")
+    watch.add_argument(
+        "source",
+        nargs="?",
+        metavar="FOLDER|CAPTURE|-",
+        help="in place of -i: a folder where captures rotate (the oldest file first), a capture, or - for stdin",
+    )
     add_live(watch)
-    watch.add_argument("--json", action="store_true",
-                       help="one JSON object a line: each second, and each finding (the default where stdout is no "
-                            "terminal)")
-    watch.add_argument("--once", action="store_true",
-                       help="one line or screen, of the last 10 s: at the end of a capture, or after --for")
-    watch.add_argument("--from-start", action="store_true",
-                       help="of a folder: begin at the oldest file, not where the last watch of it in this way was")
+    watch.add_argument(
+        "--json",
+        action="store_true",
+        help="one JSON object a line: each second, and each finding (the default where stdout is no terminal)",
+    )
+    watch.add_argument(
+        "--once",
+        action="store_true",
+        help="one line or screen, of the last 10 s: at the end of a capture, or after --for",
+    )
+    watch.add_argument(
+        "--from-start",
+        action="store_true",
+        help="of a folder: begin at the oldest file, not where the last watch of it in this way was",
+    )
     watch.set_defaults(run="analyzer.live.listening:watch")
 
 

@@ -92,5 +92,7 @@ def _tell_end(recording: Recording, drops: Drops) -> None:
     who = {"by the kernel's buffer": drops.kernel, "by the interface": drops.interface, "by kwire": drops.queue}
     lost = ", ".join(f"{count:,} {name}" for name, count in who.items() if count) or "none dropped"
     files = f" in {recording.files} files" if recording.files > 1 else ""
-    say(f"kwire: {recording.packets:,} packets, {recording.bytes / 1e6:,.1f} MB{files}; "
-        + (f"dropped: {lost}" if drops.total else lost))  # fmt: skip
+    say(
+        f"kwire: {recording.packets:,} packets, {recording.bytes / 1e6:,.1f} MB{files}; "
+        + (f"dropped: {lost}" if drops.total else lost)
+    )

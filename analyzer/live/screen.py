@@ -40,8 +40,20 @@ SORTS: dict[str, Callable[[Line], tuple[Any, ...]]] = {
     "api": lambda one: (one.api, one.broker),
 }
 HELP = "q quit  s sort  / filter  space freeze  up/down choose  enter look into it  esc back"
-_KEYS = {"\x1b[A": "up", "\x1b[B": "down", "\x1b[5~": "page up", "\x1b[6~": "page down", "\r": "enter", "\n": "enter",
-         "\x1b": "escape", " ": "space", "k": "up", "j": "down", "\x7f": "rubout", "\x08": "rubout"}  # fmt: skip
+_KEYS = {
+    "\x1b[A": "up",
+    "\x1b[B": "down",
+    "\x1b[5~": "page up",
+    "\x1b[6~": "page down",
+    "\r": "enter",
+    "\n": "enter",
+    "\x1b": "escape",
+    " ": "space",
+    "k": "up",
+    "j": "down",
+    "\x7f": "rubout",
+    "\x08": "rubout",
+}
 
 
 class Keyboard:
@@ -101,9 +113,10 @@ class Screen:
     def run(self, stop: threading.Event) -> None:
         """Until somebody quits, or a signal says so. What ends by itself stays on the screen."""
         self._session.start()
-        with keyboard() as keys, Live(
-            self.shown(), console=self._console, screen=True, auto_refresh=False, transient=True
-        ) as live:
+        with (
+            keyboard() as keys,
+            Live(self.shown(), console=self._console, screen=True, auto_refresh=False, transient=True) as live,
+        ):
             while not stop.is_set():
                 live.update(self.shown(), refresh=True)
                 if self._session.failure is not None:
@@ -216,24 +229,44 @@ def _parts(
 ) -> list[Any]:
     """The screen from top to bottom, but for its last line."""
     head = Text.assemble(
-        (printable(name), "bold"), f"  {clock(now.time_ns // 1000)}  {now.exchanges:,.1f} exchanges/s  ",
-        (f"{now.errors:,.1f} errors/s", "red" if now.errors else ""), f"  {size(int(now.bytes))}/s  ",
-        (f"{lost:,} packets lost", "bold red" if lost else ""), no_wrap=True, overflow="ellipsis",
-    )  # fmt: skip
+        (printable(name), "bold"),
+        f"  {clock(now.time_ns // 1000)}  {now.exchanges:,.1f} exchanges/s  ",
+        (f"{now.errors:,.1f} errors/s", "red" if now.errors else ""),
+        f"  {size(int(now.bytes))}/s  ",
+        (f"{lost:,} packets lost", "bold red" if lost else ""),
+        no_wrap=True,
+        overflow="ellipsis",
+    )
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=False)
-    for title, side in (("api", "left"), ("broker", "left"), ("/s", "right"), ("errors/s", "right"), ("p50", "right"),
-                        ("p99", "right"), ("held", "right")):  # fmt: skip
+    for title, side in (
+        ("api", "left"),
+        ("broker", "left"),
+        ("/s", "right"),
+        ("errors/s", "right"),
+        ("p50", "right"),
+        ("p99", "right"),
+        ("held", "right"),
+    ):
         table.add_column(title, justify=side, no_wrap=True)  # type: ignore[arg-type]
     room = max(3, height - _ROWS_OF_OTHERS)
     top = max(0, min(chosen - room + 1, len(lines) - room)) if chosen >= room else 0
     for i, line in enumerate(lines[top : top + room], top):
         style = "reverse" if i == chosen else "red" if line.error_rate else ""
-        cells = (line.api, line.broker, f"{line.rate:,.1f}", f"{line.error_rate:,.1f}" if line.error_rate else "",
-                 duration(line.p50_us), duration(line.p99_us), duration(line.held_p50_us))  # fmt: skip
+        cells = (
+            line.api,
+            line.broker,
+            f"{line.rate:,.1f}",
+            f"{line.error_rate:,.1f}" if line.error_rate else "",
+            duration(line.p50_us),
+            duration(line.p99_us),
+            duration(line.held_p50_us),
+        )
         table.add_row(*(Text(printable(cell)) for cell in cells), style=style)
     more = len(lines) - room
-    clients = ", ".join(f"{client or '(no client id)'} {rate:,.1f}/s" + (f" ({bad:,.1f} errors/s)" if bad else "")
-                        for client, rate, bad in now.clients[:8])  # fmt: skip
+    clients = ", ".join(
+        f"{client or '(no client id)'} {rate:,.1f}/s" + (f" ({bad:,.1f} errors/s)" if bad else "")
+        for client, rate, bad in now.clients[:8]
+    )
     groups = ", ".join(f"{group} since {clock(since // 1000)}" for group, since in now.rebalancing[:6])
     parts: list[Any] = [head, table]
     parts += [Text(f"and {more} more", "dim")] if more > 0 else []

@@ -73,9 +73,15 @@ class Session:
     SnapshotError."""
 
     def __init__(
-        self, point: CapturePoint, settings: Settings, stdin: BinaryIO | Follower | None, wanted: Any, telling: bool,
-        find: bool = True, place: Place | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        point: CapturePoint,
+        settings: Settings,
+        stdin: BinaryIO | Follower | None,
+        wanted: Any,
+        telling: bool,
+        find: bool = True,
+        place: Place | None = None,
+    ) -> None:
         before = place.before if place is not None else None
         if before is not None:
             settings = replace(settings, shards=int(before["about"]["shards"]))

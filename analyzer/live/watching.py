@@ -235,14 +235,18 @@ def second_of(now: Moment, dropped: int) -> dict[str, Any]:
         "clients": now.client_count,
         "apis": [
             {
-                "api": line.api, "broker": line.broker, "exchanges": round(line.rate, 3),
-                "errors": round(line.error_rate, 3), "p50_us": line.p50_us, "p99_us": line.p99_us,
+                "api": line.api,
+                "broker": line.broker,
+                "exchanges": round(line.rate, 3),
+                "errors": round(line.error_rate, 3),
+                "p50_us": line.p50_us,
+                "p99_us": line.p99_us,
                 "held_p50_us": line.held_p50_us,
             }
             for line in now.lines
         ],
         "rebalancing": [{"group": group, "since": rfc3339(since // 1000)} for group, since in now.rebalancing],
-    }  # fmt: skip
+    }
 
 
 def finding_of(row: dict[str, Any]) -> dict[str, Any]:

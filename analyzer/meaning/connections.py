@@ -27,9 +27,14 @@ MAX_UNRECOGNISED = 1000
 """Connections without Kafka that are listed one by one; more are counted together."""
 
 _AMOUNTS = (
-    "payload_bytes", "duplicate_bytes", "decoded_bytes", "skipped_bytes", "incomplete_bytes", "gap_bytes",
+    "payload_bytes",
+    "duplicate_bytes",
+    "decoded_bytes",
+    "skipped_bytes",
+    "incomplete_bytes",
+    "gap_bytes",
     "snaplen_bytes",
-)  # fmt: skip
+)
 _TIMES = {"first_time": "first_ns", "last_time": "last_ns"}
 
 

@@ -74,8 +74,11 @@ class Fetched:
         ):
             ip = strings[names.ends[connection][0]]
             key = (
-                strings[client] if client != s.NULL else None, ip, strings[named] if named != s.NULL else "", partition,
-            )  # fmt: skip
+                strings[client] if client != s.NULL else None,
+                ip,
+                strings[named] if named != s.NULL else "",
+                partition,
+            )
             number_of[i] = self._numbers.setdefault(key, len(self._numbers))
         key_numbers, bins = number_of[which], time // self._bin_ns
         at, place = combinations(key_numbers, bins)

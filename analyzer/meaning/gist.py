@@ -129,8 +129,18 @@ class Gists:
         oldest = smallest(of_sets[ages.A_OLDEST], place, count)
         newest = largest(of_sets[ages.A_NEWEST], place, count)
         text = rows.names.strings
-        columns = (api[first], address[first], client[first], p[s.P_TOPIC, first], p[s.P_TOPIC_ID, first], asked,
-                   served, *sums, oldest, newest)  # fmt: skip
+        columns = (
+            api[first],
+            address[first],
+            client[first],
+            p[s.P_TOPIC, first],
+            p[s.P_TOPIC_ID, first],
+            asked,
+            served,
+            *sums,
+            oldest,
+            newest,
+        )
         return [_row(text, *values) for values in zip(*(one.tolist() for one in columns), strict=True)]
 
     def _fetched(self, parts: _Parts) -> list[tuple[str, int, bytes]]:

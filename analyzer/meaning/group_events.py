@@ -31,8 +31,10 @@ Assigned = tuple[tuple[str, tuple[Partition, ...]], ...]
 
 CLASSIC, CONSUMER, SHARE, STREAMS, CONNECT = "classic", "consumer", "share", "streams", "connect"
 HEARTBEATS: Final = {
-    apis.CONSUMER_GROUP_HEARTBEAT: CONSUMER, apis.SHARE_GROUP_HEARTBEAT: SHARE, apis.STREAMS_GROUP_HEARTBEAT: STREAMS,
-}  # fmt: skip
+    apis.CONSUMER_GROUP_HEARTBEAT: CONSUMER,
+    apis.SHARE_GROUP_HEARTBEAT: SHARE,
+    apis.STREAMS_GROUP_HEARTBEAT: STREAMS,
+}
 """Heartbeats of the newer protocols, which also join, assign and leave."""
 
 JOIN, SYNC, HEARTBEAT_FAILED, LEAVE = "join", "sync", "heartbeat_failed", "leave"
@@ -141,9 +143,22 @@ class Row(NamedTuple):
 
     def event(self, kind: str, group: str, order: int = 0) -> Event:
         return Event(
-            self.place, order, kind, group, self.member or None, self.asked_ns, self.time_ns, self.client, self.ip,
-            self.broker, self.connection, self.exchange, self.reply, generation=self.generation, code=self.code,
-        )  # fmt: skip
+            self.place,
+            order,
+            kind,
+            group,
+            self.member or None,
+            self.asked_ns,
+            self.time_ns,
+            self.client,
+            self.ip,
+            self.broker,
+            self.connection,
+            self.exchange,
+            self.reply,
+            generation=self.generation,
+            code=self.code,
+        )
 
 
 def row_of(window: Window, row: int) -> Row:
@@ -164,11 +179,20 @@ def row_of(window: Window, row: int) -> Row:
     began = value("request_time") or value("response_time") or 0
     asked = asked if asked is not None else began
     return Row(
-        (int(every.column("trigger")[row]), names.born[number]), asked, answered if answered is not None else asked,
-        string("client_id"), names.strings[client_ip], end_point(names.strings[broker_ip], broker_port),
-        names.connections[number], value("exchange"), value("reply"), string("group_id"), string("member_id"),
-        value("generation"), value("error_code"),
-    )  # fmt: skip
+        (int(every.column("trigger")[row]), names.born[number]),
+        asked,
+        answered if answered is not None else asked,
+        string("client_id"),
+        names.strings[client_ip],
+        end_point(names.strings[broker_ip], broker_port),
+        names.connections[number],
+        value("exchange"),
+        value("reply"),
+        string("group_id"),
+        string("member_id"),
+        value("generation"),
+        value("error_code"),
+    )
 
 
 def events_of(window: Window, one: Heard) -> Iterator[Event]:

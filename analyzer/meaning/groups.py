@@ -351,9 +351,7 @@ class _Walk:
                 has.clear()
             has.update(given)
 
-    def _handed_over(
-        self, event: Event, member: str, given: set[g.Partition], since_ns: int = 0
-    ) -> Iterator[Event]:
+    def _handed_over(self, event: Event, member: str, given: set[g.Partition], since_ns: int = 0) -> Iterator[Event]:
         """Others that had it, were heard after `since_ns`, and no more."""
         for other in [one for one, theirs in self.has.items() if one != member and theirs & given]:
             contact, last = self.contacts.get(other), self.joined.get(other)
@@ -368,8 +366,15 @@ class _Walk:
         self.has.pop(member, None)
         before = self.joined.get(member)
         return replace(
-            event, kind=g.EXPIRED, member=member, client=contact.client, ip=contact.ip,
+            event,
+            kind=g.EXPIRED,
+            member=member,
+            client=contact.client,
+            ip=contact.ip,
             instance=self.instances.get(member),
             generation=contact.highest if contact.highest >= 0 else None,
-            session_ms=before.session_ms if before is not None else None, members=None, assigned=None, owned=None,
-        )  # fmt: skip
+            session_ms=before.session_ms if before is not None else None,
+            members=None,
+            assigned=None,
+            owned=None,
+        )

@@ -22,6 +22,7 @@ from analyzer.messages import Messages
 from analyzer.protocol import names as apis
 from analyzer.protocol.embedded import Groups
 
+# fmt: off
 APIS: Final = frozenset(
     (
         apis.FIND_COORDINATOR, apis.JOIN_GROUP, apis.SYNC_GROUP, apis.LEAVE_GROUP, apis.LIST_OFFSETS,
@@ -29,7 +30,8 @@ APIS: Final = frozenset(
         apis.INIT_PRODUCER_ID, apis.ADD_PARTITIONS_TO_TXN, apis.ADD_OFFSETS_TO_TXN, apis.END_TXN,
         apis.WRITE_TXN_MARKERS, apis.SASL_HANDSHAKE, apis.SASL_AUTHENTICATE,
     )
-)  # fmt: skip
+)
+# fmt: on
 """APIs whose bodies are kept and decoded one by one."""
 
 MOST_AT_ONCE: Final = 4096

@@ -43,9 +43,28 @@ reader and partition. One takes 200 bytes."""
 COMMIT, TXN_COMMIT, ZOOKEEPER, RESET = "commit", "txn_commit", "zookeeper", "reset"
 
 _COMMIT_COLUMNS: Final = (
-    "trigger", "born", "time", "connection", "exchange", "reply", "client", "ip", "api", "version", "group", "member",
-    "transaction", "topic", "topic_id", "partition", "offset", "epoch", "error", "earlier", "seen",
-)  # fmt: skip
+    "trigger",
+    "born",
+    "time",
+    "connection",
+    "exchange",
+    "reply",
+    "client",
+    "ip",
+    "api",
+    "version",
+    "group",
+    "member",
+    "transaction",
+    "topic",
+    "topic_id",
+    "partition",
+    "offset",
+    "epoch",
+    "error",
+    "earlier",
+    "seen",
+)
 """earlier: it was told of in an earlier stretch; seen: where in the capture its answer begins (or what was asked, where
 there is none), by which commits are in order: what stands behind a lost packet is complete, and handed out, only when
 that is given up. NULL where it is an earlier one."""
@@ -293,8 +312,9 @@ class Offsets:
         found = {}
         for i in rows.tolist():
             place, transaction = (
-                (int(commits["trigger"][i]), int(commits["born"][i])), text[commits["transaction"][i]],
-            )  # fmt: skip
+                (int(commits["trigger"][i]), int(commits["born"][i])),
+                text[commits["transaction"][i]],
+            )
             told = ends.get(transaction, [])
             after = bisect.bisect_left(told, (place, transaction, False))
             if after < len(told):
@@ -306,9 +326,7 @@ class Offsets:
         ends, text = self._ends.inside(), self._ends.strings
         here = np.array([name in wanted for name in text], np.bool_)[ends["transaction"]]
         found: dict[str, list[_End]] = {}
-        for trigger, born, number, committed in zip(
-            *(ends[name][here].tolist() for name in _END_COLUMNS), strict=True
-        ):
+        for trigger, born, number, committed in zip(*(ends[name][here].tolist() for name in _END_COLUMNS), strict=True):
             found.setdefault(text[number], []).append(((trigger, born), text[number], bool(committed)))
         for told in found.values():
             told.sort()
@@ -320,11 +338,20 @@ class Offsets:
         for place, time_ns, connection, (group, topic, partition, offset) in sorted(self._elsewhere):
             before = last.get((group, topic, partition))
             last[group, topic, partition] = offset
-            yield place, {
-                "time": time_ns // 1000, "group_id": group, "topic": topic, "partition": partition, "offset": offset,
-                "previous": before, "step": None if before is None else offset - before, "kind": ZOOKEEPER,
-                "connection": connection,
-            }  # fmt: skip
+            yield (
+                place,
+                {
+                    "time": time_ns // 1000,
+                    "group_id": group,
+                    "topic": topic,
+                    "partition": partition,
+                    "offset": offset,
+                    "previous": before,
+                    "step": None if before is None else offset - before,
+                    "kind": ZOOKEEPER,
+                    "connection": connection,
+                },
+            )
 
     # -- readers ------------------------------------------------------------------------------------------------------
     def _take_members(self, every: Exchanges, wanted: np.ndarray) -> None:

@@ -28,9 +28,22 @@ ASKED, REFUSED, LISTED, LEFT = range(4)
 refused with OFFSET_OUT_OF_RANGE; an offset that ListOffsets said; the place at which a connection ended."""
 
 MOVE_COLUMNS: Final = (
-    "trigger", "born", "time", "connection", "exchange", "reply", "client", "ip", "what", "topic", "topic_id",
-    "partition", "offset", "expected", "error",
-)  # fmt: skip
+    "trigger",
+    "born",
+    "time",
+    "connection",
+    "exchange",
+    "reply",
+    "client",
+    "ip",
+    "what",
+    "topic",
+    "topic_id",
+    "partition",
+    "offset",
+    "expected",
+    "error",
+)
 MOVE_TEXTS: Final = ("connection", "client", "ip", "topic", "topic_id")
 
 _PLACE_BITS: Final = 32
@@ -160,12 +173,22 @@ class Positions:
         for number in arrow.distinct(of).tolist():
             born[number], ip[number] = names.born[number], names.ends[number][0]
         left = {
-            "trigger": np.repeat(triggers, counts), "born": born[of], "time": np.zeros(count, np.int64),
-            "connection": of, "exchange": np.full(count, NULL), "reply": np.full(count, NULL),
-            "client": self._clients[of], "ip": ip[of], "what": np.full(count, LEFT, np.int64), "topic": places[:, 0],
-            "topic_id": places[:, 1], "partition": places[:, 2], "offset": self._at[rows],
-            "expected": np.full(count, NULL), "error": np.full(count, NULL),
-        }  # fmt: skip
+            "trigger": np.repeat(triggers, counts),
+            "born": born[of],
+            "time": np.zeros(count, np.int64),
+            "connection": of,
+            "exchange": np.full(count, NULL),
+            "reply": np.full(count, NULL),
+            "client": self._clients[of],
+            "ip": ip[of],
+            "what": np.full(count, LEFT, np.int64),
+            "topic": places[:, 0],
+            "topic_id": places[:, 1],
+            "partition": places[:, 2],
+            "offset": self._at[rows],
+            "expected": np.full(count, NULL),
+            "error": np.full(count, NULL),
+        }
         self._forget(rows)
         yield left
 

@@ -118,9 +118,21 @@ class Producer:
     `heard`: the order of what was told last."""
 
     __slots__ = (
-        "_counts", "_current", "_fenced", "_given", "_known", "_last", "_line", "_owner", "_takeovers", "_timeout_ms",
-        "_tried", "heard", "transactional_id", "transactions",
-    )  # fmt: skip
+        "_counts",
+        "_current",
+        "_fenced",
+        "_given",
+        "_known",
+        "_last",
+        "_line",
+        "_owner",
+        "_takeovers",
+        "_timeout_ms",
+        "_tried",
+        "heard",
+        "transactional_id",
+        "transactions",
+    )
 
     def __init__(self, transactional_id: str) -> None:
         self.transactional_id = transactional_id

@@ -368,9 +368,7 @@ def _epochs(known: _Known) -> Iterator[_Turn]:
         for event in turn.joins:  # a static member that comes with another subscription has its place
             if event.instance is not None:
                 turn.members -= {
-                    one
-                    for one in turn.members
-                    if one != event.member and known.instances.get(one) == event.instance
+                    one for one in turn.members if one != event.member and known.instances.get(one) == event.instance
                 }
         turn.assigned = last.assigned_then()
         for event in mine:
@@ -453,7 +451,8 @@ def _trigger(turn: _Turn, known: _Known, ever: set[Partition]) -> _Trigger | Non
     told = [
         _Trigger(event.time_ns, UNKNOWN, None, event)
         for event in between
-        if event.kind == g.HEARTBEAT_FAILED and event.code == kafka_errors.REBALANCE_IN_PROGRESS
+        if event.kind == g.HEARTBEAT_FAILED
+        and event.code == kafka_errors.REBALANCE_IN_PROGRESS
         and turn.protocol not in (g.CONSUMER, g.SHARE, g.STREAMS)
     ]
     first_told = min(told, key=_when, default=None)

@@ -27,9 +27,21 @@ REPLICA: Final = "replica"
 TOPIC: Final = "__consumer_offsets"
 
 _COLUMNS: Final = (
-    "trigger", "born", "time", "connection", "exchange", "reply", "log", "at", "group", "topic", "partition", "offset",
-    "epoch", "earlier",
-)  # fmt: skip
+    "trigger",
+    "born",
+    "time",
+    "connection",
+    "exchange",
+    "reply",
+    "log",
+    "at",
+    "group",
+    "topic",
+    "partition",
+    "offset",
+    "epoch",
+    "earlier",
+)
 """log, at: the partition of the topic, and the record's offset in it; earlier: told in an earlier stretch."""
 _TEXTS: Final = ("connection", "group", "topic")
 MOST_KEPT: Final = 200_000

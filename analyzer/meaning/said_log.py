@@ -52,10 +52,24 @@ class SaidLog:
         """One more."""
         event = one.event
         said = [
-            one.api, one.committed, one.partitions, one.asked_id, one.given, one.timeout_ms, one.on_behalf, event.place,
-            event.key, event.client, event.ip, event.asked, event.done, event.error, event.producer_id, event.epoch,
+            one.api,
+            one.committed,
+            one.partitions,
+            one.asked_id,
+            one.given,
+            one.timeout_ms,
+            one.on_behalf,
+            event.place,
+            event.key,
+            event.client,
+            event.ip,
+            event.asked,
+            event.done,
+            event.error,
+            event.producer_id,
+            event.epoch,
             event.holes,
-        ]  # fmt: skip
+        ]
         producer_id = NULL if event.producer_id is None else event.producer_id
         self._packed.put((*event.order, self._packed.number(one.transactional_id), producer_id), said)
 

@@ -91,10 +91,16 @@ class Sessions:
             every = window.every
             parts, left = steady(every.partitions), steady(every.forgotten)
             table = h.Rows(
-                steady(every.columns), steady(every.connection), served, taken_up,
-                parts, _firsts(parts, len(every)), np.full(parts.shape[1], -1, np.int64),
-                _firsts(left, len(every)), np.full(left.shape[1], -1, np.int64),
-            )  # fmt: skip
+                steady(every.columns),
+                steady(every.connection),
+                served,
+                taken_up,
+                parts,
+                _firsts(parts, len(every)),
+                np.full(parts.shape[1], -1, np.int64),
+                _firsts(left, len(every)),
+                np.full(left.shape[1], -1, np.int64),
+            )
             named = (parts, table.firsts, table.numbers), (left, table.left_firsts, table.left_numbers)
             trigger = every.column("trigger")[rows]
             begin = 0
@@ -144,9 +150,14 @@ class Sessions:
         yield from self._partitions.named()
 
     def _hold(
-        self, table: h.Rows, named: Sequence[tuple[np.ndarray, ...]], rows: np.ndarray, held: np.ndarray, begin: int,
+        self,
+        table: h.Rows,
+        named: Sequence[tuple[np.ndarray, ...]],
+        rows: np.ndarray,
+        held: np.ndarray,
+        begin: int,
         end: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Exchanges `begin` to `end` of those asked for, between which no fact comes; `named`: topic-partitions, where
         those of each exchange begin, and their numbers, to be filled."""
         if begin == end:
@@ -213,9 +224,17 @@ class Sessions:
 
 
 _PACKED: Final = (
-    h.S_ID, h.S_PARTITION, h.S_FROM_NS, h.S_TO_NS, h.S_FIRST, h.S_LAST, h.S_RECORDS, h.S_BYTES, h.S_BEGUN,
+    h.S_ID,
+    h.S_PARTITION,
+    h.S_FROM_NS,
+    h.S_TO_NS,
+    h.S_FIRST,
+    h.S_LAST,
+    h.S_RECORDS,
+    h.S_BYTES,
+    h.S_BEGUN,
     h.S_ISOLATION,
-)  # fmt: skip
+)
 """Columns of a reader in the order of `Numbers`."""
 
 
@@ -346,9 +365,7 @@ def _looked_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> tupl
     return values[at], keys[at] != wanted
 
 
-def _put(
-    keys: np.ndarray, values: np.ndarray, more: np.ndarray, of_more: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
+def _put(keys: np.ndarray, values: np.ndarray, more: np.ndarray, of_more: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The same with other keys, in order too."""
     at = np.searchsorted(keys, more)
     return np.insert(keys, at, more), np.insert(values, at, of_more)

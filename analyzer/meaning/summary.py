@@ -339,11 +339,13 @@ class Summary:
                     "not_decoded": api.undecoded,
                     **dict(zip(STATUSES, api.statuses, strict=True)),
                     "latency_us": {
-                        "p50": api.quantile(50), "p95": api.quantile(95), "p99": api.quantile(99),
+                        "p50": api.quantile(50),
+                        "p95": api.quantile(95),
+                        "p99": api.quantile(99),
                         "max": api.max_us,
                     },
                 }
-            )  # fmt: skip
+            )
         captures = [
             {**one, **{name: rfc3339(one[name]) for name in ("first_time", "last_time") if one[name] is not None}}
             for one in self._captures

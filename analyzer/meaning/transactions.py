@@ -35,18 +35,37 @@ from analyzer.protocol import names as apis
 from captures.kernels import NULL
 
 _COLUMNS: Final = (
-    "trigger", "born", "ordinal", "time", "asked", "connection", "exchange", "reply", "client", "ip", "api",
-    "transaction", "group", "topic", "topic_id", "partition", "records", "offset", "error",
-)  # fmt: skip
+    "trigger",
+    "born",
+    "ordinal",
+    "time",
+    "asked",
+    "connection",
+    "exchange",
+    "reply",
+    "client",
+    "ip",
+    "api",
+    "transaction",
+    "group",
+    "topic",
+    "topic_id",
+    "partition",
+    "records",
+    "offset",
+    "error",
+)
 _TEXTS: Final = ("connection", "client", "ip", "transaction", "group", "topic", "topic_id")
 
+# fmt: off
 ABOUT: Final = np.array(
     [
         apis.INIT_PRODUCER_ID, apis.ADD_PARTITIONS_TO_TXN, apis.ADD_OFFSETS_TO_TXN, apis.END_TXN,
         apis.WRITE_TXN_MARKERS,
     ],
     np.int64,
-)  # fmt: skip
+)
+# fmt: on
 """APIs that are about transactions, whatever the request says."""
 MOST_PRODUCERS: Final = 50_000
 """Transactional ids that are remembered from one stretch of a capture to the next, some two kilobytes each."""

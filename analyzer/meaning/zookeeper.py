@@ -144,6 +144,7 @@ class Requests:
         return {"requests": requests, "controllers": controllers}
 
 
+# fmt: off
 _KINDS: Final = (
     (re.compile(r"/consumers/[^/]+/offsets/[^/]+/\d+"), "/consumers/GROUP/offsets/TOPIC/PARTITION"),
     (re.compile(r"/consumers/[^/]+/owners/[^/]+/\d+"), "/consumers/GROUP/owners/TOPIC/PARTITION"),
@@ -156,7 +157,8 @@ _KINDS: Final = (
     (re.compile(r"/brokers/ids/\d+"), "/brokers/ids/BROKER"),
     (re.compile(r"/(config|admin)/([a-z_]+)/.+"), "/\\1/\\2/NAME"),
     (re.compile(r"/(consumers|controller|controller_epoch|(brokers|config|admin)(/[a-z_]+)?)"), "/\\1"),
-)  # fmt: skip
+)
+# fmt: on
 
 
 def kind_of(path: str) -> str:

@@ -46,10 +46,7 @@ def judgements() -> tuple[Judgement, ...]:
         for row in rows
         for judgement in (
             Judgement(row["code"], None, row["judgement"], row["grace_s"], row["why"]),
-            *(
-                Judgement(row["code"], api, kind, GRACE[kind], row["why"])
-                for api, kind in row.get("apis", {}).items()
-            ),
+            *(Judgement(row["code"], api, kind, GRACE[kind], row["why"]) for api, kind in row.get("apis", {}).items()),
         )
     )
 

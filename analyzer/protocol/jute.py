@@ -26,10 +26,23 @@ MAX_PARTS: Final = 10_000
 """Operations of one multi."""
 
 OPERATIONS: Final = {
-    1: "create", 2: "delete", 3: "exists", 4: "getData", 5: "setData", 6: "getACL", 7: "setACL", 8: "getChildren",
-    9: "sync", 12: "getChildren2", 13: "check", 15: "create2", 16: "reconfig", 18: "removeWatches",
-    19: "createContainer", 21: "createTTL",
-}  # fmt: skip
+    1: "create",
+    2: "delete",
+    3: "exists",
+    4: "getData",
+    5: "setData",
+    6: "getACL",
+    7: "setACL",
+    8: "getChildren",
+    9: "sync",
+    12: "getChildren2",
+    13: "check",
+    15: "create2",
+    16: "reconfig",
+    18: "removeWatches",
+    19: "createContainer",
+    21: "createTTL",
+}
 """Those whose record begins with a path (ZooDefs.OpCode)."""
 GET_DATA, SET_DATA, MULTI, CLOSE = 4, 5, 14, -11
 _WRITING: Final = (1, 5, 15, 19, 21)

@@ -27,9 +27,17 @@ _MOST_ROWS: Final = 1 << 20
 
 @kernel
 def walk(
-    buffer: Bytes, places: Table, begin: Int, code: Array, tags: Array, tag_entries: Array, selected: Bytes,
-    tape: Table, endings: Table, stack: Table,
-) -> tuple[Int, Int]:  # fmt: skip
+    buffer: Bytes,
+    places: Table,
+    begin: Int,
+    code: Array,
+    tags: Array,
+    tag_entries: Array,
+    selected: Bytes,
+    tape: Table,
+    endings: Table,
+    stack: Table,
+) -> tuple[Int, Int]:
     """Decode the messages of `places` int64[n, PLACE_COLUMNS] from `begin` on, as long as `tape` has room ->
     (the first that is not decoded, rows of the tape in use). `endings` int64[n, ENDING_COLUMNS] is filled in."""
     used = np.int64(0)

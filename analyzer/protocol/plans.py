@@ -103,9 +103,19 @@ def values_of(tape: Any) -> list[list[int]]:
 INTEGER, STRING, BOOL, STRUCTS, INTEGERS, OTHERS, STRUCT, UUID, BYTES, RECORDS, FLOAT = range(11)
 
 SCALARS: Final = {
-    "int8": INTEGER, "int16": INTEGER, "int32": INTEGER, "int64": INTEGER, "uint16": INTEGER, "uint32": INTEGER,
-    "string": STRING, "bool": BOOL, "uuid": UUID, "bytes": BYTES, "records": RECORDS, "float64": FLOAT,
-}  # fmt: skip
+    "int8": INTEGER,
+    "int16": INTEGER,
+    "int32": INTEGER,
+    "int64": INTEGER,
+    "uint16": INTEGER,
+    "uint32": INTEGER,
+    "string": STRING,
+    "bool": BOOL,
+    "uuid": UUID,
+    "bytes": BYTES,
+    "records": RECORDS,
+    "float64": FLOAT,
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

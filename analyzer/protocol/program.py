@@ -63,9 +63,16 @@ REQUEST_HEADER: Final = "RequestHeader"
 RESPONSE_HEADER: Final = "ResponseHeader"
 
 _OPERATIONS: Final = {
-    "int8": INT8, "int16": INT16, "int32": INT32, "int64": INT64, "bool": BOOL, "uint16": UINT16, "uint32": UINT32,
-    "float64": FLOAT64, "uuid": UUID,
-}  # fmt: skip
+    "int8": INT8,
+    "int16": INT16,
+    "int32": INT32,
+    "int64": INT64,
+    "bool": BOOL,
+    "uint16": UINT16,
+    "uint32": UINT32,
+    "float64": FLOAT64,
+    "uuid": UUID,
+}
 
 Int32Array = npt.NDArray[np.int32]
 Int8Array = npt.NDArray[np.int8]

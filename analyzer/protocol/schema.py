@@ -50,17 +50,37 @@ CONTROLLED_SHUTDOWN: Final = 7
 UNSUPPORTED_VERSION: Final = 35
 
 Kind = Literal[
-    "bool", "int8", "int16", "int32", "int64", "uint16", "uint32", "float64", "uuid",
-    "string", "bytes", "records", "struct", "array",
-]  # fmt: skip
+    "bool",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint16",
+    "uint32",
+    "float64",
+    "uuid",
+    "string",
+    "bytes",
+    "records",
+    "struct",
+    "array",
+]
 Secrecy = Literal["", "always", "by_name", "envelope"]
 
 PRIMITIVES: Final = frozenset(
     ("bool", "int8", "int16", "int32", "int64", "uint16", "uint32", "float64", "uuid", "string", "bytes", "records")
 )
 FIXED_SIZE: Final = {
-    "bool": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8, "uint16": 2, "uint32": 4, "float64": 8, "uuid": 16,
-}  # fmt: skip
+    "bool": 1,
+    "int8": 1,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+    "uint16": 2,
+    "uint32": 4,
+    "float64": 8,
+    "uuid": 16,
+}
 ZERO_UUID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
 
 SECRET_FIELDS: Final[dict[tuple[int, int, str], Secrecy]] = {

@@ -415,9 +415,17 @@ def decode_data(
 def _with_header(header: Decoded, body: Decoded) -> Decoded:
     """A frame: the header's fields first, then the body's."""
     return Decoded(
-        body.api_key, body.version, body.direction, header.body, body.body, header.nodes + body.nodes, body.end,
-        body.trailing, body.status, body.reason,
-    )  # fmt: skip
+        body.api_key,
+        body.version,
+        body.direction,
+        header.body,
+        body.body,
+        header.nodes + body.nodes,
+        body.end,
+        body.trailing,
+        body.status,
+        body.reason,
+    )
 
 
 def decode_request(

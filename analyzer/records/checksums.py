@@ -87,9 +87,18 @@ def checksum(tables: Array, heap: Bytes, start: Int, stop: Int) -> Int:
 
 @kernel
 def check_small(
-    heap: Bytes, magic: Table, state: Table, at: Table, length: Table, stored: Table, ok: Table, large: Table,
-    castagnoli: Array, ieee: Array, limit: Int,
-) -> Int:  # fmt: skip
+    heap: Bytes,
+    magic: Table,
+    state: Table,
+    at: Table,
+    length: Table,
+    stored: Table,
+    ok: Table,
+    large: Table,
+    castagnoli: Array,
+    ieee: Array,
+    limit: Int,
+) -> Int:
     """Fill `ok` for whole batches of up to `limit` bytes; the numbers of larger ones go to `large`, whose count comes
     back. Batches that are not whole, or have no checksum where one is looked for, keep what `ok` holds."""
     many = np.int64(0)
@@ -111,9 +120,18 @@ def check(table: np.ndarray, heap: np.ndarray, first: int = 0, stop: int | None 
     table = table[:, first:stop]
     large = np.empty(table.shape[1], np.int64)
     many = check_small(
-        heap, table[B_MAGIC], table[B_STATE], table[B_AT], table[B_LENGTH], table[B_CRC], table[B_CRC_OK], large,
-        CRC32C_TABLES, CRC32_TABLES, SMALL_BYTES,
-    )  # fmt: skip
+        heap,
+        table[B_MAGIC],
+        table[B_STATE],
+        table[B_AT],
+        table[B_LENGTH],
+        table[B_CRC],
+        table[B_CRC_OK],
+        large,
+        CRC32C_TABLES,
+        CRC32_TABLES,
+        SMALL_BYTES,
+    )
     data = view(heap)
     where = large[:many]
     magics, ats, lengths = table[B_MAGIC, where], table[B_AT, where], table[B_LENGTH, where]

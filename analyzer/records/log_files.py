@@ -139,9 +139,15 @@ _ENTRY: Final = {
 }
 _PRODUCER: Final = ">qhiqiqiq"  # ProducerStateManager's snapshot, version 1, for each producer
 _PRODUCER_NAMES: Final = (
-    "producer_id", "producer_epoch", "last_sequence", "last_offset", "offset_delta", "timestamp", "coordinator_epoch",
+    "producer_id",
+    "producer_epoch",
+    "last_sequence",
+    "last_offset",
+    "offset_delta",
+    "timestamp",
+    "coordinator_epoch",
     "current_txn_first_offset",
-)  # fmt: skip
+)
 
 
 def entries(path: Path) -> Entries:

@@ -73,11 +73,18 @@ def origin(point: LogPoint) -> Origins:
     """Where all batches of a partition come from: one record set."""
     absent = np.full(1, NULL, np.int64)
     return Origins(
-        number=absent, connection=absent, exchange=absent, reply=absent, side=absent,
-        topic=absent if point.topic is None else np.zeros(1, np.int64), topic_id=absent,
+        number=absent,
+        connection=absent,
+        exchange=absent,
+        reply=absent,
+        side=absent,
+        topic=absent if point.topic is None else np.zeros(1, np.int64),
+        topic_id=absent,
         partition=absent if point.partition is None else np.full(1, point.partition, np.int64),
-        capture=point.name, connections=(), strings=() if point.topic is None else (point.topic,),
-    )  # fmt: skip
+        capture=point.name,
+        connections=(),
+        strings=() if point.topic is None else (point.topic,),
+    )
 
 
 def _capture(point: LogPoint) -> dict[str, Any]:

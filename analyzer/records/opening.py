@@ -76,8 +76,14 @@ from captures.kernels import NULL, Array, Bytes, Flag, Int, Table, copy_bytes, i
 ) = range(12)
 
 CONTROL_TYPES: Final = (
-    "abort", "commit", "LeaderChange", "SnapshotHeader", "SnapshotFooter", "KRaftVersion", "KRaftVoters",
-)  # fmt: skip
+    "abort",
+    "commit",
+    "LeaderChange",
+    "SnapshotHeader",
+    "SnapshotFooter",
+    "KRaftVersion",
+    "KRaftVoters",
+)
 """Kafka's ControlRecordType, by number."""
 
 PIECE_ROWS: Final = 1 << 16
@@ -388,9 +394,7 @@ class Opener:
             place[:, packed.rows[before:done] - first] = packed.place[:, before:done]
             until = int(packed.rows[done]) if done < len(packed.rows) else last
             while p[P_BATCH] < until:
-                rows = parse(
-                    batches.heap, self._scratch.data, place, first, until, table, self._out, p, CRC32_TABLES
-                )  # fmt: skip
+                rows = parse(batches.heap, self._scratch.data, place, first, until, table, self._out, p, CRC32_TABLES)
                 if rows:
                     yield Piece(self._out[:, :rows], (batches.heap, self._scratch.data))
             if until == last:
@@ -407,9 +411,17 @@ class Opener:
             if packed.each_small[done]:
                 before = done
                 done, scratch.used = small_blocks.decompress(
-                    heap, table, packed.rows, packed.small, done, most, scratch.data, scratch.used, PIECE_BYTES,
+                    heap,
+                    table,
+                    packed.rows,
+                    packed.small,
+                    done,
+                    most,
+                    scratch.data,
+                    scratch.used,
+                    PIECE_BYTES,
                     packed.place,
-                )  # fmt: skip
+                )
                 if done > before:
                     continue
             self._decompress(packed, done, data)

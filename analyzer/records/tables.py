@@ -74,9 +74,9 @@ class Origins:
     @cached_property
     def table(self) -> np.ndarray:
         """int64[placing.O_COLUMNS, sets]."""
-        return np.stack([
-            self.connection, self.exchange, self.reply, self.side, self.topic, self.topic_id, self.partition
-        ])  # fmt: skip
+        return np.stack(
+            [self.connection, self.exchange, self.reply, self.side, self.topic, self.topic_id, self.partition]
+        )
 
     @cached_property
     def columns(self) -> dict[str, pa.Array]:
@@ -111,8 +111,16 @@ class Kept:
 
 
 COUNTED: Final = (
-    "batches", "records", "bytes", "control_batches", "bad_checksums", "partial", "bombs", "not_read", *b.CODECS
-)  # fmt: skip
+    "batches",
+    "records",
+    "bytes",
+    "control_batches",
+    "bad_checksums",
+    "partial",
+    "bombs",
+    "not_read",
+    *b.CODECS,
+)
 """What is counted, in the order of `placing.count`."""
 
 
@@ -222,9 +230,16 @@ class RecordTables:
         numbers = arrow.distinct(self._held[b.B_SET])
         absent = np.full(len(numbers), NULL, np.int64)
         nobody = replace(
-            origins, number=numbers, connection=absent, exchange=absent, reply=absent, side=absent, topic=absent,
-            topic_id=absent, partition=absent,
-        )  # fmt: skip
+            origins,
+            number=numbers,
+            connection=absent,
+            exchange=absent,
+            reply=absent,
+            side=absent,
+            topic=absent,
+            topic_id=absent,
+            partition=absent,
+        )
         yield from self.take([], nobody, numbers[:0])
 
     def _walked(self, kept: Kept) -> np.ndarray:
@@ -334,15 +349,24 @@ def in_order(pool: Executor, tasks: Sequence[Iterator[pa.Table]], ahead: int) ->
 
 
 _OF_BATCHES: Final = {
-    "base_offset": b.B_OFFSET, "magic": b.B_MAGIC, "record_count": b.B_COUNT, "batch_bytes": b.B_SIZE,
+    "base_offset": b.B_OFFSET,
+    "magic": b.B_MAGIC,
+    "record_count": b.B_COUNT,
+    "batch_bytes": b.B_SIZE,
     "uncompressed_bytes": b.B_UNCOMPRESSED,
-}  # fmt: skip
+}
 """Columns of `batches` that rows of batches have as they are."""
 _OF_ROWS: Final = {
-    "exchange": p.O_EXCHANGE, "reply": p.O_REPLY, "partition": p.O_PARTITION, "producer_id": p.R_PRODUCER_ID,
-    "producer_epoch": p.R_PRODUCER_EPOCH, "base_sequence": p.R_BASE_SEQUENCE, "first_timestamp": p.R_FIRST_TIMESTAMP,
-    "last_timestamp": p.R_LAST_TIMESTAMP, "delete_horizon": p.R_DELETE_HORIZON,
-}  # fmt: skip
+    "exchange": p.O_EXCHANGE,
+    "reply": p.O_REPLY,
+    "partition": p.O_PARTITION,
+    "producer_id": p.R_PRODUCER_ID,
+    "producer_epoch": p.R_PRODUCER_EPOCH,
+    "base_sequence": p.R_BASE_SEQUENCE,
+    "first_timestamp": p.R_FIRST_TIMESTAMP,
+    "last_timestamp": p.R_LAST_TIMESTAMP,
+    "delete_horizon": p.R_DELETE_HORIZON,
+}
 """Those that are told of each."""
 _FLAGS: Final = {"is_transactional": p.R_TRANSACTIONAL, "is_control": p.R_CONTROL, "crc_ok": p.R_CRC_OK}
 _NARROW_OF_BATCHES, _NARROW_OF_ROWS = (

@@ -41,21 +41,30 @@ LOOKS: Final = 1024
 SHOWN_CHARACTERS: Final = 200
 """Of a key, a value or a header; the bytes are in the message."""
 
+# fmt: off
 _HEADER_V2: Final = (
     # DefaultRecordBatch.java: field, type, size; the records follow.
     ("baseOffset", "int64", 8), ("batchLength", "int32", 4), ("partitionLeaderEpoch", "int32", 4), ("magic", "int8", 1),
     ("crc", "uint32", 4), ("attributes", "int16", 2), ("lastOffsetDelta", "int32", 4), ("baseTimestamp", "int64", 8),
     ("maxTimestamp", "int64", 8), ("producerId", "int64", 8), ("producerEpoch", "int16", 2),
     ("baseSequence", "int32", 4), ("recordsCount", "int32", 4),
-)  # fmt: skip
+)
+# fmt: on
 _RECORD_V2: Final = (  # DefaultRecord.java; key, value and headers follow.
-    ("length", "varint"), ("attributes", "int8"), ("timestampDelta", "varlong"), ("offsetDelta", "varint"),
-)  # fmt: skip
+    ("length", "varint"),
+    ("attributes", "int8"),
+    ("timestampDelta", "varlong"),
+    ("offsetDelta", "varint"),
+)
 _HEADER_OLD: Final = (
     # LegacyRecord.java; magic 0 has no timestamp.
-    ("offset", "int64", 8), ("messageSize", "int32", 4), ("crc", "uint32", 4), ("magic", "int8", 1),
-    ("attributes", "int8", 1), ("timestamp", "int64", 8),
-)  # fmt: skip
+    ("offset", "int64", 8),
+    ("messageSize", "int32", 4),
+    ("crc", "uint32", 4),
+    ("magic", "int8", 1),
+    ("attributes", "int8", 1),
+    ("timestamp", "int64", 8),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,9 +216,15 @@ class Records(Nodes):
     `starts`: where the first begins, before `base` is added."""
 
     def __init__(
-        self, table: np.ndarray, heaps: tuple[np.ndarray, np.ndarray], topic: str, magic: int, control: bool,
-        starts: int, base: int,
-    ) -> None:  # fmt: skip
+        self,
+        table: np.ndarray,
+        heaps: tuple[np.ndarray, np.ndarray],
+        topic: str,
+        magic: int,
+        control: bool,
+        starts: int,
+        base: int,
+    ) -> None:
         self._table = table
         self._heaps = heaps
         self._topic = topic
@@ -396,9 +411,16 @@ def _zigzag(data: bytes | memoryview, at: int) -> tuple[int, int]:
 
 
 def _shown(
-    name: str, row: list[int], source: bytes | memoryview, headers: list[list[int]], record: Record | None, start: int,
-    magic: int, control: bool, secrets: bool,
-) -> Node:  # fmt: skip
+    name: str,
+    row: list[int],
+    source: bytes | memoryview,
+    headers: list[list[int]],
+    record: Record | None,
+    start: int,
+    magic: int,
+    control: bool,
+    secrets: bool,
+) -> Node:
     """The node of a record; in a compressed batch it has no bytes of its own. `secrets`: whatever is not known of its
     topic's records is one."""
     value = _slice(source, row[r.R_VALUE_AT], row[r.R_VALUE_LENGTH])
@@ -414,9 +436,15 @@ def _end_of(headers_at: int, headers: list[list[int]]) -> int:
 
 
 def _record(
-    name: str, row: list[int], data: bytes | memoryview, headers: list[list[int]], record: Record | None, start: int,
-    varints: bool, secret: bool,
-) -> Node:  # fmt: skip
+    name: str,
+    row: list[int],
+    data: bytes | memoryview,
+    headers: list[list[int]],
+    record: Record | None,
+    start: int,
+    varints: bool,
+    secret: bool,
+) -> Node:
     """The node of a record that starts at `start`; `data` is where its places are. `varints`: it has those of magic 2
     before its key (an older record is key and value of its message; of a decompressed one nobody asks)."""
     key = _slice(data, row[r.R_KEY_AT], row[r.R_KEY_LENGTH])

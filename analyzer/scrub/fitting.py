@@ -269,9 +269,7 @@ def _snappy_more(length: int) -> int:
 
 def _snappy_room(block: bytes) -> int:
     """By how many bytes it may grow by its literals alone: each byte may be one, with four bytes of length."""
-    return sum(
-        5 * length - 1 - _snappy_more(length) for own, length, _ in _snappy_elements(block)[1] if not own
-    )
+    return sum(5 * length - 1 - _snappy_more(length) for own, length, _ in _snappy_elements(block)[1] if not own)
 
 
 def _snappy_grown(block: bytes, size: int, content: bytes) -> tuple[bytes | None, int]:
@@ -325,5 +323,8 @@ def _snappy_said(content: bytes, more: int) -> bytes:
 
 
 _FIT: Final[dict[int, Callable[[bytes, int, bytes], tuple[bytes | None, int]]]] = {
-    GZIP: _gzip, SNAPPY: _snappy, LZ4: _lz4, ZSTD: _zstd,
-}  # fmt: skip
+    GZIP: _gzip,
+    SNAPPY: _snappy,
+    LZ4: _lz4,
+    ZSTD: _zstd,
+}

@@ -203,9 +203,16 @@ class Packets:
     # -- TCP -----------------------------------------------------------------------------------------------------------
 
     def _tcp(
-        self, data: bytes, out: bytearray, ip: int, at: int, end: int, version: int, payload: Payload | None,
+        self,
+        data: bytes,
+        out: bytearray,
+        ip: int,
+        at: int,
+        end: int,
+        version: int,
+        payload: Payload | None,
         whole: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         out[at : at + 16] = data[at : at + 16]
         out[at + 18 : at + 20] = data[at + 18 : at + 20]
         begin = min(at + (data[at + 12] >> 4) * 4, end)

@@ -50,9 +50,7 @@ PUBLIC: Final = frozenset(
 _RELEASE: Final = re.compile(
     rb"v?\d{1,4}(\.\d{1,5}){1,2}([-.](rc|RC|M|beta|alpha|ccs|ce|SNAPSHOT|dev)\.?\d{0,4})?|unknown"
 )
-_MEMBER: Final = re.compile(
-    rb"(.+)-([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})", re.DOTALL
-)
+_MEMBER: Final = re.compile(rb"(.+)-([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})", re.DOTALL)
 
 
 def is_public(text: bytes, field: str = "") -> bool:

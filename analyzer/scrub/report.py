@@ -63,15 +63,18 @@ class Report:
                 "they cannot be decompressed, or would not fit"
             )
         blanked = {
-            "secrets": self.secret_bytes, "bytes that nobody can read": self.unread_bytes,
-            "bytes of formats of their own": self.opaque_bytes, "bytes that are no message": self.other_bytes,
-        }  # fmt: skip
+            "secrets": self.secret_bytes,
+            "bytes that nobody can read": self.unread_bytes,
+            "bytes of formats of their own": self.opaque_bytes,
+            "bytes that are no message": self.other_bytes,
+        }
         told = ", ".join(f"{count:,} {what}" for what, count in blanked.items() if count)
         out += [f"blanked: {told}"] if told else []
         left = {
-            "TLS connections": self.tls_connections, "packets that are not TCP": self.not_tcp_packets,
+            "TLS connections": self.tls_connections,
+            "packets that are not TCP": self.not_tcp_packets,
             "IP fragments": self.fragments,
-        }  # fmt: skip
+        }
         told = ", ".join(f"{count:,} {what}" for what, count in left.items() if count)
         out += [f"zeros but for their headers: {told}"] if told else []
         if self.secrets_blocks or self.skipped_blocks:

@@ -44,8 +44,12 @@ from analyzer.scrub.messages import (
 _LENGTH_BYTES: Final = 4
 _TAG: Final = 100  # in place of a kind: a tagged field, which may be one that nobody knows
 _KINDS: Final = {
-    "string": TEXT, "bytes": CONTENT, "records": RECORDS, "uuid": IDENTIFIER, "tag": _TAG,
-}  # fmt: skip
+    "string": TEXT,
+    "bytes": CONTENT,
+    "records": RECORDS,
+    "uuid": IDENTIFIER,
+    "tag": _TAG,
+}
 
 
 class Batch(NamedTuple):
@@ -72,9 +76,12 @@ class Batch(NamedTuple):
         """One of them."""
         at = int(self.at[i])
         return Frame(
-            self.heap[at : at + int(self.size[i])].tobytes(), int(self.connection[i]), bool(self.request[i]),
-            int(self.api_key[i]), int(self.version[i]),
-        )  # fmt: skip
+            self.heap[at : at + int(self.size[i])].tobytes(),
+            int(self.connection[i]),
+            bool(self.request[i]),
+            int(self.api_key[i]),
+            int(self.version[i]),
+        )
 
 
 class Parts(NamedTuple):

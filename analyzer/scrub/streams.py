@@ -268,9 +268,12 @@ class FirstPass:
     window."""
 
     def __init__(
-        self, point: CapturePoint, folder: str, ports: tuple[int, ...] = (),
+        self,
+        point: CapturePoint,
+        folder: str,
+        ports: tuple[int, ...] = (),
         learn: Callable[[Batch, Parts], None] = lambda batch, parts: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._spans = Spans()
         self._learn = learn
         self.reader = Reader(point)

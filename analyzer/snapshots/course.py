@@ -33,9 +33,14 @@ class Course:
     whom snapshots are, if not of this user."""
 
     def __init__(
-        self, name: str, settings: Settings, choice: Choice, snapshot: bytes | None = None,
-        secrets: Sequence[bytes] = (), key: bytes | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        settings: Settings,
+        choice: Choice,
+        snapshot: bytes | None = None,
+        secrets: Sequence[bytes] = (),
+        key: bytes | None = None,
+    ) -> None:
         self.name = name
         self._settings, self._choice, self._key = settings, choice, key
         before = None if snapshot is None else opened(snapshot, key=key)

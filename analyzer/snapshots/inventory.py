@@ -139,10 +139,17 @@ _WATCH: Final = (
 """The same, of a watch besides: others do not load them."""
 
 _COLUMNS: Final = (
-    "captures.files.layouts", "captures.flow_tables", "captures.flows", "captures.fragments", "captures.stream_tables",
-    "captures.tls.direction", "analyzer.bulk.state", "analyzer.bulk.symbols", "analyzer.bulk.holding",
+    "captures.files.layouts",
+    "captures.flow_tables",
+    "captures.flows",
+    "captures.fragments",
+    "captures.stream_tables",
+    "captures.tls.direction",
+    "analyzer.bulk.state",
+    "analyzer.bulk.symbols",
+    "analyzer.bulk.holding",
     "analyzer.bulk.fields",
-)  # fmt: skip
+)
 """Modules whose integer constants say what is in a table's columns."""
 
 

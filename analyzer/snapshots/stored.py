@@ -87,8 +87,15 @@ def _fill(trees: Iterator[Any], objects: list[Any], watch: bool) -> None:
 
 
 _NONSENSE: Final = (
-    ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, OSError, pa.ArrowException,
-)  # fmt: skip
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    AttributeError,
+    RecursionError,
+    OSError,
+    pa.ArrowException,
+)
 
 
 def _trees(said: bytes) -> Iterator[Any]:

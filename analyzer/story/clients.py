@@ -160,12 +160,19 @@ def _carried(source: Source) -> Iterator[Row]:
     for at in np.argsort(heads).tolist():
         client, ip, api, topic, topic_id, partition, outcome = (int(key[heads[at]]) for key in keys)
         yield {
-            "client_id": _text(asked["client_id"][1], client), "client_ip": _text(asked["client_ip"][1], ip),
-            "api": apis[api], "topic": _text(parts["topic"][1], topic),
-            "topic_id": _text(parts["topic_id"][1], topic_id), "partition": None if partition == NULL else partition,
-            "outcome": outcome, "records": int(sums[0][at]), "bytes": int(sums[1][at]),
-            "uncounted": bool(some_uncounted[at]), "first": int(first[at]), "last": int(last[at]),
-        }  # fmt: skip
+            "client_id": _text(asked["client_id"][1], client),
+            "client_ip": _text(asked["client_ip"][1], ip),
+            "api": apis[api],
+            "topic": _text(parts["topic"][1], topic),
+            "topic_id": _text(parts["topic_id"][1], topic_id),
+            "partition": None if partition == NULL else partition,
+            "outcome": outcome,
+            "records": int(sums[0][at]),
+            "bytes": int(sums[1][at]),
+            "uncounted": bool(some_uncounted[at]),
+            "first": int(first[at]),
+            "last": int(last[at]),
+        }
 
 
 def _text(texts: list[str], number: int) -> str | None:
@@ -190,11 +197,17 @@ def _refusals(source: Source) -> Iterator[Event]:
     topic, topics = _first_topics(source, stored, bad)
     clients = sorted({_text(texts["client_id"], code) or "" for code in arrow.distinct(codes["client_id"]).tolist()})
     apis = sorted(texts["api"][code] for code in arrow.distinct(codes["api"]).tolist() if code >= 0)
-    successes = _Successes(source, source.table(
-        "exchanges", ("client_id", "client_ip", "api", "topics", "broker_ip", "broker_port", "response_end"),
-        ~pc.is_valid(pc.field("error")) & pc.is_valid(pc.field("response_end")) & pc.field("api").isin(apis)
-        & (pc.field("client_id").isin(clients) | ~pc.is_valid(pc.field("client_id"))),
-    ))  # fmt: skip
+    successes = _Successes(
+        source,
+        source.table(
+            "exchanges",
+            ("client_id", "client_ip", "api", "topics", "broker_ip", "broker_port", "response_end"),
+            ~pc.is_valid(pc.field("error"))
+            & pc.is_valid(pc.field("response_end"))
+            & pc.field("api").isin(apis)
+            & (pc.field("client_id").isin(clients) | ~pc.is_valid(pc.field("client_id"))),
+        ),
+    )
     in_time = np.argsort(begun, kind="stable")
     keys = [*(codes[name] for name in _WHOSE[:3]), topic, *(codes[name] for name in _WHOSE[3:])]
     order, starts, ends = grouped(*(key[in_time] for key in keys))
@@ -335,7 +348,7 @@ def _coded(column: pa.Array) -> tuple[np.ndarray, list[Any]]:
 
 def _refusal(
     source: Source, first: Row, since: datetime.datetime, until: datetime.datetime, many: int, then: _After | None
-) -> Event:  # fmt: skip
+) -> Event:
     """A run of refusals: the first of them, when the first and the last came, how many there are."""
     topics = tuple(first["topics"] or ())
     about = f" of {some(topics)}" if topics else f" of group {first['group_id']}" if first["group_id"] else ""
@@ -361,11 +374,20 @@ def _refusal(
     if "__cluster_metadata" in topics:
         weight = min(weight, 10)  # voters asking around for the leader
     return Event(
-        since, "refused", who(first["client_id"], first["client_ip"]), text, weight,
-        topic=topics[0] if len(topics) == 1 else None, topics=topics, group_id=first["group_id"],
-        transactional_id=first["transactional_id"], client_id=first["client_id"], connection=first["connection"],
-        exchange=first["exchange"], reply=first["reply"],
-    )  # fmt: skip
+        since,
+        "refused",
+        who(first["client_id"], first["client_ip"]),
+        text,
+        weight,
+        topic=topics[0] if len(topics) == 1 else None,
+        topics=topics,
+        group_id=first["group_id"],
+        transactional_id=first["transactional_id"],
+        client_id=first["client_id"],
+        connection=first["connection"],
+        exchange=first["exchange"],
+        reply=first["reply"],
+    )
 
 
 def _unanswered(source: Source) -> Iterator[Event]:
@@ -401,7 +423,14 @@ def _unanswered(source: Source) -> Iterator[Event]:
         text = f"had no answer to {count(end - start, 'request')} ({some(in_turn)}): {why}"
         weight = 8 if end - start == 1 else 26
         yield Event(
-            moment(first["request_time"]), "unanswered", who(first["client_id"], first["client_ip"]), text, weight,
-            client_id=first["client_id"], connection=connection, exchange=first["exchange"],
-            topics=tuple(first["topics"] or ()), group_id=first["group_id"],
-        )  # fmt: skip
+            moment(first["request_time"]),
+            "unanswered",
+            who(first["client_id"], first["client_ip"]),
+            text,
+            weight,
+            client_id=first["client_id"],
+            connection=connection,
+            exchange=first["exchange"],
+            topics=tuple(first["topics"] or ()),
+            group_id=first["group_id"],
+        )

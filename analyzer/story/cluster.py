@@ -17,10 +17,13 @@ from analyzer.story.telling import Event, Row, places, some, who
 _TOGETHER = datetime.timedelta(seconds=1)
 _SEVERITY = {"note": 30, "warning": 75, "error": 90}
 _ADMIN = {
-    "CreateTopics": "created {}", "DeleteTopics": "deleted {}", "CreatePartitions": "gave {} more partitions",
-    "DeleteRecords": "deleted records of {}", "AlterPartitionReassignments": "reassigned replicas of {}",
+    "CreateTopics": "created {}",
+    "DeleteTopics": "deleted {}",
+    "CreatePartitions": "gave {} more partitions",
+    "DeleteRecords": "deleted records of {}",
+    "AlterPartitionReassignments": "reassigned replicas of {}",
     "ElectLeaders": "had leaders of {} elected",
-}  # fmt: skip
+}
 
 
 def events(source: Source) -> Iterator[Event]:
@@ -61,19 +64,35 @@ def _leaders(source: Source) -> Iterator[Event]:
         weight = 56 if changed and "nobody" in change else 48 if changed else 1
         one = rows[0]
         yield Event(
-            time, "leader_moved" if changed else "leader", "cluster", text, weight, topics=topics,
-            topic=one["topic"] if len(topics) == 1 else None, partition=one["partition"] if len(rows) == 1 else None,
-        )  # fmt: skip
+            time,
+            "leader_moved" if changed else "leader",
+            "cluster",
+            text,
+            weight,
+            topics=topics,
+            topic=one["topic"] if len(topics) == 1 else None,
+            partition=one["partition"] if len(rows) == 1 else None,
+        )
 
 
 def _admin(source: Source) -> Iterator[Event]:
     """Topics that were made, changed and deleted."""
     rows = source.rows(
         "exchanges",
-        ("connection", "exchange", "reply", "client_id", "client_ip", "api", "response_end", "topics", "error",
-         "request_state"),
+        (
+            "connection",
+            "exchange",
+            "reply",
+            "client_id",
+            "client_ip",
+            "api",
+            "response_end",
+            "topics",
+            "error",
+            "request_state",
+        ),
         pc.field("api").isin(list(_ADMIN)) & pc.is_valid(pc.field("response_end")) & ~pc.is_valid(pc.field("error")),
-    )  # fmt: skip
+    )
     there = _topics_there(source) if rows else set()
     for row in rows:
         topics = tuple(row["topics"] or ())
@@ -85,10 +104,18 @@ def _admin(source: Source) -> Iterator[Event]:
         if row["api"] == "CreateTopics" and topics and not there.intersection(topics):
             text = f"asked to create {named}, and was not refused (it may have been a trial: nothing shows the topic)"
         yield Event(
-            row["response_end"], "admin", who(row["client_id"], row["client_ip"]), text, 13,
-            topics=topics, topic=topics[0] if len(topics) == 1 else None, client_id=row["client_id"],
-            connection=row["connection"], exchange=row["exchange"], reply=row["reply"],
-        )  # fmt: skip
+            row["response_end"],
+            "admin",
+            who(row["client_id"], row["client_ip"]),
+            text,
+            13,
+            topics=topics,
+            topic=topics[0] if len(topics) == 1 else None,
+            client_id=row["client_id"],
+            connection=row["connection"],
+            exchange=row["exchange"],
+            reply=row["reply"],
+        )
 
 
 def _topics_there(source: Source) -> set[str]:
@@ -113,9 +140,18 @@ def _findings(source: Source) -> Iterator[Event]:
             text += f" Because: {row['cause']}" if row["proven"] else f" Probably: {row['cause']}"
         partition = what.get("partition", "")
         yield Event(
-            row["since"], "finding", f"{row['severity']} {row['code']}", text, _SEVERITY[row["severity"]],
-            bool(row["proven"]) or not row["cause"], topic=what.get("topic"),
-            partition=int(partition) if partition.isdigit() else None, group_id=what.get("group_id"),
-            client_id=whom.get("client_id"), connection=first.get("connection"), exchange=first.get("exchange"),
-            reply=first.get("reply"), transactional_id=what.get("transactional_id"),
-        )  # fmt: skip
+            row["since"],
+            "finding",
+            f"{row['severity']} {row['code']}",
+            text,
+            _SEVERITY[row["severity"]],
+            bool(row["proven"]) or not row["cause"],
+            topic=what.get("topic"),
+            partition=int(partition) if partition.isdigit() else None,
+            group_id=what.get("group_id"),
+            client_id=whom.get("client_id"),
+            connection=first.get("connection"),
+            exchange=first.get("exchange"),
+            reply=first.get("reply"),
+            transactional_id=what.get("transactional_id"),
+        )

@@ -72,8 +72,10 @@ def _sources(dataset: StoredDataset) -> Iterator[Source]:
     for capture in dataset.captures:
         if not capture.get("meaning", False) and not capture.get("log"):
             name = printable(capture["name"])
-            sys.stderr.write(f"note: {name}: what its traffic means was not worked out: groups, offsets and "
-                             "transactions are not told (kwire analyze it again)\n")  # fmt: skip
+            sys.stderr.write(
+                f"note: {name}: what its traffic means was not worked out: groups, offsets and "
+                "transactions are not told (kwire analyze it again)\n"
+            )
         yield Source(dataset, capture["name"])
 
 

@@ -13,9 +13,14 @@ from analyzer.story.sources import Source
 from analyzer.story.telling import WHY, Event, Row, between, count, of_group, places, some, span, who, within
 
 _WEIGHT = {
-    "join": 5, "sync": 1, "heartbeat_failed": 8, "leave": 10, "expired": 58, "commit_failed": 40,
+    "join": 5,
+    "sync": 1,
+    "heartbeat_failed": 8,
+    "leave": 10,
+    "expired": 58,
+    "commit_failed": 40,
     "coordinator_moved": 36,
-}  # fmt: skip
+}
 
 _TRIGGERS = {
     "join": "{who} joined",
@@ -72,8 +77,11 @@ def _event(row: Row, number: int, last: Row) -> Event:
         "coordinator_moved": f"found that the coordinator of {group} has moved",
     }[row["event"]]
     if failed is not None:
-        tried = {"join": f"tried to join {group}", "sync": f"asked {group} for its assignment",
-                 "leave": f"tried to leave {group}"}  # fmt: skip
+        tried = {
+            "join": f"tried to join {group}",
+            "sync": f"asked {group} for its assignment",
+            "leave": f"tried to leave {group}",
+        }
         text = f"{tried.get(row['event'], text)}: {why}"
     if row["group_instance_id"]:
         text += f" (static member {row['group_instance_id']})"
@@ -82,10 +90,18 @@ def _event(row: Row, number: int, last: Row) -> Event:
     normal = failed in ("MEMBER_ID_REQUIRED", "REBALANCE_IN_PROGRESS")
     weight = 2 if normal else _WEIGHT[row["event"]] + (20 if failed and row["event"] in ("join", "sync") else 0)
     return Event(
-        row["time"], row["event"], who(row["client_id"], row["client_ip"]), text, weight,
-        row["event"] != "expired", group_id=row["group_id"], client_id=row["client_id"], connection=row["connection"],
-        exchange=row["exchange"], reply=row["reply"],
-    )  # fmt: skip
+        row["time"],
+        row["event"],
+        who(row["client_id"], row["client_ip"]),
+        text,
+        weight,
+        row["event"] != "expired",
+        group_id=row["group_id"],
+        client_id=row["client_id"],
+        connection=row["connection"],
+        exchange=row["exchange"],
+        reply=row["reply"],
+    )
 
 
 def _cause(row: Row, clients: dict[str, str]) -> str:
@@ -125,10 +141,17 @@ def _rebalance(row: Row, clients: dict[str, str]) -> Iterator[Event]:
         return
     weight = 34 + min(20, _stopped(row) // 500_000) + (10 if row["trigger"] == "expired" else 0)
     yield Event(
-        time, "rebalance", of_group(row["group_id"]), "; ".join(parts), weight, proven or not cause,
-        group_id=row["group_id"], connection=evidence.get("connection"), exchange=evidence.get("exchange"),
+        time,
+        "rebalance",
+        of_group(row["group_id"]),
+        "; ".join(parts),
+        weight,
+        proven or not cause,
+        group_id=row["group_id"],
+        connection=evidence.get("connection"),
+        exchange=evidence.get("exchange"),
         reply=evidence.get("reply"),
-    )  # fmt: skip
+    )
 
 
 def _moved(row: Row) -> str:
@@ -153,6 +176,10 @@ def _all(group: str, rows: list[Row], clients: dict[str, str]) -> Iterator[Event
         why = "for a reason that was not captured"
         said = f"{said}; {riddles:,} {'time ' if riddles == 1 else 'times '}{why}" if causes else why
     yield Event(
-        max(times), "rebalances", of_group(group),
-        f"rebalanced {len(rows):,} times: {said}{still}", 52 + min(20, longest // 500_000), group_id=group,
-    )  # fmt: skip
+        max(times),
+        "rebalances",
+        of_group(group),
+        f"rebalanced {len(rows):,} times: {said}{still}",
+        52 + min(20, longest // 500_000),
+        group_id=group,
+    )

@@ -57,8 +57,20 @@ def _actor(row: Row) -> str:
 def _commits(source: Source) -> Iterator[Event]:
     """Where each group's commits by one client began and ended."""
     wanted = pc.field("kind").isin(_STEADY) & ~pc.is_valid(pc.field("error"))
-    columns = ("time", "group_id", "topic", "topic_id", "partition", "offset", "step", "kind", "client_id",
-               "connection", "exchange", "reply")  # fmt: skip
+    columns = (
+        "time",
+        "group_id",
+        "topic",
+        "topic_id",
+        "partition",
+        "offset",
+        "step",
+        "kind",
+        "client_id",
+        "connection",
+        "exchange",
+        "reply",
+    )
     made = source.table("offsets", columns, wanted)
     itself = pc.and_(pc.equal(made["kind"], "zookeeper"), pc.invert(pc.is_valid(made["exchange"])))
     made = made.append_column("writer", pc.if_else(itself, made["connection"].cast(pa.string()), None))
@@ -103,9 +115,11 @@ def _replicated(source: Source) -> Iterator[Event]:
         topics = tuple(dict.fromkeys(row["topic"] for row in lasts if row["topic"]))
         text = f"wrote down where {of_group(group)} stands: {_offsets(lasts)}; {count(len(chosen), 'record')}"
         common = {
-            **_common({**tail, "client_id": None}), "partition": None, "topics": topics,
+            **_common({**tail, "client_id": None}),
+            "partition": None,
+            "topics": topics,
             "topic": topics[0] if len(topics) == 1 else None,
-        }  # fmt: skip
+        }
         yield Event(tail["time"], "commit", "the coordinator", f"{text} that replicas were sent", 6, **common)
 
 
@@ -212,9 +226,10 @@ def _bounds(source: Source, rows: list[Row]) -> dict[tuple[str | None, int], lis
     wanted = sorted({row["partition"] for row in rows})
     found: dict[tuple[str | None, int], list[tuple[Any, Any]]] = defaultdict(list)
     said = source.table(
-        "partitions", ("topic", "topic_id", "partition", "log_start_offset", "high_watermark"),
+        "partitions",
+        ("topic", "topic_id", "partition", "log_start_offset", "high_watermark"),
         pc.field("partition").isin(wanted) & (pc.field("high_watermark") >= 0),
-    )  # fmt: skip
+    )
     grouped = said.group_by(["topic", "topic_id", "partition"], use_threads=False).aggregate(
         [("log_start_offset", "min"), ("high_watermark", "distinct")]
     )

@@ -55,10 +55,17 @@ def asked(source: Source, client: str) -> Iterator[Event]:
             said = [f"{one['topic']}-{one['partition']} at {one['offset']:,}" for one in parts]
             text += f": {some(said)}"
         yield Event(
-            row["response_end"], "asked", who(row["client_id"], row["client_ip"]), text,
-            topics=tuple(row["topics"] or ()), group_id=row["group_id"], client_id=row["client_id"],
-            connection=row["connection"], exchange=row["exchange"], reply=row["reply"],
-        )  # fmt: skip
+            row["response_end"],
+            "asked",
+            who(row["client_id"], row["client_ip"]),
+            text,
+            topics=tuple(row["topics"] or ()),
+            group_id=row["group_id"],
+            client_id=row["client_id"],
+            connection=row["connection"],
+            exchange=row["exchange"],
+            reply=row["reply"],
+        )
 
 
 def _offsets_told(source: Source, told: pa.Table) -> Iterator[tuple[int, list[Row]]]:
@@ -68,10 +75,12 @@ def _offsets_told(source: Source, told: pa.Table) -> Iterator[tuple[int, list[Ro
     known: dict[str, int] = {}
     links = coded(told["connection"].combine_chunks(), known)
     listed = source.table(
-        "partitions", ("connection", "exchange", "topic", "topic_id", "partition", "offset", "offset_kind"),
-        pc.field("offset_kind").isin(["listed", "committed"]) & (pc.field("offset") >= 0)
+        "partitions",
+        ("connection", "exchange", "topic", "topic_id", "partition", "offset", "offset_kind"),
+        pc.field("offset_kind").isin(["listed", "committed"])
+        & (pc.field("offset") >= 0)
         & pc.field("connection").isin(list(known)),
-    )  # fmt: skip
+    )
     exchange, of = (arrow.numbers(table["exchange"].combine_chunks(), NULL) for table in (told, listed))
     rows = np.flatnonzero(exchange != NULL)
     owner = np.full(len(listed), -1, np.int32)
@@ -99,11 +108,18 @@ def dialogue(source: Source, connection: str) -> Iterator[Event]:
         about = f" of {some(first['topics'])}" if first["topics"] else ""
         text = f"asked {first['api'] or 'something unknown'}{about}{times}"
         yield Event(
-            _begun(first), "asked", who(first["client_id"], first["client_ip"]), text,
-            client_id=first["client_id"], connection=connection, exchange=first["exchange"], reply=first["reply"],
-            topics=tuple(first["topics"] or ()), group_id=first["group_id"],
+            _begun(first),
+            "asked",
+            who(first["client_id"], first["client_ip"]),
+            text,
+            client_id=first["client_id"],
+            connection=connection,
+            exchange=first["exchange"],
+            reply=first["reply"],
+            topics=tuple(first["topics"] or ()),
+            group_id=first["group_id"],
             transactional_id=first["transactional_id"],
-        )  # fmt: skip
+        )
 
 
 def _begins(source: Source, table: pa.Table) -> np.ndarray:

@@ -24,9 +24,23 @@ from analyzer.meaning.names import METADATA_TOPIC
 from analyzer.story.telling import Row
 
 ASKED = (
-    "connection", "exchange", "reply", "client_id", "client_ip", "broker_ip", "broker_port", "api", "request_time",
-    "response_end", "topics", "group_id", "transactional_id", "error_code", "error", "status",
-)  # fmt: skip
+    "connection",
+    "exchange",
+    "reply",
+    "client_id",
+    "client_ip",
+    "broker_ip",
+    "broker_port",
+    "api",
+    "request_time",
+    "response_end",
+    "topics",
+    "group_id",
+    "transactional_id",
+    "error_code",
+    "error",
+    "status",
+)
 """What is told of an exchange."""
 
 _TOGETHER = 10_000

@@ -43,9 +43,19 @@ class Event:
 
 
 JSON_FIELDS = (
-    "time", "kind", "actor", "text", "certain", "topic", "partition", "group_id", "transactional_id", "connection",
-    "exchange", "reply",
-)  # fmt: skip
+    "time",
+    "kind",
+    "actor",
+    "text",
+    "certain",
+    "topic",
+    "partition",
+    "group_id",
+    "transactional_id",
+    "connection",
+    "exchange",
+    "reply",
+)
 """Keys of a line of `kwire story --json`."""
 
 

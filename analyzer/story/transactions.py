@@ -127,10 +127,19 @@ def _taken(source: Source) -> Iterator[Event]:
     """Who took a transactional id."""
     taken = source.rows(
         "exchanges",
-        ("connection", "exchange", "reply", "client_id", "client_ip", "response_end", "request_time",
-         "transactional_id", "error"),
+        (
+            "connection",
+            "exchange",
+            "reply",
+            "client_id",
+            "client_ip",
+            "response_end",
+            "request_time",
+            "transactional_id",
+            "error",
+        ),
         (pc.field("api") == "InitProducerId") & pc.is_valid(pc.field("transactional_id")),
-    )  # fmt: skip
+    )
     before: dict[str, Row] = {}
     for row in sorted(taken, key=lambda row: row["request_time"]):
         if row["error"] is not None or row["response_end"] is None:
@@ -147,10 +156,17 @@ def _taken(source: Source) -> Iterator[Event]:
             text += " again: it started anew, or raised its epoch after a failure"
         before[name] = row
         yield Event(
-            row["response_end"], "producer", who(row["client_id"], row["client_ip"]), text, 55 if other else 4,
-            transactional_id=name, client_id=row["client_id"], connection=row["connection"],
-            exchange=row["exchange"], reply=row["reply"],
-        )  # fmt: skip
+            row["response_end"],
+            "producer",
+            who(row["client_id"], row["client_ip"]),
+            text,
+            55 if other else 4,
+            transactional_id=name,
+            client_id=row["client_id"],
+            connection=row["connection"],
+            exchange=row["exchange"],
+            reply=row["reply"],
+        )
 
 
 def _time_of(source: Source, evidence: Row) -> datetime.datetime | None:

@@ -28,9 +28,7 @@ def _mixed(hi: Int, lo: Int, port: Int) -> Int:
 
 
 @kernel
-def hash_pairs(
-    a_hi: Array, a_lo: Array, a_port: Array, b_hi: Array, b_lo: Array, b_port: Array, out: Array
-) -> None:
+def hash_pairs(a_hi: Array, a_lo: Array, a_port: Array, b_hi: Array, b_lo: Array, b_port: Array, out: Array) -> None:
     """A number for each four-tuple, the same whichever end point comes first."""
     for i in range(len(out)):
         both = _mixed(a_hi[i], a_lo[i], a_port[i]) + _mixed(b_hi[i], b_lo[i], b_port[i])

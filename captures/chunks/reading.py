@@ -169,9 +169,14 @@ class ChunkReader(Reader):
     behind `Packets.spare`; None where the file is to be had as a stream only. Raises CaptureError."""
 
     def __init__(
-        self, chunk: Chunk, known: Known | None = None, window_bytes: int = WINDOW_BYTES,
-        look_bytes: int = starts.LOOK_BYTES, guess: Known | None = None, pool: Pool | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        chunk: Chunk,
+        known: Known | None = None,
+        window_bytes: int = WINDOW_BYTES,
+        look_bytes: int = starts.LOOK_BYTES,
+        guess: Known | None = None,
+        pool: Pool | None = None,
+    ) -> None:
         super().__init__(CapturePoint("", (chunk.path,), (), chunk.folder), window_bytes)
         self._pool = pool or self._pool
         self.chunk, self.window_bytes = chunk, window_bytes
@@ -217,9 +222,20 @@ class ChunkReader(Reader):
             source.drain()
         fragments = self._fragments.tables if self._fragments.tables.state[SERIAL] else None
         self.said = Said(
-            known, Known(windows.base, layout, fragments), self._guessed, ended, source.bytes_read, source.crc32c, rows,
-            self._counts, self.files[0], source.dropped if ended else None, self.notes, self.secrets, self.secrets_at,
-        )  # fmt: skip
+            known,
+            Known(windows.base, layout, fragments),
+            self._guessed,
+            ended,
+            source.bytes_read,
+            source.crc32c,
+            rows,
+            self._counts,
+            self.files[0],
+            source.dropped if ended else None,
+            self.notes,
+            self.secrets,
+            self.secrets_at,
+        )
 
     def _passed(self, source: Source, windows: Windows) -> bool:
         """Whether the next record is another chunk's."""
@@ -301,9 +317,13 @@ class Joining(Reader):
         assumed, after = said.known.layout, said.after.layout
         plain = not (said.notes or said.secrets or after is None or after.notes)
         return (
-            plain and after is not None and assumed is not None and after.state[COMMENTS] == after.state[UNTIMED] == 0
-            and _alike(assumed, known.layout) and _alike(after, known.layout)
-        )  # fmt: skip
+            plain
+            and after is not None
+            and assumed is not None
+            and after.state[COMMENTS] == after.state[UNTIMED] == 0
+            and _alike(assumed, known.layout)
+            and _alike(after, known.layout)
+        )
 
     def _at(self, chunk: Chunk) -> Known:
         return self.known if chunk.file == self._file else Known(0, None, self.known.fragments)

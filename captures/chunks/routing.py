@@ -46,9 +46,14 @@ class Routed(Reader):
     the share."""
 
     def __init__(
-        self, point: CapturePoint, said: Heard, stored: Sequence[Stored], groups: Sequence[int], every: bool = False,
+        self,
+        point: CapturePoint,
+        said: Heard,
+        stored: Sequence[Stored],
+        groups: Sequence[int],
+        every: bool = False,
         most_in_place: int = MOST_IN_PLACE,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(point)
         self.files = list(said.files)
         self.notes = list(said.notes)

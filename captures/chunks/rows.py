@@ -111,9 +111,16 @@ def sum_up(content: Content, columns: PacketColumns, sums: Array) -> None:
         sums[i] = 0
         if 0 < length <= 0xFFFF and columns.payload_captured[i] == length:
             sums[i] = checked(
-                buffer, words, columns.tcp_at[i], columns.payload_at[i], length, columns.src_hi[i], columns.src_lo[i],
-                columns.dst_hi[i], columns.dst_lo[i],
-            )  # fmt: skip
+                buffer,
+                words,
+                columns.tcp_at[i],
+                columns.payload_at[i],
+                length,
+                columns.src_hi[i],
+                columns.src_lo[i],
+                columns.dst_hi[i],
+                columns.dst_lo[i],
+            )
 
 
 @kernel

@@ -73,9 +73,13 @@ def begun(head: bytes, largest_record_bytes: int) -> tuple[Layout, Form] | None:
         snaplen = int(layout.interfaces[0, SNAPLEN])
         most = min(most, max(_LARGE, snaplen))
     return layout, Form(
-        pcapng, bool(layout.state[BIG]), int(layout.state[RECORD_HEADER]),
-        NANOSECONDS // max(int(layout.interfaces[0, FACTOR]), 1), most, (first_ns or 0) // NANOSECONDS,
-    )  # fmt: skip
+        pcapng,
+        bool(layout.state[BIG]),
+        int(layout.state[RECORD_HEADER]),
+        NANOSECONDS // max(int(layout.interfaces[0, FACTOR]), 1),
+        most,
+        (first_ns or 0) // NANOSECONDS,
+    )
 
 
 def _read_blocks(layout: Layout, head: bytes, at: int) -> bool:

@@ -43,9 +43,13 @@ class Statistics(ctypes.Structure):
     """`struct pcap_stat`; the last three are Windows' own."""
 
     _fields_ = (
-        ("received", ctypes.c_uint), ("dropped", ctypes.c_uint), ("by_interface", ctypes.c_uint),
-        ("captured", ctypes.c_uint), ("sent", ctypes.c_uint), ("dropped_by_network", ctypes.c_uint),
-    )  # fmt: skip
+        ("received", ctypes.c_uint),
+        ("dropped", ctypes.c_uint),
+        ("by_interface", ctypes.c_uint),
+        ("captured", ctypes.c_uint),
+        ("sent", ctypes.c_uint),
+        ("dropped_by_network", ctypes.c_uint),
+    )
 
 
 class _Device(ctypes.Structure):
@@ -53,8 +57,10 @@ class _Device(ctypes.Structure):
 
 
 _Device._fields_ = (
-    ("next", ctypes.POINTER(_Device)), ("name", ctypes.c_char_p), ("description", ctypes.c_char_p),
-)  # fmt: skip
+    ("next", ctypes.POINTER(_Device)),
+    ("name", ctypes.c_char_p),
+    ("description", ctypes.c_char_p),
+)
 
 
 # --- the library -----------------------------------------------------------------------------------------------------

@@ -139,9 +139,7 @@ def from_ring(b: Bytes, at: Int, size: Int, out: Bytes, snaplen: Int, cooked: In
                 tag = _u16(b, p + _TPID) if (_u32(b, p + _STATUS) & _TPID_VALID) != 0 else np.int64(0x8100)
                 _put16(out, to + ETHERNET_ADDRESSES, tag)
                 _put16(out, to + ETHERNET_ADDRESSES + 2, _u32(b, p + _TCI))
-                copy_bytes(
-                    out, to + ETHERNET_ADDRESSES + 4, b, mac + ETHERNET_ADDRESSES, captured - ETHERNET_ADDRESSES
-                )
+                copy_bytes(out, to + ETHERNET_ADDRESSES + 4, b, mac + ETHERNET_ADDRESSES, captured - ETHERNET_ADDRESSES)
             else:
                 copy_bytes(out, to, b, mac, captured)
             to += kept

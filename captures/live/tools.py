@@ -80,9 +80,12 @@ class Tool:
         # A session of its own: Ctrl-C is ours to hear, and we tell the tool.
         self._process = subprocess.Popen(
             ["sh", "-c", _SHELL, "sh", *arguments(tool, interface, expression, snaplen)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, start_new_session=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            start_new_session=True,
             env={**os.environ, "PYTHONPATH": path},
-        )  # fmt: skip
+        )
         assert self._process.stdout is not None
         self._output = self._process.stdout.fileno()
         self._rest = b""

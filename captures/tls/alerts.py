@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+# fmt: off
 NAMES: Final = {
     10: "unexpected_message", 20: "bad_record_mac", 21: "decryption_failed", 22: "record_overflow",
     30: "decompression_failure", 40: "handshake_failure", 41: "no_certificate", 42: "bad_certificate",
@@ -17,7 +18,8 @@ NAMES: Final = {
     86: "inappropriate_fallback", 100: "no_renegotiation", 109: "missing_extension", 110: "unsupported_extension",
     111: "certificate_unobtainable", 112: "unrecognized_name", 113: "bad_certificate_status_response",
     115: "unknown_psk_identity", 116: "certificate_required", 120: "no_application_protocol",
-}  # fmt: skip
+}
+# fmt: on
 """Names as IANA has them (TLS Alerts)."""
 
 _CLOSE_NOTIFY, _USER_CANCELED = 0, 90

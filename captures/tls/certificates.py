@@ -10,10 +10,15 @@ import datetime
 from typing import Final
 
 _NAMES: Final = {
-    bytes.fromhex("550403"): "CN", bytes.fromhex("550406"): "C", bytes.fromhex("550407"): "L",
-    bytes.fromhex("550408"): "ST", bytes.fromhex("55040a"): "O", bytes.fromhex("55040b"): "OU",
-    bytes.fromhex("0992268993f22c640119"): "DC", bytes.fromhex("0992268993f22c640101"): "UID",
-}  # fmt: skip
+    bytes.fromhex("550403"): "CN",
+    bytes.fromhex("550406"): "C",
+    bytes.fromhex("550407"): "L",
+    bytes.fromhex("550408"): "ST",
+    bytes.fromhex("55040a"): "O",
+    bytes.fromhex("55040b"): "OU",
+    bytes.fromhex("0992268993f22c640119"): "DC",
+    bytes.fromhex("0992268993f22c640101"): "UID",
+}
 """Attributes that RFC 4514 (3) has names for, by the bytes of their object identifiers."""
 
 _SEQUENCE, _SET, _CONTEXT_0 = 0x30, 0x31, 0xA0

@@ -55,9 +55,29 @@ class Direction:
     """
 
     __slots__ = (
-        "begin", "early", "early_bytes", "end", "good", "have", "hole", "left", "lost", "message", "need", "number",
-        "opener", "passed", "pieces", "protected", "rank", "runs", "sealed", "told", "trials", "updates",
-    )  # fmt: skip
+        "begin",
+        "early",
+        "early_bytes",
+        "end",
+        "good",
+        "have",
+        "hole",
+        "left",
+        "lost",
+        "message",
+        "need",
+        "number",
+        "opener",
+        "passed",
+        "pieces",
+        "protected",
+        "rank",
+        "runs",
+        "sealed",
+        "told",
+        "trials",
+        "updates",
+    )
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []

@@ -24,8 +24,10 @@ INIT, UPDATE, CONTROL, FINAL = range(4)
 
 _FUNCTIONS: Final = ("EVP_DecryptInit_ex", "EVP_DecryptUpdate", "EVP_CIPHER_CTX_ctrl", "EVP_DecryptFinal_ex")
 _CIPHERS: Final = {
-    (GCM, 16): "EVP_aes_128_gcm", (GCM, 32): "EVP_aes_256_gcm", (CHACHA, 32): "EVP_chacha20_poly1305",
-}  # fmt: skip
+    (GCM, 16): "EVP_aes_128_gcm",
+    (GCM, 32): "EVP_aes_256_gcm",
+    (CHACHA, 32): "EVP_chacha20_poly1305",
+}
 
 
 @functools.cache

@@ -11,8 +11,14 @@ from dataclasses import dataclass
 from typing import Final
 
 CLIENT_HELLO, SERVER_HELLO, NEW_TICKET, END_OF_EARLY, ENCRYPTED_EXTENSIONS, CERTIFICATE, KEY_UPDATE = (
-    1, 2, 4, 5, 8, 11, 24,
-)  # fmt: skip
+    1,
+    2,
+    4,
+    5,
+    8,
+    11,
+    24,
+)
 RETRY: Final = hashlib.sha256(b"HelloRetryRequest").digest()
 """The random of a ServerHello that asks for another ClientHello (RFC 8446, 4.1.3)."""
 

@@ -24,9 +24,22 @@ from captures.tls.direction import HELD as HELD
 from captures.tls.evp import CONTROL, FINAL, INIT, UPDATE, functions
 
 (
-    D_CONTEXT, D_NUMBER, D_TLS13, D_EXPLICIT, D_LARGEST, D_ENTRY, D_BYTE, D_HAVE, D_NEED, D_LAST, D_WHOLE, D_TAKEN,
-    D_TRIALS, D_GIVEN, D_STOPPED,
-) = range(15)  # fmt: skip
+    D_CONTEXT,
+    D_NUMBER,
+    D_TLS13,
+    D_EXPLICIT,
+    D_LARGEST,
+    D_ENTRY,
+    D_BYTE,
+    D_HAVE,
+    D_NEED,
+    D_LAST,
+    D_WHOLE,
+    D_TAKEN,
+    D_TRIALS,
+    D_GIVEN,
+    D_STOPPED,
+) = range(15)
 """A direction.
 
 CONTEXT, NUMBER, TLS13, EXPLICIT, LARGEST  the context's address, the next sequence number, whether it is TLS 1.3, how
@@ -323,9 +336,14 @@ class Run(NamedTuple):
 
 
 def opened(
-    many: Sequence[tuple[Keys, Direction]], rows: np.ndarray, places: np.ndarray, turns: np.ndarray, done: np.ndarray,
-    sources: Sources, sink: Sink,
-) -> list[Run]:  # fmt: skip
+    many: Sequence[tuple[Keys, Direction]],
+    rows: np.ndarray,
+    places: np.ndarray,
+    turns: np.ndarray,
+    done: np.ndarray,
+    sources: Sources,
+    sink: Sink,
+) -> list[Run]:
     """Open what can be of these rows of a window, and leave the rest to each direction: all of it where more bytes are
     needed, else up to the row at which it stopped. `turns` says for each place which direction it is of, -1: none;
     done[place] = 1 for rows that were worked on."""
@@ -336,9 +354,12 @@ def opened(
         of += [number] * len(held)
         base += d.have
     entries = Entries(
-        np.array(before, np.int64).reshape(-1, SEG_COLUMNS), rows, places,
-        np.concatenate([np.array(of, np.int64), turns]), np.empty(len(of) + len(turns), np.int64),
-    )  # fmt: skip
+        np.array(before, np.int64).reshape(-1, SEG_COLUMNS),
+        rows,
+        places,
+        np.concatenate([np.array(of, np.int64), turns]),
+        np.empty(len(of) + len(turns), np.int64),
+    )
     waiting = np.frombuffer(bytearray(b"".join(piece for _, d in many for piece in d.pieces)) or bytearray(1), np.uint8)
     given = Given(sources.window, sources.waiting, waiting)
     total = base + int(rows[places, SEG_LENGTH].sum())
@@ -363,8 +384,11 @@ def _side(keys: Keys, d: Direction) -> list[int]:
     """A direction's row before anything was worked on."""
     side = [0] * D_COLUMNS
     side[D_CONTEXT], side[D_NUMBER], side[D_TLS13], side[D_EXPLICIT] = (
-        keys.context.address, d.number, keys.tls13, keys.explicit,
-    )  # fmt: skip
+        keys.context.address,
+        d.number,
+        keys.tls13,
+        keys.explicit,
+    )
     side[D_LARGEST], side[D_NEED], side[D_ENTRY], side[D_LAST] = LARGEST, _HEADER + keys.explicit, -1, -1
     return side
 

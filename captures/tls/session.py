@@ -90,10 +90,33 @@ class Session:
     """
 
     __slots__ = (
-        "_accepted", "_client", "_gaps", "_keys", "_nameless", "_offers_early", "_openers", "_outside", "_patient",
-        "_random", "_search_of", "_server_random", "_session", "_sides", "_waiting", "_waiting_bytes", "alert",
-        "certificate", "first", "given", "protocol", "retried", "server_name", "suite", "taken", "version",
-    )  # fmt: skip
+        "_accepted",
+        "_client",
+        "_gaps",
+        "_keys",
+        "_nameless",
+        "_offers_early",
+        "_openers",
+        "_outside",
+        "_patient",
+        "_random",
+        "_search_of",
+        "_server_random",
+        "_session",
+        "_sides",
+        "_waiting",
+        "_waiting_bytes",
+        "alert",
+        "certificate",
+        "first",
+        "given",
+        "protocol",
+        "retried",
+        "server_name",
+        "suite",
+        "taken",
+        "version",
+    )
 
     def __init__(self, keys: KeyLog, patient: bool = False, midstream: bool = False) -> None:
         self._keys = keys

@@ -27,11 +27,20 @@ _LARGEST: Final = 64 << 20
 _PAUSE: Final = 0.1
 _NEWEST: Final = 12
 """The last version of Fetch that names topics (KIP-516)."""
-_PASSING: Final = frozenset((
-    errors.UNKNOWN_TOPIC_OR_PARTITION, errors.LEADER_NOT_AVAILABLE, errors.NOT_LEADER_OR_FOLLOWER,
-    errors.REPLICA_NOT_AVAILABLE, errors.FENCED_LEADER_EPOCH, errors.UNKNOWN_LEADER_EPOCH, errors.UNKNOWN_TOPIC_ID,
-    errors.KAFKA_STORAGE_ERROR, errors.OFFSET_NOT_AVAILABLE, errors.INCONSISTENT_TOPIC_ID,
-))  # fmt: skip
+_PASSING: Final = frozenset(
+    (
+        errors.UNKNOWN_TOPIC_OR_PARTITION,
+        errors.LEADER_NOT_AVAILABLE,
+        errors.NOT_LEADER_OR_FOLLOWER,
+        errors.REPLICA_NOT_AVAILABLE,
+        errors.FENCED_LEADER_EPOCH,
+        errors.UNKNOWN_LEADER_EPOCH,
+        errors.UNKNOWN_TOPIC_ID,
+        errors.KAFKA_STORAGE_ERROR,
+        errors.OFFSET_NOT_AVAILABLE,
+        errors.INCONSISTENT_TOPIC_ID,
+    )
+)
 
 _GONE: Final = frozenset((errors.UNKNOWN_TOPIC_OR_PARTITION, errors.UNKNOWN_TOPIC_ID))
 """Of these, those that mean in the end: it is not there, and nothing of what it had."""
@@ -143,16 +152,28 @@ class _Reading:
             return {"errorCode": code} if code else "no leader"
         version = convert.choose(_NEWEST, self._target.offers[names.FETCH])
         part = {
-            "partition": index, "currentLeaderEpoch": -1, "fetchOffset": offset, "lastFetchedEpoch": -1,
-            "logStartOffset": -1, "partitionMaxBytes": self._most,
-        }  # fmt: skip
+            "partition": index,
+            "currentLeaderEpoch": -1,
+            "fetchOffset": offset,
+            "lastFetchedEpoch": -1,
+            "logStartOffset": -1,
+            "partitionMaxBytes": self._most,
+        }
         asked = {"topic": topic, "partitions": [part]}
         if topic in topology.topic_ids:
             asked["topicId"] = topology.topic_ids[topic]
         body = {
-            "replicaId": -1, "maxWaitMs": 0, "minBytes": 1, "maxBytes": self._most, "isolationLevel": 0,
-            "sessionId": 0, "sessionEpoch": -1, "topics": [asked], "forgottenTopicsData": [], "rackId": "",
-        }  # fmt: skip
+            "replicaId": -1,
+            "maxWaitMs": 0,
+            "minBytes": 1,
+            "maxBytes": self._most,
+            "isolationLevel": 0,
+            "sessionId": 0,
+            "sessionEpoch": -1,
+            "topics": [asked],
+            "forgottenTopicsData": [],
+            "rackId": "",
+        }
         try:
             channel = await self._target.at(leader)
             answer = await channel.ask(names.FETCH, version, convert.fit(names.FETCH, version, body), PATIENCE)

@@ -37,6 +37,7 @@ TOPIC_ERROR: Final = "topics.errorCode"
 """Paths of a topic's partition, and of its error, in Metadata answers."""
 _TOPIC_RESOURCE: Final = f"{names.TOPIC_RESOURCE}:"
 """How the key of a topic's settings begins."""
+# fmt: off
 _RACES: Final = frozenset((
     errors.UNKNOWN_TOPIC_OR_PARTITION, errors.LEADER_NOT_AVAILABLE, errors.NOT_LEADER_OR_FOLLOWER,
     errors.REQUEST_TIMED_OUT, errors.NETWORK_EXCEPTION, errors.COORDINATOR_LOAD_IN_PROGRESS,
@@ -44,48 +45,108 @@ _RACES: Final = frozenset((
     errors.CONCURRENT_TRANSACTIONS, errors.LISTENER_NOT_FOUND, errors.FENCED_LEADER_EPOCH,
     errors.UNKNOWN_LEADER_EPOCH, errors.OFFSET_NOT_AVAILABLE, errors.UNKNOWN_TOPIC_ID, errors.INCONSISTENT_TOPIC_ID,
     errors.UNSTABLE_OFFSET_COMMIT,
-))  # fmt: skip
-_SESSIONS: Final = frozenset((
-    errors.FETCH_SESSION_ID_NOT_FOUND, errors.INVALID_FETCH_SESSION_EPOCH, errors.FETCH_SESSION_TOPIC_ID_ERROR,
-))  # fmt: skip
-_SHARE_SESSIONS: Final = frozenset((
-    errors.SHARE_SESSION_NOT_FOUND, errors.INVALID_SHARE_SESSION_EPOCH, errors.SHARE_SESSION_LIMIT_REACHED,
-))  # fmt: skip
-_RIGHTS: Final = frozenset((
-    errors.TOPIC_AUTHORIZATION_FAILED, errors.GROUP_AUTHORIZATION_FAILED, errors.CLUSTER_AUTHORIZATION_FAILED,
-    errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, errors.SASL_AUTHENTICATION_FAILED,
-    errors.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
-))  # fmt: skip
-_NOT_THERE: Final = frozenset((
-    errors.SECURITY_DISABLED, errors.DELEGATION_TOKEN_AUTH_DISABLED, errors.DELEGATION_TOKEN_NOT_FOUND,
-    errors.GROUP_ID_NOT_FOUND, errors.RESOURCE_NOT_FOUND, errors.TRANSACTIONAL_ID_NOT_FOUND,
-))  # fmt: skip
-_GROUP_APIS: Final = frozenset((
-    names.OFFSET_COMMIT, names.OFFSET_FETCH, names.JOIN_GROUP, names.HEARTBEAT, names.LEAVE_GROUP, names.SYNC_GROUP,
-    names.TXN_OFFSET_COMMIT, names.CONSUMER_GROUP_HEARTBEAT, names.SHARE_GROUP_HEARTBEAT, names.SHARE_FETCH,
-    names.SHARE_ACKNOWLEDGE,
-))  # fmt: skip
-_GROUP_ERRORS: Final = frozenset((
-    errors.NOT_COORDINATOR, errors.ILLEGAL_GENERATION, errors.UNKNOWN_MEMBER_ID, errors.REBALANCE_IN_PROGRESS,
-    errors.GROUP_ID_NOT_FOUND, errors.MEMBER_ID_REQUIRED, errors.FENCED_MEMBER_EPOCH, errors.STALE_MEMBER_EPOCH,
-))  # fmt: skip
-_TRANSACTION_APIS: Final = frozenset((
-    names.PRODUCE, names.INIT_PRODUCER_ID, names.ADD_PARTITIONS_TO_TXN, names.ADD_OFFSETS_TO_TXN, names.END_TXN,
-    names.TXN_OFFSET_COMMIT,
-))  # fmt: skip
-_TRANSACTION_ERRORS: Final = frozenset((
-    errors.INVALID_PRODUCER_EPOCH, errors.INVALID_TXN_STATE, errors.INVALID_PRODUCER_ID_MAPPING,
-    errors.CONCURRENT_TRANSACTIONS, errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, errors.OPERATION_NOT_ATTEMPTED,
-    errors.PRODUCER_FENCED, errors.TRANSACTION_ABORTABLE,
-))  # fmt: skip
-_LOST_BATCH_ERRORS: Final = frozenset((
-    errors.OUT_OF_ORDER_SEQUENCE_NUMBER, errors.DUPLICATE_SEQUENCE_NUMBER, errors.INVALID_PRODUCER_EPOCH,
-    errors.UNKNOWN_PRODUCER_ID,
-))  # fmt: skip
-_JOINING: Final = frozenset((
-    names.JOIN_GROUP, names.SYNC_GROUP, names.OFFSET_COMMIT, names.CONSUMER_GROUP_HEARTBEAT,
-    names.SHARE_GROUP_HEARTBEAT,
-))  # fmt: skip
+))
+# fmt: on
+_SESSIONS: Final = frozenset(
+    (
+        errors.FETCH_SESSION_ID_NOT_FOUND,
+        errors.INVALID_FETCH_SESSION_EPOCH,
+        errors.FETCH_SESSION_TOPIC_ID_ERROR,
+    )
+)
+_SHARE_SESSIONS: Final = frozenset(
+    (
+        errors.SHARE_SESSION_NOT_FOUND,
+        errors.INVALID_SHARE_SESSION_EPOCH,
+        errors.SHARE_SESSION_LIMIT_REACHED,
+    )
+)
+_RIGHTS: Final = frozenset(
+    (
+        errors.TOPIC_AUTHORIZATION_FAILED,
+        errors.GROUP_AUTHORIZATION_FAILED,
+        errors.CLUSTER_AUTHORIZATION_FAILED,
+        errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        errors.SASL_AUTHENTICATION_FAILED,
+        errors.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+    )
+)
+_NOT_THERE: Final = frozenset(
+    (
+        errors.SECURITY_DISABLED,
+        errors.DELEGATION_TOKEN_AUTH_DISABLED,
+        errors.DELEGATION_TOKEN_NOT_FOUND,
+        errors.GROUP_ID_NOT_FOUND,
+        errors.RESOURCE_NOT_FOUND,
+        errors.TRANSACTIONAL_ID_NOT_FOUND,
+    )
+)
+_GROUP_APIS: Final = frozenset(
+    (
+        names.OFFSET_COMMIT,
+        names.OFFSET_FETCH,
+        names.JOIN_GROUP,
+        names.HEARTBEAT,
+        names.LEAVE_GROUP,
+        names.SYNC_GROUP,
+        names.TXN_OFFSET_COMMIT,
+        names.CONSUMER_GROUP_HEARTBEAT,
+        names.SHARE_GROUP_HEARTBEAT,
+        names.SHARE_FETCH,
+        names.SHARE_ACKNOWLEDGE,
+    )
+)
+_GROUP_ERRORS: Final = frozenset(
+    (
+        errors.NOT_COORDINATOR,
+        errors.ILLEGAL_GENERATION,
+        errors.UNKNOWN_MEMBER_ID,
+        errors.REBALANCE_IN_PROGRESS,
+        errors.GROUP_ID_NOT_FOUND,
+        errors.MEMBER_ID_REQUIRED,
+        errors.FENCED_MEMBER_EPOCH,
+        errors.STALE_MEMBER_EPOCH,
+    )
+)
+_TRANSACTION_APIS: Final = frozenset(
+    (
+        names.PRODUCE,
+        names.INIT_PRODUCER_ID,
+        names.ADD_PARTITIONS_TO_TXN,
+        names.ADD_OFFSETS_TO_TXN,
+        names.END_TXN,
+        names.TXN_OFFSET_COMMIT,
+    )
+)
+_TRANSACTION_ERRORS: Final = frozenset(
+    (
+        errors.INVALID_PRODUCER_EPOCH,
+        errors.INVALID_TXN_STATE,
+        errors.INVALID_PRODUCER_ID_MAPPING,
+        errors.CONCURRENT_TRANSACTIONS,
+        errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        errors.OPERATION_NOT_ATTEMPTED,
+        errors.PRODUCER_FENCED,
+        errors.TRANSACTION_ABORTABLE,
+    )
+)
+_LOST_BATCH_ERRORS: Final = frozenset(
+    (
+        errors.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        errors.DUPLICATE_SEQUENCE_NUMBER,
+        errors.INVALID_PRODUCER_EPOCH,
+        errors.UNKNOWN_PRODUCER_ID,
+    )
+)
+_JOINING: Final = frozenset(
+    (
+        names.JOIN_GROUP,
+        names.SYNC_GROUP,
+        names.OFFSET_COMMIT,
+        names.CONSUMER_GROUP_HEARTBEAT,
+        names.SHARE_GROUP_HEARTBEAT,
+    )
+)
 """What goes wrong in these, the group's later exchanges follow from."""
 _MEMBERSHIP: Final = frozenset((names.JOIN_GROUP, names.CONSUMER_GROUP_HEARTBEAT, names.SHARE_GROUP_HEARTBEAT))
 """What makes a member of a group."""
@@ -175,9 +236,13 @@ class _Comparing:
     """The second pass: what has gone wrong so far decides what later differences follow from it."""
 
     def __init__(
-        self, pairs: Sequence[Pair], result: Comparison, learned: noises.Noise | None = None,
-        explained: frozenset[noises.Kind] = frozenset(), judged: bool = True,
-    ) -> None:  # fmt: skip
+        self,
+        pairs: Sequence[Pair],
+        result: Comparison,
+        learned: noises.Noise | None = None,
+        explained: frozenset[noises.Kind] = frozenset(),
+        judged: bool = True,
+    ) -> None:
         self.pairs = pairs
         self.noise, self.explained, self.judged = learned, explained, judged
         self.runs = pairs.runs if isinstance(pairs, Pairs) else ()

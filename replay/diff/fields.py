@@ -54,19 +54,22 @@ NOISE: Final[dict[Kind, str]] = {
 }
 """Fields that are not compared, by why."""
 
+# fmt: off
 ERRORS_ONLY: Final = frozenset((
     names.LIST_GROUPS, names.DESCRIBE_ACLS, names.DESCRIBE_LOG_DIRS, names.LIST_PARTITION_REASSIGNMENTS,
     names.DESCRIBE_CLIENT_QUOTAS, names.DESCRIBE_USER_SCRAM_CREDENTIALS, names.DESCRIBE_QUORUM,
     names.DESCRIBE_PRODUCERS, names.DESCRIBE_TRANSACTIONS, names.LIST_TRANSACTIONS, names.LIST_CONFIG_RESOURCES,
     names.SHARE_GROUP_DESCRIBE, names.SHARE_FETCH, names.SHARE_ACKNOWLEDGE, names.STREAMS_GROUP_DESCRIBE,
     names.DESCRIBE_SHARE_GROUP_OFFSETS, names.DESCRIBE_GROUPS, names.CONSUMER_GROUP_DESCRIBE,
-))  # fmt: skip
+))
+# fmt: on
 """Answers that tell the state of the whole cluster at an instant, or what requests that are not replayed have made of
 it: of them, errors are compared. (ShareFetch and ShareAcknowledge: which consumer acquires what is a race.)"""
 
 _LOOSE: Final = ERRORS_ONLY | {names.FETCH}
 """Answers whose set of elements is no promise. (A fetch names the partitions that have news.)"""
 
+# fmt: off
 _KINDS: Final[dict[str, Kind]] = {
     **dict.fromkeys(("throttleTimeMs",), Kind.THROTTLE),
     **dict.fromkeys(
@@ -87,7 +90,8 @@ _KINDS: Final[dict[str, Kind]] = {
     **dict.fromkeys(("heartbeatIntervalMs", "acquisitionLockTimeoutMs"), Kind.CONFIG),
     "logAppendTimeMs": Kind.APPENDED,
     "committedOffset": Kind.COMMITTED,
-}  # fmt: skip
+}
+# fmt: on
 _OF_API: Final[dict[tuple[int, str], Kind]] = {
     (names.LIST_OFFSETS, "offset"): Kind.LISTED,
     (names.LIST_OFFSETS, "timestamp"): Kind.LISTED,
@@ -155,9 +159,21 @@ Facts = dict[Place, Fact]
 
 _TOPIC_NAMES: Final = ("topic", "name", "topicName")
 _NAMES: Final = (
-    "partitionIndex", "partition", "index", "groupId", "memberId", "key", "resourceName", "user", "mechanism",
-    "entityType", "logDir", "batchIndex", "principal", "transactionalId",
-)  # fmt: skip
+    "partitionIndex",
+    "partition",
+    "index",
+    "groupId",
+    "memberId",
+    "key",
+    "resourceName",
+    "user",
+    "mechanism",
+    "entityType",
+    "logDir",
+    "batchIndex",
+    "principal",
+    "transactionalId",
+)
 
 
 def facts(api_key: int, version: int, answer: Body, request: Callable[[], Body | None], naming: Naming) -> Facts:

@@ -31,9 +31,13 @@ def as_junit(comparison: Comparison) -> str:
     for group in unexpected:
         tests.setdefault(_test_of(group), []).append(group)
     suite = ElementTree.Element(
-        "testsuite", name=_SUITE, tests=str(len(tests)), failures=str(sum(map(bool, tests.values()))), errors="0",
+        "testsuite",
+        name=_SUITE,
+        tests=str(len(tests)),
+        failures=str(sum(map(bool, tests.values()))),
+        errors="0",
         skipped="0",
-    )  # fmt: skip
+    )
     for name, groups in tests.items():
         test = ElementTree.SubElement(suite, "testcase", classname="kwire.diff", name=name)
         if groups:

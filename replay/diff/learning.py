@@ -179,9 +179,17 @@ class _Block:
         producers[records > 0] = content.producer_id[first[:-1][records > 0]]
         transactional = np.bincount(content.field, content.transactional, len(rows)) > 0
         columns = (
-            asked.message, topics[rows], asked.number, left.values["baseOffset"], right.values["baseOffset"], records,
-            transactional, producers, left.values["logAppendTimeMs"], right.values["logAppendTimeMs"],
-        )  # fmt: skip
+            asked.message,
+            topics[rows],
+            asked.number,
+            left.values["baseOffset"],
+            right.values["baseOffset"],
+            records,
+            transactional,
+            producers,
+            left.values["logAppendTimeMs"],
+            right.values["logAppendTimeMs"],
+        )
         rows_of = zip(*(column.tolist() for column in columns), strict=True)
         for at, topic, number, there, here, count, in_transaction, producer, before, after in rows_of:
             name = self._texts.names[topic]
@@ -249,10 +257,18 @@ class _Block:
             if bounds[number + 1] > bounds[number]:
                 begun = starts.get(where[number], int(content.offset[bounds[number]]))
                 span = begun, int(content.offset[bounds[number + 1] - 1])
-            yield at, Read(
-                side, names_of[topic], index, offsets[low * 8 : high * 8], digests[low * DIGEST : high * DIGEST],
-                forms[low:high], span,
-            )  # fmt: skip
+            yield (
+                at,
+                Read(
+                    side,
+                    names_of[topic],
+                    index,
+                    offsets[low * 8 : high * 8],
+                    digests[low * DIGEST : high * DIGEST],
+                    forms[low:high],
+                    span,
+                ),
+            )
 
 
 def _asked(block: Block, part: Part, wanted: Flags) -> Tape:

@@ -38,9 +38,14 @@ Kind = tuple[int, str, str, frozenset[str]]
 """API, field path, kind of difference without its direction, the errors (or states) of it."""
 
 _EITHER_WAY: Final = {
-    "error appeared": "error", "error vanished": "error", "error changed": "error", "missing": "presence",
-    "extra": "presence", "record missing": "record", "record extra": "record",
-}  # fmt: skip
+    "error appeared": "error",
+    "error vanished": "error",
+    "error changed": "error",
+    "missing": "presence",
+    "extra": "presence",
+    "record missing": "record",
+    "record extra": "record",
+}
 
 
 def kind_of(difference: Difference | Grouped) -> Kind:
@@ -136,9 +141,7 @@ def _choose(count: int, some: int) -> float:
     return math.lgamma(count + 1) - math.lgamma(some + 1) - math.lgamma(count - some + 1)
 
 
-def _shifts(
-    left: Sequence[int], right: Sequence[int], old: Sequence[int], again: Sequence[int]
-) -> Iterable[Shift]:  # fmt: skip
+def _shifts(left: Sequence[int], right: Sequence[int], old: Sequence[int], again: Sequence[int]) -> Iterable[Shift]:
     """Of each quantile that has enough answers beyond it, on all sides."""
     sides = [np.sort(np.asarray(side, np.float64)) for side in (left, right, old, again)]
     fewest = min(map(len, sides))

@@ -98,10 +98,17 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[object]], numbers: in
 def _cause(group: Grouped, sides: tuple[str, str], pairs: Sequence[Pair]) -> str:
     follows = "".join(f"<li>{_text(consequence_text(one))}</li>" for one in group.consequences)
     rows = [
-        (one.row["request_file"], one.row["request_packet"], one.row["connection"], one.row["correlation_id"],
-         "/".join(one.key), one.left, one.right)
+        (
+            one.row["request_file"],
+            one.row["request_packet"],
+            one.row["connection"],
+            one.row["correlation_id"],
+            "/".join(one.key),
+            one.left,
+            one.right,
+        )
         for one in group.examples
-    ]  # fmt: skip
+    ]
     columns = ("file", "packet", "connection", "id", "about", *sides)
     said = [f"<article><h3>{_text(group_title(group))}</h3>"]
     if follows:

@@ -96,9 +96,10 @@ def decode(some: Sequence[Pair]) -> None:
     wanted: list[tuple[Side, str, tree.Frame]] = []
     for pair in some:
         for side, name, data in (
-            (pair.left, "request", pair.left.request), (pair.left, "answer", pair.left.answer),
+            (pair.left, "request", pair.left.request),
+            (pair.left, "answer", pair.left.answer),
             (pair.right, "answer", pair.right.answer),
-        ):  # fmt: skip
+        ):
             if data is not None and side.version is not None and name not in side._decoded:
                 direction = schema.REQUEST if name == "request" else schema.RESPONSE
                 wanted.append((side, name, (data, pair.api_key, side.version, direction)))
@@ -117,15 +118,32 @@ _TARGET_GAVE_NOTHING: Final = frozenset(("no_producer", "not_joined"))
 
 _TARGET_LACKS: Final = frozenset(("target_refuses", "target_lacks_api", "target_lacks_version"))
 """Rules by which a request is not sent, because the target does not serve it."""
-_OF_MEMBERS: Final = frozenset((
-    names.JOIN_GROUP, names.SYNC_GROUP, names.HEARTBEAT, names.LEAVE_GROUP, names.CONSUMER_GROUP_HEARTBEAT,
-    names.SHARE_GROUP_HEARTBEAT, names.SHARE_FETCH, names.SHARE_ACKNOWLEDGE,
-))  # fmt: skip
+_OF_MEMBERS: Final = frozenset(
+    (
+        names.JOIN_GROUP,
+        names.SYNC_GROUP,
+        names.HEARTBEAT,
+        names.LEAVE_GROUP,
+        names.CONSUMER_GROUP_HEARTBEAT,
+        names.SHARE_GROUP_HEARTBEAT,
+        names.SHARE_FETCH,
+        names.SHARE_ACKNOWLEDGE,
+    )
+)
 """What only members of groups say: where there are no such groups, what they did is not done."""
-_OF_DATA: Final = frozenset((
-    names.PRODUCE, names.FETCH, names.OFFSET_COMMIT, names.OFFSET_FETCH, names.INIT_PRODUCER_ID,
-    names.ADD_PARTITIONS_TO_TXN, names.ADD_OFFSETS_TO_TXN, names.END_TXN, names.TXN_OFFSET_COMMIT,
-))  # fmt: skip
+_OF_DATA: Final = frozenset(
+    (
+        names.PRODUCE,
+        names.FETCH,
+        names.OFFSET_COMMIT,
+        names.OFFSET_FETCH,
+        names.INIT_PRODUCER_ID,
+        names.ADD_PARTITIONS_TO_TXN,
+        names.ADD_OFFSETS_TO_TXN,
+        names.END_TXN,
+        names.TXN_OFFSET_COMMIT,
+    )
+)
 """What writes and reads records and offsets: where it is not served, records are not there, or never committed."""
 
 
@@ -178,9 +196,12 @@ class Pairs(Sequence[Pair]):
     or both; `block`: gives some of them by columns, None where they are not from RUNs."""
 
     def __init__(
-        self, count: int, make: Callable[[int], Pair], runs: Sequence[Run] = (),
+        self,
+        count: int,
+        make: Callable[[int], Pair],
+        runs: Sequence[Run] = (),
         block: Callable[[Numbers], Block] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.runs = tuple(
             RunFacts(run.audited, run.renamed, run.speed, run.seeded, run.ended, run.own_users) for run in runs
         )

@@ -50,10 +50,12 @@ class Unread:
 
 
 def differences(
-    partitions: Iterable[Partition], failed: Mapping[tuple[str, int], Difference],
-    doubled: Mapping[tuple[str, int], Difference], refused: Mapping[tuple[str, str, int], Difference],
+    partitions: Iterable[Partition],
+    failed: Mapping[tuple[str, int], Difference],
+    doubled: Mapping[tuple[str, int], Difference],
+    refused: Mapping[tuple[str, str, int], Difference],
     pairs: Sequence[Pair],
-) -> Iterator[Difference]:  # fmt: skip
+) -> Iterator[Difference]:
     """What each connection has read of each partition. `failed`: why a batch of a partition was not stored; `doubled`:
     that one was stored twice; `refused`: errors that a connection's fetches of a partition met here only."""
     unread = Unread()
@@ -119,7 +121,7 @@ class _Told:
 
     def __init__(
         self, partition: Partition, failed: Difference | None, doubled: Difference | None, unread: Unread
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._partition = partition
         self._failed = failed
         self._doubled = doubled

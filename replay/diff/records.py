@@ -68,8 +68,10 @@ class Form(NamedTuple):
 
 FORMS: Final[tuple[Form, ...]] = tuple(
     Form(CODECS[codec] if codec < len(CODECS) else str(codec), bool(appended), magic)
-    for magic in range(4) for appended in range(2) for codec in range(CODEC_MASK + 1)
-)  # fmt: skip
+    for magic in range(4)
+    for appended in range(2)
+    for codec in range(CODEC_MASK + 1)
+)
 
 
 def _form(attributes: int, magic: int) -> int:
@@ -107,9 +109,7 @@ class Reader:
         if not field:
             return []
         content = self.content(np.frombuffer(bytearray(field), np.uint8), np.zeros(1, np.int64), np.full(1, len(field)))
-        columns = (
-            content.offset, content.producer_id, content.transactional, content.control, content.form
-        )  # fmt: skip
+        columns = (content.offset, content.producer_id, content.transactional, content.control, content.form)
         return [
             Record(offset, digest, producer, transactional, _control(control), form)
             for digest, offset, producer, transactional, control, form in zip(

@@ -35,9 +35,23 @@ Flags = npt.NDArray[np.bool_]
 Heap = npt.NDArray[np.uint8]
 
 ROW: Final = (
-    "capture", "connection", "exchange", "reply", "api_key", "api_version", "correlation_id", "request_file",
-    "request_packet", "request_time", "client_id", "group_id", "transactional_id", "status", "latency_us", "cause",
-)  # fmt: skip
+    "capture",
+    "connection",
+    "exchange",
+    "reply",
+    "api_key",
+    "api_version",
+    "correlation_id",
+    "request_file",
+    "request_packet",
+    "request_time",
+    "client_id",
+    "group_id",
+    "transactional_id",
+    "status",
+    "latency_us",
+    "cause",
+)
 """Columns of the table `exchanges` that comparing and reporting want."""
 _KEY: Final = ("capture", "connection", "exchange", "api_key")
 _OUTCOME: Final = ("verdict", "rule", "sent_version", "latency_us", "retries")
@@ -117,9 +131,13 @@ class _Unpacked:
         try:
             with os.fdopen(descriptor, "wb") as file, pa.ipc.new_file(file, schema) as writer:
                 for batch in source.to_batches(
-                    columns=list(columns), batch_size=_at_once(stored, table), batch_readahead=1, fragment_readahead=1,
-                    use_threads=False, fragment_scan_options=little,
-                ):  # fmt: skip
+                    columns=list(columns),
+                    batch_size=_at_once(stored, table),
+                    batch_readahead=1,
+                    fragment_readahead=1,
+                    use_threads=False,
+                    fragment_scan_options=little,
+                ):
                     if len(batch):
                         writer.write_batch(batch)
             # Never written to; private, because kernels are compiled for arrays that may be.
@@ -259,8 +277,9 @@ class Run:
             complete = batch.column("complete").to_numpy(zero_copy_only=False).astype(bool)
             requests = pc.equal(batch.column("direction"), "request").to_numpy(zero_copy_only=False).astype(bool)
             for wanted, where, into, ordinal in (
-                (requests, index, asked, "exchange"), (~requests, replies, answered, "reply")
-            ):  # fmt: skip
+                (requests, index, asked, "exchange"),
+                (~requests, replies, answered, "reply"),
+            ):
                 at = where.find(names.keys(batch, ordinal))
                 chosen = complete & wanted & (at != _NONE)
                 into[at[chosen]] = numbers[chosen]

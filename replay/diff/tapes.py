@@ -126,8 +126,10 @@ def partitions_of(tape: Tape, api_key: int, direction: int, where: TopicField, f
         said = np.flatnonzero(tape.field == load.field_id(api_key, direction, f"{inside}.{name}"))
         owner = np.searchsorted(rows, said) - 1
         for into, column, none in (
-            (values, tape.value, absent), (positions, tape.position, 0), (lengths, tape.length, 0)
-        ):  # fmt: skip
+            (values, tape.value, absent),
+            (positions, tape.position, 0),
+            (lengths, tape.length, 0),
+        ):
             into[name] = np.full(len(rows), none, np.int64)
             into[name][owner] = column[said]
     return Partitions(tape.message[rows], topic, tape.value[rows], values, positions, lengths)

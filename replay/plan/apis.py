@@ -46,27 +46,47 @@ class Api:
     route: Route = Route.ANY
 
 
+# fmt: off
 _SEND: Final = (
     names.METADATA, names.FIND_COORDINATOR, names.LIST_GROUPS, names.DESCRIBE_ACLS, names.DESCRIBE_LOG_DIRS,
     names.LIST_PARTITION_REASSIGNMENTS, names.DESCRIBE_CLIENT_QUOTAS, names.DESCRIBE_USER_SCRAM_CREDENTIALS,
     names.DESCRIBE_QUORUM, names.DESCRIBE_CLUSTER, names.LIST_TRANSACTIONS, names.LIST_CONFIG_RESOURCES,
     names.DESCRIBE_TOPIC_PARTITIONS,
-)  # fmt: skip
+)
+# fmt: on
 _GROUP_SEND: Final = (
-    names.DESCRIBE_GROUPS, names.CONSUMER_GROUP_DESCRIBE, names.SHARE_GROUP_DESCRIBE, names.STREAMS_GROUP_DESCRIBE,
+    names.DESCRIBE_GROUPS,
+    names.CONSUMER_GROUP_DESCRIBE,
+    names.SHARE_GROUP_DESCRIBE,
+    names.STREAMS_GROUP_DESCRIBE,
     names.DESCRIBE_SHARE_GROUP_OFFSETS,
-)  # fmt: skip
+)
 _GROUP_REMAP: Final = (
-    names.OFFSET_COMMIT, names.OFFSET_FETCH, names.JOIN_GROUP, names.HEARTBEAT, names.LEAVE_GROUP, names.SYNC_GROUP,
-    names.TXN_OFFSET_COMMIT, names.CONSUMER_GROUP_HEARTBEAT, names.SHARE_GROUP_HEARTBEAT,
-)  # fmt: skip
+    names.OFFSET_COMMIT,
+    names.OFFSET_FETCH,
+    names.JOIN_GROUP,
+    names.HEARTBEAT,
+    names.LEAVE_GROUP,
+    names.SYNC_GROUP,
+    names.TXN_OFFSET_COMMIT,
+    names.CONSUMER_GROUP_HEARTBEAT,
+    names.SHARE_GROUP_HEARTBEAT,
+)
 _LEADER_REMAP: Final = (
-    names.PRODUCE, names.FETCH, names.LIST_OFFSETS, names.OFFSET_FOR_LEADER_EPOCH, names.SHARE_FETCH,
+    names.PRODUCE,
+    names.FETCH,
+    names.LIST_OFFSETS,
+    names.OFFSET_FOR_LEADER_EPOCH,
+    names.SHARE_FETCH,
     names.SHARE_ACKNOWLEDGE,
-)  # fmt: skip
+)
 _TRANSACTION_REMAP: Final = (
-    names.INIT_PRODUCER_ID, names.ADD_PARTITIONS_TO_TXN, names.ADD_OFFSETS_TO_TXN, names.END_TXN,
-)  # fmt: skip
+    names.INIT_PRODUCER_ID,
+    names.ADD_PARTITIONS_TO_TXN,
+    names.ADD_OFFSETS_TO_TXN,
+    names.END_TXN,
+)
+# fmt: off
 _ALLOW: Final = (
     names.CREATE_TOPICS, names.DELETE_TOPICS, names.CREATE_ACLS, names.DELETE_ACLS, names.ALTER_REPLICA_LOG_DIRS,
     names.CREATE_PARTITIONS, names.CREATE_DELEGATION_TOKEN, names.RENEW_DELEGATION_TOKEN,
@@ -74,10 +94,15 @@ _ALLOW: Final = (
     names.ALTER_PARTITION_REASSIGNMENTS, names.ALTER_CLIENT_QUOTAS, names.ALTER_USER_SCRAM_CREDENTIALS,
     names.UPDATE_FEATURES, names.UNREGISTER_BROKER, names.GET_TELEMETRY_SUBSCRIPTIONS, names.PUSH_TELEMETRY,
     names.ADD_RAFT_VOTER, names.REMOVE_RAFT_VOTER, names.UNREGISTER_CONTROLLER,
-)  # fmt: skip
+)
+# fmt: on
 _GROUP_ALLOW: Final = (
-    names.DELETE_GROUPS, names.OFFSET_DELETE, names.ALTER_SHARE_GROUP_OFFSETS, names.DELETE_SHARE_GROUP_OFFSETS,
-)  # fmt: skip
+    names.DELETE_GROUPS,
+    names.OFFSET_DELETE,
+    names.ALTER_SHARE_GROUP_OFFSETS,
+    names.DELETE_SHARE_GROUP_OFFSETS,
+)
+# fmt: off
 _INTERNAL: Final = (
     names.LEADER_AND_ISR, names.STOP_REPLICA, names.UPDATE_METADATA, names.CONTROLLED_SHUTDOWN,
     names.WRITE_TXN_MARKERS, names.VOTE, names.BEGIN_QUORUM_EPOCH, names.END_QUORUM_EPOCH, names.ALTER_PARTITION,
@@ -86,7 +111,8 @@ _INTERNAL: Final = (
     names.UPDATE_RAFT_VOTER, names.INITIALIZE_SHARE_GROUP_STATE, names.READ_SHARE_GROUP_STATE,
     names.WRITE_SHARE_GROUP_STATE, names.DELETE_SHARE_GROUP_STATE, names.READ_SHARE_GROUP_STATE_SUMMARY,
     names.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE,
-)  # fmt: skip
+)
+# fmt: on
 
 APIS: Final[dict[int, Api]] = {
     **{key: Api(Policy.SEND) for key in _SEND},
@@ -110,11 +136,19 @@ APIS: Final[dict[int, Api]] = {
 }
 
 
-ADMIN: Final = frozenset((
-    names.CREATE_TOPICS, names.CREATE_PARTITIONS, names.CREATE_ACLS, names.ALTER_CONFIGS,
-    names.INCREMENTAL_ALTER_CONFIGS, names.ALTER_CLIENT_QUOTAS, names.ALTER_SHARE_GROUP_OFFSETS,
-    names.ALTER_PARTITION_REASSIGNMENTS, names.ALTER_REPLICA_LOG_DIRS,
-))  # fmt: skip
+ADMIN: Final = frozenset(
+    (
+        names.CREATE_TOPICS,
+        names.CREATE_PARTITIONS,
+        names.CREATE_ACLS,
+        names.ALTER_CONFIGS,
+        names.INCREMENTAL_ALTER_CONFIGS,
+        names.ALTER_CLIENT_QUOTAS,
+        names.ALTER_SHARE_GROUP_OFFSETS,
+        names.ALTER_PARTITION_REASSIGNMENTS,
+        names.ALTER_REPLICA_LOG_DIRS,
+    )
+)
 """`--allow admin`: what creates and alters. What deletes, elects, or hands out secrets is allowed by its own name."""
 
 

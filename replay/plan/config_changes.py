@@ -26,9 +26,12 @@ _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 _LISTS: Final = {"cleanup.policy": "delete"}
 """Lists, and what they are where nobody set them."""
 _LARGEST: Final = "max.message.bytes"
-_OF_BROKERS: Final = frozenset((
-    "leader.replication.throttled.replicas", "follower.replication.throttled.replicas",
-))  # fmt: skip
+_OF_BROKERS: Final = frozenset(
+    (
+        "leader.replication.throttled.replicas",
+        "follower.replication.throttled.replicas",
+    )
+)
 
 
 class Said(NamedTuple):

@@ -19,6 +19,7 @@ class CannotConvert(ValueError):
     """What a request says cannot be said in the version that the target offers."""
 
 
+# fmt: off
 _MEANING: Final = frozenset(
     (
         "transactionalId",  # Produce: the batch would be outside its transaction
@@ -31,11 +32,16 @@ _MEANING: Final = frozenset(
         "validateOnly",
         "patternTypeFilter", "resourcePatternType",
     )
-)  # fmt: skip
+)
+# fmt: on
 """Fields whose loss would change what the request asks for."""
 
-_FIRST_WITH: Final = {(names.LIST_OFFSETS, -3): 7, (names.LIST_OFFSETS, -4): 8, (names.LIST_OFFSETS, -5): 9,
-                      (names.LIST_OFFSETS, -6): 11}  # fmt: skip
+_FIRST_WITH: Final = {
+    (names.LIST_OFFSETS, -3): 7,
+    (names.LIST_OFFSETS, -4): 8,
+    (names.LIST_OFFSETS, -5): 9,
+    (names.LIST_OFFSETS, -6): 11,
+}
 """Special timestamps of ListOffsets, and the first version that has them (KIP-734, 405, 1005, 1023)."""
 
 

@@ -102,10 +102,19 @@ def _joins_again(message: Decoded, offered: tuple[int, int] | None) -> bool:
 _GIVES_ID: Final = 4
 """The first version of JoinGroup that gives a member its id before it joins (KIP-394)."""
 
-_CUT_DOWN: Final = frozenset((
-    names.PRODUCE, names.FETCH, names.LIST_OFFSETS, names.OFFSET_FOR_LEADER_EPOCH, names.OFFSET_COMMIT,
-    names.TXN_OFFSET_COMMIT, names.ADD_PARTITIONS_TO_TXN, names.SHARE_FETCH, names.SHARE_ACKNOWLEDGE,
-))  # fmt: skip
+_CUT_DOWN: Final = frozenset(
+    (
+        names.PRODUCE,
+        names.FETCH,
+        names.LIST_OFFSETS,
+        names.OFFSET_FOR_LEADER_EPOCH,
+        names.OFFSET_COMMIT,
+        names.TXN_OFFSET_COMMIT,
+        names.ADD_PARTITIONS_TO_TXN,
+        names.SHARE_FETCH,
+        names.SHARE_ACKNOWLEDGE,
+    )
+)
 """Requests that say something to partitions, and wait for those that are not there."""
 
 
@@ -289,9 +298,15 @@ class Planner:
     `topics`, `subscribed`: as of a `Plan`, so far."""
 
     def __init__(
-        self, cluster: Cluster, offers: Offers, options: PlanOptions, start_ns: int,
-        ends: Mapping[int, int] | None = None, copies: Mapping[int, int] | None = None, horizon: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        cluster: Cluster,
+        offers: Offers,
+        options: PlanOptions,
+        start_ns: int,
+        ends: Mapping[int, int] | None = None,
+        copies: Mapping[int, int] | None = None,
+        horizon: int | None = None,
+    ) -> None:
         self.cluster = cluster
         self.count = 0
         self.topics: set[str] = set()
@@ -325,9 +340,17 @@ class Planner:
         waits, after = self._order.waits(self.count, index, message, None)
         request = message.request
         return Step(
-            self.count, index, request, request.sent_ns - self.start_ns, request.version, Route.LEADER, waits, after,
-            topic_names=self.cluster.topic_names, quick=quick,
-        )  # fmt: skip
+            self.count,
+            index,
+            request,
+            request.sent_ns - self.start_ns,
+            request.version,
+            Route.LEADER,
+            waits,
+            after,
+            topic_names=self.cluster.topic_names,
+            quick=quick,
+        )
 
     def _planned(self, index: int, message: Decoded) -> Step | Skip:
         verdict = _judge(message, self._offers, self._options, self.cluster)

@@ -175,16 +175,25 @@ def _classic_join(join: Body | None, group: str, instance: str | None, topics: l
         {"topics": topics, "userData": None}, "ConsumerProtocolSubscription", 0
     )
     return {
-        "groupId": group, "memberId": "", "groupInstanceId": instance, "sessionTimeoutMs": SESSION_TIMEOUT_MS,
-        "rebalanceTimeoutMs": REBALANCE_TIMEOUT_MS, "protocolType": "consumer",
+        "groupId": group,
+        "memberId": "",
+        "groupInstanceId": instance,
+        "sessionTimeoutMs": SESSION_TIMEOUT_MS,
+        "rebalanceTimeoutMs": REBALANCE_TIMEOUT_MS,
+        "protocolType": "consumer",
         "protocols": [{"name": "range", "metadata": metadata}],
-    }  # fmt: skip
+    }
 
 
 def _assigned_join(group: str, member: str, instance: str | None, topics: list[str]) -> Body | None:
     if not topics:
         return None  # a broker refuses to join who subscribes to nothing (KIP-848)
     return {
-        "groupId": group, "memberId": member, "memberEpoch": 0, "instanceId": instance,
-        "rebalanceTimeoutMs": REBALANCE_TIMEOUT_MS, "subscribedTopicNames": topics, "topicPartitions": [],
-    }  # fmt: skip
+        "groupId": group,
+        "memberId": member,
+        "memberEpoch": 0,
+        "instanceId": instance,
+        "rebalanceTimeoutMs": REBALANCE_TIMEOUT_MS,
+        "subscribedTopicNames": topics,
+        "topicPartitions": [],
+    }

@@ -71,8 +71,13 @@ def shifted(found: Fetched, delta_ms: int) -> Fetched:
     """The same records, made that much later."""
     if not delta_ms:
         return found
-    return replace(found, batches={where: [(at, count, _shifted(data, delta_ms)) for at, count, data in some]
-                                   for where, some in found.batches.items()})  # fmt: skip
+    return replace(
+        found,
+        batches={
+            where: [(at, count, _shifted(data, delta_ms)) for at, count, data in some]
+            for where, some in found.batches.items()
+        },
+    )
 
 
 def _shifted(data: bytes, delta_ms: int) -> bytes:

@@ -185,10 +185,12 @@ class Flow:
             yield index, message
 
     def _ordered(
-        self, told: Callable[[], Iterable[Told]], number: Callable[[Mapping[str, Any]], int],
+        self,
+        told: Callable[[], Iterable[Told]],
+        number: Callable[[Mapping[str, Any]], int],
         orphan: Callable[[Told], None],
         see: Callable[[Told], None] = lambda one: None,
-    ) -> Iterator[tuple[int, Decoded, int]]:  # fmt: skip
+    ) -> Iterator[tuple[int, Decoded, int]]:
         """(session, request, bytes) in order of time. `see` gets all that is told, `orphan` what has no request."""
         held = _Held()
         for one in told():

@@ -28,19 +28,40 @@ from replay.plan.parts import NAME
 from replay.plan.plain import Quick
 from replay.plan.sessions import Decoded
 
-_EXCLUSIVE_GROUP: Final = frozenset((
-    names.JOIN_GROUP, names.SYNC_GROUP, names.LEAVE_GROUP, names.DELETE_GROUPS, names.DESCRIBE_GROUPS,
-    names.OFFSET_DELETE, names.CONSUMER_GROUP_HEARTBEAT, names.CONSUMER_GROUP_DESCRIBE, names.SHARE_GROUP_HEARTBEAT,
-    names.SHARE_GROUP_DESCRIBE, names.OFFSET_COMMIT, names.TXN_OFFSET_COMMIT,
-))  # fmt: skip
-_TRANSACTIONS: Final = frozenset((
-    names.INIT_PRODUCER_ID, names.ADD_PARTITIONS_TO_TXN, names.ADD_OFFSETS_TO_TXN, names.END_TXN,
-    names.TXN_OFFSET_COMMIT,
-))  # fmt: skip
+_EXCLUSIVE_GROUP: Final = frozenset(
+    (
+        names.JOIN_GROUP,
+        names.SYNC_GROUP,
+        names.LEAVE_GROUP,
+        names.DELETE_GROUPS,
+        names.DESCRIBE_GROUPS,
+        names.OFFSET_DELETE,
+        names.CONSUMER_GROUP_HEARTBEAT,
+        names.CONSUMER_GROUP_DESCRIBE,
+        names.SHARE_GROUP_HEARTBEAT,
+        names.SHARE_GROUP_DESCRIBE,
+        names.OFFSET_COMMIT,
+        names.TXN_OFFSET_COMMIT,
+    )
+)
+_TRANSACTIONS: Final = frozenset(
+    (
+        names.INIT_PRODUCER_ID,
+        names.ADD_PARTITIONS_TO_TXN,
+        names.ADD_OFFSETS_TO_TXN,
+        names.END_TXN,
+        names.TXN_OFFSET_COMMIT,
+    )
+)
 _COMMITS: Final = frozenset((names.OFFSET_COMMIT, names.TXN_OFFSET_COMMIT))
-_TOPIC_MAKERS: Final = frozenset((
-    names.CREATE_TOPICS, names.DELETE_TOPICS, names.CREATE_PARTITIONS, names.DELETE_RECORDS,
-))  # fmt: skip
+_TOPIC_MAKERS: Final = frozenset(
+    (
+        names.CREATE_TOPICS,
+        names.DELETE_TOPICS,
+        names.CREATE_PARTITIONS,
+        names.DELETE_RECORDS,
+    )
+)
 
 _NEAR: Final = 64
 """Batches before an offset among which the last of each session is looked for."""

@@ -16,13 +16,23 @@ from analyzer.protocol.tree import Body
 from replay.plan.config_changes import GROUP_RESOURCE
 from replay.plan.renaming import Renaming
 
-_TOPICS: Final = frozenset((
-    names.CREATE_TOPICS, names.DELETE_TOPICS, names.CREATE_PARTITIONS, names.DELETE_RECORDS,
-))  # fmt: skip
+_TOPICS: Final = frozenset(
+    (
+        names.CREATE_TOPICS,
+        names.DELETE_TOPICS,
+        names.CREATE_PARTITIONS,
+        names.DELETE_RECORDS,
+    )
+)
 _CONFIGS: Final = frozenset((names.ALTER_CONFIGS, names.INCREMENTAL_ALTER_CONFIGS))
-_GROUPS: Final = frozenset((
-    names.DELETE_GROUPS, names.OFFSET_DELETE, names.ALTER_SHARE_GROUP_OFFSETS, names.DELETE_SHARE_GROUP_OFFSETS,
-))  # fmt: skip
+_GROUPS: Final = frozenset(
+    (
+        names.DELETE_GROUPS,
+        names.OFFSET_DELETE,
+        names.ALTER_SHARE_GROUP_OFFSETS,
+        names.DELETE_SHARE_GROUP_OFFSETS,
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -295,6 +295,14 @@ def plain(version: int, body: Body, data: bytes, answer: Body | None) -> Quick |
     count = sum(batch.last_offset_delta + 1 for batch in inside)
     producers = tuple({batch.producer_id for batch in inside} - {batches.NO_PRODUCER})
     return Quick(
-        topic[NAME], topic.get("topicId", ""), partition["index"], at, at + len(partition["records"]), id_at,
-        answered["baseOffset"], count, body.get("transactionalId"), producers,
-    )  # fmt: skip
+        topic[NAME],
+        topic.get("topicId", ""),
+        partition["index"],
+        at,
+        at + len(partition["records"]),
+        id_at,
+        answered["baseOffset"],
+        count,
+        body.get("transactionalId"),
+        producers,
+    )

@@ -107,9 +107,12 @@ def request(request: Request, how: Renaming) -> Request:
     body = _named(request.api_key, decoded.body, how, kind)
     client = decoded.header.get("clientId")
     data = encode_request(
-        request.api_key, decoded.version, decoded.header["correlationId"],
-        client if not client else how.transaction(client), body,
-    )  # fmt: skip
+        request.api_key,
+        decoded.version,
+        decoded.header["correlationId"],
+        client if not client else how.transaction(client),
+        body,
+    )
     return replace(request, row={**row, **named}, data=data, answer=_answer(request, how, kind))
 
 
@@ -148,8 +151,9 @@ def _each(body: Body, lists: tuple[str, ...]) -> Iterator[Body]:
 def _coordinators(body: Body, how: Renaming, kind: int) -> None:
     """FindCoordinator: its keys are groups or transactional ids."""
     kinds: dict[int, Callable[[str], str]] = {
-        names.GROUP_COORDINATOR: how.group, names.TRANSACTION_COORDINATOR: how.transaction,
-    }  # fmt: skip
+        names.GROUP_COORDINATOR: how.group,
+        names.TRANSACTION_COORDINATOR: how.transaction,
+    }
     name = kinds.get(kind)
     if name is None:
         return

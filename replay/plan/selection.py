@@ -23,10 +23,16 @@ from captures.problems import Problem
 from replay.plan import apis
 from replay.plan.sessions import Decoded, Request, Session
 
-_TELLING: Final = frozenset((
-    names.METADATA, names.DESCRIBE_CLUSTER, names.DESCRIBE_TOPIC_PARTITIONS, names.CREATE_TOPICS,
-    names.ALTER_CONFIGS, names.INCREMENTAL_ALTER_CONFIGS,
-))  # fmt: skip
+_TELLING: Final = frozenset(
+    (
+        names.METADATA,
+        names.DESCRIBE_CLUSTER,
+        names.DESCRIBE_TOPIC_PARTITIONS,
+        names.CREATE_TOPICS,
+        names.ALTER_CONFIGS,
+        names.INCREMENTAL_ALTER_CONFIGS,
+    )
+)
 _OF_MEMBERS: Final = frozenset((names.JOIN_GROUP, names.SYNC_GROUP, names.HEARTBEAT, *apis.GROUP_HEARTBEATS))
 _NAMED: Final = 5
 """Clients that a note names."""

@@ -67,8 +67,9 @@ class _Messages:
 
     def __init__(self, table: pyarrow.dataset.Dataset) -> None:
         self.whole = 0
-        self._rows = _rows(table, _MESSAGES, ("capture", "connection", "direction", "exchange", "reply", "complete",
-                                              "bytes"))  # fmt: skip
+        self._rows = _rows(
+            table, _MESSAGES, ("capture", "connection", "direction", "exchange", "reply", "complete", "bytes")
+        )
         self._held: dict[_Place, bytes | None] = {}
         self._last: dict[tuple[str, str, str], int] = {}
 
@@ -101,9 +102,12 @@ class _Messages:
 def _rows(table: pyarrow.dataset.Dataset, often: int, columns: Iterable[str] | None = None) -> Iterator[dict[str, Any]]:
     """A table's rows in order, few at a time: one of messages may be as large as the capture."""
     scanner = table.scanner(
-        columns=list(columns) if columns is not None else None, batch_size=often, batch_readahead=1,
-        fragment_readahead=1, use_threads=False,
-    )  # fmt: skip
+        columns=list(columns) if columns is not None else None,
+        batch_size=often,
+        batch_readahead=1,
+        fragment_readahead=1,
+        use_threads=False,
+    )
     for batch in scanner.to_batches():
         yield from batch.to_pylist()
 

@@ -23,10 +23,18 @@ from replay.plan.times import Times, note
 if TYPE_CHECKING:
     from analyzer.meaning.gist import Touched
 
-_OF_GROUPS: Final = frozenset((
-    names.OFFSET_COMMIT, names.OFFSET_FETCH, names.JOIN_GROUP, names.SYNC_GROUP, names.HEARTBEAT,
-    names.LEAVE_GROUP, names.TXN_OFFSET_COMMIT, *apis.GROUP_HEARTBEATS,
-))  # fmt: skip
+_OF_GROUPS: Final = frozenset(
+    (
+        names.OFFSET_COMMIT,
+        names.OFFSET_FETCH,
+        names.JOIN_GROUP,
+        names.SYNC_GROUP,
+        names.HEARTBEAT,
+        names.LEAVE_GROUP,
+        names.TXN_OFFSET_COMMIT,
+        *apis.GROUP_HEARTBEATS,
+    )
+)
 _UNSENT: Final = (apis.Policy.INTERNAL, apis.Policy.REPLAYER, apis.Policy.LOGIN, apis.Policy.STREAMS)
 
 

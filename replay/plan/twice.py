@@ -18,11 +18,25 @@ from replay.plan.sessions import Decoded, Request, Session
 
 APART: Final = 60 * 10**9
 """Nanoseconds between the two times of a request: clocks of two machines, and its way."""
-_OF_CLIENTS: Final = frozenset((
-    names.PRODUCE, names.FETCH, names.OFFSET_COMMIT, names.OFFSET_FETCH, names.JOIN_GROUP, names.SYNC_GROUP,
-    names.HEARTBEAT, names.LEAVE_GROUP, names.INIT_PRODUCER_ID, names.ADD_OFFSETS_TO_TXN, names.END_TXN,
-    names.TXN_OFFSET_COMMIT, names.SHARE_FETCH, names.SHARE_ACKNOWLEDGE, *apis.GROUP_HEARTBEATS,
-))  # fmt: skip
+_OF_CLIENTS: Final = frozenset(
+    (
+        names.PRODUCE,
+        names.FETCH,
+        names.OFFSET_COMMIT,
+        names.OFFSET_FETCH,
+        names.JOIN_GROUP,
+        names.SYNC_GROUP,
+        names.HEARTBEAT,
+        names.LEAVE_GROUP,
+        names.INIT_PRODUCER_ID,
+        names.ADD_OFFSETS_TO_TXN,
+        names.END_TXN,
+        names.TXN_OFFSET_COMMIT,
+        names.SHARE_FETCH,
+        names.SHARE_ACKNOWLEDGE,
+        *apis.GROUP_HEARTBEATS,
+    )
+)
 """APIs that write, read and commit, for clients."""
 
 

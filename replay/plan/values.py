@@ -11,8 +11,10 @@ Offers = dict[int, tuple[int, int]]
 """The versions that a target offers, by API."""
 
 NO_COORDINATOR: Final = (
-    errors.COORDINATOR_LOAD_IN_PROGRESS, errors.COORDINATOR_NOT_AVAILABLE, errors.NOT_COORDINATOR,
-)  # fmt: skip
+    errors.COORDINATOR_LOAD_IN_PROGRESS,
+    errors.COORDINATOR_NOT_AVAILABLE,
+    errors.NOT_COORDINATOR,
+)
 """Answers to a client that asked a coordinator too early, or another broker: it asks again."""
 
 

@@ -22,8 +22,13 @@ _LOST: Final = frozenset((errors.ILLEGAL_GENERATION, errors.UNKNOWN_MEMBER_ID))
 """The target has no such member, or not in this generation."""
 
 _SUBSCRIPTION: Final = (
-    "instanceId", "rackId", "rebalanceTimeoutMs", "subscribedTopicNames", "subscribedTopicRegex", "serverAssignor",
-)  # fmt: skip
+    "instanceId",
+    "rackId",
+    "rebalanceTimeoutMs",
+    "subscribedTopicNames",
+    "subscribedTopicRegex",
+    "serverAssignor",
+)
 """What a member says of itself when it joins, and later only where it changes (KIP-848)."""
 
 MOST_REJOINS: Final = 8
@@ -219,13 +224,25 @@ class Groups:
         group, member = who
         state = self._members.get(who)
         if state is not None:
-            return state.api_key, _GROUP_HEARTBEAT, {
-                "groupId": group, "memberId": self.member(group, member), "memberEpoch": state.epoch,
-            }  # fmt: skip
-        return names.HEARTBEAT, _CLASSIC_HEARTBEAT, {
-            "groupId": group, "memberId": self.member(group, member), "generationId": self._current[who],
-            "groupInstanceId": self._joins[who].get("groupInstanceId"),
-        }  # fmt: skip
+            return (
+                state.api_key,
+                _GROUP_HEARTBEAT,
+                {
+                    "groupId": group,
+                    "memberId": self.member(group, member),
+                    "memberEpoch": state.epoch,
+                },
+            )
+        return (
+            names.HEARTBEAT,
+            _CLASSIC_HEARTBEAT,
+            {
+                "groupId": group,
+                "memberId": self.member(group, member),
+                "generationId": self._current[who],
+                "groupInstanceId": self._joins[who].get("groupInstanceId"),
+            },
+        )
 
     def heard(self, who: Who, sent: Body, answer: Body) -> None:
         """What the target said to such a heartbeat."""

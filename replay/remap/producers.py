@@ -22,6 +22,7 @@ Header = batches.Batch | Spot
 _SEQUENCES: Final = 1 << 31
 """Sequences are 31 bits wide and wrap."""
 
+# fmt: off
 _FIELDS: Final = {
     names.ADD_PARTITIONS_TO_TXN: (
         "v3AndBelowTransactionalId", "v3AndBelowProducerId", "v3AndBelowProducerEpoch",
@@ -30,7 +31,8 @@ _FIELDS: Final = {
         (names.INIT_PRODUCER_ID, names.ADD_OFFSETS_TO_TXN, names.END_TXN, names.TXN_OFFSET_COMMIT),
         ("transactionalId", "producerId", "producerEpoch"),
     ),
-}  # fmt: skip
+}
+# fmt: on
 """Where transaction requests name their transaction and their producer."""
 _NO_PRODUCER: Final = Producer(-1, -1)
 """What InitProducerId names that goes on with no producer id: the target gives a new one."""

@@ -146,5 +146,11 @@ def offset(appended: Appended) -> Learned:
 def row(capture: str, learned: Learned) -> Body:
     """Of the table `remaps`."""
     kind, scope, captured, replayed, records = learned
-    return {"capture": capture, "kind": kind, "scope": scope, "captured": captured, "replayed": replayed,
-            "records": records}  # fmt: skip
+    return {
+        "capture": capture,
+        "kind": kind,
+        "scope": scope,
+        "captured": captured,
+        "replayed": replayed,
+        "records": records,
+    }

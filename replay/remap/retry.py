@@ -24,15 +24,27 @@ from replay.remap.topology import Topology
 
 NO_TOPIC: Final = (errors.UNKNOWN_TOPIC_OR_PARTITION, errors.UNKNOWN_TOPIC_ID)
 _LEADER_MOVED: Final = (
-    errors.LEADER_NOT_AVAILABLE, errors.NOT_LEADER_OR_FOLLOWER, errors.REQUEST_TIMED_OUT, errors.REPLICA_NOT_AVAILABLE,
-    errors.NETWORK_EXCEPTION, errors.NOT_ENOUGH_REPLICAS, errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-    errors.KAFKA_STORAGE_ERROR, errors.FENCED_LEADER_EPOCH, errors.UNKNOWN_LEADER_EPOCH, errors.OFFSET_NOT_AVAILABLE,
-)  # fmt: skip
+    errors.LEADER_NOT_AVAILABLE,
+    errors.NOT_LEADER_OR_FOLLOWER,
+    errors.REQUEST_TIMED_OUT,
+    errors.REPLICA_NOT_AVAILABLE,
+    errors.NETWORK_EXCEPTION,
+    errors.NOT_ENOUGH_REPLICAS,
+    errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    errors.KAFKA_STORAGE_ERROR,
+    errors.FENCED_LEADER_EPOCH,
+    errors.UNKNOWN_LEADER_EPOCH,
+    errors.OFFSET_NOT_AVAILABLE,
+)
 """What clients ask for the leader after: it moves, times out, lacks replicas or its disk, is of another epoch or does
 not know yet how far its log is replicated."""
-_PERHAPS_STORED: Final = frozenset((
-    errors.REQUEST_TIMED_OUT, errors.NETWORK_EXCEPTION, errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-))  # fmt: skip
+_PERHAPS_STORED: Final = frozenset(
+    (
+        errors.REQUEST_TIMED_OUT,
+        errors.NETWORK_EXCEPTION,
+        errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    )
+)
 """Of those, what an answer to Produce says though the leader may have stored the records."""
 _SESSION_LOST: Final = (errors.FETCH_SESSION_ID_NOT_FOUND, errors.INVALID_FETCH_SESSION_EPOCH)
 _TRANSACTION_ENDS: Final = (errors.CONCURRENT_TRANSACTIONS, errors.UNSTABLE_OFFSET_COMMIT)
@@ -182,9 +194,15 @@ class Retries:
     """Decides about the answers of one step, one after the other. `captured`: the captured answer, its topics named."""
 
     def __init__(
-        self, step: Step, captured: Body | None, history: History, remap: Remap, topology: Topology, limits: Limits,
+        self,
+        step: Step,
+        captured: Body | None,
+        history: History,
+        remap: Remap,
+        topology: Topology,
+        limits: Limits,
         now: float,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.captured = captured
         self._step = step
         self._history = history

@@ -19,9 +19,13 @@ from analyzer.protocol.tree import Body
 from replay.plan.parts import NAME, Partition, subset
 
 APIS: Final = frozenset((names.SHARE_FETCH, names.SHARE_ACKNOWLEDGE))
-LOST: Final = frozenset((
-    errors.SHARE_SESSION_NOT_FOUND, errors.INVALID_SHARE_SESSION_EPOCH, errors.SHARE_SESSION_LIMIT_REACHED,
-))  # fmt: skip
+LOST: Final = frozenset(
+    (
+        errors.SHARE_SESSION_NOT_FOUND,
+        errors.INVALID_SHARE_SESSION_EPOCH,
+        errors.SHARE_SESSION_LIMIT_REACHED,
+    )
+)
 """What a broker answers to who goes on in a session that it does not have."""
 _CLOSES: Final = -1
 
@@ -102,9 +106,11 @@ class ShareSessions:
     def begin_anew(self, body: Body) -> None:
         """Make a fetch one that begins what was lost, and nothing else: the rest was answered."""
         lost = [one for one in self._sessions.get(_who(body), {}).values() if one.epoch == 0]
-        body |= {"shareSessionEpoch": 0, "forgottenTopicsData": [], "topics": [
-            topic for session in lost for topic in session.everything()
-        ]}  # fmt: skip
+        body |= {
+            "shareSessionEpoch": 0,
+            "forgottenTopicsData": [],
+            "topics": [topic for session in lost for topic in session.everything()],
+        }
 
 
 def _topic(topic: Body) -> Any:

@@ -127,9 +127,7 @@ async def _join(ask: Ask, body: Body) -> Body:
             raise JoinRefused(f"JoinGroup of group {body['groupId']}: error {error}")
 
 
-async def _sync(
-    ask: Ask, remap: Remap, group: str, member: str, generation: int, joined: Body, body: Body
-) -> bool:  # fmt: skip
+async def _sync(ask: Ask, remap: Remap, group: str, member: str, generation: int, joined: Body, body: Body) -> bool:
     """The SyncGroup after a join; False where the group rebalances again."""
     given: list[Body] = []
     if joined["leader"] == joined["memberId"]:
@@ -137,9 +135,12 @@ async def _sync(
             await asyncio.sleep(_PAUSE)  # the others' ids come with their answers to the same rebalance
         given = remap.groups.assignment(group, generation, [])
     request = {
-        "groupId": group, "generationId": joined["generationId"], "memberId": joined["memberId"],
-        "groupInstanceId": body.get("groupInstanceId"), "assignments": given,
-    }  # fmt: skip
+        "groupId": group,
+        "generationId": joined["generationId"],
+        "memberId": joined["memberId"],
+        "groupInstanceId": body.get("groupInstanceId"),
+        "assignments": given,
+    }
     answer = await _asked(ask, names.SYNC_GROUP, _SYNC, request)
     if answer["errorCode"] and answer["errorCode"] not in _AGAIN:
         raise JoinRefused(f"SyncGroup of group {group}: error {answer['errorCode']}")
@@ -149,9 +150,11 @@ async def _sync(
 async def _beat(ask: Ask, body: Body, joined: Body) -> int:
     """The error of a Heartbeat."""
     request = {
-        "groupId": body["groupId"], "generationId": joined["generationId"], "memberId": joined["memberId"],
+        "groupId": body["groupId"],
+        "generationId": joined["generationId"],
+        "memberId": joined["memberId"],
         "groupInstanceId": body.get("groupInstanceId"),
-    }  # fmt: skip
+    }
     return int((await _asked(ask, names.HEARTBEAT, _HEARTBEAT, request))["errorCode"])
 
 

@@ -31,10 +31,17 @@ from replay.send.link import LinkError
 KEPT_ALIVE: Final = "kept_alive"
 """The note that counts the heartbeats."""
 
-_SPEAKS: Final = frozenset((
-    *apis.GROUP_HEARTBEATS, names.JOIN_GROUP, names.SYNC_GROUP, names.HEARTBEAT, names.LEAVE_GROUP,
-    names.OFFSET_COMMIT, names.TXN_OFFSET_COMMIT,
-))  # fmt: skip
+_SPEAKS: Final = frozenset(
+    (
+        *apis.GROUP_HEARTBEATS,
+        names.JOIN_GROUP,
+        names.SYNC_GROUP,
+        names.HEARTBEAT,
+        names.LEAVE_GROUP,
+        names.OFFSET_COMMIT,
+        names.TXN_OFFSET_COMMIT,
+    )
+)
 _TICK: Final = 0.5
 _BEATS: Final = 4
 """So many heartbeats in a session timeout: clients send three."""

@@ -164,11 +164,14 @@ def tcp(
         try:
             _, link = await asyncio.wait_for(
                 loop.create_connection(
-                    lambda: _TcpLink(receiver, held), host, port, ssl=context,
+                    lambda: _TcpLink(receiver, held),
+                    host,
+                    port,
+                    ssl=context,
                     server_hostname=(server_name or host) if context is not None else None,
                 ),
                 timeout,
-            )  # fmt: skip
+            )
         except TimeoutError:
             raise LinkError(f"{where}: no connection after {timeout:g} s", _PORT_HINT) from None
         except ssl.SSLCertVerificationError as failure:

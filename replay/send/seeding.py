@@ -25,9 +25,11 @@ _LONGEST: Final = str((1 << 63) - 1)
 _SURVIVING: Final = {"retention.ms": "-1", "retention.bytes": "-1"}
 _UNCOMPACTED: Final = {"min.compaction.lag.ms": _LONGEST}
 _REFUSING: Final = (
-    "message.timestamp.difference.max.ms", "message.timestamp.before.max.ms", "message.timestamp.after.max.ms",
+    "message.timestamp.difference.max.ms",
+    "message.timestamp.before.max.ms",
+    "message.timestamp.after.max.ms",
     "max.compaction.lag.ms",
-)  # fmt: skip
+)
 """Settings that would refuse old records, or that do not go with the others."""
 
 _LEAST_IN_SYNC: Final = "min.insync.replicas"
@@ -99,7 +101,7 @@ def surviving(configs: Mapping[str, str | None]) -> Settings:
 
 async def seed(
     cluster: Cluster, target: Target, map_topic: Mapping[str, str], allow: Collection[int], as_captured: bool = False
-) -> Seeded:  # fmt: skip
+) -> Seeded:
     """Create the captured topics that the target lacks. `as_captured`: with the captured retention too."""
     done = Seeded()
     notes = done.notes
@@ -171,10 +173,13 @@ async def _seed_groups(cluster: Cluster, target: Target) -> list[str]:
     if names.INCREMENTAL_ALTER_CONFIGS not in target.offers:
         return ["the target cannot be told settings of groups, which the capture changes"]
     resources = [
-        {"resourceType": GROUP_RESOURCE, "resourceName": group,
-         "configs": [{"name": name, "configOperation": 0, "value": value} for name, value in configs.items()]}
+        {
+            "resourceType": GROUP_RESOURCE,
+            "resourceName": group,
+            "configs": [{"name": name, "configOperation": 0, "value": value} for name, value in configs.items()],
+        }
         for group, configs in wanted.items()
-    ]  # fmt: skip
+    ]
     body = {"resources": resources, "validateOnly": False}
     version = target.version(names.INCREMENTAL_ALTER_CONFIGS, 1)
     answer = await target.ask(names.INCREMENTAL_ALTER_CONFIGS, version, body, 30.0)
@@ -185,9 +190,7 @@ async def _seed_groups(cluster: Cluster, target: Target) -> list[str]:
     ]
 
 
-def _creation(
-    topic: Topic, map_topic: Mapping[str, str], replicas: int, configs: Mapping[str, str | None]
-) -> Body:  # fmt: skip
+def _creation(topic: Topic, map_topic: Mapping[str, str], replicas: int, configs: Mapping[str, str | None]) -> Body:
     return {
         "name": map_topic.get(topic.name, topic.name),
         "numPartitions": topic.partitions,

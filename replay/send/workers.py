@@ -277,10 +277,18 @@ def _work(share: Share, surroundings: Surroundings, out: str, pipe: Connection) 
     async def send() -> tuple[Engine, bool]:
         nonlocal seconds, cpu_seconds
         engine = Engine(
-            share.sessions, share.plan, surroundings.cluster, surroundings.remap, surroundings.topology,
-            surroundings.offers, surroundings.access.dial(*surroundings.bootstrap), surroundings.bootstrap,
-            surroundings.settings, record, claim=claim,
-        )  # fmt: skip
+            share.sessions,
+            share.plan,
+            surroundings.cluster,
+            surroundings.remap,
+            surroundings.topology,
+            surroundings.offers,
+            surroundings.access.dial(*surroundings.bootstrap),
+            surroundings.bootstrap,
+            surroundings.settings,
+            record,
+            claim=claim,
+        )
         loop = asyncio.get_running_loop()
         pipe.send("ready")
         start_ns = await loop.run_in_executor(None, _received, pipe)

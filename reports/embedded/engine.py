@@ -42,9 +42,16 @@ _SESSION = "SET TimeZone = 'UTC'; SET enable_progress_bar = false; SET ieee_floa
 also of doubles; it says nothing of numbers too large for one, which are infinite in both."""
 
 _TYPES = {
-    pa.string(): "VARCHAR", pa.binary(): "BLOB", pa.bool_(): "BOOLEAN", pa.int8(): "TINYINT", pa.int16(): "SMALLINT",
-    pa.int32(): "INTEGER", pa.int64(): "BIGINT", pa.float64(): "DOUBLE", tables.TIME: "TIMESTAMP WITH TIME ZONE",
-}  # fmt: skip
+    pa.string(): "VARCHAR",
+    pa.binary(): "BLOB",
+    pa.bool_(): "BOOLEAN",
+    pa.int8(): "TINYINT",
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INTEGER",
+    pa.int64(): "BIGINT",
+    pa.float64(): "DOUBLE",
+    tables.TIME: "TIMESTAMP WITH TIME ZONE",
+}
 
 _HUGE = pa.decimal128(38, 0)
 """How sums of integers come. Spark's are 64 bits wide, and an error beyond."""
@@ -73,11 +80,16 @@ class Embedded:
         self._opened = [datasets.open_dataset(path) for path in paths]
         self._share = share
         memory = MEMORY if share is None else share.memory
-        self._connection = duckdb.connect(config={
-            "autoinstall_known_extensions": "false", "autoload_known_extensions": "false",
-            "temp_directory": os.path.join(folder, "spilled"), "memory_limit": f"{memory >> 20}MiB",
-            "threads": str(os.cpu_count() or 1) if share is None else "1", "python_enable_replacements": "false",
-        })  # fmt: skip
+        self._connection = duckdb.connect(
+            config={
+                "autoinstall_known_extensions": "false",
+                "autoload_known_extensions": "false",
+                "temp_directory": os.path.join(folder, "spilled"),
+                "memory_limit": f"{memory >> 20}MiB",
+                "threads": str(os.cpu_count() or 1) if share is None else "1",
+                "python_enable_replacements": "false",
+            }
+        )
         self._connection.execute(_SESSION)
         self._cursors = [self._connection]
         self._mine = threading.local()

@@ -25,8 +25,12 @@ def _macro(name: str, body: str) -> str:
 
 def _typed(name: str, kind: str, **bodies: str) -> str:
     """A macro of x with a body for whole numbers, doubles and others; it fails for all that have none."""
-    tests = {"whole": _WHOLE, "double": "typeof(x) = 'DOUBLE'", "boolean": "typeof(x) = 'BOOLEAN'",
-             "text": "typeof(x) = 'VARCHAR'"}  # fmt: skip
+    tests = {
+        "whole": _WHOLE,
+        "double": "typeof(x) = 'DOUBLE'",
+        "boolean": "typeof(x) = 'BOOLEAN'",
+        "text": "typeof(x) = 'VARCHAR'",
+    }
     cases = " ".join(f"WHEN {tests[name]} THEN {body}" for name, body in bodies.items())
     return _macro(name, f"(x) AS CASE {cases} ELSE CAST(error('not of {kind}') AS {kind}) END")
 
@@ -60,6 +64,7 @@ _TEXTS = (
     _passed("kwire_texts", f"typeof(x) IN {tuple(f'{one}[]' for one in _WRITTEN)}"),
 )
 
+# fmt: off
 _ARRAYS = (
     _macro("kwire_list", "(x) AS coalesce(list(x) FILTER (x IS NOT NULL), [])"),
     _macro("kwire_set", "(x) AS coalesce(list(DISTINCT x) FILTER (x IS NOT NULL), [])"),
@@ -73,30 +78,36 @@ _ARRAYS = (
            "WHEN list_count(l) < len(l) THEN NULL ELSE false END"),
     # In the order of what came first.
     _macro("kwire_distinct", "(l) AS list_filter(l, lambda x, i: list_position(l, x) = i)"),
-)  # fmt: skip
+)
+# fmt: on
 
+# fmt: off
 _CASTS = (
     *(_to_integer(name, kind) for name, kind in _INTEGERS.items()),
     _typed("kwire_to_double", "DOUBLE", whole="CAST(x AS DOUBLE)", double="CAST(x AS DOUBLE)"),
     _typed("kwire_to_string", "VARCHAR", whole="CAST(x AS VARCHAR)", text="CAST(x AS VARCHAR)",
            boolean="CAST(x AS VARCHAR)"),
     _typed("kwire_to_boolean", "BOOLEAN", whole="CAST(x AS BOOLEAN)", boolean="CAST(x AS BOOLEAN)"),
-)  # fmt: skip
+)
+# fmt: on
 
 _NUMBERS = (*(_rounded(digits) for digits in range(10)), _to_whole("floor"), _to_whole("ceil"))
 
 _DIVIDED = _macro(
-    "kwire_div", f"(x, y) AS CASE WHEN {_WHOLE} AND {_WHOLE.replace('(x)', '(y)')} THEN CAST(x // y AS BIGINT) "
+    "kwire_div",
+    f"(x, y) AS CASE WHEN {_WHOLE} AND {_WHOLE.replace('(x)', '(y)')} THEN CAST(x // y AS BIGINT) "
     "ELSE CAST(error('not of whole numbers') AS BIGINT) END",
-)  # fmt: skip
+)
 
+# fmt: off
 _QUANTILES = (
     _macro("kwire_percentiles",
            "(x, q) AS kwire_quantiles(list(CAST(x AS DOUBLE)) FILTER (x IS NOT NULL), NULL, CAST(q AS DOUBLE[]))"),
     _macro("kwire_weighted_percentiles",
            "(x, w, q) AS kwire_quantiles(list(CAST(x AS DOUBLE)) FILTER (x IS NOT NULL AND w > 0), "
            "list(CAST(w AS BIGINT)) FILTER (x IS NOT NULL AND w > 0), CAST(q AS DOUBLE[]))"),
-)  # fmt: skip
+)
+# fmt: on
 
 
 def install(connection: Any, bucketed: str) -> None:
@@ -123,9 +134,9 @@ def _quantiles(values: Any, weights: Any, wanted: Any) -> Any:
             made.append(None)
             continue
         counts = weights[at].values
-        made.append(percentiles(
-            held.to_numpy(), None if counts is None else counts.to_numpy(), wanted[at].values.to_numpy()
-        ))  # fmt: skip
+        made.append(
+            percentiles(held.to_numpy(), None if counts is None else counts.to_numpy(), wanted[at].values.to_numpy())
+        )
     return pa.array(made, pa.list_(pa.float64()))
 
 

@@ -37,24 +37,80 @@ Columns = list[tuple[str, str]]
 """Names in lower case, and kinds; a query has one name for two at times."""
 
 _NUMBERS = (
-    exp.Mul, exp.Div, exp.IntDiv, exp.Mod, exp.Count, exp.CountIf, exp.Sum, exp.Avg, exp.RowNumber, exp.Rank,
-    exp.DenseRank, exp.Length, exp.UnixMicros, exp.Floor, exp.Ceil, exp.SafeDivide, exp.Abs,
-)  # fmt: skip
+    exp.Mul,
+    exp.Div,
+    exp.IntDiv,
+    exp.Mod,
+    exp.Count,
+    exp.CountIf,
+    exp.Sum,
+    exp.Avg,
+    exp.RowNumber,
+    exp.Rank,
+    exp.DenseRank,
+    exp.Length,
+    exp.UnixMicros,
+    exp.Floor,
+    exp.Ceil,
+    exp.SafeDivide,
+    exp.Abs,
+)
 _TRUTHS = (
-    exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ, exp.And, exp.Or, exp.Not, exp.Is, exp.In,
-    exp.Between, exp.Like, exp.Exists, exp.Contains, exp.StartsWith, exp.ArrayContains, exp.Boolean,
-)  # fmt: skip
+    exp.EQ,
+    exp.NEQ,
+    exp.GT,
+    exp.GTE,
+    exp.LT,
+    exp.LTE,
+    exp.NullSafeEQ,
+    exp.And,
+    exp.Or,
+    exp.Not,
+    exp.Is,
+    exp.In,
+    exp.Between,
+    exp.Like,
+    exp.Exists,
+    exp.Contains,
+    exp.StartsWith,
+    exp.ArrayContains,
+    exp.Boolean,
+)
 _TEXTS = (exp.Lower, exp.Upper, exp.ArrayToString)
 _INNER = (
-    exp.Paren, exp.Alias, exp.Max, exp.Min, exp.Lead, exp.Lag, exp.Filter, exp.Window, exp.ArgMax, exp.ArgMin, exp.Neg,
-    exp.ArraySort, exp.ArraySlice, exp.ArrayDistinct, exp.Ordered, exp.Nullif,
-)  # fmt: skip
+    exp.Paren,
+    exp.Alias,
+    exp.Max,
+    exp.Min,
+    exp.Lead,
+    exp.Lag,
+    exp.Filter,
+    exp.Window,
+    exp.ArgMax,
+    exp.ArgMin,
+    exp.Neg,
+    exp.ArraySort,
+    exp.ArraySlice,
+    exp.ArrayDistinct,
+    exp.Ordered,
+    exp.Nullif,
+)
 """Of the kind of what they are made of."""
 
 _CAST_KINDS = {
-    "BOOLEAN": TRUTH, "TEXT": TEXT, "VARCHAR": TEXT, "TIMESTAMPTZ": TIME, "TIMESTAMP": TIME, "TINYINT": NUMBER,
-    "SMALLINT": NUMBER, "INT": NUMBER, "BIGINT": NUMBER, "DOUBLE": NUMBER, "FLOAT": NUMBER, "DECIMAL": NUMBER,
-}  # fmt: skip
+    "BOOLEAN": TRUTH,
+    "TEXT": TEXT,
+    "VARCHAR": TEXT,
+    "TIMESTAMPTZ": TIME,
+    "TIMESTAMP": TIME,
+    "TINYINT": NUMBER,
+    "SMALLINT": NUMBER,
+    "INT": NUMBER,
+    "BIGINT": NUMBER,
+    "DOUBLE": NUMBER,
+    "FLOAT": NUMBER,
+    "DECIMAL": NUMBER,
+}
 
 _COMPARED = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.NullSafeEQ)
 
@@ -244,15 +300,33 @@ class _Query:
     def check(self) -> None:
         """Raises Untaken."""
         checks: tuple[tuple[type | tuple[type, ...], Callable[[Any], bool]], ...] = (
-            (exp.Select, self._generates_twice), (exp.SetOperation, self._unites), (exp.Window, _unordered),
+            (exp.Select, self._generates_twice),
+            (exp.SetOperation, self._unites),
+            (exp.Window, _unordered),
             (exp.Column, self._unknown),
-            ((exp.Max, exp.Min, exp.Greatest, exp.Least, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.Between, exp.Ordered,
-              exp.ArraySort, exp.ArgMax, exp.ArgMin), self._puts_in_order),
+            (
+                (
+                    exp.Max,
+                    exp.Min,
+                    exp.Greatest,
+                    exp.Least,
+                    exp.GT,
+                    exp.GTE,
+                    exp.LT,
+                    exp.LTE,
+                    exp.Between,
+                    exp.Ordered,
+                    exp.ArraySort,
+                    exp.ArgMax,
+                    exp.ArgMin,
+                ),
+                self._puts_in_order,
+            ),
             ((exp.Where, exp.Having, exp.And, exp.Or, exp.Not, exp.If, exp.CountIf), self._no_truth),
             ((*_COMPARED, exp.In, exp.Between), self._compares_kinds),
             ((exp.Coalesce, exp.Greatest, exp.Least, exp.If, exp.Case, exp.Nullif, exp.Array), self._mixes_kinds),
             ((exp.Sum, exp.Avg, exp.Abs, exp.Add, exp.Sub, exp.Mul, exp.Div), self._reckons_with_truths),
-        )  # fmt: skip
+        )
         for node in self._tree.walk():
             for nodes, differs in checks:
                 if isinstance(node, nodes) and differs(node):

@@ -86,7 +86,7 @@ def _asked(final: Any, placed: Any, counted: Any) -> Any:
         and sorted(_sql(key) for key in (grouped.expressions if grouped is not None else ())) == named
         and _sql(columns.get(found["n"])) == "COUNT(*)"
         and _grouped_by(counted, {*keys, found["bucket"]})
-    )  # fmt: skip
+    )
     if value is None or not alike:
         return None
     places = (upto, timed, found["bucket"])

@@ -25,6 +25,7 @@ from reports.asking import Untaken
 from reports.embedded import kinds, quantiles
 from reports.embedded.parsing import parsed, shown
 
+# fmt: off
 _PLAIN = (
     exp.Select, exp.From, exp.Join, exp.Where, exp.Group, exp.Having, exp.Order, exp.Ordered, exp.Limit, exp.Offset,
     exp.With, exp.CTE, exp.Subquery, exp.TableAlias, exp.Column, exp.Identifier, exp.Alias, exp.Boolean, exp.Null,
@@ -35,7 +36,8 @@ _PLAIN = (
     exp.Lag, exp.Lower, exp.Upper, exp.Array, exp.Struct, exp.PropertyEQ, exp.Lambda,
     exp.Transform, exp.MapFromEntries, exp.Dot, exp.Filter, exp.UnixMicros, exp.Contains, exp.StartsWith,
     exp.SafeDivide, exp.Exists, exp.DataType, exp.Var, exp.Abs,
-)  # fmt: skip
+)
+# fmt: on
 """What means the same in both, once sqlglot has written it."""
 
 _INTEGERS = {"TINYINT": "tinyint", "SMALLINT": "smallint", "INT": "int", "BIGINT": "bigint"}
@@ -111,8 +113,17 @@ def _rewrite(tree: Any, relations: Container[str]) -> None:
 
 
 _TYPED_BY_ALL = (
-    exp.Add, exp.Sub, exp.Mul, exp.Mod, exp.Coalesce, exp.Greatest, exp.Least, exp.If, exp.Case, exp.Array,
-)  # fmt: skip
+    exp.Add,
+    exp.Sub,
+    exp.Mul,
+    exp.Mod,
+    exp.Coalesce,
+    exp.Greatest,
+    exp.Least,
+    exp.If,
+    exp.Case,
+    exp.Array,
+)
 """What has a type that all of its parts have a say in."""
 
 _SMALL = (1 << 15) - 1
@@ -173,9 +184,16 @@ def _name_columns(tree: Any) -> None:
 
 
 _NAMED = {
-    exp.Sum: "sum", exp.Avg: "avg", exp.Min: "min", exp.Max: "max", exp.Lower: "lower", exp.Upper: "upper",
-    exp.Length: "length", exp.CountIf: "count_if", exp.UnixMicros: "unix_micros",
-}  # fmt: skip
+    exp.Sum: "sum",
+    exp.Avg: "avg",
+    exp.Min: "min",
+    exp.Max: "max",
+    exp.Lower: "lower",
+    exp.Upper: "upper",
+    exp.Length: "length",
+    exp.CountIf: "count_if",
+    exp.UnixMicros: "unix_micros",
+}
 """Functions of one argument, which Spark names a column by."""
 
 
@@ -489,6 +507,7 @@ def _same(node: Any) -> Any:
     return node
 
 
+# fmt: off
 _REWRITTEN: dict[type, Callable[[Any], Any]] = {
     exp.TryCast: _cast, exp.Cast: _typed_literal, exp.Literal: _literal, exp.Div: _divided, exp.Like: _like,
     exp.Star: _star, exp.Anonymous: _anonymous, exp.ArgMax: _by("arg_max_null"), exp.ArgMin: _by("arg_min_null"),
@@ -498,4 +517,5 @@ _REWRITTEN: dict[type, Callable[[Any], Any]] = {
     exp.Aliases: _stacked, exp.TimestampTrunc: _truncated, exp.Interval: _interval, exp.CountIf: _counted,
     exp.Length: _narrow, exp.Window: _window, exp.Concat: _concatenated,
     exp.Floor: _one("kwire_floor"), exp.Ceil: _one("kwire_ceil"),
-}  # fmt: skip
+}
+# fmt: on

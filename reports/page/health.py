@@ -19,10 +19,19 @@ VERDICTS: dict[str, Verdict] = {"error": "bad", "warning": "look", "note": "note
 """Of findings, by severity."""
 
 SECTIONS = {
-    "quality": "coverage", "network": "connections", "errors": "errors", "latency": "latency", "produce": "topics",
-    "fetch": "topics", "groups": "groups", "transactions": "events", "cluster": "brokers", "security": "clients",
-    "versions": "clients", "protocol": "coverage",
-}  # fmt: skip
+    "quality": "coverage",
+    "network": "connections",
+    "errors": "errors",
+    "latency": "latency",
+    "produce": "topics",
+    "fetch": "topics",
+    "groups": "groups",
+    "transactions": "events",
+    "cluster": "brokers",
+    "security": "clients",
+    "versions": "clients",
+    "protocol": "coverage",
+}
 """Where a report has more about a family of findings."""
 
 CULPRITS = 4
@@ -46,9 +55,13 @@ def statements(answers: Mapping[str, Answer], target: str | None) -> list[Statem
     """Every statement that the answers allow, the worst first."""
     order: dict[Verdict, int] = {"bad": 0, "look": 1, "note": 2, "good": 3}
     stated = [
-        *_findings(answers), *_not_analysed(answers), *_upgrade(answers, target), *_errors(answers), *_latency(answers),
+        *_findings(answers),
+        *_not_analysed(answers),
+        *_upgrade(answers, target),
+        *_errors(answers),
+        *_latency(answers),
         *_coverage(answers),
-    ]  # fmt: skip
+    ]
     return sorted(stated, key=lambda statement: order[statement.verdict])
 
 

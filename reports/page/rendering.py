@@ -98,6 +98,7 @@ def clock(when: datetime.datetime, span: Span | None) -> str:
     return when.strftime("%Y-%m-%d %H:%M:%S")
 
 
+# fmt: off
 _LABELS = {
     "rtt_us": "handshake", "rtt_p50_us": "handshake median", "rtt_max_us": "handshake longest", "p50_us": "median",
     "max_us": "longest", "request_p50_bytes": "request median", "response_p50_bytes": "response median",
@@ -105,7 +106,8 @@ _LABELS = {
     "record_bytes": "bytes", "min_bytes": "min bytes", "request_bytes": "asked", "response_bytes": "answered",
     "client_bytes": "sent", "broker_bytes": "received", "served_us": "served in", "queue_us": "queued",
     "held_us": "held on purpose",
-}  # fmt: skip
+}
+# fmt: on
 
 
 def label(column: str) -> str:
@@ -142,8 +144,13 @@ def as_json(report: Report) -> str:
         "first_time": rfc3339(report.span.begin) if report.span else None,
         "last_time": rfc3339(report.span.end) if report.span else None,
         "findings": [
-            {"subject": one.subject, "verdict": one.verdict, "text": one.text, "advice": one.advice or None,
-             "evidence": list(one.evidence)}
+            {
+                "subject": one.subject,
+                "verdict": one.verdict,
+                "text": one.text,
+                "advice": one.advice or None,
+                "evidence": list(one.evidence),
+            }
             for one in report.statements
         ],
         "answers": {
@@ -240,9 +247,12 @@ def as_html(report: Report) -> str:
     import jinja2
 
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(PAGE), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
+        loader=jinja2.FileSystemLoader(PAGE),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
         lstrip_blocks=True,
-    )  # fmt: skip
+    )
     script = (PAGE / "uPlot.iife.min.js").read_text(encoding="utf-8") + "\n" + (PAGE / "report.js").read_text("utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("report.html").render(
@@ -286,8 +296,11 @@ def _tiles(report: Report) -> list[dict[str, str]]:
     clients = report.answers["clients_seen"]
     tiles += [
         ("Traffic", size(traffic), f"{asked} asked, {answered} answered"),
-        ("Clients", f"{len(clients.rows):,}{'+' if clients.more else ''}",
-         f"at {count(links['clients'], 'address', 'addresses')}"),
+        (
+            "Clients",
+            f"{len(clients.rows):,}{'+' if clients.more else ''}",
+            f"at {count(links['clients'], 'address', 'addresses')}",
+        ),
         ("Brokers", f"{links['brokers']:,}", "addresses that answered" if links["brokers"] != 1 else "address"),
     ]
     return [{"name": name, "value": value, "more": more} for name, value, more in tiles]
@@ -325,8 +338,11 @@ def _table(title: str, answer: Answer, span: Span | None) -> dict[str, Any]:
         "notes": answer.question.notes,
         "columns": [
             {
-                "label": label(names[at]), "about": answer.question.columns[names[at]], "number": number,
-                "measure": number and not _IDENTIFIER.search(names[at])
+                "label": label(names[at]),
+                "about": answer.question.columns[names[at]],
+                "number": number,
+                "measure": number
+                and not _IDENTIFIER.search(names[at])
                 and not any(isinstance(row[at], datetime.datetime) for row in answer.rows),
             }
             for at, number in zip(kept, numbers)
@@ -356,11 +372,11 @@ def _spreads(answer: Answer) -> list[dict[str, float] | None]:
         return round(100 * (math.log10(max(value, 1)) - low) / width, 1)
 
     return [
-        None if row["p50_us"] is None else {
-            "p50": place(row["p50_us"]), "p99": place(row["p99_us"]), "max": place(row["max_us"])
-        }
+        None
+        if row["p50_us"] is None
+        else {"p50": place(row["p50_us"]), "p99": place(row["p99_us"]), "max": place(row["max_us"])}
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 _PARTS = ("decoded", "duplicate", "opaque", "skipped", "incomplete")
@@ -375,18 +391,25 @@ def _coverage_bar(report: Report) -> list[dict[str, Any]]:
     whole = sum(sums.values())
     return [
         {
-            "part": part, "width": round(100 * sums[part] / whole, 3), "bytes": size(sums[part]),
+            "part": part,
+            "width": round(100 * sums[part] / whole, 3),
+            "bytes": size(sums[part]),
             "share": share(sums[part], whole),
         }
         for part in _PARTS
         if whole and sums[part]
-    ]  # fmt: skip
+    ]
 
 
 _LANES = {
-    "join": "joins", "leave": "leaves", "leader": "leader changes", "error": "errors", "transaction": "transactions",
-    "login": "logins", "reset": "resets",
-}  # fmt: skip
+    "join": "joins",
+    "leave": "leaves",
+    "leader": "leader changes",
+    "error": "errors",
+    "transaction": "transactions",
+    "login": "logins",
+    "reset": "resets",
+}
 """Kinds of events in the order of their lanes, and what these are called."""
 
 TICKS = 4
@@ -436,9 +459,12 @@ def _charts(report: Report) -> dict[str, Any]:
             data = chart.make(report.answers[chart.answer], report.span)
             if data.times and any(data.choices.values()):
                 drawn[chart.name] = {
-                    "kind": chart.kind, "unit": chart.unit, "step": report.span.width_us / 1e6, "times": data.times,
+                    "kind": chart.kind,
+                    "unit": chart.unit,
+                    "step": report.span.width_us / 1e6,
+                    "times": data.times,
                     "choices": {printable(name): _series(series) for name, series in data.choices.items()},
-                }  # fmt: skip
+                }
     return drawn
 
 

@@ -141,6 +141,7 @@ def _latencies(answer: Answer, span: Span) -> ChartData:
     return ChartData(times, choices)
 
 
+# fmt: off
 CHARTS = {
     "load": Chart(
         "load", "Exchanges a second, by API", "/s", "stacked", "over_time", _stacked("api", "exchanges", True)
@@ -151,9 +152,11 @@ CHARTS = {
         "errors", "Responses with an error, by error", "", "stacked", "errors_over_time",
         _stacked("error", "exchanges", False),
     ),
-}  # fmt: skip
+}
+# fmt: on
 
 
+# fmt: off
 SECTIONS = (
     Section(
         "findings", "Findings",
@@ -239,7 +242,8 @@ SECTIONS = (
         (), (("coverage", "Captured bytes"), ("unrecognised", "Other protocols")),
         "No byte of Kafka was captured.",
     ),
-)  # fmt: skip
+)
+# fmt: on
 
 _FEWER = {"events": 200, "slowest_exchanges": 50, "unanswered": 200, "connections": 200}
 
@@ -248,13 +252,18 @@ def questions(span: Span, target: str | None) -> list[Question]:
     """Everything that a report asks. `target`: name of the Kafka release of the upgrade check, None: leave it out."""
     begin = int(span.begin.timestamp()) * 1_000_000 + span.begin.microsecond
     asked = [
-        own("totals", waiting=", ".join(map(str, WAITING_APIS))), own("links"), own("captured"), own("faults"),
-        own("findings"), own("queued"),
-        own("connections", 200), own("unrecognised"),
+        own("totals", waiting=", ".join(map(str, WAITING_APIS))),
+        own("links"),
+        own("captured"),
+        own("faults"),
+        own("findings"),
+        own("queued"),
+        own("connections", 200),
+        own("unrecognised"),
         own("over_time", POINTS * 100, begin=begin, width_us=span.width_us),
         own("errors_over_time", POINTS * 100, begin=begin, width_us=span.width_us),
         own("events_over_time", POINTS * 10, begin=begin, width_us=span.width_us),
-    ]  # fmt: skip
+    ]
     own_names = {question.name for question in asked}
     wanted = [name for section in SECTIONS for name, _ in section.tables if name not in own_names]
     conditions = {

@@ -75,9 +75,15 @@ class _TooMany(Exception):
 
 
 def chunk_point(
-    context: SparkContext, point: CapturePoint, settings: Settings, choice: Choice, folder: Path, label: str,
-    chunk_bytes: int | None = None, tell: Tell = lambda _: None,
-) -> Done | Refused:  # fmt: skip
+    context: SparkContext,
+    point: CapturePoint,
+    settings: Settings,
+    choice: Choice,
+    folder: Path,
+    label: str,
+    chunk_bytes: int | None = None,
+    tell: Tell = lambda _: None,
+) -> Done | Refused:
     """Decode one capture point into files in `folder`, whose names begin with `label`, in chunks of so many bytes (0:
     not in chunks, None: where that pays). `tell` hears why it is not done in chunks although it was to be."""
     count = split.share_count(context.defaultParallelism)
@@ -133,18 +139,26 @@ class _Reading:
     """The chunks of one point, read by tasks; `made` gets the files that they wrote."""
 
     def __init__(
-        self, context: SparkContext, chunks: list[Chunk], shares: int, window_bytes: int, folder: Path, label: str,
+        self,
+        context: SparkContext,
+        chunks: list[Chunk],
+        shares: int,
+        window_bytes: int,
+        folder: Path,
+        label: str,
         made: list[str],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._context, self._chunks, self._made = context, chunks, made
         self._how = (shares, window_bytes, str(folder / split.PIECES / f"{label}-chunk"))
 
     def verified(self, point: CapturePoint) -> tuple[Joining, list[Stored]]:
         """What all chunks say together, and where their packets lie. Raises CaptureError, and `_TooMany`."""
         how, chunks = self._how, self._chunks
-        found = self._context.parallelize(range(len(chunks)), len(chunks)).map(
-            lambda number: _read(chunks[number], number, None, *how)
-        ).collect()  # fmt: skip
+        found = (
+            self._context.parallelize(range(len(chunks)), len(chunks))
+            .map(lambda number: _read(chunks[number], number, None, *how))
+            .collect()
+        )
         self._made += [one[1].path for one in found if not isinstance(one, Refused)]
         joining = Joining(point)
         stored: list[Stored] = []
@@ -193,9 +207,16 @@ def _read(
 
 
 def _shared(
-    context: SparkContext, point: CapturePoint, settings: Settings, choice: Choice, folder: Path, label: str,
-    said: Joining, stored: list[Stored], count: int,
-) -> Done | Refused:  # fmt: skip
+    context: SparkContext,
+    point: CapturePoint,
+    settings: Settings,
+    choice: Choice,
+    folder: Path,
+    label: str,
+    said: Joining,
+    stored: list[Stored],
+    count: int,
+) -> Done | Refused:
     packets, whole = split.range_packets(choice), said.said()
     groups, every = divided(stored, count), not apart(stored)
 

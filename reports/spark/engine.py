@@ -32,9 +32,13 @@ class Spark:
     thread."""
 
     def __init__(
-        self, spark: SparkSession, paths: Sequence[str | os.PathLike[str]], only: Container[str] | None = None,
-        conf: Mapping[str, str] | None = None, sliced: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        spark: SparkSession,
+        paths: Sequence[str | os.PathLike[str]],
+        only: Container[str] | None = None,
+        conf: Mapping[str, str] | None = None,
+        sliced: bool = False,
+    ) -> None:
         """`only`, as in `relations.register`; `conf`: settings of this session; `sliced`: walks over all exchanges are
         the embedded engine's, in tasks (`slices`). Raises DatasetError."""
         self._spark = spark.newSession()

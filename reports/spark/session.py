@@ -59,9 +59,12 @@ END_SECONDS = 10
 """How long it may take otherwise, before it is killed."""
 
 _QUICK = (
-    "-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m", "-XX:ParallelGCThreads=1", "-XX:MaxNewSize=256m",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:ReservedCodeCacheSize=240m",
+    "-XX:ParallelGCThreads=1",
+    "-XX:MaxNewSize=256m",
     "-XX:GCTimeRatio=4",
-)  # fmt: skip
+)
 """Java compiles quickly rather than well: sessions of minutes live too short for the other. As much room for what is
 compiled as Java has by default: with the first option alone it keeps a fifth of that, and a report fills it. One thread
 finds what is dead, for the tasks need the others, and has a fifth of the time for it, with little room for what is new
@@ -70,13 +73,15 @@ and dies soon: else Java takes gigabytes first."""
 _FOLDER = "kwire-spark-"
 """How a session's folder in that for temporary files begins: Java's log, and what Spark puts away."""
 
+# fmt: off
 _OPENED = (
     "java.base/java.lang", "java.base/java.lang.invoke", "java.base/java.lang.reflect", "java.base/java.io",
     "java.base/java.net", "java.base/java.nio", "java.base/java.util", "java.base/java.util.concurrent",
     "java.base/java.util.concurrent.atomic", "java.base/jdk.internal.ref", "java.base/sun.nio.ch",
     "java.base/sun.nio.cs", "java.base/sun.security.action", "java.base/sun.util.calendar",
     "java.security.jgss/sun.security.krb5",
-)  # fmt: skip
+)
+# fmt: on
 """Packages that Spark reaches into: `JavaModuleOptions` of Spark's launcher."""
 
 
@@ -274,10 +279,15 @@ def _start(java: Java, conf: dict[str, str], memory: str, verbose: bool, quick: 
         # What lies in the folder goes with it, also where Java is killed.
         conf = {"spark.local.dir": str(folder), **_by_unix_sockets(folder), **conf}
     command = [
-        str(java.executable), *archive.flags, *flags, "-cp", class_path,
+        str(java.executable),
+        *archive.flags,
+        *flags,
+        "-cp",
+        class_path,
         "org.apache.spark.deploy.SparkSubmit",
-        *(part for name, value in conf.items() for part in ("--conf", f"{name}={value}")), "pyspark-shell",
-    ]  # fmt: skip
+        *(part for name, value in conf.items() for part in ("--conf", f"{name}={value}")),
+        "pyspark-shell",
+    ]
     environment = {
         **os.environ,
         "SPARK_HOME": str(home),

@@ -214,8 +214,9 @@ _PLACED = re.compile(
     r"\s*SELECT \*,\s*sum\(if\(bucket IS NULL, 0, (\w+)\)\) OVER \(\s*PARTITION BY ([\w, ]+?) ORDER BY bucket\) AS \w+,"
     r"\s*sum\(if\(bucket IS NULL, 0, \1\)\) OVER \(\s*PARTITION BY \2\) AS \w+\s+FROM (\w+)\s*"
 )
-_FOUND = re.compile(r"(?P<asked>.*\bFROM (?P<placed>\w+)\s*(?:GROUP BY (?P<keys>[\w, ]+?))?)\s*(?P<order>ORDER BY .*)?",
-                    re.DOTALL)  # fmt: skip
+_FOUND = re.compile(
+    r"(?P<asked>.*\bFROM (?P<placed>\w+)\s*(?:GROUP BY (?P<keys>[\w, ]+?))?)\s*(?P<order>ORDER BY .*)?", re.DOTALL
+)
 
 
 @dataclass(frozen=True, slots=True)

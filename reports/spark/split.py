@@ -82,9 +82,15 @@ def range_packets(choice: Choice) -> int:
 
 
 def shared(
-    point: CapturePoint, settings: Settings, choice: Choice, part: Share, packets: int, path: Path,
-    reader: Reader | None = None, topics: Mapping[str, str] = MappingProxyType({}),
-) -> Shared | Refused:  # fmt: skip
+    point: CapturePoint,
+    settings: Settings,
+    choice: Choice,
+    part: Share,
+    packets: int,
+    path: Path,
+    reader: Reader | None = None,
+    topics: Mapping[str, str] = MappingProxyType({}),
+) -> Shared | Refused:
     """`share`, with what is wrong as a value."""
     try:
         return share(point, settings, choice, part, packets, path, reader, topics)
@@ -121,9 +127,13 @@ def split_point(
 
 
 def names_of(
-    context: SparkContext, point: CapturePoint, settings: Settings, choice: Choice,
-    read: Callable[[int], tuple[Share, Reader | None]], count: int,
-) -> dict[str, str] | Refused:  # fmt: skip
+    context: SparkContext,
+    point: CapturePoint,
+    settings: Settings,
+    choice: Choice,
+    read: Callable[[int], tuple[Share, Reader | None]],
+    count: int,
+) -> dict[str, str] | Refused:
     """The names for topic ids that a capture point says, where the choice asks for them: a stage of its own, before any
     row is made. `read` gives the share with a number, of so many, and what it reads."""
     if not choice.asks_names:
@@ -145,9 +155,13 @@ def names_of(
 
 
 def together(
-    context: SparkContext, found: Sequence[Shared | Refused], point: CapturePoint, choice: Choice, folder: Path,
+    context: SparkContext,
+    found: Sequence[Shared | Refused],
+    point: CapturePoint,
+    choice: Choice,
+    folder: Path,
     label: str,
-) -> Done | Refused:  # fmt: skip
+) -> Done | Refused:
     """The shares of a capture point, all of them, as files in `folder`, whose names begin with `label`."""
     shares: list[Shared] = []
     for one in found:
@@ -215,9 +229,13 @@ def _for_tasks(ranges: Sequence[list[Piece]], tasks: int) -> list[list[list[Piec
 
 
 def _side_by_side(
-    context: SparkContext, work: Callable[[S], Any], on: S, each: Callable[[T], Any], of: Sequence[T],
+    context: SparkContext,
+    work: Callable[[S], Any],
+    on: S,
+    each: Callable[[T], Any],
+    of: Sequence[T],
     ready: Callable[[T], bool],
-) -> tuple[Any, list[Any]]:  # fmt: skip
+) -> tuple[Any, list[Any]]:
     """What came of one task, and of one for each of several things, which begin when they are `ready`: in order, while
     that one is at work, and all of them at its end."""
     found: list[Any] = []

@@ -180,9 +180,18 @@ class CaptureStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads one table of some capture points as they grow."""
 
     def __init__(
-        self, folders: list[str], state: str, table: str, columns: list[str], settings: Settings, choice: Choice,
-        files: int | None, idle_seconds: float | None, follow: bool, finish: bool,
-    ) -> None:  # fmt: skip
+        self,
+        folders: list[str],
+        state: str,
+        table: str,
+        columns: list[str],
+        settings: Settings,
+        choice: Choice,
+        files: int | None,
+        idle_seconds: float | None,
+        follow: bool,
+        finish: bool,
+    ) -> None:
         self._folders = _named(folders)
         self._state = Path(os.path.abspath(urls.local_path(state))) / table
         self._table, self._columns = table, columns
@@ -337,9 +346,17 @@ def stream(
     if follow and (behind := [folder for folder in folders if urls.is_url(urls.local_path(folder))]):
         raise ValueError(f"{urls.shown(behind[0])}: followNewest follows files of a file system, not behind a URL")
     return CaptureStream(
-        folders, options["state"], table, columns, settings, choice, None if files is None else int(files),
-        None if idle is None else float(idle), follow, options.get("finish", "false").lower() == "true",
-    )  # fmt: skip
+        folders,
+        options["state"],
+        table,
+        columns,
+        settings,
+        choice,
+        None if files is None else int(files),
+        None if idle is None else float(idle),
+        follow,
+        options.get("finish", "false").lower() == "true",
+    )
 
 
 def _named(folders: list[str]) -> dict[str, str]:

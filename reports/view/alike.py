@@ -13,9 +13,22 @@ from typing import Final, NamedTuple
 from analyzer.protocol.tree import Node
 
 NAMING: Final = (
-    "name", "topic", "topicName", "partition", "partitionIndex", "index", "groupId", "nodeId", "brokerId", "key",
-    "apiKey", "resourceType", "resourceName", "transactionalId", "coordinatorType",
-)  # fmt: skip
+    "name",
+    "topic",
+    "topicName",
+    "partition",
+    "partitionIndex",
+    "index",
+    "groupId",
+    "nodeId",
+    "brokerId",
+    "key",
+    "apiKey",
+    "resourceType",
+    "resourceName",
+    "transactionalId",
+    "coordinatorType",
+)
 """Fields that say what an element is about."""
 
 PASSED_OVER: Final = frozenset(("length", "correlationId"))

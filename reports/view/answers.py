@@ -211,16 +211,24 @@ def info(view: View, query: Query) -> Any:
     told = [one.get(end) for one in dataset.captures for end in ("first_time", "last_time")]
     ends += [at for time in told if (at := micros(time, None)) is not None]
     return {
-        "api": 1, "version": __version__, "name": view.name, "growing": view.growing, "exchanges": columns.n,
+        "api": 1,
+        "version": __version__,
+        "name": view.name,
+        "growing": view.growing,
+        "exchanges": columns.n,
         "filter": view.first,
-        "first_time": min(ends, default=None), "last_time": max(ends, default=None),
-        "captures": [one["name"] for one in dataset.captures], "coverage": _safe(dataset.coverage),
+        "first_time": min(ends, default=None),
+        "last_time": max(ends, default=None),
+        "captures": [one["name"] for one in dataset.captures],
+        "coverage": _safe(dataset.coverage),
         "notes": list(dataset.manifest.get("notes", ())),
         "meaning": any(one.get("meaning") for one in dataset.captures),
         "encrypted": sum(one["looks_like"] == "TLS" for one in unread.get("listed", ())),
-        "command": list(view.command), "bytes": view.messages.at_hand, "pairs": _pairs(view),
+        "command": list(view.command),
+        "bytes": view.messages.at_hand,
+        "pairs": _pairs(view),
         "columns": [_column(view, column) for column in tables.EXCHANGES],
-    }  # fmt: skip
+    }
 
 
 def _pairs(view: View) -> Any:
@@ -228,8 +236,12 @@ def _pairs(view: View) -> Any:
     pairs = view.pairing
     if pairs is None:
         return None
-    return {"replay": pairs.replay, "names": pairs.names, "count": int(np.count_nonzero(pairs.left & (pairs.of >= 0))),
-            "judging": pairs.judging is not None}  # fmt: skip
+    return {
+        "replay": pairs.replay,
+        "names": pairs.names,
+        "count": int(np.count_nonzero(pairs.left & (pairs.of >= 0))),
+        "judging": pairs.judging is not None,
+    }
 
 
 def _column(view: View, column: tables.Column) -> dict[str, Any]:
@@ -270,8 +282,16 @@ def complete(view: View, query: Query) -> Any:
 
 
 _SAID: Final = (
-    "status", "errors", "response_state", "throttle_us", "reason", "topics", "group_id", "transactional_id", "acks",
-)  # fmt: skip
+    "status",
+    "errors",
+    "response_state",
+    "throttle_us",
+    "reason",
+    "topics",
+    "group_id",
+    "transactional_id",
+    "acks",
+)
 """What `outcome` and `subject` are made of."""
 
 
@@ -284,12 +304,16 @@ def rows(view: View, query: Query) -> Any:
     names = [view.tables.column_of(name) for name in asked.split(",")] if asked else tables.schema("exchanges").names
     found = view.tables.some(numbers, dict.fromkeys((*names, *_SAID)))
     return {
-        "total": len(selection.rows), "of": view.tables.columns.n, "start": start, "filter": selection.text,
+        "total": len(selection.rows),
+        "of": view.tables.columns.n,
+        "start": start,
+        "filter": selection.text,
         "keys": list(map(key_text, view.tables.keys_of(numbers))),
-        "outcome": list(map(lines.outcome, found)), "subject": list(map(lines.subject, found)),
+        "outcome": list(map(lines.outcome, found)),
+        "subject": list(map(lines.subject, found)),
         "columns": {name: [_safe(row[name]) for row in found] for name in names},
         "rule": _rules(view, numbers),
-    }  # fmt: skip
+    }
 
 
 def _rules(view: View, numbers: np.ndarray) -> list[int | None]:
@@ -436,13 +460,17 @@ def twin(view: View, query: Query) -> Any:
     row, other = _twin(view, key)
     first = bool(pairs.left[row])
     told = pairs.told(key if first or other is None else other)
-    return _safe({
-        "key": None if other is None else key_text(other), "first": first, "names": pairs.names,
-        "outcome": pairs.outcome(view.tables, row if first else int(pairs.of[row])),
-        "judged": pairs.judging is None or pairs.judging.done,
-        "differences": [{"text": pairing.said(one), "rule": one[5]} for one in told],
-        "sides": [_side_told(view, one) for one in ((key, other) if first else (other, key))],
-    })  # fmt: skip
+    return _safe(
+        {
+            "key": None if other is None else key_text(other),
+            "first": first,
+            "names": pairs.names,
+            "outcome": pairs.outcome(view.tables, row if first else int(pairs.of[row])),
+            "judged": pairs.judging is None or pairs.judging.done,
+            "differences": [{"text": pairing.said(one), "rule": one[5]} for one in told],
+            "sides": [_side_told(view, one) for one in ((key, other) if first else (other, key))],
+        }
+    )
 
 
 def _side_told(view: View, key: Key | None) -> Any:
@@ -484,7 +512,7 @@ def judged(view: View, query: Query) -> Any:
     return {
         "verdict": "" if pairs.judging is None else pairs.judging.line,
         "counts": {name: int(np.count_nonzero(found == at)) for at, name in enumerate(pairing.VERDICTS)},
-    }  # fmt: skip
+    }
 
 
 def findings(view: View, query: Query) -> Any:
@@ -522,9 +550,12 @@ def message(view: View, query: Query) -> Any:
         raise Wrong("path: no such field in this message") from None
     frame = found.frame(side)
     return {
-        **_safe(told), "reason": reason, "source": found.source, "bytes": 0 if frame is None else len(frame),
+        **_safe(told),
+        "reason": reason,
+        "source": found.source,
+        "bytes": 0 if frame is None else len(frame),
         "incomplete": found.missing(side),
-    }  # fmt: skip
+    }
 
 
 def _path(query: Query) -> list[int]:
@@ -556,6 +587,7 @@ def octets(view: View, query: Query) -> Any:
     )
 
 
+# fmt: off
 CALLS: Final[dict[str, Callable[[View, Query], Any]]] = {
     "info": info, "check": check, "complete": complete, "rows": rows, "locate": locate, "neighbour": neighbour,
     "findings": findings, "facets": facets, "stats": stats, "heatmap": heat, "exchange": exchange,
@@ -563,4 +595,5 @@ CALLS: Final[dict[str, Callable[[View, Query], Any]]] = {
     "marked": marked, "ladder": ladder, "timeline": tracks, "export": export, "twin": twin,
     "partitions": partitions,
     "differences": differences, "counterpart": counterpart, "judged": judged,
-}  # fmt: skip
+}
+# fmt: on

@@ -280,9 +280,15 @@ _AT_ONCE: Final = 4_096
 _STORED: Final = ["capture", "connection", "exchange", "reply", "direction", "complete", "bytes"]
 _TIMES: Final = ("request_time", "request_end", "response_time", "response_end")
 _TELLING: Final = (
-    "api_key", "api_version", "correlation_id", "request_bytes", "response_bytes", "request_state", "response_state",
+    "api_key",
+    "api_version",
+    "correlation_id",
+    "request_bytes",
+    "response_bytes",
+    "request_state",
+    "response_state",
     "reason",
-)  # fmt: skip
+)
 
 
 def _first(read: dict[str, Any], row: dict[str, Any]) -> bool:

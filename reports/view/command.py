@@ -79,9 +79,14 @@ def view(options: argparse.Namespace) -> int:
         if options.open and token is None:
             _open(address)
         config = uvicorn.Config(
-            application(opening.stage, door), log_level="critical", lifespan="off", server_header=False,
-            access_log=False, timeout_graceful_shutdown=1, ws="none",
-        )  # fmt: skip
+            application(opening.stage, door),
+            log_level="critical",
+            lifespan="off",
+            server_header=False,
+            access_log=False,
+            timeout_graceful_shutdown=1,
+            ws="none",
+        )
         # The page comes while the first exchanges are looked for; the analysis must not hold back its answers.
         stack.callback(sys.setswitchinterval, sys.getswitchinterval())
         sys.setswitchinterval(SWITCH_SECONDS)

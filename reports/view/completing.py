@@ -36,17 +36,34 @@ _FOUND: Final = ("~", "!~")
 _AMONG: Final = ("in (", "not in (")
 _ABSENT: Final = ("is null", "is not null")
 _OPERATORS: Final = {
-    "integer": (*_ORDER, *_AMONG), "duration": _ORDER, "size": _ORDER, "time": _ORDER, "bool": _EQUAL,
-    "float64": _ORDER, "code": (*_EQUAL, *_FOUND, *_AMONG), "opaque": (),
-}  # fmt: skip
+    "integer": (*_ORDER, *_AMONG),
+    "duration": _ORDER,
+    "size": _ORDER,
+    "time": _ORDER,
+    "bool": _EQUAL,
+    "float64": _ORDER,
+    "code": (*_EQUAL, *_FOUND, *_AMONG),
+    "opaque": (),
+}
 _ABOUT: Final = {
-    "==": "equals", "!=": "differs from", "<": "less than", "<=": "at most", ">": "more than", ">=": "at least",
-    "~": "a regular expression matches", "!~": "no match", "in (": "one of", "not in (": "none of",
-    "is null": "there is no value", "is not null": "there is one",
-}  # fmt: skip
+    "==": "equals",
+    "!=": "differs from",
+    "<": "less than",
+    "<=": "at most",
+    ">": "more than",
+    ">=": "at least",
+    "~": "a regular expression matches",
+    "!~": "no match",
+    "in (": "one of",
+    "not in (": "none of",
+    "is null": "there is no value",
+    "is not null": "there is one",
+}
 _AMOUNTS: Final = {
-    "duration": ("1ms", "10ms", "100ms", "1s"), "size": ("1kB", "100kB", "1MB"), "bool": ("true", "false"),
-}  # fmt: skip
+    "duration": ("1ms", "10ms", "100ms", "1s"),
+    "size": ("1kB", "100kB", "1MB"),
+    "bool": ("true", "false"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +121,13 @@ def _after(found: re.Match[str], what: str, name: str, listed: bool) -> tuple[st
     if what == "name":
         return "operator", found[2] or "", False
     if what == "operator":
-        return ("value", name, listed) if word == "in" else ("joining", name, False) if word == "null" else (
-            "operator", name, False
-        )  # fmt: skip
+        return (
+            ("value", name, listed)
+            if word == "in"
+            else ("joining", name, False)
+            if word == "null"
+            else ("operator", name, False)
+        )
     return ("value", name, True) if listed else ("joining", name, False)
 
 
@@ -127,8 +148,12 @@ def _names(tables: Tables, typed: _Typed) -> Iterator[dict[str, Any]]:
     about = {column.name: column.about for column in contract.EXCHANGES}
     for name in sorted(naming.names(), key=lambda name: (name not in naming.SHORT and name not in _FIRST, name)):
         column = naming.SHORT.get(name, name)
-        yield {"text": name, "about": about.get(column, "Address, as 10.0.0.1:9092." if name != "packet" else
-                                                "Number of a packet of either message.")}  # fmt: skip
+        yield {
+            "text": name,
+            "about": about.get(
+                column, "Address, as 10.0.0.1:9092." if name != "packet" else "Number of a packet of either message."
+            ),
+        }
     if "." in typed.word or typed.word in ("request", "response", "req", "resp"):
         for path in naming.paths():
             if _named(path) is not None:

@@ -124,8 +124,10 @@ def quantiles(parts: Callable[[], Iterator[np.ndarray]], high: int, shares: tupl
     found = np.sort(np.concatenate([part[near[part >> shift]] for part in parts()]))
     # Before the numbers of a cell stand, among those found, all of the cells before it that are looked at.
     before = np.cumsum(np.where(near, counts, 0)) - counts
-    values = {rank: int(found[rank - (ends[cell] - counts[cell]) + before[cell]])
-              for rank, cell in zip(ranks, cells.tolist(), strict=True)}  # fmt: skip
+    values = {
+        rank: int(found[rank - (ends[cell] - counts[cell]) + before[cell]])
+        for rank, cell in zip(ranks, cells.tolist(), strict=True)
+    }
     told = []
     for place in places:
         low = int(place)

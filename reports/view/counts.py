@@ -58,10 +58,12 @@ def stats(tables: Tables, chosen: Selection) -> dict[str, Any]:
         return None if found is None else dict(zip(QUANTILES, found, strict=True))
 
     return {
-        "exchanges": len(chosen.rows), "errors": int(lists[errors.filled()].sum()),
+        "exchanges": len(chosen.rows),
+        "errors": int(lists[errors.filled()].sum()),
         **{name: _sum(columns.integers[name], rows) for name in ("request_bytes", "response_bytes")},
-        "latency_us": told(False), "not_held_us": told(True),
-    }  # fmt: skip
+        "latency_us": told(False),
+        "not_held_us": told(True),
+    }
 
 
 def _sum(numbers: np.ndarray, rows: np.ndarray | None) -> int:

@@ -29,8 +29,18 @@ def ladder(tables: Tables, text: str, start: int, count: int) -> dict[str, Any]:
     """The chosen exchanges from the `start` on, in order of their requests: who asked whom, when, and when what came
     back; and who led the partitions of their topics meanwhile."""
     selection, numbers = tables.window(text, "", start, min(count, ARROWS))
-    names = ("client_ip", "client_id", "broker_ip", "broker_port", "request_time", "response_time", "api", "errors",
-             "topics", "status")  # fmt: skip
+    names = (
+        "client_ip",
+        "client_id",
+        "broker_ip",
+        "broker_port",
+        "request_time",
+        "response_time",
+        "api",
+        "errors",
+        "topics",
+        "status",
+    )
     rows = tables.some(numbers, names)
     known = {(row["host"], row["port"]): row["node_id"] for row in tables.other("brokers")}
     actors: dict[str, int] = {}
@@ -44,9 +54,13 @@ def ladder(tables: Tables, text: str, start: int, count: int) -> dict[str, Any]:
     topics = {topic for row in rows for topic in row["topics"]}
     times = [time for row in rows for time in (row["request_time"], row["response_time"]) if time is not None]
     return {
-        "total": len(selection.rows), "start": start, "actors": list(actors), "arrows": arrows,
-        "keys": list(map(key_text, tables.keys_of(numbers))), "leaders": _leaders(tables, topics, times),
-    }  # fmt: skip
+        "total": len(selection.rows),
+        "start": start,
+        "actors": list(actors),
+        "arrows": arrows,
+        "keys": list(map(key_text, tables.keys_of(numbers))),
+        "leaders": _leaders(tables, topics, times),
+    }
 
 
 def bands(tables: Tables, text: str, height: int) -> dict[str, Any]:
@@ -73,15 +87,26 @@ def bands(tables: Tables, text: str, height: int) -> dict[str, Any]:
     known = {(row["host"], row["port"]): row["node_id"] for row in tables.other("brokers")}
     names = [_client(tables, code, ids) for code in clients]
     places = [None, *columns.values["broker"]]  # codes begin with 1 here
-    ends = ["other brokers" if code is None else "?" if (place := places[code]) is None
-            else _broker(place[0], place[1], known) for code in brokers]  # fmt: skip
+    ends = [
+        "other brokers"
+        if code is None
+        else "?"
+        if (place := places[code]) is None
+        else _broker(place[0], place[1], known)
+        for code in brokers
+    ]
     filled = np.flatnonzero(counts)
     one, other, at = np.unravel_index(filled, shape)
     cells = np.stack([one, other + len(names), at, counts[filled], errors[filled]], axis=1)
     return {
-        "total": len(rows), "actors": names + ends, "first": first, "step": step, "rows": shape[2],
-        "starts": np.searchsorted(interval, np.arange(shape[2])).tolist(), "cells": cells.tolist(),
-    }  # fmt: skip
+        "total": len(rows),
+        "actors": names + ends,
+        "first": first,
+        "step": step,
+        "rows": shape[2],
+        "starts": np.searchsorted(interval, np.arange(shape[2])).tolist(),
+        "cells": cells.tolist(),
+    }
 
 
 def _busiest(codes: np.ndarray) -> tuple[np.ndarray, list[int | None]]:
@@ -126,8 +151,13 @@ def _leaders(tables: Tables, topics: set[str], times: list[int]) -> list[dict[st
         topic = row["topic"] or tables.topic_names.get(row["topic_id"] or "", "")
         if topic not in topics or row["time"] is None or row["time"] > last:
             continue
-        told = {"time": row["time"], "topic": topic, "partition": row["partition"], "leader": row["leader"],
-                "epoch": row["leader_epoch"]}  # fmt: skip
+        told = {
+            "time": row["time"],
+            "topic": topic,
+            "partition": row["partition"],
+            "leader": row["leader"],
+            "epoch": row["leader_epoch"],
+        }
         if row["time"] <= first:
             before[topic, row["partition"]] = told
         else:

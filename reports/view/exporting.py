@@ -117,6 +117,7 @@ def _parquet(parts: Iterator[pa.Table]) -> Iterator[bytes]:
 
 
 FORMS: Final[dict[str, tuple[str, Callable[[Iterator[pa.Table]], Iterator[bytes]]]]] = {
-    "csv": ("text/csv; charset=utf-8", _csv), "json": ("application/x-ndjson", _json),
+    "csv": ("text/csv; charset=utf-8", _csv),
+    "json": ("application/x-ndjson", _json),
     "parquet": ("application/vnd.apache.parquet", _parquet),
-}  # fmt: skip
+}

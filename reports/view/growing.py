@@ -47,9 +47,13 @@ class Growing:
     for times that do not become others when all is there."""
 
     def __init__(
-        self, stage: Stage, folder: Path, captures: Captures | None, named: Callable[[Tables, Messages], View],
+        self,
+        stage: Stage,
+        folder: Path,
+        captures: Captures | None,
+        named: Callable[[Tables, Messages], View],
         begun: Sequence[dict[str, Any]] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._stage = stage
         self._folder = folder
         self._captures = captures

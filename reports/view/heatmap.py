@@ -45,10 +45,16 @@ class Grid:
         """A line of JSON, then the counts, little-endian."""
         _, buckets, columns = self.counts.shape
         about = {
-            "first": self.first, "step": self.step, "edges": self.edges, "layers": LAYERS, "buckets": buckets,
-            "columns": columns, "most": int(self.counts.sum(axis=0, dtype=np.int64).max()) if self.counts.size else 0,
-            "exchanges": int(self.counts.sum(dtype=np.int64)), "without": self.without,
-        }  # fmt: skip
+            "first": self.first,
+            "step": self.step,
+            "edges": self.edges,
+            "layers": LAYERS,
+            "buckets": buckets,
+            "columns": columns,
+            "most": int(self.counts.sum(axis=0, dtype=np.int64).max()) if self.counts.size else 0,
+            "exchanges": int(self.counts.sum(dtype=np.int64)),
+            "without": self.without,
+        }
         return json.dumps(about).encode() + b"\n" + self.counts.astype("<u4").tobytes()
 
 

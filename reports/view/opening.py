@@ -259,8 +259,9 @@ class _Asked:
 
     def large(self) -> bool:
         """Does the analysis take longer than somebody likes to wait for a first look?"""
-        return bool(self.points) and any(urls.is_url(path) or os.path.getsize(path) > SMALL_BYTES
-                                         for path in self.points[0].paths)  # fmt: skip
+        return bool(self.points) and any(
+            urls.is_url(path) or os.path.getsize(path) > SMALL_BYTES for path in self.points[0].paths
+        )
 
     def checked(self) -> bool:
         """Does each capture begin as captures do? False: that cannot be told without reading it twice. Raises
@@ -303,9 +304,14 @@ class _Asked:
     def named(self, tables: Tables, messages: Messages, growing: bool = False) -> View:
         """A view of these captures."""
         how = Reading.asked(self.options)
-        command = ("kwire", "show", *self.sources, *(["--rotated"] if how.rotated else []),
-                   *(word for port in how.ports for word in ("--port", str(port))),
-                   *(word for path in how.keylogs for word in ("--keylog", os.fspath(path))))  # fmt: skip
+        command = (
+            "kwire",
+            "show",
+            *self.sources,
+            *(["--rotated"] if how.rotated else []),
+            *(word for port in how.ports for word in ("--port", str(port))),
+            *(word for path in how.keylogs for word in ("--keylog", os.fspath(path))),
+        )
         name = ", ".join(map(name_of, self.sources))
         return View(tables, messages, name, command, self.options.filter or "", growing, self.notes)
 

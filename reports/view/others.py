@@ -40,13 +40,18 @@ def window(tables: Tables, name: str, sort: str, start: int, count: int) -> dict
     # Captures may have connections, clients, groups in common.
     several = len({*tables.columns.values["capture"], *(one["name"] for one in tables.dataset.captures)}) > 1
     return {
-        "total": len(rows), "more": len(rows) >= OTHER_ROWS, "start": start,
-        "about": [{"name": one.name, "kind": _kind(one), "about": one.about, "quiet": _quiet(rows, one.name, several)}
-                  for one in plain],
+        "total": len(rows),
+        "more": len(rows) >= OTHER_ROWS,
+        "start": start,
+        "about": [
+            {"name": one.name, "kind": _kind(one), "about": one.about, "quiet": _quiet(rows, one.name, several)}
+            for one in plain
+        ],
         "columns": {one.name: [row[one.name] for row in shown] for one in plain},
-        "filters": [FILTERS[name](row) + (f" and {_equal('capture', row['capture'])}" if several else "")
-                    for row in shown],
-    }  # fmt: skip
+        "filters": [
+            FILTERS[name](row) + (f" and {_equal('capture', row['capture'])}" if several else "") for row in shown
+        ],
+    }
 
 
 def _quiet(rows: list[dict[str, Any]], name: str, several: bool) -> bool:

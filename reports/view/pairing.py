@@ -164,7 +164,8 @@ class Pairing:
         about = dict(zip(names, self.names, strict=True))
         sides: dict[str, Sequence[Row | None]] = dict(zip(names, (first, second), strict=True))
         listed: dict[str, list[Any]] = {
-            "time": [one["request_time"] for one in first], "client_id": [one["client_id"] for one in first],
+            "time": [one["request_time"] for one in first],
+            "client_id": [one["client_id"] for one in first],
             "api": [lines.api(one) for one in first],
             "verdict": [VERDICTS[one] for one in verdicts.tolist()],
             **{name: [one and lines.outcome(one) for one in side] for name, side in sides.items()},
@@ -172,23 +173,37 @@ class Pairing:
             "shift_us": [None if one == np.iinfo(np.int64).min else one for one in shift.tolist()],
             "differences": [self._said(shown, int(row), key) for row, key in zip(part, keys, strict=True)],
             "connection": [one["connection"] for one in first],
-        }  # fmt: skip
+        }
         words = {
-            "time": "First byte of the request.", "client_id": "Client id of the request.", "api": "API and version.",
+            "time": "First byte of the request.",
+            "client_id": "Client id of the request.",
+            "api": "API and version.",
             **{name: f"How it ended: {said}." for name, said in about.items()},
             **{f"{name}_latency_us": f"Latency: {said}." for name, said in about.items()},
             "shift_us": "How much longer the second side took.",
             "verdict": "same, different, or expected: a rule of kwire diff explains what differs.",
-            "differences": "What differs first, and how many more do.", "connection": "The connection.",
-        }  # fmt: skip
+            "differences": "What differs first, and how many more do.",
+            "connection": "The connection.",
+        }
         kinds = {"time": "since", "shift_us": "duration"} | {f"{name}_latency_us": "duration" for name in names}
         titles = {} if self.replay else about
         return {
-            "total": len(rows), "more": False, "start": start,
-            "about": [{"name": name, "kind": kinds.get(name, "text"), "about": words[name],
-                       "sorted": name in SORTS, "title": titles.get(name)} for name in listed],
-            "columns": listed, "keys": list(map(key_text, keys)),
-        }  # fmt: skip
+            "total": len(rows),
+            "more": False,
+            "start": start,
+            "about": [
+                {
+                    "name": name,
+                    "kind": kinds.get(name, "text"),
+                    "about": words[name],
+                    "sorted": name in SORTS,
+                    "title": titles.get(name),
+                }
+                for name in listed
+            ],
+            "columns": listed,
+            "keys": list(map(key_text, keys)),
+        }
 
     def _sides(self, shown: Tables, part: np.ndarray) -> tuple[list[Row], Sequence[Row | None]]:
         names = tables.schema("exchanges").names

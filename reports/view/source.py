@@ -57,8 +57,14 @@ class Mapped(Source):
         topics = self.columns.topics
         there = topics.code >= 0
         places, codes = topics.places()[there], topics.code[there].astype(np.int64)
-        return _Lists(topics.of[self._part], topics.lists, places, codes, np.zeros(len(codes), np.bool_),
-                      self.columns.values["topics"])  # fmt: skip
+        return _Lists(
+            topics.of[self._part],
+            topics.lists,
+            places,
+            codes,
+            np.zeros(len(codes), np.bool_),
+            self.columns.values["topics"],
+        )
 
     def with_text(self, name: str, test: Test | None) -> tuple[np.ndarray, np.ndarray]:
         topics, values = self.columns.topics, self.columns.values["topics"]

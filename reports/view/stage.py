@@ -76,6 +76,11 @@ class Stage:
         view = self.view
         failure = None if self.failure is None else {"message": str(self.failure), "hint": self.failure.hint}
         return {
-            "round": self.round, "done": self.done, "doing": self.doing, "read": self.read, "size": self.size,
-            "error": failure, "exchanges": 0 if view is None else view.tables.columns.n,
-        }  # fmt: skip
+            "round": self.round,
+            "done": self.done,
+            "doing": self.doing,
+            "read": self.read,
+            "size": self.size,
+            "error": failure,
+            "exchanges": 0 if view is None else view.tables.columns.n,
+        }

@@ -219,8 +219,9 @@ class Tables:
         def make() -> np.ndarray:
             numbers, low, high = self._sortable(word if about.form == "address" else about.names[0], descending)
             rows = None if selection.every else selection.rows
-            return orders.keys(lambda part: numbers(part if rows is None else rows[part]), len(selection.rows), low,
-                               high, descending)  # fmt: skip
+            return orders.keys(
+                lambda part: numbers(part if rows is None else rows[part]), len(selection.rows), low, high, descending
+            )
 
         return self._kept.made((selection.name, f"keys {sort}"), make)
 

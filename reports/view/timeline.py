@@ -64,20 +64,35 @@ def timeline(tables: Tables, text: str, by: str, width: int, first: int | None, 
     cells, at = np.nonzero(longest >= 0)
     found = longest[cells, at]
     links, link = _links(tables, found)
-    lasting, exchange, reply = (np.maximum(columns.integers[name][found].astype(np.int64), least)
-                                for name, least in (("total_us", 0), ("exchange", -1), ("reply", -1)))  # fmt: skip
+    lasting, exchange, reply = (
+        np.maximum(columns.integers[name][found].astype(np.int64), least)
+        for name, least in (("total_us", 0), ("exchange", -1), ("reply", -1))
+    )
     tracks = []
     for place, code in enumerate(chosen.tolist()):
         mine = slice(*np.searchsorted(cells, (place, place + 1)).tolist())
-        tracks.append({
-            "name": values[code], "filter": f"{BY[by]} == {quoted(values[code])}", "exchanges": int(counts[code]),
-            "column": at[mine], "lasting": lasting[mine], "error": wrong[place, at[mine]],
-            "link": link[mine], "exchange": exchange[mine], "reply": reply[mine],
-        })  # fmt: skip
+        tracks.append(
+            {
+                "name": values[code],
+                "filter": f"{BY[by]} == {quoted(values[code])}",
+                "exchanges": int(counts[code]),
+                "column": at[mine],
+                "lasting": lasting[mine],
+                "error": wrong[place, at[mine]],
+                "link": link[mine],
+                "exchange": exchange[mine],
+                "reply": reply[mine],
+            }
+        )
     return {
-        "first": first, "step": step, "columns": shown, "links": links, "tracks": tracks,
-        "others": int(np.count_nonzero(counts)) - len(chosen), "bands": _bands(tables, first, first + span),
-    }  # fmt: skip
+        "first": first,
+        "step": step,
+        "columns": shown,
+        "links": links,
+        "tracks": tracks,
+        "others": int(np.count_nonzero(counts)) - len(chosen),
+        "bands": _bands(tables, first, first + span),
+    }
 
 
 def _longest(
@@ -130,13 +145,30 @@ def _bands(tables: Tables, first: int, end: int) -> list[dict[str, Any]]:
     for row in tables.other("rebalances"):
         began, ended = row["began"], row["ended"]
         stopped = max((one["stopped_us"] or 0 for one in row["stopped"] or []), default=0)
-        found.append({"kind": "rebalance", "name": row["group_id"], "began": began, "ended": ended,
-                      "text": f"generation {row['generation']}: {row['trigger']}", "stopped": stopped})  # fmt: skip
+        found.append(
+            {
+                "kind": "rebalance",
+                "name": row["group_id"],
+                "began": began,
+                "ended": ended,
+                "text": f"generation {row['generation']}: {row['trigger']}",
+                "stopped": stopped,
+            }
+        )
     for row in tables.other("transactions"):
         name = row["transactional_id"] or f"producer {row['producer_id']}"
-        found.append({"kind": "transaction", "name": name, "began": row["began"], "ended": row["ended"],
-                      "text": str(row["outcome"]), "stopped": 0})  # fmt: skip
+        found.append(
+            {
+                "kind": "transaction",
+                "name": name,
+                "began": row["began"],
+                "ended": row["ended"],
+                "text": str(row["outcome"]),
+                "stopped": 0,
+            }
+        )
     return [
-        one for one in found
+        one
+        for one in found
         if one["began"] is not None and one["began"] < end and (one["ended"] is None or one["ended"] >= first)
-    ]  # fmt: skip
+    ]

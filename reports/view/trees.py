@@ -78,9 +78,11 @@ def _named(above: list[str], node: Node) -> list[str]:
 
 
 _HEADER: Final = {
-    "requestApiKey": "api_key", "requestApiVersion": "api_version", "correlationId": "correlation_id",
+    "requestApiKey": "api_key",
+    "requestApiVersion": "api_version",
+    "correlationId": "correlation_id",
     "clientId": "client_id",
-}  # fmt: skip
+}
 """Fields of a message's header, which are no paths, and the columns that have them."""
 
 
@@ -101,9 +103,13 @@ def _told(node: Node, above: list[str], room: list[int]) -> dict[str, Any]:
     path = _named(above, node)
     said = node_value(node) if not node.null else "null"
     told: dict[str, Any] = {
-        "name": printable(node.name), "type": node.type, "start": node.start, "end": node.end,
-        "value": said if len(said) <= LONGEST else said[:LONGEST] + "…", "total": len(node.children),
-    }  # fmt: skip
+        "name": printable(node.name),
+        "type": node.type,
+        "start": node.start,
+        "end": node.end,
+        "value": said if len(said) <= LONGEST else said[:LONGEST] + "…",
+        "total": len(node.children),
+    }
     if node.secret:
         told["secret"] = True
     exact = _exact(node)

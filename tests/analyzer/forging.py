@@ -57,34 +57,56 @@ def heartbeat_answer(correlation_id: int, error: int = 0) -> bytes:
 def fetch(correlation_id: int, topic: str = "orders", client_id: str | None = CLIENT_ID) -> bytes:
     """Fetch v11 of one partition."""
     body = {
-        "replicaId": -1, "maxWaitMs": 500, "minBytes": 1, "maxBytes": 1 << 20, "isolationLevel": 0, "sessionId": 0,
-        "sessionEpoch": -1, "forgottenTopicsData": [], "rackId": "",
+        "replicaId": -1,
+        "maxWaitMs": 500,
+        "minBytes": 1,
+        "maxBytes": 1 << 20,
+        "isolationLevel": 0,
+        "sessionId": 0,
+        "sessionEpoch": -1,
+        "forgottenTopicsData": [],
+        "rackId": "",
         "topics": [
             {
                 "topic": topic,
                 "partitions": [
-                    {"partition": 0, "currentLeaderEpoch": 3, "fetchOffset": 100, "logStartOffset": -1,
-                     "partitionMaxBytes": 1 << 20}
+                    {
+                        "partition": 0,
+                        "currentLeaderEpoch": 3,
+                        "fetchOffset": 100,
+                        "logStartOffset": -1,
+                        "partitionMaxBytes": 1 << 20,
+                    }
                 ],
             }
         ],
-    }  # fmt: skip
+    }
     return request(FETCH, 11, correlation_id, body, client_id)
 
 
 def fetch_answer(correlation_id: int, records: bytes = b"", topic: str = "orders") -> bytes:
     body = {
-        "throttleTimeMs": 0, "errorCode": 0, "sessionId": 0,
+        "throttleTimeMs": 0,
+        "errorCode": 0,
+        "sessionId": 0,
         "responses": [
             {
                 "topic": topic,
                 "partitions": [
-                    {"partitionIndex": 0, "errorCode": 0, "highWatermark": 140, "lastStableOffset": 140,
-                     "logStartOffset": 0, "abortedTransactions": None, "preferredReadReplica": -1, "records": records}
+                    {
+                        "partitionIndex": 0,
+                        "errorCode": 0,
+                        "highWatermark": 140,
+                        "lastStableOffset": 140,
+                        "logStartOffset": 0,
+                        "abortedTransactions": None,
+                        "preferredReadReplica": -1,
+                        "records": records,
+                    }
                 ],
             }
         ],
-    }  # fmt: skip
+    }
     return response(FETCH, 11, correlation_id, body)
 
 
@@ -123,27 +145,40 @@ TOPIC_ID = "bhKdRFlUTxm8CYU7_D3L8w"
 def metadata(correlation_id: int, topics: Sequence[str] = ("orders",)) -> bytes:
     """Metadata v9 (flexible)."""
     body = {
-        "topics": [{"name": topic} for topic in topics], "allowAutoTopicCreation": False,
-        "includeClusterAuthorizedOperations": False, "includeTopicAuthorizedOperations": False,
-    }  # fmt: skip
+        "topics": [{"name": topic} for topic in topics],
+        "allowAutoTopicCreation": False,
+        "includeClusterAuthorizedOperations": False,
+        "includeTopicAuthorizedOperations": False,
+    }
     return request(METADATA, 9, correlation_id, body)
 
 
 def metadata_answer(correlation_id: int, topics: Sequence[str] = ("orders",)) -> bytes:
     body = {
-        "throttleTimeMs": 0, "clusterId": "c", "controllerId": 1,
+        "throttleTimeMs": 0,
+        "clusterId": "c",
+        "controllerId": 1,
         "brokers": [{"nodeId": 1, "host": "broker-1", "port": 9092, "rack": None}],
         "topics": [
             {
-                "errorCode": 0, "name": topic, "isInternal": False,
+                "errorCode": 0,
+                "name": topic,
+                "isInternal": False,
                 "partitions": [
-                    {"errorCode": 0, "partitionIndex": 0, "leaderId": 1, "leaderEpoch": 0, "replicaNodes": [1],
-                     "isrNodes": [1], "offlineReplicas": []}
+                    {
+                        "errorCode": 0,
+                        "partitionIndex": 0,
+                        "leaderId": 1,
+                        "leaderEpoch": 0,
+                        "replicaNodes": [1],
+                        "isrNodes": [1],
+                        "offlineReplicas": [],
+                    }
                 ],
             }
             for topic in topics
         ],
-    }  # fmt: skip
+    }
     return response(METADATA, 9, correlation_id, body)
 
 

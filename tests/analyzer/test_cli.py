@@ -43,8 +43,14 @@ COMPILING = re.compile(r"^kwire: compiling kernels.*\n", re.MULTILINE)
 def kwire(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run the command to its end; the line that it says on a machine's first run is taken from stderr."""
     command = [KWIRE, *map(str, arguments)]
-    done = subprocess.run(command, cwd=ROOT, text=True, timeout=SECONDS, check=False,
-                          **{"capture_output": True, "stdin": subprocess.DEVNULL, **options})  # fmt: skip
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+        **{"capture_output": True, "stdin": subprocess.DEVNULL, **options},
+    )
     done.stderr = COMPILING.sub("", done.stderr or "")
     return done
 
@@ -178,8 +184,11 @@ def test_an_error_with_line_ends_of_others_stays_one_line(capsys: pytest.Capture
     with pytest.raises(SystemExit):
         cli.fail("a broker at [a\nhint: rm -rf]", "what now?\nkwire: fine", "filter\n  ^^")
     assert capsys.readouterr().err.splitlines() == [
-        r"kwire: a broker at [a\nhint: rm -rf]", "filter", "  ^^", r"hint: what now?\nkwire: fine",
-    ]  # fmt: skip
+        r"kwire: a broker at [a\nhint: rm -rf]",
+        "filter",
+        "  ^^",
+        r"hint: what now?\nkwire: fine",
+    ]
 
 
 def test_a_fault_ends_the_process_though_a_thread_waits() -> None:
@@ -449,9 +458,17 @@ def test_count_by_loses_no_exchange_and_counts_what_one_says_twice_once(rows: li
 def test_fields_of_bodies_are_names_too() -> None:
     """What `--fields`, `--count-by` and `--sort` say of a path is what the bodies hold."""
     path = "request.topics[].name"
-    found = [(one.row["correlation_id"], [topic["name"] for topic in (one.request or {}).get("topics") or ()
-                                          if isinstance(topic, dict) and topic.get("name") is not None])
-             for one in analyzer.exchanges(CAPTURE)]  # fmt: skip
+    found = [
+        (
+            one.row["correlation_id"],
+            [
+                topic["name"]
+                for topic in (one.request or {}).get("topics") or ()
+                if isinstance(topic, dict) and topic.get("name") is not None
+            ],
+        )
+        for one in analyzer.exchanges(CAPTURE)
+    ]
     lines = printed("show", CAPTURE, "--fields", f"correlation_id,{path}").split("\n")[1:-1]
     assert [(int(one), json.loads(names or "[]")) for one, names in (line.split("\t") for line in lines)] == found
     counted = dict(line.split() for line in printed("show", CAPTURE, "--count-by", path).splitlines()[1:])
@@ -534,9 +551,14 @@ class Running:
     def __init__(self, *arguments: object) -> None:
         # Interruptible even where the tests run in the background, which makes children ignore SIGINT.
         self.process = subprocess.Popen(
-            [KWIRE, *map(str, arguments)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, bufsize=0, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )  # fmt: skip
+            [KWIRE, *map(str, arguments)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
 
     def send(self, data: bytes) -> None:
         """Write to its stdin, which stays open."""
@@ -692,9 +714,13 @@ def on_a_terminal(*arguments: object, columns: int = 0, **environment: str) -> s
     termios.tcsetwinsize(theirs, (24, columns))
     inherited = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")}
     process = subprocess.Popen(
-        [KWIRE, *map(str, arguments)], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=theirs, stderr=subprocess.DEVNULL,
+        [KWIRE, *map(str, arguments)],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=subprocess.DEVNULL,
         env={**inherited, "TERM": "xterm", "PAGER": "cat", **environment},
-    )  # fmt: skip
+    )
     os.close(theirs)
     said = b""
     while True:
@@ -899,8 +925,10 @@ def test_which_of_several_brokers_stands_on_a_narrow_screen(tmp_path: Path) -> N
     """By its port where they share a host, by its host where they share a port; a client id gives way to it."""
     from tests.analyzer.forging import answering, asking, heartbeat, heartbeat_answer
 
-    for name, ends in (("host", (("10.0.0.2", 9092), ("10.0.0.2", 9192))),
-                       ("port", (("10.0.0.2", 9092), ("192.168.100.3", 9092)))):  # fmt: skip
+    for name, ends in (
+        ("host", (("10.0.0.2", 9092), ("10.0.0.2", 9192))),
+        ("port", (("10.0.0.2", 9092), ("192.168.100.3", 9092))),
+    ):
         segments = []
         for number, broker in enumerate(ends):
             writes = [asking(heartbeat(1, client_id="a client with a long name")), answering(heartbeat_answer(1))]

@@ -295,12 +295,25 @@ def test_a_listed_file_that_is_missing_is_told(old: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [b"", b"{", b"[]", b"null", b"7", b"{}", b'{"format_version": 1}', b'{"format_version": 1, "files": 7}',
-     b'{"format_version": 1, "files": [7]}', b'{"format_version": 1, "files": [{}]}', b"\xff\xfe", b"[" * 100_000,
-     b'{"format_version": 1, "captures": [], "files": [], "coverage": {}}',
-     b'{"format_version": 99, "files": []}', b'{"format_version": null, "files": []}'],
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"7",
+        b"{}",
+        b'{"format_version": 1}',
+        b'{"format_version": 1, "files": 7}',
+        b'{"format_version": 1, "files": [7]}',
+        b'{"format_version": 1, "files": [{}]}',
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"format_version": 1, "captures": [], "files": [], "coverage": {}}',
+        b'{"format_version": 99, "files": []}',
+        b'{"format_version": null, "files": []}',
+    ],
     ids=lambda text: text[:20].decode("latin-1"),
-)  # fmt: skip
+)
 def test_a_manifest_that_is_none_is_told(text: bytes, tmp_path: Path) -> None:
     (tmp_path / MANIFEST).write_bytes(text)
     with pytest.raises(DatasetError) as caught:
@@ -534,10 +547,13 @@ def left_in(folder: Path) -> list[tuple[str, int, int]]:
     """What a killed run left: names without the run's own part, modes and sizes."""
     every = ((path, path.lstat()) for path in folder.rglob("*"))
     return sorted(
-        (re.sub(r"(?<![0-9a-f])[0-9a-f]{8}(?![0-9a-f])", "RUN", str(path.relative_to(folder))), is_.st_mode,
-         is_.st_size if stat.S_ISREG(is_.st_mode) else 0)
+        (
+            re.sub(r"(?<![0-9a-f])[0-9a-f]{8}(?![0-9a-f])", "RUN", str(path.relative_to(folder))),
+            is_.st_mode,
+            is_.st_size if stat.S_ISREG(is_.st_mode) else 0,
+        )
         for path, is_ in every
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("mode", ["replace", "append", "new", "empty", "link"])
@@ -587,8 +603,11 @@ def test_a_kill_in_the_middle_of_a_real_run(old: Path, tmp_path: Path, expected:
     for part in (0.1, 0.4, 0.7, 1.0):
         process = subprocess.Popen(
             [*KWIRE, "analyze", "-", "-o", str(old), "--window-bytes", "20000"],
-            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         assert process.stdin is not None
         process.stdin.write(data[: int(len(data) * part)])  # its end is not said: it cannot be done before the kill
         process.stdin.flush()
@@ -612,9 +631,10 @@ def _enlarged(path: Path, times: int) -> None:
     path.write_bytes(
         forge.pcap(
             [forge.Record(one.time_ns + n * span, one.data, one.wire_length) for n in range(times) for one in records],
-            link, nanoseconds=True,
+            link,
+            nanoseconds=True,
         )
-    )  # fmt: skip
+    )
 
 
 # --------------------------------------------------------------------------------------------------------- secrets

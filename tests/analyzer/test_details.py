@@ -23,8 +23,14 @@ def test_a_transaction_ends_in_commit_or_abort() -> None:
     asked = analyzer.exchanges(real_folder("txn-librdkafka-4.3"), filter="api == EndTxn")
     assert [(exchange.request or {})["committed"] for exchange in asked] == [True, False, True, True, False, True, True]
     assert details("txn-librdkafka-4.3", "EndTxn") == [
-        "commit", "abort", "commit", "commit", "abort", "commit", "commit"
-    ]  # fmt: skip
+        "commit",
+        "abort",
+        "commit",
+        "commit",
+        "abort",
+        "commit",
+        "commit",
+    ]
 
 
 def test_a_producer_gets_its_id_and_epoch() -> None:
@@ -35,8 +41,10 @@ def test_a_producer_gets_its_id_and_epoch() -> None:
 
 def test_produce_says_where_to_and_how_much() -> None:
     assert details("txn-librdkafka-4.3", "Produce")[:3] == [
-        "idem-0@0 1 record 70 B", "tx-in-0@0 1 record 71 B", "idem-0@1 30 records 352 B"
-    ]  # fmt: skip
+        "idem-0@0 1 record 70 B",
+        "tx-in-0@0 1 record 71 B",
+        "idem-0@1 30 records 352 B",
+    ]
 
 
 def test_commits_say_their_offsets() -> None:

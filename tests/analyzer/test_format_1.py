@@ -18,13 +18,15 @@ KEPT = Path(__file__).with_name("format_1") / "sasl-librdkafka-4.3"
 
 CAPTURE = SAMPLES / KEPT.name / "capture.pcap"
 
+# fmt: off
 LATER = {
     "exchanges": {"queue_us", "muted_us", "network_us", "hold_us", "broker_us", "cause"},
     "connections": {
         "capture_point", "opaque_prefix_bytes", "proxied_from", "proxied_to", "tls_version", "tls_cipher", "tls_sni",
         "tls_alpn", "tls_subject", "tls_not_after", "tls_failure", "decrypted",
     },
-}  # fmt: skip
+}
+# fmt: on
 """Columns that format 1 may lack."""
 
 
@@ -74,5 +76,3 @@ def test_its_report_says_that_it_was_not_analysed() -> None:
     assert statement.verdict == "look"
     assert statement.text.startswith("Not analysed: what the traffic of capture.pcap means")
     assert "Not analysed" in rendering.as_html(report)
-
-

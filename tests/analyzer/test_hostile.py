@@ -127,9 +127,16 @@ def test_a_batch_without_an_offset_is_shown(form: str, tmp_path: Path) -> None:
 # --- names ----------------------------------------------------------------------------------------------------------
 
 NAMES = {
-    "escape": "\x1b[2Jx", "bell": "a\x07", "C1": "\x9b31m", "DEL": "a\x7f", "bidi": "\u202egpj.exe", "line": "a\u2028b",
-    "return": "a\rb", "isolate": "\u2066x\u2069", "tab": "a\tb",
-}  # fmt: skip
+    "escape": "\x1b[2Jx",
+    "bell": "a\x07",
+    "C1": "\x9b31m",
+    "DEL": "a\x7f",
+    "bidi": "\u202egpj.exe",
+    "line": "a\u2028b",
+    "return": "a\rb",
+    "isolate": "\u2066x\u2069",
+    "tab": "a\tb",
+}
 
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
@@ -151,9 +158,13 @@ def test_hostile_file_names_at_every_door(tmp_path: Path) -> None:
     doors: list[tuple[str | Path, ...]] = [
         ("show", capture, "--json", "--limit", "2"),
         ("show", capture, "--fields", "capture,request_file", "--limit", "2"),
-        ("analyze", capture, "-o", tmp_path / name), ("show", whole), ("show", tmp_path / f"{name}.absent"),
-        ("analyze", whole, "-o", tmp_path / "d"), ("diff", tmp_path / name), ("replay", tmp_path / name, "--to", "x:y"),
-    ]  # fmt: skip
+        ("analyze", capture, "-o", tmp_path / name),
+        ("show", whole),
+        ("show", tmp_path / f"{name}.absent"),
+        ("analyze", whole, "-o", tmp_path / "d"),
+        ("diff", tmp_path / name),
+        ("replay", tmp_path / name, "--to", "x:y"),
+    ]
     for door in doors:
         found = kwire(*door)
         for text in (found.stdout.decode(), found.stderr.decode()):

@@ -22,8 +22,9 @@ def test_a_packet_in_the_middle_of_a_message_finds_it(tmp_path: Path) -> None:
         writes = []
         for number in range(3):
             writes += [
-                Write(TO_BROKER, forging.heartbeat(number)), Write(TO_CLIENT, forging.heartbeat_answer(number)),
-            ]  # fmt: skip
+                Write(TO_BROKER, forging.heartbeat(number)),
+                Write(TO_CLIENT, forging.heartbeat_answer(number)),
+            ]
         conversations.append(converse(writes, client=("10.0.0.1", port), mss=MSS, start_ns=forge.START_NS + port % 7))
     segments = interleaved(*conversations)
     path = tmp_path / "capture.pcap"

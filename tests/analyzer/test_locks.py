@@ -76,16 +76,18 @@ def rows(path: Path) -> dict[str, int]:
 
 @pytest.mark.parametrize("mode", ["append", "replace"])
 @pytest.mark.parametrize("wait", ["wait", "no"])
-def test_two_processes_that_write_one_dataset(
-    mode: str, wait: str, sources: dict[str, Path], tmp_path: Path
-) -> None:
+def test_two_processes_that_write_one_dataset(mode: str, wait: str, sources: dict[str, Path], tmp_path: Path) -> None:
     own = {name: rows(path) for name, path in sources.items()}
     processes = {
         name: subprocess.Popen(
             [sys.executable, "-c", WRITER, str(path), str(tmp_path), mode, wait, name, str(TIMES)],
-            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        ) for name, path in sources.items()
-    }  # fmt: skip
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name, path in sources.items()
+    }
     for process in processes.values():
         assert process.stdin is not None
         process.stdin.write("go\n")
@@ -128,8 +130,9 @@ def test_the_other_is_told_in_one_line_whose_turn_it_is(writing: Path) -> None:
         assert found.returncode == 2
         lines = [line for line in found.stderr.splitlines() if "compiling" not in line]
         assert lines == [
-            f"kwire: {writing}: process {os.getpid()} is writing it", "hint: wait for that, or let --wait do so",
-        ]  # fmt: skip
+            f"kwire: {writing}: process {os.getpid()} is writing it",
+            "hint: wait for that, or let --wait do so",
+        ]
     with pytest.raises(DatasetError, match=f"process {os.getpid()} is writing it"):
         dataset.Writer(writing.parent / "x" / ".." / "data")
     link = writing.parent / "link"
@@ -143,8 +146,11 @@ def test_wait_waits_and_says_so(sources: dict[str, Path], tmp_path: Path) -> Non
     with dataset.Writer(tmp_path / "data") as writer:
         other = subprocess.Popen(
             [*KWIRE, "analyze", str(SMALL), "-o", str(tmp_path / "data"), "--wait"],
-            cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         assert other.stderr is not None
         line = next(line for line in other.stderr if "compiling" not in line)
         assert line == f"kwire: process {os.getpid()} is writing '{tmp_path / 'data'}': waiting\n"
@@ -256,16 +262,22 @@ def test_a_reader_sees_the_old_or_the_new_while_another_writes(sources: dict[str
     own = {name: rows(path) for name, path in sources.items()}
     reader = subprocess.Popen(
         [sys.executable, "-c", READER, str(tmp_path / "data" / "0"), str(tmp_path / "end")],
-        cwd=ROOT, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert reader.stdout is not None
     assert reader.stdout.readline() == "ready\n"
     for _ in range(TIMES // 2):
         for name in "ba":
             subprocess.run(
                 [sys.executable, "-c", WRITER, str(sources[name]), str(tmp_path / "data"), "replace", "no", name, "1"],
-                cwd=ROOT, input="go\n", capture_output=True, text=True, check=True,
-            )  # fmt: skip
+                cwd=ROOT,
+                input="go\n",
+                capture_output=True,
+                text=True,
+                check=True,
+            )
     (tmp_path / "end").touch()
     told = {line for line in reader.communicate()[0].splitlines() if line}
     assert reader.returncode == 0
@@ -316,16 +328,33 @@ def test_rows_and_sizes_are_compared_with_the_manifest(
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        ("files.0.rows", True), ("files.0.rows", -1), ("files.0.rows", None), ("files.0.rows", 1 << 70),
-        ("files.0.size", "7"), ("files.0.path", "exchanges/\0.parquet"), ("files.1.path", "="),
-        ("captures", [7]), ("captures", [{}]), ("captures.0.name", 7), ("captures.0.files", None),
-        ("captures.0.files", [7]), ("captures.0.files", [{"size": "x"}]), ("captures.0.link_types", [7]),
-        ("captures.0.link_types", "Ethernet"), ("captures.0.packets", 7), ("captures.0.packets", {"tcp": "x"}),
-        ("captures.0.first_time", 7), ("coverage.decoded_bytes", "x"), ("coverage.opaque", {"x": None}),
-        ("unrecognised.listed", None), ("unrecognised.listed", [7]), ("unrecognised.listed", [{}]),
-        ("unrecognised.connections", "x"), ("unrecognised", {}),
+        ("files.0.rows", True),
+        ("files.0.rows", -1),
+        ("files.0.rows", None),
+        ("files.0.rows", 1 << 70),
+        ("files.0.size", "7"),
+        ("files.0.path", "exchanges/\0.parquet"),
+        ("files.1.path", "="),
+        ("captures", [7]),
+        ("captures", [{}]),
+        ("captures.0.name", 7),
+        ("captures.0.files", None),
+        ("captures.0.files", [7]),
+        ("captures.0.files", [{"size": "x"}]),
+        ("captures.0.link_types", [7]),
+        ("captures.0.link_types", "Ethernet"),
+        ("captures.0.packets", 7),
+        ("captures.0.packets", {"tcp": "x"}),
+        ("captures.0.first_time", 7),
+        ("coverage.decoded_bytes", "x"),
+        ("coverage.opaque", {"x": None}),
+        ("unrecognised.listed", None),
+        ("unrecognised.listed", [7]),
+        ("unrecognised.listed", [{}]),
+        ("unrecognised.connections", "x"),
+        ("unrecognised", {}),
     ],
-)  # fmt: skip
+)
 def test_a_tampered_manifest_is_told(path: str, value: Any, sources: dict[str, Path], tmp_path: Path) -> None:
     import json
 

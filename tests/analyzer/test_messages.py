@@ -48,9 +48,16 @@ def test_each_message_is_what_it_is_by_itself(folder: Path, secrets: bool, monke
 def test_records_with_secrets_are_overwritten_in_whole_windows(tmp_path: Path) -> None:
     """A controller's Fetch between answers that have what looks like it."""
     asked = {
-        "maxWaitMs": 500, "minBytes": 1, "maxBytes": 1000, "isolationLevel": 0, "sessionId": 0, "sessionEpoch": -1,
-        "topics": [], "forgottenTopicsData": [], "rackId": "",
-    }  # fmt: skip
+        "maxWaitMs": 500,
+        "minBytes": 1,
+        "maxBytes": 1000,
+        "isolationLevel": 0,
+        "sessionId": 0,
+        "sessionEpoch": -1,
+        "topics": [],
+        "forgottenTopicsData": [],
+        "rackId": "",
+    }
     answer = scram_fetch()
     others = [heartbeat_answer(number) for number in (2, 3)]
     number = int.from_bytes(answer[:4], "big")

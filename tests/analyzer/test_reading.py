@@ -47,27 +47,60 @@ def test_no_hint_where_nothing_is_continued(tmp_path: Path) -> None:
 def id_before_name(folder: Path) -> str:
     """A fetch that says a topic id only, and Metadata that names it afterwards."""
     asked = {
-        "maxWaitMs": 500, "minBytes": 1, "maxBytes": 1000, "isolationLevel": 0, "sessionId": 0, "sessionEpoch": -1,
-        "topics": [{"topicId": ORDERS_ID, "partitions": [
-            {"partition": 0, "currentLeaderEpoch": -1, "fetchOffset": 0, "lastFetchedEpoch": -1, "logStartOffset": -1,
-             "partitionMaxBytes": 100}]}],
-        "forgottenTopicsData": [], "rackId": "",
-    }  # fmt: skip
+        "maxWaitMs": 500,
+        "minBytes": 1,
+        "maxBytes": 1000,
+        "isolationLevel": 0,
+        "sessionId": 0,
+        "sessionEpoch": -1,
+        "topics": [
+            {
+                "topicId": ORDERS_ID,
+                "partitions": [
+                    {
+                        "partition": 0,
+                        "currentLeaderEpoch": -1,
+                        "fetchOffset": 0,
+                        "lastFetchedEpoch": -1,
+                        "logStartOffset": -1,
+                        "partitionMaxBytes": 100,
+                    }
+                ],
+            }
+        ],
+        "forgottenTopicsData": [],
+        "rackId": "",
+    }
     all_topics = {
-        "topics": None, "allowAutoTopicCreation": False, "includeClusterAuthorizedOperations": False,
+        "topics": None,
+        "allowAutoTopicCreation": False,
+        "includeClusterAuthorizedOperations": False,
         "includeTopicAuthorizedOperations": False,
-    }  # fmt: skip
+    }
     named = {
-        "throttleTimeMs": 0, "brokers": [], "clusterId": None, "controllerId": 1,
-        "topics": [{"errorCode": 0, "name": "orders", "topicId": ORDERS_ID, "isInternal": False, "partitions": [],
-                    "topicAuthorizedOperations": -2147483648}],
-    }  # fmt: skip
+        "throttleTimeMs": 0,
+        "brokers": [],
+        "clusterId": None,
+        "controllerId": 1,
+        "topics": [
+            {
+                "errorCode": 0,
+                "name": "orders",
+                "topicId": ORDERS_ID,
+                "isInternal": False,
+                "partitions": [],
+                "topicAuthorizedOperations": -2147483648,
+            }
+        ],
+    }
     wire = [
-        asking(heartbeat(1)), answering(heartbeat_answer(1)),
+        asking(heartbeat(1)),
+        answering(heartbeat_answer(1)),
         asking(request(1, 13, 2, asked)),
         answering(response(1, 13, 2, {"throttleTimeMs": 0, "errorCode": 0, "sessionId": 0, "responses": []})),
-        asking(request(3, 10, 3, all_topics)), answering(response(3, 10, 3, named)),
-    ]  # fmt: skip
+        asking(request(3, 10, 3, all_topics)),
+        answering(response(3, 10, 3, named)),
+    ]
     return written(folder / "capture.pcap", list(converse(wire)))
 
 

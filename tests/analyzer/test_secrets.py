@@ -110,11 +110,13 @@ def secrets_of(segment: bytes) -> list[bytes]:
 @pytest.mark.parametrize(
     "name",
     [
-        "elsewhere/00000000000000000000.log", "orders-0/00000000000000000000.log",
-        "__cluster_metadata-0/00000000000000000000.log", "orders-0/00000000000000000100-0000000001.checkpoint",
+        "elsewhere/00000000000000000000.log",
+        "orders-0/00000000000000000000.log",
+        "__cluster_metadata-0/00000000000000000000.log",
+        "orders-0/00000000000000000100-0000000001.checkpoint",
         "elsewhere/00000000000000000100-0000000001.checkpoint",
     ],
-)  # fmt: skip
+)
 def test_a_metadata_log_hides_its_secrets_wherever_it_lies(name: str, tmp_path: Path) -> None:
     segment = tmp_path / name
     segment.parent.mkdir()

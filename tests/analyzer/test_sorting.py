@@ -21,16 +21,19 @@ Keys = list[int | None]
 
 def expected(keys: Keys, descending: bool, limit: int | None) -> list[str]:
     """By Python's own sort: equal keys as they came, those without one last."""
-    having = sorted(((key, i) for i, key in enumerate(keys) if key is not None), key=lambda pair: pair[0],
-                    reverse=descending)  # fmt: skip
+    having = sorted(
+        ((key, i) for i, key in enumerate(keys) if key is not None), key=lambda pair: pair[0], reverse=descending
+    )
     order = [i for _, i in having] + [i for i, key in enumerate(keys) if key is None]
     return [f"line {i}" for i in order][:limit]
 
 
 @given(
-    st.lists(st.none() | st.integers(-5, 5), max_size=200), st.booleans(), st.none() | st.integers(1, 30),
+    st.lists(st.none() | st.integers(-5, 5), max_size=200),
+    st.booleans(),
+    st.none() | st.integers(1, 30),
     st.sampled_from((1, 1000, 5000, sorting.HELD)),
-)  # fmt: skip
+)
 def test_the_order_is_that_of_sorted_whatever_has_to_wait(
     keys: Keys, descending: bool, limit: int | None, held: int
 ) -> None:

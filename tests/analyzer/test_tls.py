@@ -37,10 +37,26 @@ from tests.shared import shared_folder
 pytest.importorskip("cryptography", reason="TLS needs the package cryptography: pip install 'kwire[tls]'")
 
 TIMED = {
-    "request_time", "request_end", "response_time", "response_end", "latency_us", "total_us", "queue_us", "muted_us",
-    "network_us", "hold_us", "broker_us", "cause", "request_packet", "response_packet", "request_offset",
-    "response_offset", "capture", "request_file", "response_file",
-}  # fmt: skip
+    "request_time",
+    "request_end",
+    "response_time",
+    "response_end",
+    "latency_us",
+    "total_us",
+    "queue_us",
+    "muted_us",
+    "network_us",
+    "hold_us",
+    "broker_us",
+    "cause",
+    "request_packet",
+    "response_packet",
+    "request_offset",
+    "response_offset",
+    "capture",
+    "request_file",
+    "response_file",
+}
 """Columns that say when and where something was captured: a handshake comes before, and packets are larger."""
 
 
@@ -104,9 +120,12 @@ def test_what_the_handshake_says_is_in_connections(tmp_path: Path) -> None:
     seen = forging.read(tmp_path, converse(talk.sealed(talked(2))), keylogs=[log_of(tmp_path, talk.keys)])
     names = ("tls_version", "tls_cipher", "tls_alpn", "tls_subject", "tls_not_after")
     assert [seen.connection[name] for name in names] == [
-        "1.3", "TLS_AES_256_GCM_SHA384", "kafka", f"CN={HOST},O=kwire\\, tests",
+        "1.3",
+        "TLS_AES_256_GCM_SHA384",
+        "kafka",
+        f"CN={HOST},O=kwire\\, tests",
         datetime.datetime(2036, 1, 1, tzinfo=datetime.UTC),
-    ]  # fmt: skip
+    ]
 
 
 def several(folder: Path, count: int = 6) -> tuple[list[Segment], bytes]:
@@ -367,12 +386,15 @@ def test_no_secret_is_in_a_dataset_or_printed(given: tuple[Path, Path], tmp_path
 @pytest.mark.parametrize(
     "words",
     [
-        "show {capture} --keylog {keys} --fields api", "findings {capture} --keylog {keys} --json",
-        "story {capture} --keylog {keys}", "sql {capture} SELECT_count(*)_FROM_exchanges --keylog {keys} --format csv",
-        "report {capture} --keylog {keys} --format json", "show {capture} --keylog {keys} --count-by api",
+        "show {capture} --keylog {keys} --fields api",
+        "findings {capture} --keylog {keys} --json",
+        "story {capture} --keylog {keys}",
+        "sql {capture} SELECT_count(*)_FROM_exchanges --keylog {keys} --format csv",
+        "report {capture} --keylog {keys} --format json",
+        "show {capture} --keylog {keys} --count-by api",
         "replay {capture} --keylog {keys} --dry-run --assume 4.3",
     ],
-)  # fmt: skip
+)
 def test_every_command_that_takes_a_capture_takes_keys(words: str, given: tuple[Path, Path]) -> None:
     arguments = [word.replace("_", " ") for word in words.split()]
     done = kwire(*(word.format(capture=given[0], keys=given[1]) for word in arguments))
@@ -424,10 +446,22 @@ def test_the_shared_capture_is_what_its_client_did() -> None:
 def followed(capture: Path, keys: Path, stream: int = 0) -> tuple[bytes, bytes]:
     """What tshark sees each side of a connection say, inside TLS."""
     done = subprocess.run(
-        ["tshark", "-r", str(capture), "-o", f"tls.keylog_file:{keys}", "-d", "tcp.port==9092,tls", "-q", "-z",
-         f"follow,tls,raw,{stream}"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        [
+            "tshark",
+            "-r",
+            str(capture),
+            "-o",
+            f"tls.keylog_file:{keys}",
+            "-d",
+            "tcp.port==9092,tls",
+            "-q",
+            "-z",
+            f"follow,tls,raw,{stream}",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     lines = [line for line in done.stdout.splitlines() if line.strip() and set(line.strip()) <= set("0123456789abcdef")]
     sides = [b"".join(bytes.fromhex(line) for line in lines if line.startswith("\t") == server) for server in (0, 1)]
     return (sides[1], sides[0]) if "Node 0: 10.0.0.2" in done.stdout else (sides[0], sides[1])

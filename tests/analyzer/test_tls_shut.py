@@ -63,10 +63,13 @@ def test_without_a_port_it_is_in_the_list_of_what_is_no_kafka_and_in_the_summary
     (one,) = made.unrecognised["listed"]
     assert one["looks_like"] == "TLS"
     assert one["tls"] == {
-        "first_time": "2023-11-14T22:13:20.000000Z", "tls_version": "1.2", "tls_sni": HOST,
-        "tls_cipher": "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", "tls_subject": f"CN={HOST},O=kwire\\, tests",
+        "first_time": "2023-11-14T22:13:20.000000Z",
+        "tls_version": "1.2",
+        "tls_sni": HOST,
+        "tls_cipher": "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+        "tls_subject": f"CN={HOST},O=kwire\\, tests",
         "tls_not_after": "2036-01-01T00:00:00.000000Z",
-    }  # fmt: skip
+    }
     text = summary_of(tmp_path / "capture.pcap")
     assert f"1 connection: TLS 1.2, TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384, {HOST}, CN={HOST}" in text
 
@@ -90,6 +93,7 @@ def context(server: bool, version: ssl.TLSVersion, folder: Path) -> ssl.SSLConte
     return made
 
 
+# fmt: off
 FAILURES: dict[str, tuple[ssl.TLSVersion, ssl.TLSVersion, str, str, str]] = {
     "a client that trusts nobody": (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_2, "verify", "client: unknown_ca",
                                     "tls-alert"),
@@ -98,7 +102,8 @@ FAILURES: dict[str, tuple[ssl.TLSVersion, ssl.TLSVersion, str, str, str]] = {
     "no common version": (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3, "", "broker: protocol_version", "tls-alert"),
     "a broker that asks for a certificate": (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_2, "ask",
                                              "broker: handshake_failure", "tls-alert"),
-}  # fmt: skip
+}
+# fmt: on
 
 
 def findings(folder: Path, **how: Any) -> list[dict[str, Any]]:
@@ -202,9 +207,12 @@ def test_a_certificate_that_has_ended_or_will_soon(ends: int, severity: str | No
 
 PROXY_1 = b"PROXY TCP4 192.0.2.7 198.51.100.9 50123 9093\r\n"
 PROXY_2 = (
-    b"\r\n\r\n\0\r\nQUIT\n\x21\x11" + struct.pack(">H", 12 + 5) + bytes([192, 0, 2, 7, 198, 51, 100, 9])
-    + struct.pack(">HH", 50123, 9093) + b"\x04\x00\x02ab"
-)  # fmt: skip
+    b"\r\n\r\n\0\r\nQUIT\n\x21\x11"
+    + struct.pack(">H", 12 + 5)
+    + bytes([192, 0, 2, 7, 198, 51, 100, 9])
+    + struct.pack(">HH", 50123, 9093)
+    + b"\x04\x00\x02ab"
+)
 SOCKS = (b"\x05\x01\x00", b"\x05\x00", b"\x05\x01\x00\x01\xc6\x33\x64\x09\x23\x85", b"\x05\x00\x00\x01" + bytes(6))
 CONNECT = (b"CONNECT broker:9093 HTTP/1.1\r\nHost: broker\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n")
 
@@ -267,8 +275,9 @@ def test_tls_1_3_is_opened_from_its_middle(suite: int, padding: int, tmp_path: P
     writes, keys = middle(60, suite, padding=padding)
     packets = converse(writes, handshake=False)
     log = log_of(tmp_path, b"".join(Forged(number).log for number in range(30, 40)) + keys)
-    expected = forging.read(tmp_path, converse([one for one in talked(60) if len(one.data) <= 16_000][40:],
-                                               handshake=False))  # fmt: skip
+    expected = forging.read(
+        tmp_path, converse([one for one in talked(60) if len(one.data) <= 16_000][40:], handshake=False)
+    )
     for window in (3000, 1 << 20):
         seen = forging.read(tmp_path, packets, keylogs=[log], window_bytes=window)
         assert seen.brief() == expected.brief()

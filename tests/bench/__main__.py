@@ -32,8 +32,13 @@ from tests.shared import KWIRE, ROOT
 
 RESULTS = Path(__file__).resolve().parent / "results"
 FIELDS = (
-    "frame.number", "kafka.api_key", "kafka.api_version", "kafka.correlation_id", "kafka.topic_name", "kafka.error",
-)  # fmt: skip
+    "frame.number",
+    "kafka.api_key",
+    "kafka.api_version",
+    "kafka.correlation_id",
+    "kafka.topic_name",
+    "kafka.error",
+)
 # Times tshark, from DESIGN: (bar, aim) by case and --records.
 BARS = {
     ("large", "none"): (10, 20),

@@ -141,13 +141,17 @@ def _shared(
     return [
         taken(
             lambda number=number: shares.share(  # type: ignore[misc]
-                point, settings, choice, shares.ShareOfPackets(number, count), packets,
+                point,
+                settings,
+                choice,
+                shares.ShareOfPackets(number, count),
+                packets,
                 folder / "pieces" / f"{count}-{number}",
                 Routed(point, whole, stored, groups[number], most_in_place=in_place_bytes(choice)),
             )
         )
         for number in range(count)
-    ]  # fmt: skip
+    ]
 
 
 def main() -> None:

@@ -32,12 +32,14 @@ from analyzer.findings.source import Source
 from tests.bench.__main__ import say
 from tests.shared import capture_files, sample_folders, shared_folders
 
+# fmt: off
 OWN: Final[Mapping[str, frozenset[str]]] = {
     "connections": frozenset({"connection"}),
     "all": frozenset({
         "connection", "client_id", "client_ip", "group_id", "member_id", "transactional_id", "topic",
     }),
-}  # fmt: skip
+}
+# fmt: on
 """Columns whose values are a copy's own."""
 STEEP: Final = 6
 """Times as long, for four times as many rows, that no rule may take."""

@@ -107,12 +107,15 @@ def forge(path: Path, exchanges: int) -> None:
         _outcomes(writer, each)
         writer.commit(
             {
-                "format_version": tables.FORMAT_VERSION, "kwire_version": "0",
-                "captures": [{"name": "bench", "files": []}], "coverage": Coverage().as_dict(), "notes": [],
+                "format_version": tables.FORMAT_VERSION,
+                "kwire_version": "0",
+                "captures": [{"name": "bench", "files": []}],
+                "coverage": Coverage().as_dict(),
+                "notes": [],
                 "replay": {},
                 "unrecognised": {"connections": 0, "payload_bytes": 0, "listed": []},
             }
-        )  # fmt: skip
+        )
 
 
 def _columns(table: str, count: int, values: dict[str, Any]) -> pa.Table:
@@ -131,16 +134,44 @@ def _write(writer: dataset.Writer, some: list[Any], first: int, capture: str, na
     numbers = np.arange(first, first + len(some))
     keys = [key for key, _, _, _ in some]
     where = {"capture": capture, "connection": name}
-    writer.write("exchanges", _columns("exchanges", len(some), {
-        **where, "exchange": numbers, "reply": numbers, "api_key": keys, "api": [names.name(key) for key in keys],
-        "api_version": [version for _, version, _, _ in some], "correlation_id": numbers, "status": "answered",
-        "request_time": started + numbers * 1000, "request_file": "bench.pcap", "request_packet": numbers,
-        "latency_us": 1000, "broker_ip": "10.0.0.9", "broker_port": 9092,
-    }))  # fmt: skip
+    writer.write(
+        "exchanges",
+        _columns(
+            "exchanges",
+            len(some),
+            {
+                **where,
+                "exchange": numbers,
+                "reply": numbers,
+                "api_key": keys,
+                "api": [names.name(key) for key in keys],
+                "api_version": [version for _, version, _, _ in some],
+                "correlation_id": numbers,
+                "status": "answered",
+                "request_time": started + numbers * 1000,
+                "request_file": "bench.pcap",
+                "request_packet": numbers,
+                "latency_us": 1000,
+                "broker_ip": "10.0.0.9",
+                "broker_port": 9092,
+            },
+        ),
+    )
     for direction, which, ordinal in (("request", 2, "exchange"), ("response", 3, "reply")):
-        writer.write("messages", _columns("messages", len(some), {
-            **where, ordinal: numbers, "direction": direction, "complete": True, "bytes": [one[which] for one in some],
-        }))  # fmt: skip
+        writer.write(
+            "messages",
+            _columns(
+                "messages",
+                len(some),
+                {
+                    **where,
+                    ordinal: numbers,
+                    "direction": direction,
+                    "complete": True,
+                    "bytes": [one[which] for one in some],
+                },
+            ),
+        )
 
 
 def _outcomes(writer: dataset.Writer, each: int) -> None:
@@ -148,13 +179,29 @@ def _outcomes(writer: dataset.Writer, each: int) -> None:
     for connection in range(CONNECTIONS):
         some = [kinds[number % len(kinds)] for number in range(each)]
         versions = [version for _, version in some]
-        writer.write("outcomes", _columns("outcomes", each, {
-            "capture": "bench", "connection": f"10.0.0.1:{10000 + connection}-10.0.0.9:9092#1",
-            "exchange": np.arange(each), "reply": np.arange(each), "step": np.arange(each) * CONNECTIONS + connection,
-            "api_key": [key for key, _ in some], "api": [names.name(key) for key, _ in some], "api_version": versions,
-            "sent_version": versions, "action": "sent", "verdict": "answered", "retries": [[]] * each,
-            "latency_us": 1000, "targets": [[]] * each,
-        }))  # fmt: skip
+        writer.write(
+            "outcomes",
+            _columns(
+                "outcomes",
+                each,
+                {
+                    "capture": "bench",
+                    "connection": f"10.0.0.1:{10000 + connection}-10.0.0.9:9092#1",
+                    "exchange": np.arange(each),
+                    "reply": np.arange(each),
+                    "step": np.arange(each) * CONNECTIONS + connection,
+                    "api_key": [key for key, _ in some],
+                    "api": [names.name(key) for key, _ in some],
+                    "api_version": versions,
+                    "sent_version": versions,
+                    "action": "sent",
+                    "verdict": "answered",
+                    "retries": [[]] * each,
+                    "latency_us": 1000,
+                    "targets": [[]] * each,
+                },
+            ),
+        )
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -165,9 +212,12 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     chosen.folder.mkdir(parents=True, exist_ok=True)
     result: dict[str, Any] = {
-        "what": "diff", "time": datetime.now(UTC).isoformat(timespec="seconds"), "versions": versions(),
-        "machine": machine(), "runs": [],
-    }  # fmt: skip
+        "what": "diff",
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": versions(),
+        "machine": machine(),
+        "runs": [],
+    }
     for exchanges in chosen.exchanges:
         path = chosen.folder / "diff-run"
         forge(path, exchanges)

@@ -54,9 +54,16 @@ class Waiting(Sink):
             return super().other(key, version)
         body = tree.decode_request(self.asked[4:]).body or {}
         partitions = [
-            {"errorCode": 0, "partitionIndex": index, "leaderId": 1, "replicaNodes": [1], "isrNodes": [1],
-             "offlineReplicas": []} for index in range(1_000)
-        ]  # fmt: skip
+            {
+                "errorCode": 0,
+                "partitionIndex": index,
+                "leaderId": 1,
+                "replicaNodes": [1],
+                "isrNodes": [1],
+                "offlineReplicas": [],
+            }
+            for index in range(1_000)
+        ]
         broker = {"nodeId": 1, "host": "127.0.0.1", "port": self.port, "rack": None}
         topics = [
             {"errorCode": 0, "name": one["name"], "isInternal": False, "partitions": partitions}

@@ -37,6 +37,7 @@ BLOCK: Final = 16
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 # One packet before its payload: pcap record header, Ethernet, IPv4, TCP with the timestamp option.
+# fmt: off
 HEAD: Final = np.dtype(
     [
         ("seconds", "<u4"), ("micros", "<u4"), ("captured", "<u4"), ("wire", "<u4"),
@@ -47,7 +48,8 @@ HEAD: Final = np.dtype(
         ("offset", "u1"), ("flags", "u1"), ("window", ">u2"), ("tcp_sum", ">u2"), ("urgent", ">u2"),
         ("nops", ">u2"), ("ts_kind", ">u2"), ("ts_value", ">u4"), ("ts_echo", ">u4"),
     ]
-)  # fmt: skip
+)
+# fmt: on
 IP_AT: Final = 16 + 14
 TCP_AT: Final = IP_AT + 20
 

@@ -49,9 +49,13 @@ def timed(folder: Path, size: int, connections: int, runs: int) -> dict[str, Any
 
 
 SEEN: dict[str, tuple[int, int]] = {
-    "clients": (250_000, 25_000), "groups": (50_000, 5000), "offsets": (10_000, 1000), "transactions": (50_000, 5000),
-    "producers": (50_000, 5000), "topics": (50_000, 5000),
-}  # fmt: skip
+    "clients": (250_000, 25_000),
+    "groups": (50_000, 5000),
+    "offsets": (10_000, 1000),
+    "transactions": (50_000, 5000),
+    "producers": (50_000, 5000),
+    "topics": (50_000, 5000),
+}
 """Of each kind of `seen` how many, over how many connections; of `offsets` each is a hundred commits."""
 
 

@@ -42,10 +42,17 @@ def statistics(path: Path, size: int) -> int:
 def scan(path: Path, count: int) -> int:
     """SYNs to as many ports of several hosts, none answered. -> the packets."""
     segments = (
-        Segment(forge.START_NS + number * 1000, ("10.0.0.1", 40_000),
-                (f"10.0.{1 + number // 60_000}.2", 1 + number % 60_000), number, 0, SYN, b"")
+        Segment(
+            forge.START_NS + number * 1000,
+            ("10.0.0.1", 40_000),
+            (f"10.0.{1 + number // 60_000}.2", 1 + number % 60_000),
+            number,
+            0,
+            SYN,
+            b"",
+        )
         for number in range(count)
-    )  # fmt: skip
+    )
     path.write_bytes(forge.pcap(forge.rendered(segments)))
     return count
 
@@ -81,7 +88,7 @@ def main(arguments: list[str] | None = None) -> int:
     for name, ordinary, make in (
         ("statistics.pcapng", byte, lambda path: statistics(path, SIZE)),
         ("scan.pcap", packet, lambda path: scan(path, SYNS)),
-    ):  # fmt: skip
+    ):
         taken, amount = seconds(name, make)
         assert isinstance(amount, int)
         times = (taken - start) / amount / ordinary

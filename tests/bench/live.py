@@ -109,10 +109,21 @@ def arguments(what: str, folder: Path) -> list[str]:
 def generator(wire: Wire, capture: Path, rate: int, seconds: float) -> subprocess.Popen[str]:
     """Begin to send."""
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.bench.live", "--generate", str(wire.descriptor), str(capture), str(rate),
-         str(seconds)],
-        cwd=ROOT, pass_fds=(wire.descriptor,), stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "tests.bench.live",
+            "--generate",
+            str(wire.descriptor),
+            str(capture),
+            str(rate),
+            str(seconds),
+        ],
+        cwd=ROOT,
+        pass_fds=(wire.descriptor,),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
 
 
 def alone(wire: Wire, capture: Path) -> float:
@@ -134,9 +145,14 @@ def soak(wire: Wire, capture: Path, rate: int, seconds: float, folder: Path) -> 
             more = ["--rotate-bytes", "100MB", "--keep", "2"] if what == "record" else []
             out = stack.enter_context(open(folder / f"{what}.out", "w", encoding="utf-8"))
             running[what] = stack.enter_context(
-                subprocess.Popen([*KWIRE, what, "-i", wire.name, *arguments(what, folder), *more], cwd=ROOT, stdout=out,
-                                 stderr=subprocess.PIPE, text=True)
-            )  # fmt: skip
+                subprocess.Popen(
+                    [*KWIRE, what, "-i", wire.name, *arguments(what, folder), *more],
+                    cwd=ROOT,
+                    stdout=out,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
         for process in running.values():
             assert process.stderr is not None
             while "capturing on" not in process.stderr.readline():
@@ -161,18 +177,27 @@ def soak(wire: Wire, capture: Path, rate: int, seconds: float, folder: Path) -> 
     watched = [json.loads(line) for line in (folder / "watch.out").read_text().splitlines()]
     analysed = [json.loads(line) for line in (folder / "analyze.out").read_text().splitlines()]
     result = {
-        "what": "soak", "rate": sent["sent"] / sent["seconds"], "sent": sent["sent"], "seconds": sent["seconds"],
-        "processor_seconds": spent, "rss_anon_mb": memory, "datasets": len(analysed),
+        "what": "soak",
+        "rate": sent["sent"] / sent["seconds"],
+        "sent": sent["sent"],
+        "seconds": sent["seconds"],
+        "processor_seconds": spent,
+        "rss_anon_mb": memory,
+        "datasets": len(analysed),
         "taken_by_analyze": sum(one["captures"][0]["packets"] for one in analysed),
         "exchanges_of_watch": sum(line.get("exchanges", 0) for line in watched),
         "lost_by_watch": max((line.get("dropped", 0) for line in watched), default=0),
-    }  # fmt: skip
+    }
     for what, some in memory.items():
         tenth = [some[len(some) * i // 10] for i in range(10)] + some[-1:]
-        say(f"   {what}: RssAnon in MB, every tenth of {seconds:,.0f} s: {' '.join(map(str, tenth))}; "
-            f"{spent[what]:.0f} s of processor")  # fmt: skip
-    say(f"   {sent['sent']:,} packets sent, {result['taken_by_analyze']:,} in {len(analysed)} datasets, "
-        f"watch: {result['exchanges_of_watch']:,.0f} exchanges, {result['lost_by_watch']:,} lost")  # fmt: skip
+        say(
+            f"   {what}: RssAnon in MB, every tenth of {seconds:,.0f} s: {' '.join(map(str, tenth))}; "
+            f"{spent[what]:.0f} s of processor"
+        )
+    say(
+        f"   {sent['sent']:,} packets sent, {result['taken_by_analyze']:,} in {len(analysed)} datasets, "
+        f"watch: {result['exchanges_of_watch']:,.0f} exchanges, {result['lost_by_watch']:,} lost"
+    )
     return result
 
 
@@ -200,9 +225,12 @@ def timed(what: str, wire: Wire, capture: Path, rate: int, seconds: float, folde
         kwire.stderr.read()
         assert kwire.wait() == 0
     result = {
-        "what": what, "rate": sent["sent"] / sent["seconds"], "sent": sent["sent"], "processor_seconds": spent,
+        "what": what,
+        "rate": sent["sent"] / sent["seconds"],
+        "sent": sent["sent"],
+        "processor_seconds": spent,
         "rss_anon_mb": [round(one) for one in memory],
-    }  # fmt: skip
+    }
     if what == "record":
         said = json.loads((folder / "live.pcap.stats.json").read_text())
         result |= {"taken": said["packets"], "lost": said["dropped"]}
@@ -214,8 +242,10 @@ def timed(what: str, wire: Wire, capture: Path, rate: int, seconds: float, folde
             "exchanges": sum(line.get("exchanges", 0) for line in lines),
             "lost": max((line.get("dropped", 0) for line in lines), default=0),
         }
-    say(f"   {what}: {result['rate']:,.0f} packets/s, {result['sent']:,} sent, {result['lost']:,} lost, "
-        f"{spent:.2f} s of processor, RssAnon {result['rss_anon_mb']} MB")  # fmt: skip
+    say(
+        f"   {what}: {result['rate']:,.0f} packets/s, {result['sent']:,} sent, {result['lost']:,} lost, "
+        f"{spent:.2f} s of processor, RssAnon {result['rss_anon_mb']} MB"
+    )
     return result
 
 

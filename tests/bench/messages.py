@@ -98,9 +98,28 @@ def fetch_response(correlation_id: int, topic: str, partition: int, high_waterma
 
 
 WORDS: Final = (
-    "order", "customer", "invoice", "created", "shipped", "pending", "region", "north", "south", "amount", "currency",
-    "quantity", "warehouse", "carrier", "tracking", "status", "priority", "returned", "refunded", "channel", "online",
-)  # fmt: skip
+    "order",
+    "customer",
+    "invoice",
+    "created",
+    "shipped",
+    "pending",
+    "region",
+    "north",
+    "south",
+    "amount",
+    "currency",
+    "quantity",
+    "warehouse",
+    "carrier",
+    "tracking",
+    "status",
+    "priority",
+    "returned",
+    "refunded",
+    "channel",
+    "online",
+)
 
 
 def text(rng: random.Random, size: int) -> bytes:

@@ -22,6 +22,7 @@ BAR_S = 10
 
 _SQL = ("sql", "DATASET")
 _FINDINGS = ("findings", "DATASET")
+# fmt: off
 QUESTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Who writes topic X, from where?", (*_SQL, "SELECT * FROM producers WHERE topic = 'orders-00'")),
     ("Who reads topic X?", (*_SQL, "SELECT * FROM consumers WHERE topic = 'orders-00'")),
@@ -46,7 +47,8 @@ QUESTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
      (*_FINDINGS, "--only", "authentication-failed,authorization-failed,credentials-in-clear")),
     ("What is wrong, worst first?", _FINDINGS),
     ("What happened, in ten lines?", ("story", "DATASET")),
-)  # fmt: skip
+)
+# fmt: on
 """Each question of ANALYZERS 5 that a dataset answers (keys for TLS are the analysis' own), and the command."""
 
 

@@ -43,8 +43,15 @@ from tests.replay.batching import batch, produced, produced_answer
 VERSION = 7
 IN_FLIGHT = 5
 START_NS = 1_700_000_000 * 10**9
-_OFFERS = {names.PRODUCE: (3, 9), names.METADATA: (0, 9), names.API_VERSIONS: (0, 3), names.INIT_PRODUCER_ID: (0, 4),
-           names.FETCH: (4, 12), names.LIST_OFFSETS: (1, 6), names.FIND_COORDINATOR: (0, 3)}  # fmt: skip
+_OFFERS = {
+    names.PRODUCE: (3, 9),
+    names.METADATA: (0, 9),
+    names.API_VERSIONS: (0, 3),
+    names.INIT_PRODUCER_ID: (0, 4),
+    names.FETCH: (4, 12),
+    names.LIST_OFFSETS: (1, 6),
+    names.FIND_COORDINATOR: (0, 3),
+}
 
 
 class Sink(asyncio.Protocol):
@@ -79,21 +86,40 @@ class Sink(asyncio.Protocol):
             offers = [{"apiKey": one, "minVersion": low, "maxVersion": high} for one, (low, high) in _OFFERS.items()]
             body = {"errorCode": 0, "apiKeys": offers}
         elif key == names.METADATA:
-            partition = {"errorCode": 0, "partitionIndex": 0, "leaderId": 1, "replicaNodes": [1], "isrNodes": [1],
-                         "offlineReplicas": []}  # fmt: skip
+            partition = {
+                "errorCode": 0,
+                "partitionIndex": 0,
+                "leaderId": 1,
+                "replicaNodes": [1],
+                "isrNodes": [1],
+                "offlineReplicas": [],
+            }
             body = {
                 "brokers": [{"nodeId": 1, "host": "127.0.0.1", "port": self.port, "rack": None}],
-                "clusterId": "sink", "controllerId": 1,
+                "clusterId": "sink",
+                "controllerId": 1,
                 "topics": [{"errorCode": 0, "name": "orders", "isInternal": False, "partitions": [partition]}],
-            }  # fmt: skip
+            }
         elif key == names.INIT_PRODUCER_ID:
             body = {"errorCode": 0, "producerId": 4711, "producerEpoch": 3}
         elif key == names.FETCH:  # it keeps nothing
-            body = {"responses": [{"topic": "orders", "partitions": [
-                {"partitionIndex": 0, "errorCode": TOPIC_AUTHORIZATION_FAILED, "records": None}]}]}  # fmt: skip
+            body = {
+                "responses": [
+                    {
+                        "topic": "orders",
+                        "partitions": [{"partitionIndex": 0, "errorCode": TOPIC_AUTHORIZATION_FAILED, "records": None}],
+                    }
+                ]
+            }
         elif key == names.LIST_OFFSETS:
-            body = {"topics": [{"name": "orders", "partitions": [
-                {"partitionIndex": 0, "errorCode": 0, "timestamp": -1, "offset": 0}]}]}  # fmt: skip
+            body = {
+                "topics": [
+                    {
+                        "name": "orders",
+                        "partitions": [{"partitionIndex": 0, "errorCode": 0, "timestamp": -1, "offset": 0}],
+                    }
+                ]
+            }
         else:
             raise AssertionError(f"the sink got {names.name(key)}")
         return encode_response(key, version, 0, body)[4:]
@@ -122,23 +148,42 @@ def sessions(connections: int, requests: int, rate: float | None) -> list[Sessio
         name = f"10.0.0.1:{10000 + number}-10.0.0.9:9092#1"
 
         def request(
-            ordinal: int, key: int, version: int, body: Any, answer: Any, sent: int, took: int,
-            name: str = name, client: str = f"bench-{number}",
-        ) -> Request:  # fmt: skip
+            ordinal: int,
+            key: int,
+            version: int,
+            body: Any,
+            answer: Any,
+            sent: int,
+            took: int,
+            name: str = name,
+            client: str = f"bench-{number}",
+        ) -> Request:
             row = columns | {
-                "capture": "bench", "connection": name, "exchange": ordinal, "reply": ordinal, "api_key": key,
-                "api": names.name(key), "api_version": version, "client_id": client, "request_state": "decoded",
-            }  # fmt: skip
+                "capture": "bench",
+                "connection": name,
+                "exchange": ordinal,
+                "reply": ordinal,
+                "api_key": key,
+                "api": names.name(key),
+                "api_version": version,
+                "client_id": client,
+                "request_state": "decoded",
+            }
             asked = encode_request(key, version, ordinal, client, body)
             return Request(row, sent, sent + took, asked, encode_response(key, version, ordinal, answer))
 
         producer = (1000 + number, 0)
         some = [
             request(
-                0, names.INIT_PRODUCER_ID, 1, {"transactionalId": None, "transactionTimeoutMs": 1},
-                {"errorCode": 0, "producerId": producer[0], "producerEpoch": 0}, START_NS, 1000,
+                0,
+                names.INIT_PRODUCER_ID,
+                1,
+                {"transactionalId": None, "transactionTimeoutMs": 1},
+                {"errorCode": 0, "producerId": producer[0], "producerEpoch": 0},
+                START_NS,
+                1000,
             )
-        ]  # fmt: skip
+        ]
         gap = every_ns * connections
         for ordinal in range(requests):
             body = produced(batch(producer=producer, sequence=ordinal * 3), acks=1)
@@ -167,9 +212,7 @@ def alone(core: int) -> None:
         os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[core]})
 
 
-def measure(
-    connections: int, requests: int, rate: float | None, profiled: bool, processes: int = 1
-) -> dict[str, Any]:  # fmt: skip
+def measure(connections: int, requests: int, rate: float | None, profiled: bool, processes: int = 1) -> dict[str, Any]:
     """One replay at a sink of its own; what it came to. Figures are of the sending alone, but for `whole`; processor
     time is that of all processes that send, and not the sink's."""
     if processes == 1:
@@ -182,8 +225,9 @@ def measure(
     process.start()
     port = ready.get(timeout=60)
     found = sessions(connections, requests, rate)
-    chosen = Options("127.0.0.1", port, settings=Settings(speed=1.0 if rate else None), yes=True, audit=False,
-                     processes=processes)  # fmt: skip
+    chosen = Options(
+        "127.0.0.1", port, settings=Settings(speed=1.0 if rate else None), yes=True, audit=False, processes=processes
+    )
     profile = cProfile.Profile()
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         if profiled:

@@ -46,13 +46,18 @@ def _dictionary(indices: np.ndarray, values: list[str | None]) -> pa.Array:
 def _connections() -> list[dict[str, object]]:
     return [
         {
-            "capture": "forged.pcap", "connection": f"10.1.{n // 250}.{n % 250}:40000-10.0.0.{n % BROKERS}:9092#1",
-            "client_ip": f"10.1.{n // 250}.{n % 250}", "client_port": 40000, "broker_ip": f"10.0.0.{n % BROKERS}",
-            "broker_port": 9092, "client_id": f"client-{n % CLIENTS}", "software_name": "librdkafka",
+            "capture": "forged.pcap",
+            "connection": f"10.1.{n // 250}.{n % 250}:40000-10.0.0.{n % BROKERS}:9092#1",
+            "client_ip": f"10.1.{n // 250}.{n % 250}",
+            "client_port": 40000,
+            "broker_ip": f"10.0.0.{n % BROKERS}",
+            "broker_port": 9092,
+            "client_id": f"client-{n % CLIENTS}",
+            "software_name": "librdkafka",
             "software_version": f"2.{n % 7}.0",
         }
         for n in range(CONNECTIONS)
-    ]  # fmt: skip
+    ]
 
 
 def exchanges(first: int, count: int, total: int, random: np.random.Generator) -> pa.Table:
@@ -71,19 +76,27 @@ def exchanges(first: int, count: int, total: int, random: np.random.Generator) -
     offsets = np.concatenate([[0], np.cumsum(failed)]).astype(np.int32)
     held = int(failed.sum())
     codes = pa.StructArray.from_arrays(
-        [pa.array(np.full(held, 6, np.int16)), pa.array(["NOT_LEADER_OR_FOLLOWER"] * held),
-         pa.array(np.ones(held, np.int32))],
+        [
+            pa.array(np.full(held, 6, np.int16)),
+            pa.array(["NOT_LEADER_OR_FOLLOWER"] * held),
+            pa.array(np.ones(held, np.int32)),
+        ],
         fields=list(tables.ERRORS.value_type),
-    )  # fmt: skip
+    )
     time_type = tables.TIME
     columns: dict[str, pa.Array] = {
-        "exchange": pa.array(np.arange(first, first + count)), "reply": pa.array(np.arange(first, first + count)),
+        "exchange": pa.array(np.arange(first, first + count)),
+        "reply": pa.array(np.arange(first, first + count)),
         "api_key": pa.array(np.array([KEYS[name] for name in names], np.int16)[api]),
-        "api": _dictionary(api, list(names)), "api_version": pa.array(np.array([9, 12, 12, 4, 8], np.int16)[api]),
+        "api": _dictionary(api, list(names)),
+        "api_version": pa.array(np.array([9, 12, 12, 4, 8], np.int16)[api]),
         "correlation_id": pa.array(np.arange(first, first + count).astype(np.int32)),
-        "request_time": pa.array(asked, time_type), "request_end": pa.array(asked, time_type),
-        "response_time": pa.array(asked + latency, time_type), "response_end": pa.array(asked + latency, time_type),
-        "latency_us": pa.array(latency), "total_us": pa.array(latency),
+        "request_time": pa.array(asked, time_type),
+        "request_end": pa.array(asked, time_type),
+        "response_time": pa.array(asked + latency, time_type),
+        "response_end": pa.array(asked + latency, time_type),
+        "latency_us": pa.array(latency),
+        "total_us": pa.array(latency),
         "throttle_us": pa.array(np.zeros(count, np.int64)),
         "request_bytes": pa.array(random.integers(60, 2000, count)),
         "response_bytes": pa.array(random.integers(40, 20000, count)),
@@ -92,10 +105,12 @@ def exchanges(first: int, count: int, total: int, random: np.random.Generator) -
         "response_state": _dictionary(np.zeros(count, np.int64), ["decoded"]),
         "error_code": pa.array(np.where(failed, 6, 0).astype(np.int16)),
         "error": _dictionary(failed.astype(np.int64), [None, "NOT_LEADER_OR_FOLLOWER"]),
-        "errors": pa.ListArray.from_arrays(pa.array(offsets), codes), "topics": lists,
+        "errors": pa.ListArray.from_arrays(pa.array(offsets), codes),
+        "topics": lists,
         "group_id": _dictionary(np.where(api >= 3, topic + 1, 0), [None, *(f"group-{n}" for n in range(TOPICS))]),
-        "acks": pa.array(np.full(count, -1, np.int16)), "max_wait_ms": pa.array(np.full(count, 500, np.int32)),
-    }  # fmt: skip
+        "acks": pa.array(np.full(count, -1, np.int16)),
+        "max_wait_ms": pa.array(np.full(count, 500, np.int32)),
+    }
     for name in ("capture", "connection", "client_ip", "broker_ip", "client_id"):
         columns[name] = _dictionary(connection, [str(one[name]) for one in known])
     for name in ("client_port", "broker_port"):
@@ -109,17 +124,36 @@ def forge(path: Path, total: int) -> None:
     random = np.random.default_rng(61)
     zeros = {column.name: 0 for column in tables.CONNECTIONS if column.type == pa.int64()}
     began = np.datetime64(START_US, "us").item()
-    rows = [{**zeros, **one, "opened": True, "closed": "open", "tls": False, "first_time": began, "last_time": began,
-             "requests": total // CONNECTIONS, "rtt_us": 300} for one in _connections()]  # fmt: skip
+    rows = [
+        {
+            **zeros,
+            **one,
+            "opened": True,
+            "closed": "open",
+            "tls": False,
+            "first_time": began,
+            "last_time": began,
+            "requests": total // CONNECTIONS,
+            "rtt_us": 300,
+        }
+        for one in _connections()
+    ]
     with dataset.Writer(path) as writer:
         writer.write("connections", pa.Table.from_pylist(rows, schema=tables.schema("connections")))
         for first in range(0, total, CHUNK):
             writer.write("exchanges", exchanges(first, min(CHUNK, total - first), total, random))
-        writer.commit({
-            "format_version": tables.FORMAT_VERSION, "kwire_version": "0", "coverage": {}, "notes": [],
-            "captures": [{"name": "forged.pcap", "files": [], "link_types": [], "first_time": None, "last_time": None}],
-            "unrecognised": {"connections": 0, "payload_bytes": 0, "listed": []},
-        })  # fmt: skip
+        writer.commit(
+            {
+                "format_version": tables.FORMAT_VERSION,
+                "kwire_version": "0",
+                "coverage": {},
+                "notes": [],
+                "captures": [
+                    {"name": "forged.pcap", "files": [], "link_types": [], "first_time": None, "last_time": None}
+                ],
+                "unrecognised": {"connections": 0, "payload_bytes": 0, "listed": []},
+            }
+        )
 
 
 def family_rss(pid: int) -> int:
@@ -177,8 +211,10 @@ def main() -> int:
             forge(path, arguments.exchanges)
         page = Path(temporary) / "report.html"
         seconds, peak = run(path, page, arguments.engine)
-        print(f"kwire report: {seconds:.1f} s (bar {bar_seconds}), {peak / 2**30:.2f} GiB (bar {bar_bytes >> 30}), "
-              f"page of {page.stat().st_size / 1000:,.0f} kB")  # fmt: skip
+        print(
+            f"kwire report: {seconds:.1f} s (bar {bar_seconds}), {peak / 2**30:.2f} GiB (bar {bar_bytes >> 30}), "
+            f"page of {page.stat().st_size / 1000:,.0f} kB"
+        )
     return 0 if seconds <= bar_seconds and peak <= bar_bytes else 1
 
 

@@ -94,10 +94,19 @@ def groups(number: int) -> Iterator[Talk]:
     protocol = struct.pack(">i", 1) + string("range") + struct.pack(">i", len(subscription)) + subscription
     head = string(group) + struct.pack(">ii", 10_000, 60_000)
     yield _talk(
-        11, 1, number, "app", head + string("") + string("consumer") + protocol,
-        struct.pack(">hi", 0, 1) + string("range") + string(member) * 2 + struct.pack(">i", 1) + string(member)
-        + struct.pack(">i", len(subscription)) + subscription,
-    )  # fmt: skip
+        11,
+        1,
+        number,
+        "app",
+        head + string("") + string("consumer") + protocol,
+        struct.pack(">hi", 0, 1)
+        + string("range")
+        + string(member) * 2
+        + struct.pack(">i", 1)
+        + string(member)
+        + struct.pack(">i", len(subscription))
+        + subscription,
+    )
     yield _talk(12, 0, number, "app", string(group) + struct.pack(">i", 1) + string(member), struct.pack(">h", 0))
     yield _commit(number, "app", group, "orders", 0, 1, number)
 

@@ -79,10 +79,12 @@ def main(arguments: list[str] | None = None) -> int:
                 path = folder / f"{case}.pcap"
                 getattr(generate, case)(path, generate.size_of(size))
                 best = {
-                    way: min((measured(way, path, chosen.records, warm, folder) for _ in range(chosen.runs)),
-                             key=lambda run: float(run["seconds"]))
+                    way: min(
+                        (measured(way, path, chosen.records, warm, folder) for _ in range(chosen.runs)),
+                        key=lambda run: float(run["seconds"]),
+                    )
                     for way in WAYS
-                }  # fmt: skip
+                }
                 counts = {run["exchanges"] for run in best.values()}
                 if len(counts) != 1:
                     raise RuntimeError(f"{path.name}: the engines count {counts} exchanges")

@@ -156,10 +156,12 @@ def measured(record: int, size: int, mss: int, times: int) -> dict[str, float]:
     mine, plain = best([one.opened, one.plain()], time.process_time, times)
     alone, two = best([eight.opened, lambda: both(eight)], time.perf_counter, times)
     return {
-        "records_per_second": round(one.count / mine), "plain_records_per_second": round(one.count / plain),
-        "of_plain": round(plain / mine, 3), "megabytes_per_second": round(one.bytes / mine / 1e6),
+        "records_per_second": round(one.count / mine),
+        "plain_records_per_second": round(one.count / plain),
+        "of_plain": round(plain / mine, 3),
+        "megabytes_per_second": round(one.bytes / mine / 1e6),
         "eight_connections_two_threads_against_one": round(alone / two, 3),
-    }  # fmt: skip
+    }
 
 
 def main() -> None:

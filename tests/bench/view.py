@@ -39,12 +39,14 @@ SPAN_US = 3_600_000_000
 CONNECTIONS, CLIENTS, BROKERS, TOPICS = 2_000, 300, 12, 200
 APIS = {"Produce": 0.5, "Fetch": 0.4, "Metadata": 0.02, "Heartbeat": 0.05, "OffsetCommit": 0.03}
 KEYS = {api.name: api.api_key for api in schema.apis()}
+# fmt: off
 FILTERS = {
     "scalar terms": "api == Fetch and latency > 100ms", "a topic": "topic == topic-17",
     "a substring": 'connection ~ "1.17:"', "errors": "error is not null",
     "three terms": 'api == Produce and topic ~ "-1" and latency > 20ms',
     "a time": "request_time > 2026-01-02T03:30:00Z",
-}  # fmt: skip
+}
+# fmt: on
 SORTS = ("latency", "-latency", "api", "connection", "request_time", "topic", "response_bytes")
 
 
@@ -60,18 +62,28 @@ def write(folder: Path, n: int, seed: int = 1) -> None:
     latency[held] = 500_000
     silent = random.random(n, np.float32) < 0.001
     numbers: dict[str, np.ndarray] = {
-        "request_time": asked, "request_end": asked + 20, "response_time": asked + 20 + latency,
-        "response_end": asked + 60 + latency, "latency_us": latency, "total_us": latency + 60,
-        "queue_us": np.full(n, 30, np.int8), "muted_us": np.zeros(n, np.int8), "network_us": np.full(n, 40, np.int8),
+        "request_time": asked,
+        "request_end": asked + 20,
+        "response_time": asked + 20 + latency,
+        "response_end": asked + 60 + latency,
+        "latency_us": latency,
+        "total_us": latency + 60,
+        "queue_us": np.full(n, 30, np.int8),
+        "muted_us": np.zeros(n, np.int8),
+        "network_us": np.full(n, 40, np.int8),
         "hold_us": np.where(held, latency - 80, 0).astype(np.int32),
         "broker_us": np.where(held, 70, latency - 10).astype(np.int32),
-        "api_key": np.array([KEYS[name] for name in APIS], np.int8)[api], "api_version": np.full(n, 12, np.int8),
+        "api_key": np.array([KEYS[name] for name in APIS], np.int8)[api],
+        "api_version": np.full(n, 12, np.int8),
         "request_bytes": random.integers(60, 20_000, n, np.int32),
         "response_bytes": random.integers(40, 60_000, n, np.int32),
-        "exchange": np.arange(n, dtype=np.int32), "reply": np.arange(n, dtype=np.int32),
-        "correlation_id": np.arange(n, dtype=np.int32), "request_packet": np.arange(n, dtype=np.int32),
-        "client_port": np.full(n, 20_000, np.int32), "broker_port": np.full(n, 9092, np.int16),
-    }  # fmt: skip
+        "exchange": np.arange(n, dtype=np.int32),
+        "reply": np.arange(n, dtype=np.int32),
+        "correlation_id": np.arange(n, dtype=np.int32),
+        "request_packet": np.arange(n, dtype=np.int32),
+        "client_port": np.full(n, 20_000, np.int32),
+        "broker_port": np.full(n, 9092, np.int16),
+    }
     for name in ("response_time", "response_end", "latency_us", "total_us", "reply"):
         numbers[name][silent] = np.iinfo(numbers[name].dtype).min
     ranges = {name: columns._range(numbers[name]) for name in ("request_time", "response_time")}
@@ -83,23 +95,30 @@ def write(folder: Path, n: int, seed: int = 1) -> None:
     ends = [f"{clients[one]}:20000-{brokers[one % BROKERS]}:9092#1" for one in range(CONNECTIONS)]
     nothing = np.full(n, -1, np.int8)
     some: dict[str, tuple[np.ndarray, list[Any]]] = {
-        "capture": (np.zeros(n, np.int8), ["forged.pcap"]), "connection": (link, ends), "client_ip": (link, clients),
+        "capture": (np.zeros(n, np.int8), ["forged.pcap"]),
+        "connection": (link, ends),
+        "client_ip": (link, clients),
         "broker_ip": ((link % BROKERS).astype(np.int8), brokers),
         "client_id": ((link % CLIENTS).astype(np.int16), [f"client-{one}" for one in range(CLIENTS)]),
-        "api": (api, list(APIS)), "status": (silent.astype(np.int8), ["answered", "unanswered"]),
-        "request_state": (np.zeros(n, np.int8), ["decoded"]), "response_state": (np.zeros(n, np.int8), ["decoded"]),
+        "api": (api, list(APIS)),
+        "status": (silent.astype(np.int8), ["answered", "unanswered"]),
+        "request_state": (np.zeros(n, np.int8), ["decoded"]),
+        "response_state": (np.zeros(n, np.int8), ["decoded"]),
         "cause": (held.astype(np.int8), ["broker", "hold"]),
         "client": (link, [[one, 20_000] for one in clients]),
         "broker": ((link % BROKERS).astype(np.int8), [[one, 9092] for one in brokers]),
-    }  # fmt: skip
+    }
     values: dict[str, list[Any]] = {}
     for name in (*columns.TEXTS, *ADDRESSES):
         codes, values[name] = some.get(name, (nothing, []))
         columns._save(folder, name, codes)
     values["topics"] = [f"topic-{number}" for number in range(TOPICS)]
     # Lists: none, one topic, three topics.
-    lists = [[], *([one] for one in range(TOPICS)), *([one, (one + 1) % TOPICS, (one + 7) % TOPICS]
-             for one in range(TOPICS))]  # fmt: skip
+    lists = [
+        [],
+        *([one] for one in range(TOPICS)),
+        *([one, (one + 1) % TOPICS, (one + 7) % TOPICS] for one in range(TOPICS)),
+    ]
     of = np.where(api < 2, 1 + random.integers(0, 2 * TOPICS, n, np.int16), 0).astype(np.int16)
     _lists(folder, "topics", of, lists, np.int16)
     wrong = np.where(random.random(n, np.float32) < 0.005, random.integers(1, 4, n, np.int8), 0).astype(np.int8)

@@ -67,16 +67,20 @@ def _talk(one: generate.Connection, rng: random.Random, fetch_bytes: int) -> Ite
             records = _batch(rng, size, record_bytes, codec)
             request = messages.produce_request(asked, one.client_id, one.topic, 0, records)
             answer = messages.produce_response(asked, one.topic, 0, 0)
-            yield (f"Produce of {len(request) / 1e6:.1f} MB, records of {record_bytes} bytes, {codec}",
-                   [(request, True), (answer, False)])  # fmt: skip
+            yield (
+                f"Produce of {len(request) / 1e6:.1f} MB, records of {record_bytes} bytes, {codec}",
+                [(request, True), (answer, False)],
+            )
     for codec in ("none", "lz4", "zstd"):
         asked += 1
         small = [_batch(rng, 1_000, 100, codec) for _ in range(100)]
         whole = b"".join(struct.pack(">q", 10 * at) + small[at % len(small)][8:] for at in range(2_000))[: 2 * MEGABYTE]
         request = messages.fetch_request(asked, one.client_id, one.topic, 0, 0)
         answer = messages.fetch_response(asked, one.topic, 0, 0, whole)
-        yield (f"Fetch of {len(answer) / 1e6:.1f} MB, batches of ten records of 100 bytes, {codec}",
-               [(request, True), (answer, False)])  # fmt: skip
+        yield (
+            f"Fetch of {len(answer) / 1e6:.1f} MB, batches of ten records of 100 bytes, {codec}",
+            [(request, True), (answer, False)],
+        )
     for record_bytes in (1_000, 100):
         asked += 1
         records = _batch(rng, MEGABYTE, record_bytes, "none")
@@ -124,9 +128,15 @@ def measure(fetch_bytes: int = 100 * MEGABYTE) -> None:
         names = written(capture, fetch_bytes)
         analyzer.analyze(capture, Path(folder) / "kept", keep_bytes=True)
         asked = argparse.Namespace(
-            port=[], rotated=False, keylog=[], threads=None, window_bytes=None, frame_limit=None, cache=False,
+            port=[],
+            rotated=False,
+            keylog=[],
+            threads=None,
+            window_bytes=None,
+            frame_limit=None,
+            cache=False,
             filter=None,
-        )  # fmt: skip
+        )
         for source in (capture, Path(folder) / "kept"):
             view = opening.opened([str(source)], asked, stack)
             keys = _asked(view, "rows", count="100")["keys"]

@@ -113,9 +113,12 @@ def first_rows(what: str, *options: str) -> None:
             page.goto("about:blank")
             began = time.perf_counter()
             started = subprocess.Popen(
-                [*KWIRE, "view", what, "--no-open", *options], stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL, text=True, env=environment,
-            )  # fmt: skip
+                [*KWIRE, "view", what, "--no-open", *options],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                env=environment,
+            )
             assert started.stdout is not None
             with started.stdout:
                 address = started.stdout.readline().strip()
@@ -123,8 +126,11 @@ def first_rows(what: str, *options: str) -> None:
                 page.goto(address, wait_until="commit")
                 page.locator("#list .row").first.wait_for()
                 painted = time.perf_counter() - began
-                print(f"  address after {told * 1000:.0f} ms, first rows painted after {painted * 1000:.0f} ms:"
-                      f" {page.locator('#count').inner_text()}", flush=True)  # fmt: skip
+                print(
+                    f"  address after {told * 1000:.0f} ms, first rows painted after {painted * 1000:.0f} ms:"
+                    f" {page.locator('#count').inner_text()}",
+                    flush=True,
+                )
                 page.close()
                 started.terminate()
                 started.wait()

@@ -39,8 +39,22 @@ def whole(case: str, size: int, folder: Path, options: list[str]) -> dict[str, A
     try:
         cluster.start()
         fill(cluster.bootstrap, capture)
-        command = [*KWIRE, "replay", str(capture), "--to", cluster.bootstrap, "-o", str(out), "--yes", "--speed", "max",
-                   "--fail-on", "never", "--in-windows", *options]  # fmt: skip
+        command = [
+            *KWIRE,
+            "replay",
+            str(capture),
+            "--to",
+            cluster.bootstrap,
+            "-o",
+            str(out),
+            "--yes",
+            "--speed",
+            "max",
+            "--fail-on",
+            "never",
+            "--in-windows",
+            *options,
+        ]
         ran = measured(case, command)
     finally:
         cluster.stop()
@@ -56,9 +70,11 @@ def whole(case: str, size: int, folder: Path, options: list[str]) -> dict[str, A
         "requests": len(outcomes),
         "actions": dict(Counter(row["action"] for row in outcomes)),
         "verdicts": dict(Counter(row["verdict"] for row in outcomes)),
-        "audit": {name: sum(row[name] or 0 for row in audit)
-                  for name in ("acknowledged", "readable", "missing", "out_of_order")},
-    }  # fmt: skip
+        "audit": {
+            name: sum(row[name] or 0 for row in audit)
+            for name in ("acknowledged", "readable", "missing", "out_of_order")
+        },
+    }
 
 
 def fill(bootstrap: str, capture: Path) -> None:

@@ -256,10 +256,22 @@ class Cluster:
         store = str(self.folder / "keystore.p12")
         common = ["-storetype", "PKCS12", "-keystore", store, "-storepass", STORE_PASSWORD, "-alias", "broker"]
         for command in (
-            ["-genkeypair", "-keyalg", "EC", "-groupname", "secp256r1", "-dname", "CN=localhost", "-validity", "30",
-             "-ext", f"SAN=dns:localhost,ip:{HOST}", *common],
+            [
+                "-genkeypair",
+                "-keyalg",
+                "EC",
+                "-groupname",
+                "secp256r1",
+                "-dname",
+                "CN=localhost",
+                "-validity",
+                "30",
+                "-ext",
+                f"SAN=dns:localhost,ip:{HOST}",
+                *common,
+            ],
             ["-exportcert", "-rfc", "-file", str(self.certificate), *common],
-        ):  # fmt: skip
+        ):
             subprocess.run([self.java.keytool, *command], check=True, capture_output=True, timeout=START_SECONDS)
 
     def _lay_storage(self, node: _Node) -> None:
@@ -276,8 +288,11 @@ class Cluster:
             command = self._java("kafka.tools.StorageTool", self._logging(node.folder), heap=HEAP)
             done = subprocess.run(
                 [*command, "format", "-t", CLUSTER_ID, "-c", str(config)],
-                capture_output=True, text=True, timeout=START_SECONDS, check=False,
-            )  # fmt: skip
+                capture_output=True,
+                text=True,
+                timeout=START_SECONDS,
+                check=False,
+            )
             if done.returncode:
                 raise RuntimeError(f"Kafka's StorageTool: {done.stdout}{done.stderr}")
             try:

@@ -26,6 +26,7 @@ HOW_TO_GET: Final = "on Debian: apt install default-jre-headless maven"
 _COPY: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 _FETCH_SECONDS: Final = 600
 
+# fmt: off
 _LOGGING: Final = {
     "4": (
         ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.24.3"),
@@ -33,7 +34,8 @@ _LOGGING: Final = {
     ),
     "3": (("ch.qos.reload4j", "reload4j", "1.2.25"), ("org.slf4j", "slf4j-reload4j", "1.7.36")),
     "2": (("log4j", "log4j", "1.2.17"), ("org.slf4j", "slf4j-log4j12", "1.7.30")),
-}  # fmt: skip
+}
+# fmt: on
 """What a broker's own jars lack to write a log, by major version."""
 
 

@@ -32,15 +32,17 @@ def c(at: int, data: bytes = b"", ack: int = 0, flags: int = ACK, ms: int | None
     """A packet of the client: `at` bytes after the first one it says, acknowledging `ack` bytes of the broker, at a
     time in milliseconds (by default one after the packet before it)."""
     time_ns = -1 if ms is None else START_NS + ms * MS
-    return Segment(time_ns, CLIENT, BROKER, (CLIENT_ISN + 1 + at) % 2**32, (BROKER_ISN + 1 + ack) % 2**32, flags, data,
-                   window)  # fmt: skip
+    return Segment(
+        time_ns, CLIENT, BROKER, (CLIENT_ISN + 1 + at) % 2**32, (BROKER_ISN + 1 + ack) % 2**32, flags, data, window
+    )
 
 
 def b(at: int, data: bytes = b"", ack: int = 0, flags: int = ACK, ms: int | None = None, window: int = 9999) -> Segment:
     """The same for the broker."""
     time_ns = -1 if ms is None else START_NS + ms * MS
-    return Segment(time_ns, BROKER, CLIENT, (BROKER_ISN + 1 + at) % 2**32, (CLIENT_ISN + 1 + ack) % 2**32, flags, data,
-                   window)  # fmt: skip
+    return Segment(
+        time_ns, BROKER, CLIENT, (BROKER_ISN + 1 + at) % 2**32, (CLIENT_ISN + 1 + ack) % 2**32, flags, data, window
+    )
 
 
 HANDSHAKE = (c(-1, flags=SYN), b(-1, flags=SYN | ACK), c(0))
@@ -66,23 +68,34 @@ def packets_of(segments: Sequence[Segment], first: int = 1, snaplen: int = 1 << 
         buffer += packet[:snaplen]
         source, target = (_address(end[0]) for end in one.flow)
         for name, value in {
-            "number": first + index, "file": 0, "record_at": 1000 * (first + index), "time_ns": one.time_ns,
-            "interface": interface, "src_hi": source >> 64, "src_lo": source % 2**64, "dst_hi": target >> 64,
-            "dst_lo": target % 2**64, "src_port": one.source[1], "dst_port": one.target[1], "seq": one.sequence,
-            "ack": one.acknowledgement, "window": one.window, "flags": one.flags, "payload_at": begin + size,
-            "payload_captured": max(0, min(snaplen, len(packet)) - size), "payload_length": len(one.payload),
+            "number": first + index,
+            "file": 0,
+            "record_at": 1000 * (first + index),
+            "time_ns": one.time_ns,
+            "interface": interface,
+            "src_hi": source >> 64,
+            "src_lo": source % 2**64,
+            "dst_hi": target >> 64,
+            "dst_lo": target % 2**64,
+            "src_port": one.source[1],
+            "dst_port": one.target[1],
+            "seq": one.sequence,
+            "ack": one.acknowledgement,
+            "window": one.window,
+            "flags": one.flags,
+            "payload_at": begin + size,
+            "payload_captured": max(0, min(snaplen, len(packet)) - size),
+            "payload_length": len(one.payload),
             "tcp_at": begin + size - 20,
             "identity": ((first + index) % 2**16 if size == 40 else 0) << 16
             | int.from_bytes(packet[size - 4 : size - 2], "big"),
-        }.items():  # fmt: skip
+        }.items():
             rows[name].append(value)
     empty = no_packets()
     columns = (np.array(rows[name], getattr(empty.columns, name).dtype) for name in PacketColumns._fields)
     return replace(
         empty, buffer=np.frombuffer(bytes(buffer) or b"\0", np.uint8).copy(), columns=PacketColumns(*columns)
     )
-
-
 
 
 def _address(text: str) -> int:
@@ -136,8 +149,20 @@ class Followed:
         self.events.append((who, what))
 
 
-COUNTERS = ("packets", "captured", "duplicate", "late", "retransmissions", "out_of_order", "zero_windows", "gaps",
-            "gap_bytes", "snaplen", "duplicate_packets", "conflicts")  # fmt: skip
+COUNTERS = (
+    "packets",
+    "captured",
+    "duplicate",
+    "late",
+    "retransmissions",
+    "out_of_order",
+    "zero_windows",
+    "gaps",
+    "gap_bytes",
+    "snaplen",
+    "duplicate_packets",
+    "conflicts",
+)
 
 
 def follow(

@@ -62,8 +62,9 @@ def test_after_a_pause_it_is_another_matter() -> None:
     tries = [one for number in range(4) for one in turn(number, *REFUSAL)]
     later = [replace(one, time_ns=one.time_ns + PAUSE_NS + 1) for one in tries[4:]]
     assert [(one.refused, one.first_ns) for one in of([*tries[:4], *later])] == [
-        (2, START_NS), (2, START_NS + 2 * SECOND * MS + PAUSE_NS + 1)
-    ]  # fmt: skip
+        (2, START_NS),
+        (2, START_NS + 2 * SECOND * MS + PAUSE_NS + 1),
+    ]
 
 
 def test_a_syn_at_the_end_of_the_capture_may_be_answered_yet() -> None:

@@ -160,9 +160,13 @@ ROOTS = pytest.mark.parametrize(
 @ROOTS
 @pytest.mark.parametrize("part", ["", "data", "kernels", "spark"])
 def test_a_cache_that_others_may_write_to_is_passed_over_and_a_line_says_so(
-    root: str, unset: tuple[str, ...], part: str, roots: dict[str, Path], monkeypatch: pytest.MonkeyPatch,
+    root: str,
+    unset: tuple[str, ...],
+    part: str,
+    roots: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     without(monkeypatch, *unset)
     assert cache.cache_root() == roots[root], "it is ours, and new"
     for mode in (0o720, 0o702):
@@ -176,9 +180,12 @@ def test_a_cache_that_others_may_write_to_is_passed_over_and_a_line_says_so(
 
 @ROOTS
 def test_a_cache_of_another_user_is_passed_over_and_a_line_says_so(
-    root: str, unset: tuple[str, ...], roots: dict[str, Path], monkeypatch: pytest.MonkeyPatch,
+    root: str,
+    unset: tuple[str, ...],
+    roots: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+) -> None:
     without(monkeypatch, *unset)
     roots[root].mkdir(parents=True, mode=0o700)
     monkeypatch.setattr(os, "getuid", lambda: roots[root].stat().st_uid + 1)

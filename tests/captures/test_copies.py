@@ -143,9 +143,14 @@ def data_packet(segments: list[Segment]) -> int:
     ],
 )
 def test_what_is_a_copy_and_what_was_sent_again(
-    what: str, segments: list[Segment], identification: int | None, delay_ns: int, interface: int, copies: int,
+    what: str,
+    segments: list[Segment],
+    identification: int | None,
+    delay_ns: int,
+    interface: int,
+    copies: int,
     tmp_path: Path,
-) -> None:  # fmt: skip
+) -> None:
     index = data_packet(segments)
     records = forge.rendered(segments)
     again = replace(records[index], time_ns=records[index].time_ns + delay_ns, interface=interface)
@@ -261,8 +266,12 @@ def test_a_checksum_left_to_the_card_is_not_wrong_and_not_right(offloaded: str, 
         return replace(one, data=one.data[:50] + value.to_bytes(2, "big") + one.data[52:])
 
     evil = changed(segments[at])
-    seen = see(tmp_path, capture([*records[:at], packet(segments[at], 901, wrong_checksum=True), unfinished(evil, 902),
-                                  *records[at + 1 :]]))  # fmt: skip
+    seen = see(
+        tmp_path,
+        capture(
+            [*records[:at], packet(segments[at], 901, wrong_checksum=True), unfinished(evil, 902), *records[at + 1 :]]
+        ),
+    )
     assert max(seen.bytes.values(), key=len)[1000:2000] == segments[at].payload
     seen = see(tmp_path, capture([*records[:at], unfinished(evil, 901), packet(segments[at], 902), *records[at + 1 :]]))
     assert max(seen.bytes.values(), key=len)[1000:2000] == segments[at].payload
@@ -363,8 +372,12 @@ def test_checksums_of_forged_packets_are_right_and_spoiled_ones_wrong(segments: 
             at = 20 if segments is FOUR else 40
             addresses = ip[12:20] if segments is FOUR else ip[8:40]
             if segments is FOUR:
-                halves = [0, 0xFFFF << 32 | int.from_bytes(addresses[:4].tobytes(), "big"), 0,
-                          0xFFFF << 32 | int.from_bytes(addresses[4:].tobytes(), "big")]  # fmt: skip
+                halves = [
+                    0,
+                    0xFFFF << 32 | int.from_bytes(addresses[:4].tobytes(), "big"),
+                    0,
+                    0xFFFF << 32 | int.from_bytes(addresses[4:].tobytes(), "big"),
+                ]
             else:
                 halves = [int.from_bytes(addresses[each : each + 8].tobytes(), "big") for each in (0, 8, 16, 24)]
             headers, payload = sums(ip, np.int64(at), np.int64(length), *(np.uint64(each) for each in halves))

@@ -445,8 +445,17 @@ class Twin:
                 self.uses[key] = self.forgotten
             self.past.pop(key, None)
             self.uses[key] += 1
-            known = self.open[key] = {"key": key, "born": len(self.found.reuse), "isn": {}, "first": {}, "packets": 0,
-                                      "fins": set(), "closed": None, "opener": None, "alone": None}  # fmt: skip
+            known = self.open[key] = {
+                "key": key,
+                "born": len(self.found.reuse),
+                "isn": {},
+                "first": {},
+                "packets": 0,
+                "fins": set(),
+                "closed": None,
+                "opener": None,
+                "alone": None,
+            }
             if begins_alone(one):
                 known["alone"] = number
             self.found.reuse.append(0 if begins_alone(one) else self.uses[key])
@@ -521,8 +530,12 @@ def test_the_kernel_does_what_the_plain_twin_does(seed: int, remembered: int) ->
 
 
 @settings(max_examples=100)
-@given(seed=st.integers(0, 1 << 30), cuts=st.lists(st.integers(0, 60), max_size=6), recycle=st.booleans(),
-       remembered=st.integers(0, 2))  # fmt: skip
+@given(
+    seed=st.integers(0, 1 << 30),
+    cuts=st.lists(st.integers(0, 60), max_size=6),
+    recycle=st.booleans(),
+    remembered=st.integers(0, 2),
+)
 def test_windows_and_recycled_slots_change_nothing(seed: int, cuts: list[int], recycle: bool, remembered: int) -> None:
     packets = tangled(random.Random(seed))
     cut = name(packets, [min(cut, len(packets)) for cut in cuts], recycle, remembered)

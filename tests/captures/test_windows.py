@@ -113,9 +113,13 @@ def test_rows_are_the_same_however_much_is_read_at_a_time(
     assert sizes == []
     monkeypatch.setattr(windows, "LESS_FOR", 100_000)
     monkeypatch.setattr(windows, "MOST_HELD", 400)
-    monkeypatch.setattr(points, "how_to_read", lambda settings, choice, _: replace(
-        settings, keep_records=choice.records != "none", window_bytes=20_000, large_bytes=60_000
-    ))  # fmt: skip
+    monkeypatch.setattr(
+        points,
+        "how_to_read",
+        lambda settings, choice, _: replace(
+            settings, keep_records=choice.records != "none", window_bytes=20_000, large_bytes=60_000
+        ),
+    )
     found = tables(Reading())
     assert len(sizes) >= 4, "more and less by turns"
     assert set(sizes) == {60_000, 20_000}

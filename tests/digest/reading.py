@@ -24,9 +24,14 @@ FILTER = "api in (Produce, JoinGroup, Metadata) or latency > 20ms or error is no
 """Some of every capture's exchanges: by column, by error, and by names that another connection may say."""
 
 SHOWN = (
-    "codecs-franzgo-4.3", "group-kip848-librdkafka-4.3", "net-lossy-4.3", "old-java-0.8.2", "snaplen-96-4.3",
-    "tls13-aiokafka-4.3", "txn-librdkafka-4.3",
-)  # fmt: skip
+    "codecs-franzgo-4.3",
+    "group-kip848-librdkafka-4.3",
+    "net-lossy-4.3",
+    "old-java-0.8.2",
+    "snaplen-96-4.3",
+    "tls13-aiokafka-4.3",
+    "txn-librdkafka-4.3",
+)
 """Captures whose exchanges are printed: what a decoder, a loss, a cut, an old version or TLS can change in print."""
 
 FIELDS = "connection,exchange,api,api_version,latency_us,status,reason,error,errors,topics,client_id"
@@ -148,8 +153,9 @@ def spark(chosen: dict[str, Path]) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="kwire-digest-") as scratch:
             out = Path(scratch, "dataset")
             captures = [str(folder) for folder in chosen.values()]
-            summary = printed("analyze", *captures, "-o", str(out), "--engine", "spark", "--keep-bytes", "--json",
-                              *options)  # fmt: skip
+            summary = printed(
+                "analyze", *captures, "-o", str(out), "--engine", "spark", "--keep-bytes", "--json", *options
+            )
             stored = analyzer.open_dataset(out)
             names = sorted({entry["table"] for entry in stored.manifest["files"]})
             tables = {name: getattr(stored, name).to_table() for name in names}

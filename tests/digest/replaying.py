@@ -23,9 +23,21 @@ from tests.digest.reading import largest_set, printed
 from tests.shared import SHARED, capture_files, sample_folders
 
 OUTCOME = (
-    "capture", "connection", "exchange", "reply", "step", "api_key", "api", "api_version", "sent_version", "action",
-    "verdict", "rule", "reason", "captured_error",
-)  # fmt: skip
+    "capture",
+    "connection",
+    "exchange",
+    "reply",
+    "step",
+    "api_key",
+    "api",
+    "api_version",
+    "sent_version",
+    "action",
+    "verdict",
+    "rule",
+    "reason",
+    "captured_error",
+)
 """Columns of `outcomes` that a capture and the rules decide, not a target."""
 
 RACE = "race"

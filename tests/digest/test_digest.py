@@ -103,8 +103,9 @@ def test_a_comparison_names_table_and_column_and_tells_what_is_new(
     code, lines = compared("old", "new")
     assert code == 1
     assert [line.partition(":")[0] for line in lines[:-1]] == [
-        "local / one / exchanges / columns / size", "local / one / exchanges / columns / acks",
-    ]  # fmt: skip
+        "local / one / exchanges / columns / size",
+        "local / one / exchanges / columns / acks",
+    ]
     assert compared("old", "new", "--allow-added")[1][-1].startswith("1 difference")
     assert compared("new", "old", "--allow-added")[0] == 1
     assert compared("old", "old") == (0, [f"0 differences between {tmp_path / 'old'} and {tmp_path / 'old'}"])

@@ -139,9 +139,22 @@ class Run:
 
     def process(self, start: int, count: int) -> int | None:
         """One worker, until it is done (None) or died (the number to go on with)."""
-        command = [sys.executable, "-m", "tests.fuzz", "--worker", "--start", str(start), "--count", str(count),
-                   "--seed", str(self._options.seed), "--seconds", str(self._options.seconds),
-                   "--door", self._options.door]  # fmt: skip
+        command = [
+            sys.executable,
+            "-m",
+            "tests.fuzz",
+            "--worker",
+            "--start",
+            str(start),
+            "--count",
+            str(count),
+            "--seed",
+            str(self._options.seed),
+            "--seconds",
+            str(self._options.seconds),
+            "--door",
+            self._options.door,
+        ]
         if self._options.forever:
             command.append("--forever")
         environment = dict(os.environ)
@@ -208,8 +221,12 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--start", type=int, default=0)
-    parser.add_argument("--door", default=CAPTURES, choices=DOORS,
-                        help="where the broken input goes (default: analyze, with all that must hold of its tables)")
+    parser.add_argument(
+        "--door",
+        default=CAPTURES,
+        choices=DOORS,
+        help="where the broken input goes (default: analyze, with all that must hold of its tables)",
+    )
     parser.add_argument("--seconds", type=float, help="processor time that one may take (default: 2, other doors 5)")
     parser.add_argument("--out", default=str(ROOT / "out" / "fuzz"), help="where failures are written")
     parser.add_argument(

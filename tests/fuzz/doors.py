@@ -34,15 +34,30 @@ from tests.segments import make
 from tests.shared import SAMPLES, capture_files
 
 SHOWN: Final = (
-    (), ("--tree",), ("--tree", "--hex"), ("--json",), ("--frames",), ("--records",), ("--records", "--json"),
-    ("--fields", "time,connection,api,client_id,topic,error,reason"), ("--count-by", "api,error"), ("--wide",),
-)  # fmt: skip
+    (),
+    ("--tree",),
+    ("--tree", "--hex"),
+    ("--json",),
+    ("--frames",),
+    ("--records",),
+    ("--records", "--json"),
+    ("--fields", "time,connection,api,client_id,topic,error,reason"),
+    ("--count-by", "api,error"),
+    ("--wide",),
+)
 LOGS: Final = ((), ("--tree",), ("--tree", "--hex"), ("--json",), ("--records",))
 ASKED: Final = (
-    "SELECT * FROM exchanges", "SELECT * FROM partitions", "SELECT * FROM batches", "SELECT * FROM connections",
-    "SELECT * FROM latency_by_api", "SELECT * FROM producers", "SELECT * FROM logins", "SELECT * FROM lag_trend",
-    "SELECT api, count(*) FROM exchanges GROUP BY api", "DESCRIBE exchanges",
-)  # fmt: skip
+    "SELECT * FROM exchanges",
+    "SELECT * FROM partitions",
+    "SELECT * FROM batches",
+    "SELECT * FROM connections",
+    "SELECT * FROM latency_by_api",
+    "SELECT * FROM producers",
+    "SELECT * FROM logins",
+    "SELECT * FROM lag_trend",
+    "SELECT api, count(*) FROM exchanges GROUP BY api",
+    "DESCRIBE exchanges",
+)
 SMALL: Final = 50_000
 """Bytes of a capture that is broken here: a form prints some ten times as much."""
 TOGETHER: Final = 5
@@ -171,8 +186,9 @@ def asking(number: int, seed: int, folder: Path) -> Outcome:
             if not paths or command("analyze", *paths, *how)[0] == 2:
                 return Outcome(time.process_time() - begin, 0, True)
         form = rng.choice(("table", "csv", "json"))
-        _, out = command("sql", folder / "data", rng.choice(ASKED), "--engine", "embedded", "--format", form,
-                         data=form == "csv")  # fmt: skip
+        _, out = command(
+            "sql", folder / "data", rng.choice(ASKED), "--engine", "embedded", "--format", form, data=form == "csv"
+        )
         if form == "json":
             _json_lines(out)
         if form == "csv":
@@ -215,8 +231,7 @@ def replaying(number: int, seed: int, folder: Path) -> Outcome:
     sessions = _sessions(name, rng.random() < 0.05)
     cluster = rogue.Cluster(sessions, rng)
     patience = Settings(speed=None, reconnect=1.0, answer_timeout=5.0, limits=Limits(1.0, 0.5, 1.0))
-    options = Options(rogue.HOST, rogue.PORT, settings=patience, yes=True, partial=True,
-                      seed_topics=rng.random() < 0.2)  # fmt: skip
+    options = Options(rogue.HOST, rogue.PORT, settings=patience, yes=True, partial=True, seed_topics=rng.random() < 0.2)
     begin = time.process_time()
     refused = False
     total = 0
@@ -238,8 +253,12 @@ def replaying(number: int, seed: int, folder: Path) -> Outcome:
 
 Door = Callable[[int, int, Path], Outcome]
 DOORS: Final[dict[str, Door]] = {
-    "show": show, "segments": segments, "asking": asking, "planning": planning, "rogue": replaying,
-}  # fmt: skip
+    "show": show,
+    "segments": segments,
+    "asking": asking,
+    "planning": planning,
+    "rogue": replaying,
+}
 
 
 def again(door: str, number: int, seed: int) -> str:

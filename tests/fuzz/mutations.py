@@ -48,8 +48,19 @@ VARINTS = (
     b"\x80" * 10,
     b"\x80\x00",
 )
-PATTERNS = (b"\0", b"\1", b"\2", b"\xff", b"\x7f\xff\xff\xff", b"\0\0\0\1", b"\0\1", b"\2\2\0", b"\xff\xff\xff\xff\x07",
-            b"\0\0\x10\0", b"\x81\x80\x01")  # fmt: skip
+PATTERNS = (
+    b"\0",
+    b"\1",
+    b"\2",
+    b"\xff",
+    b"\x7f\xff\xff\xff",
+    b"\0\0\0\1",
+    b"\0\1",
+    b"\2\2\0",
+    b"\xff\xff\xff\xff\x07",
+    b"\0\0\x10\0",
+    b"\x81\x80\x01",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,10 +296,25 @@ def _edit_monster(rng: random.Random, stream: bytes, start: int, stop: int) -> E
 
 
 EDITS: tuple[Callable[[random.Random, bytes, int, int], Edit], ...] = (
-    _edit_size, _edit_size, _edit_int32, _edit_int32, _edit_int16, _edit_varint, _edit_varint, _edit_bit, _edit_byte,
-    _edit_delete, _edit_insert, _edit_truncate, _edit_header, _edit_header, _edit_nest, _edit_twice, _edit_monster,
+    _edit_size,
+    _edit_size,
+    _edit_int32,
+    _edit_int32,
+    _edit_int16,
+    _edit_varint,
+    _edit_varint,
+    _edit_bit,
+    _edit_byte,
+    _edit_delete,
+    _edit_insert,
+    _edit_truncate,
+    _edit_header,
+    _edit_header,
+    _edit_nest,
+    _edit_twice,
     _edit_monster,
-)  # fmt: skip
+    _edit_monster,
+)
 
 
 def _spliced(writes: list[Write], to_broker: bool, edit: Edit) -> list[Write]:
@@ -383,11 +409,18 @@ def said(base: Base, rng: random.Random) -> Mutant:
         what.append(f"{edit.__name__.removeprefix('_edit_')} at {change[0]} {'to' if direction else 'from'} the broker")
     first = segments[0]
     new = forge.converse(
-        writes, client=flow[0], broker=flow[1], mss=rng.choice((50, 536, 1448, 16_000, 60_000)),
-        handshake=bool(first.flags & SYN), close=rng.choice(("fin", "fin", "rst", None)), acks=rng.random() < 0.7,
-        client_isn=rng.choice((1000, 2**32 - 50)), broker_isn=rng.choice((5000, 2**32 - 50)), start_ns=first.time_ns,
+        writes,
+        client=flow[0],
+        broker=flow[1],
+        mss=rng.choice((50, 536, 1448, 16_000, 60_000)),
+        handshake=bool(first.flags & SYN),
+        close=rng.choice(("fin", "fin", "rst", None)),
+        acks=rng.random() < 0.7,
+        client_isn=rng.choice((1000, 2**32 - 50)),
+        broker_isn=rng.choice((5000, 2**32 - 50)),
+        start_ns=first.time_ns,
         step_ns=1000,
-    )  # fmt: skip
+    )
     records = _merged(base, mine, forge.rendered(new, base.link))
     return Mutant(_written(records, base, rng), "bytes: " + ", ".join(what), flow, _payload(base, mine, new))
 

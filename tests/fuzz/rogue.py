@@ -24,10 +24,45 @@ from tests.fuzz.mutations import EDITS, EVIL_INT32
 HOST: Final = "127.0.0.1"
 PORT: Final = 9092
 NAMES: Final = ("", "\x1b[2J", "\u202eevil", "a" * 300, "__consumer_offsets", "orders", "*")
-CODES: Final = (0, -1, 1, 3, 5, 6, 14, 15, 16, 22, 25, 27, 35, 36, 41, 45, 51, 60, 70, 71, 79, 82, 88, 100, 110, 113,
-                9999)  # fmt: skip
-_OWN: Final = (names.METADATA, names.FIND_COORDINATOR, names.INIT_PRODUCER_ID, names.LIST_OFFSETS, names.JOIN_GROUP,
-               names.SYNC_GROUP, names.API_VERSIONS, names.CREATE_TOPICS)  # fmt: skip
+CODES: Final = (
+    0,
+    -1,
+    1,
+    3,
+    5,
+    6,
+    14,
+    15,
+    16,
+    22,
+    25,
+    27,
+    35,
+    36,
+    41,
+    45,
+    51,
+    60,
+    70,
+    71,
+    79,
+    82,
+    88,
+    100,
+    110,
+    113,
+    9999,
+)
+_OWN: Final = (
+    names.METADATA,
+    names.FIND_COORDINATOR,
+    names.INIT_PRODUCER_ID,
+    names.LIST_OFFSETS,
+    names.JOIN_GROUP,
+    names.SYNC_GROUP,
+    names.API_VERSIONS,
+    names.CREATE_TOPICS,
+)
 """What the replayer may ask for itself."""
 
 
@@ -113,14 +148,29 @@ class Cluster:
         nodes = range(1, self._nodes + 1)
         return {
             "brokers": [{"nodeId": node, "host": HOST, "port": PORT + node, "rack": None} for node in nodes],
-            "clusterId": "rogue", "controllerId": 1,
+            "clusterId": "rogue",
+            "controllerId": 1,
             "topics": [
-                {"errorCode": 0, "name": name, "isInternal": False, "partitions": [
-                    {"errorCode": 0, "partitionIndex": number, "leaderId": 1 + number % self._nodes,
-                     "replicaNodes": [1], "isrNodes": [1], "offlineReplicas": []} for number in range(count)]}
-                for name, count in self._topics.items() if name
+                {
+                    "errorCode": 0,
+                    "name": name,
+                    "isInternal": False,
+                    "partitions": [
+                        {
+                            "errorCode": 0,
+                            "partitionIndex": number,
+                            "leaderId": 1 + number % self._nodes,
+                            "replicaNodes": [1],
+                            "isrNodes": [1],
+                            "offlineReplicas": [],
+                        }
+                        for number in range(count)
+                    ],
+                }
+                for name, count in self._topics.items()
+                if name
             ],
-        }  # fmt: skip
+        }
 
 
 def _encoded(api_key: int, version: int, number: int, body: dict[str, Any]) -> bytes:

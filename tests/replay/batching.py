@@ -42,11 +42,23 @@ def produced_answer(
 ) -> Body:
     """Its answer: base offsets by partition."""
     bases = base if isinstance(base, dict) else {0: base}
-    return {"responses": [{"name": "orders", "partitionResponses": [
-        {"index": p, "errorCode": (errors or {}).get(p, error), "baseOffset": offset, "logAppendTimeMs": appended,
-         "logStartOffset": 0}
-        for p, offset in bases.items()
-    ]}]}  # fmt: skip
+    return {
+        "responses": [
+            {
+                "name": "orders",
+                "partitionResponses": [
+                    {
+                        "index": p,
+                        "errorCode": (errors or {}).get(p, error),
+                        "baseOffset": offset,
+                        "logAppendTimeMs": appended,
+                        "logStartOffset": 0,
+                    }
+                    for p, offset in bases.items()
+                ],
+            }
+        ]
+    }
 
 
 def producer_of(body: Body) -> tuple[int, int, int]:

@@ -81,17 +81,30 @@ class Captured:
     requests: list[Request] = field(default_factory=list)
 
     def said(
-        self, at: float, api_key: int, version: int, body: Body, answer: Body | None = None, took: float = 0.01,
+        self,
+        at: float,
+        api_key: int,
+        version: int,
+        body: Body,
+        answer: Body | None = None,
+        took: float = 0.01,
         client_id: str = "client",
-    ) -> Captured:  # fmt: skip
+    ) -> Captured:
         """A request, and its answer `took` seconds later (None: there was none)."""
         number = len(self.requests)
         row: Body = dict.fromkeys(column.name for column in tables.EXCHANGES)
         row |= {
-            "capture": "shop.pcap", "connection": self.connection, "exchange": number, "reply": number,
-            "api_key": api_key, "api": names.name(api_key), "api_version": version, "client_id": client_id,
-            "request_state": "decoded", "request_time": _moment(at),
-        }  # fmt: skip
+            "capture": "shop.pcap",
+            "connection": self.connection,
+            "exchange": number,
+            "reply": number,
+            "api_key": api_key,
+            "api": names.name(api_key),
+            "api_version": version,
+            "client_id": client_id,
+            "request_state": "decoded",
+            "request_time": _moment(at),
+        }
         sent = START_NS + round(at * 1e9)
         self.requests.append(
             Request(
@@ -277,11 +290,19 @@ def replayed(
         learned = remap.Remap(options or remap.RemapOptions(), facts.assignments, nodes)
         feed = None if feeding is None else functools.partial(_fed, feeding, planned)
         engine = Engine(
-            sessions, planned if feed is None else Plan((), (), ()), facts,
-            learned, known, offered, target.dial, target.nodes[first],
-            Settings(speed=speed, limits=limits or retry.Limits(), **settings), record or outcomes.append, progress,
+            sessions,
+            planned if feed is None else Plan((), (), ()),
+            facts,
+            learned,
+            known,
+            offered,
+            target.dial,
+            target.nodes[first],
+            Settings(speed=speed, limits=limits or retry.Limits(), **settings),
+            record or outcomes.append,
+            progress,
             feed,
-        )  # fmt: skip
+        )
         begun = asyncio.get_running_loop().time()
         if interrupted_after is None:
             await engine.run()

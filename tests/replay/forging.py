@@ -34,10 +34,18 @@ def pair(
     number = next(_numbers)
     other = right_version if right_version is not None else version
     whole = {
-        "capture": "capture.pcap", "connection": connection, "exchange": number, "api_key": key, "api_version": version,
-        "correlation_id": number, "request_file": "capture.pcap", "request_packet": number + 1,
-        "group_id": request.get("groupId"), "transactional_id": request.get("transactionalId"), **row,
-    }  # fmt: skip
+        "capture": "capture.pcap",
+        "connection": connection,
+        "exchange": number,
+        "api_key": key,
+        "api_version": version,
+        "correlation_id": number,
+        "request_file": "capture.pcap",
+        "request_packet": number + 1,
+        "group_id": request.get("groupId"),
+        "transactional_id": request.get("transactionalId"),
+        **row,
+    }
     return Pair(
         whole,
         dataclasses.replace(_side(key, version, request, left), captured=captured),

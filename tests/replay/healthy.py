@@ -47,12 +47,17 @@ def healthy(name: str, version: str, nodes: int, runs: int, folder: Path) -> int
         bad = [one for one in grouped(found.differences) if one.unexpected]
         alarms += bool(bad)
         for one in bad:
-            print(f"      {left} against {right}: {one.count} x {schema.api_name(one.api_key)} {one.path}  {one.kind}"
-                  f" {one.left} -> {one.right}", flush=True)  # fmt: skip
+            print(
+                f"      {left} against {right}: {one.count} x {schema.api_name(one.api_key)} {one.path}  {one.kind}"
+                f" {one.left} -> {one.right}",
+                flush=True,
+            )
             for example in one.examples[:2]:
-                print(f"          packet {example.row['request_packet']} {example.row['connection']}"
-                      f" #{example.row['exchange']} {'/'.join(example.key)}: {example.left} -> {example.right}",
-                      flush=True)  # fmt: skip
+                print(
+                    f"          packet {example.row['request_packet']} {example.row['connection']}"
+                    f" #{example.row['exchange']} {'/'.join(example.key)}: {example.left} -> {example.right}",
+                    flush=True,
+                )
     print(f"{name:<34} {version}  {runs} runs, {len(pairs)} comparisons, {alarms} with an alarm", flush=True)
     return alarms
 

@@ -29,12 +29,14 @@ from replay.send.settings import Settings
 from tests.replay.conversation import Captured, play
 from tests.replay.forging import batch
 
+# fmt: off
 OFFERS = {
     names.PRODUCE: (3, 8), names.FETCH: (4, 11), names.LIST_OFFSETS: (1, 5), names.METADATA: (0, 9),
     names.OFFSET_COMMIT: (0, 7), names.OFFSET_FETCH: (0, 5), names.FIND_COORDINATOR: (0, 2), names.JOIN_GROUP: (0, 5),
     names.HEARTBEAT: (0, 3), names.LEAVE_GROUP: (0, 2), names.SYNC_GROUP: (0, 3), names.API_VERSIONS: (0, 2),
     names.INIT_PRODUCER_ID: (0, 1), names.ADD_PARTITIONS_TO_TXN: (0, 1), names.END_TXN: (0, 1),
-}  # fmt: skip
+}
+# fmt: on
 ORDERS, PAYMENTS = "orders", "payments"
 GROUP, TRANSACTION = "billing", "pay-1"
 LOADED = (names.INIT_PRODUCER_ID, names.JOIN_GROUP, names.OFFSET_FETCH)
@@ -115,8 +117,11 @@ class Shop:
         return told if wrong is None else _corrupted(told, wrong)
 
     def _ApiVersions(self, body: Body) -> Body:
-        keys = [{"apiKey": key, "minVersion": low, "maxVersion": high} for key, (low, high) in OFFERS.items()
-                if key not in self.lacks]  # fmt: skip
+        keys = [
+            {"apiKey": key, "minVersion": low, "maxVersion": high}
+            for key, (low, high) in OFFERS.items()
+            if key not in self.lacks
+        ]
         return {"errorCode": 0, "apiKeys": keys}
 
     def _Metadata(self, body: Body) -> Body:
@@ -126,12 +131,18 @@ class Shop:
         asked = [topic["name"] for topic in body["topics"]] if body["topics"] is not None else list(counts)
         part = {"errorCode": 0, "leaderId": 1, "leaderEpoch": 0, "replicaNodes": [1], "isrNodes": [1]}
         topics = [
-            {"errorCode": 0, "name": name, "isInternal": False,
-             "partitions": [{**part, "partitionIndex": index, "offlineReplicas": []} for index in range(counts[name])]}
+            {
+                "errorCode": 0,
+                "name": name,
+                "isInternal": False,
+                "partitions": [
+                    {**part, "partitionIndex": index, "offlineReplicas": []} for index in range(counts[name])
+                ],
+            }
             if name in counts
             else {"errorCode": 3, "name": name, "isInternal": False, "partitions": []}
             for name in asked
-        ]  # fmt: skip
+        ]
         brokers = [{"nodeId": 1, "host": self.host, "port": 9092, "rack": None}]
         return {"brokers": brokers, "clusterId": self.cluster, "controllerId": 1, "topics": topics}
 
@@ -159,11 +170,17 @@ class Shop:
         return {"errorCode": 0, "producerId": 1000 + self.producers, "producerEpoch": 0}
 
     def _AddPartitionsToTxn(self, body: Body) -> Body:
-        return {"resultsByTopicV3AndBelow": [
-            {"name": topic["name"], "resultsByPartition": [
-                {"partitionIndex": index, "partitionErrorCode": 0} for index in topic["partitions"]]}
-            for topic in body["v3AndBelowTopics"]
-        ]}  # fmt: skip
+        return {
+            "resultsByTopicV3AndBelow": [
+                {
+                    "name": topic["name"],
+                    "resultsByPartition": [
+                        {"partitionIndex": index, "partitionErrorCode": 0} for index in topic["partitions"]
+                    ],
+                }
+                for topic in body["v3AndBelowTopics"]
+            ]
+        }
 
     def _EndTxn(self, body: Body) -> Body:
         made = bytearray(batch(producer=body["producerId"], control=1 if body["committed"] else 0))
@@ -171,16 +188,27 @@ class Shop:
         return {"errorCode": 0}
 
     def _Produce(self, body: Body) -> Body:
-        return {"responses": [
-            {"name": topic["name"], "partitionResponses": [
-                self._produced(topic["name"], part["index"], part["records"]) for part in topic["partitionData"]]}
-            for topic in body["topicData"]
-        ]}  # fmt: skip
+        return {
+            "responses": [
+                {
+                    "name": topic["name"],
+                    "partitionResponses": [
+                        self._produced(topic["name"], part["index"], part["records"]) for part in topic["partitionData"]
+                    ],
+                }
+                for topic in body["topicData"]
+            ]
+        }
 
     def _produced(self, topic: str, index: int, records: bytes) -> Body:
         def told(code: int, base: int = -1, appended: int = -1) -> Body:
-            return {"index": index, "errorCode": code, "baseOffset": base, "logAppendTimeMs": appended,
-                    "logStartOffset": 0}  # fmt: skip
+            return {
+                "index": index,
+                "errorCode": code,
+                "baseOffset": base,
+                "logAppendTimeMs": appended,
+                "logStartOffset": 0,
+            }
 
         log = self.logs.get((topic, index))
         if topic in self.no_write:
@@ -228,10 +256,17 @@ class Shop:
                 del log.log[1]
 
     def _Fetch(self, body: Body) -> Body:
-        return {"errorCode": 0, "sessionId": 0, "responses": [
-            {"topic": each["topic"], "partitions": [self._fetched(each["topic"], part) for part in each["partitions"]]}
-            for each in body["topics"]
-        ]}  # fmt: skip
+        return {
+            "errorCode": 0,
+            "sessionId": 0,
+            "responses": [
+                {
+                    "topic": each["topic"],
+                    "partitions": [self._fetched(each["topic"], part) for part in each["partitions"]],
+                }
+                for each in body["topics"]
+            ],
+        }
 
     def _fetched(self, topic: str, part: Body) -> Body:
         log = self.logs.get((topic, part["partition"]))
@@ -242,9 +277,16 @@ class Shop:
         elif not log.start <= at <= log.end:
             code = errors.OFFSET_OUT_OF_RANGE
         found = b"".join(data for _, end, data in log.log if end > at and data != self.hidden) if not code else b""
-        return {"partitionIndex": part["partition"], "errorCode": code, "highWatermark": log.end,
-                "lastStableOffset": log.end, "logStartOffset": log.start, "abortedTransactions": None,
-                "preferredReadReplica": -1, "records": found}  # fmt: skip
+        return {
+            "partitionIndex": part["partition"],
+            "errorCode": code,
+            "highWatermark": log.end,
+            "lastStableOffset": log.end,
+            "logStartOffset": log.start,
+            "abortedTransactions": None,
+            "preferredReadReplica": -1,
+            "records": found,
+        }
 
     def _ListOffsets(self, body: Body) -> Body:
         def listed(topic: str, part: Body) -> Body:
@@ -255,10 +297,12 @@ class Shop:
                 told["offset"] = log.start if part["timestamp"] == names.START_OF_LOG else log.end
             return told
 
-        return {"topics": [
-            {"name": topic["name"], "partitions": [listed(topic["name"], part) for part in topic["partitions"]]}
-            for topic in body["topics"]
-        ]}  # fmt: skip
+        return {
+            "topics": [
+                {"name": topic["name"], "partitions": [listed(topic["name"], part) for part in topic["partitions"]]}
+                for topic in body["topics"]
+            ]
+        }
 
     def _JoinGroup(self, body: Body) -> Body:
         code = self._loading(names.JOIN_GROUP)
@@ -269,13 +313,25 @@ class Shop:
         elif self.members >= self.most_members:
             code = errors.GROUP_MAX_SIZE_REACHED
         if code:
-            return {"errorCode": code, "generationId": -1, "protocolName": "", "leader": "", "memberId": "",
-                    "members": []}  # fmt: skip
+            return {
+                "errorCode": code,
+                "generationId": -1,
+                "protocolName": "",
+                "leader": "",
+                "memberId": "",
+                "members": [],
+            }
         self.members += 1
         member = f"member-of-{self.cluster}-{self.members}"
         metadata = body["protocols"][0]["metadata"]
-        return {"errorCode": 0, "generationId": self.members, "protocolName": "range", "leader": member,
-                "memberId": member, "members": [{"memberId": member, "metadata": metadata}]}  # fmt: skip
+        return {
+            "errorCode": 0,
+            "generationId": self.members,
+            "protocolName": "range",
+            "leader": member,
+            "memberId": member,
+            "members": [{"memberId": member, "metadata": metadata}],
+        }
 
     def _SyncGroup(self, body: Body) -> Body:
         mine = [one["assignment"] for one in body["assignments"] if one["memberId"] == body["memberId"]]
@@ -297,13 +353,27 @@ class Shop:
 
     def _OffsetFetch(self, body: Body) -> Body:
         code = self._loading(names.OFFSET_FETCH)
-        return {"errorCode": code, "topics": [] if code else [
-            {"name": topic["name"], "partitions": [
-                {"partitionIndex": index, "committedOffset": self.commits.get((topic["name"], index), -1),
-                 "committedLeaderEpoch": -1, "metadata": "", "errorCode": 0}
-                for index in topic["partitionIndexes"]]}
-            for topic in body["topics"]
-        ]}  # fmt: skip
+        return {
+            "errorCode": code,
+            "topics": []
+            if code
+            else [
+                {
+                    "name": topic["name"],
+                    "partitions": [
+                        {
+                            "partitionIndex": index,
+                            "committedOffset": self.commits.get((topic["name"], index), -1),
+                            "committedLeaderEpoch": -1,
+                            "metadata": "",
+                            "errorCode": 0,
+                        }
+                        for index in topic["partitionIndexes"]
+                    ],
+                }
+                for topic in body["topics"]
+            ],
+        }
 
 
 def _corrupted(value: Any, code: int) -> Any:
@@ -371,21 +441,33 @@ def captured(loading: bool = False) -> list[Captured]:
         row = who.requests[-1].row
         assert isinstance(row, dict)
         row.update(
-            status="answered", latency_us=10_000, correlation_id=number - 1, request_file="shop.pcap",
-            request_packet=number, group_id=body.get("groupId"),
+            status="answered",
+            latency_us=10_000,
+            correlation_id=number - 1,
+            request_file="shop.pcap",
+            request_packet=number,
+            group_id=body.get("groupId"),
             transactional_id=body.get("transactionalId") or body.get("v3AndBelowTransactionalId"),
             client_ip=who.connection.partition(":")[0],
-        )  # fmt: skip
+        )
         loads = answer.get("errorCode") == errors.COORDINATOR_LOAD_IN_PROGRESS
         return say(who, at + 0.02, key, body, client) if loads else answer
 
     def produce(topic: str, index: int, data: bytes, transaction: str | None = None) -> Body:
         part = {"index": index, "records": data}
-        return {"transactionalId": transaction, "acks": -1, "timeoutMs": 1000,
-                "topicData": [{"name": topic, "partitionData": [part]}]}  # fmt: skip
+        return {
+            "transactionalId": transaction,
+            "acks": -1,
+            "timeoutMs": 1000,
+            "topicData": [{"name": topic, "partitionData": [part]}],
+        }
 
-    asked = {"topics": [{"name": ORDERS}], "allowAutoTopicCreation": False, "includeClusterAuthorizedOperations": False,
-             "includeTopicAuthorizedOperations": False}  # fmt: skip
+    asked = {
+        "topics": [{"name": ORDERS}],
+        "allowAutoTopicCreation": False,
+        "includeClusterAuthorizedOperations": False,
+        "includeTopicAuthorizedOperations": False,
+    }
     say(writer, 0.0, names.METADATA, asked, "writer")
     for number in range(40):
         values = [f"order {number}.{part}" for part in range(3)] + (["x" * 3000] if number == 7 else [])
@@ -397,8 +479,12 @@ def captured(loading: bool = False) -> list[Captured]:
     mark = {"producerId": own["producerId"], "producerEpoch": own["producerEpoch"]}
     for number in range(2):
         at = 0.2 + number / 5
-        added = {"v3AndBelowTransactionalId": TRANSACTION, "v3AndBelowProducerId": mark["producerId"],
-                 "v3AndBelowProducerEpoch": 0, "v3AndBelowTopics": [{"name": PAYMENTS, "partitions": [0]}]}  # fmt: skip
+        added = {
+            "v3AndBelowTransactionalId": TRANSACTION,
+            "v3AndBelowProducerId": mark["producerId"],
+            "v3AndBelowProducerEpoch": 0,
+            "v3AndBelowTopics": [{"name": PAYMENTS, "partitions": [0]}],
+        }
         say(payer, at, names.ADD_PARTITIONS_TO_TXN, added, "payer")
         data = bytearray(batch(f"payment {number}", producer=mark["producerId"], transactional=True))
         batches.set_producer(data, 0, len(data), mark["producerId"], 0, number)
@@ -406,12 +492,22 @@ def captured(loading: bool = False) -> list[Captured]:
         say(payer, at + 0.1, names.END_TXN, {"transactionalId": TRANSACTION, **mark, "committed": True}, "payer")
 
     say(reader, 1.0, names.FIND_COORDINATOR, {"key": GROUP, "keyType": 0}, "reader")
-    joining = {"groupId": GROUP, "sessionTimeoutMs": 45_000, "rebalanceTimeoutMs": 60_000, "memberId": "",
-               "groupInstanceId": None, "protocolType": "consumer",
-               "protocols": [{"name": "range", "metadata": SUBSCRIPTION}]}  # fmt: skip
+    joining = {
+        "groupId": GROUP,
+        "sessionTimeoutMs": 45_000,
+        "rebalanceTimeoutMs": 60_000,
+        "memberId": "",
+        "groupInstanceId": None,
+        "protocolType": "consumer",
+        "protocols": [{"name": "range", "metadata": SUBSCRIPTION}],
+    }
     joined = say(reader, 1.1, names.JOIN_GROUP, joining, "reader")
-    member = {"groupId": GROUP, "generationId": joined["generationId"], "memberId": joined["memberId"],
-              "groupInstanceId": None}  # fmt: skip
+    member = {
+        "groupId": GROUP,
+        "generationId": joined["generationId"],
+        "memberId": joined["memberId"],
+        "groupInstanceId": None,
+    }
     share = [{"memberId": joined["memberId"], "assignment": ASSIGNMENT}]
     say(reader, 1.2, names.SYNC_GROUP, {**member, "assignments": share}, "reader")
     wanted = {"groupId": GROUP, "topics": [{"name": ORDERS, "partitionIndexes": [0, 1]}]}
@@ -421,17 +517,54 @@ def captured(loading: bool = False) -> list[Captured]:
     say(reader, 1.4, names.LIST_OFFSETS, listed, "reader")
     places = dict.fromkeys((0, 1), 0)
     for round_ in range(2):
-        fetch = {"replicaId": -1, "maxWaitMs": 500, "minBytes": 1, "maxBytes": 1 << 20, "isolationLevel": 0,
-                 "sessionId": 0, "sessionEpoch": -1, "forgottenTopicsData": [], "rackId": "", "topics": [
-                     {"topic": ORDERS, "partitions": [
-                         {"partition": index, "currentLeaderEpoch": -1, "fetchOffset": offset, "logStartOffset": -1,
-                          "partitionMaxBytes": 1 << 20} for index, offset in places.items()]}]}  # fmt: skip
+        fetch = {
+            "replicaId": -1,
+            "maxWaitMs": 500,
+            "minBytes": 1,
+            "maxBytes": 1 << 20,
+            "isolationLevel": 0,
+            "sessionId": 0,
+            "sessionEpoch": -1,
+            "forgottenTopicsData": [],
+            "rackId": "",
+            "topics": [
+                {
+                    "topic": ORDERS,
+                    "partitions": [
+                        {
+                            "partition": index,
+                            "currentLeaderEpoch": -1,
+                            "fetchOffset": offset,
+                            "logStartOffset": -1,
+                            "partitionMaxBytes": 1 << 20,
+                        }
+                        for index, offset in places.items()
+                    ],
+                }
+            ],
+        }
         say(reader, 1.5 + round_ / 5, names.FETCH, fetch, "reader")
         places = {index: shop.logs[ORDERS, index].end for index in places}
-        commit = {"groupId": GROUP, "generationIdOrMemberEpoch": joined["generationId"], "memberId": joined["memberId"],
-                  "groupInstanceId": None, "topics": [{"name": ORDERS, "partitions": [
-                      {"partitionIndex": index, "committedOffset": offset, "committedLeaderEpoch": -1,
-                       "committedMetadata": ""} for index, offset in places.items()]}]}  # fmt: skip
+        commit = {
+            "groupId": GROUP,
+            "generationIdOrMemberEpoch": joined["generationId"],
+            "memberId": joined["memberId"],
+            "groupInstanceId": None,
+            "topics": [
+                {
+                    "name": ORDERS,
+                    "partitions": [
+                        {
+                            "partitionIndex": index,
+                            "committedOffset": offset,
+                            "committedLeaderEpoch": -1,
+                            "committedMetadata": "",
+                        }
+                        for index, offset in places.items()
+                    ],
+                }
+            ],
+        }
         say(reader, 1.6 + round_ / 5, names.OFFSET_COMMIT, commit, "reader")
     say(reader, 2.0, names.HEARTBEAT, member, "reader")
     say(reader, 2.1, names.LEAVE_GROUP, {"groupId": GROUP, "memberId": joined["memberId"]}, "reader")

@@ -84,12 +84,18 @@ def sweep(name: str, version: str, nodes: int) -> bool:
         flush=True,
     )
     for one in bad:
-        print(f"      {one.count} x {schema.api_name(one.api_key)} v{one.version}  {one.path}  {one.kind}"
-              f" {one.left} -> {one.right}", flush=True)  # fmt: skip
+        print(
+            f"      {one.count} x {schema.api_name(one.api_key)} v{one.version}  {one.path}  {one.kind}"
+            f" {one.left} -> {one.right}",
+            flush=True,
+        )
         for example in one.examples[:2]:
             row = example.row
-            print(f"          packet {row['request_packet']} {row['connection']} #{row['exchange']}"
-                  f" {'/'.join(example.key)}: {example.left} -> {example.right}", flush=True)  # fmt: skip
+            print(
+                f"          packet {row['request_packet']} {row['connection']} #{row['exchange']}"
+                f" {'/'.join(example.key)}: {example.left} -> {example.right}",
+                flush=True,
+            )
     for problem in problems[:10]:
         print(f"      audit: {problem}", flush=True)
     return not bad and not problems

@@ -27,10 +27,29 @@ def test_what_is_asked_for_is_what_is_done() -> None:
     assert not plain.selection
     assert not plain.renaming
     found = options(
-        "--clients", "client_id == billing", "--topics", "orders, b*", "--from", "90s", "--until", "3m", "--times", "4",
-        "--prefix-topics", "t.", "--map-group", "a=b", "--prefix-groups", "g-", "--speed", "0s:1,60s:max",
-        "--allow", "admin", "--allow", "DeleteTopics",
-    )  # fmt: skip
+        "--clients",
+        "client_id == billing",
+        "--topics",
+        "orders, b*",
+        "--from",
+        "90s",
+        "--until",
+        "3m",
+        "--times",
+        "4",
+        "--prefix-topics",
+        "t.",
+        "--map-group",
+        "a=b",
+        "--prefix-groups",
+        "g-",
+        "--speed",
+        "0s:1,60s:max",
+        "--allow",
+        "admin",
+        "--allow",
+        "DeleteTopics",
+    )
     assert str(found.selection.clients) == "client_id == billing"
     assert found.selection.topics == ("orders", "b*")
     assert (found.selection.since, found.selection.until) == (Moment(90 * 10**9), Moment(180 * 10**9))

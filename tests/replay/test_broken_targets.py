@@ -45,6 +45,7 @@ def test_nothing_is_wrong(healthy: Path) -> None:
     assert (said(found), list(found.differences)) == ("same", [])
 
 
+# fmt: off
 BROKEN: dict[str, tuple[Shop, dict[str, Any], str]] = {
     "smaller message.max.bytes": (
         Shop(largest=2000), {},
@@ -135,7 +136,8 @@ BROKEN: dict[str, tuple[Shop, dict[str, Any], str]] = {
         "1 unexpected difference: Produce v8 stored twice 1 request sent again, 3 records more than acknowledged "
         "(orders/0); 1 more follows from it",
     ),
-}  # fmt: skip
+}
+# fmt: on
 
 
 @pytest.mark.parametrize("what", BROKEN)

@@ -259,8 +259,18 @@ def test_how_far_a_run_is_stands_on_a_terminal_only(
             options = Options("127.0.0.1", port, settings=Settings(speed=None), yes=True)
             asyncio.run(run.replay(sessions(1, 5, None), options, link.tcp(), tmp_path / name, [], tell=tell))
     lines = screen.getvalue().split("\r\x1b[K")
-    assert lines == (["", "planning 6 requests", "writing the captured side", "writing what was answered",
-                      "reading what was acknowledged", ""] if terminal else [""])  # fmt: skip
+    assert lines == (
+        [
+            "",
+            "planning 6 requests",
+            "writing the captured side",
+            "writing what was answered",
+            "reading what was acknowledged",
+            "",
+        ]
+        if terminal
+        else [""]
+    )
 
 
 def test_a_dry_run_at_an_assumed_release_asks_nobody() -> None:
@@ -379,9 +389,7 @@ def test_what_was_not_audited_is_not_called_the_same(tmp_path: Path, capsys: pyt
         (["--to", "h:1", "-o", "run"], "replay needs a CAPTURE or DATASET"),
     ],
 )
-def test_an_audit_is_of_a_run_at_a_target(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:  # fmt: skip
+def test_an_audit_is_of_a_run_at_a_target(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(["replay", *arguments])
     assert ended.value.code == 2
@@ -420,9 +428,12 @@ def test_what_ends_a_service_leaves_a_readable_run(number: signal.Signals, how: 
 def test_a_shadow_that_is_ended_before_anything_came_leaves_nothing(tmp_path: Path) -> None:
     with subprocess.Popen(
         [*KWIRE, "replay", "-", "--to", "127.0.0.1:1", "-o", str(tmp_path / "run")],
-        cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         preexec_fn=_as_from_a_terminal,
-    ) as process:  # fmt: skip
+    ) as process:
         assert process.stdin is not None
         assert process.stderr is not None
         # Packets without Kafka, more than a pipe holds: once they are taken, it reads.
@@ -449,11 +460,25 @@ def check_interrupted(tmp_path: Path, number: signal.Signals, while_: str, *how:
     with serving(Hearing) as port:
         Hearing.port = port
         process = subprocess.Popen(
-            [*KWIRE, "replay", str(SAMPLES / "sasl-librdkafka-4.3" / "capture.pcap"), "--to", f"127.0.0.1:{port}",
-             "-o", str(tmp_path / "run"), "--speed", "0.01", *how],
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+            [
+                *KWIRE,
+                "replay",
+                str(SAMPLES / "sasl-librdkafka-4.3" / "capture.pcap"),
+                "--to",
+                f"127.0.0.1:{port}",
+                "-o",
+                str(tmp_path / "run"),
+                "--speed",
+                "0.01",
+                *how,
+            ],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
             preexec_fn=_as_from_a_terminal,
-        )  # fmt: skip
+        )
         # The captured side is written when the sending, or the starting of the workers, begins.
         begun = sending.wait(SECONDS) if while_ == "it sends" else until(lambda: list(tmp_path.glob(".run.*/messages")))
         os.killpg(process.pid, number)
@@ -612,8 +637,21 @@ def test_a_target_that_falls_silent_ends_the_run_with_what_was_done_kept(
     monkeypatch.setattr(_Fading, "asked", 0)
     with serving(_Fading) as port:
         Sink.port = port
-        code = cli.main(["replay", "bench", "--to", f"127.0.0.1:{port}", "-o", str(tmp_path / "run"), "--speed", "max",
-                         "--no-in-windows", "--workers", processes])  # fmt: skip
+        code = cli.main(
+            [
+                "replay",
+                "bench",
+                "--to",
+                f"127.0.0.1:{port}",
+                "-o",
+                str(tmp_path / "run"),
+                "--speed",
+                "max",
+                "--no-in-windows",
+                "--workers",
+                processes,
+            ]
+        )
     assert code == 3
     line, hint = capsys.readouterr().err.splitlines()[-2:]
     told = analyzer.open_dataset(tmp_path / "run").manifest["replay"]

@@ -23,13 +23,15 @@ from tests.shared import SAMPLES
 
 CAPTURE = next((SAMPLES / "old-java-0.8.2").glob("capture*"))
 
+# fmt: off
 OTHERWISE = {
     "help", "captures",  # no options
     "dry_run", "assume", "json", "fail_on", "loop",  # what a command prints, returns and repeats, a program does itself
     "no_audit",  # `audit=False`; `--audit RUN` sends nothing
     "sasl", "sasl_file", "tls", "tls_ca", "tls_cert", "tls_key", "follow_advertised", "map_host",
     "plaintext_login",  # `access`
-}  # fmt: skip
+}
+# fmt: on
 """Options of the command that the function has in another form, or not at all."""
 
 
@@ -56,18 +58,67 @@ def test_what_is_asked_for_in_python_is_what_the_command_does(monkeypatch: pytes
 
     monkeypatch.setattr(run, "replay", noted)
     replay.replay(
-        CAPTURE, to="h:1", out=tmp_path, wait=True, speed="0s:1,60s:max", times=2, topics=["*"], since="0s", until="1h",
-        allow=["admin"], map_topic={"a": "b"}, prefix_topics="t.", map_group={"c": "d"}, prefix_groups="g.",
-        offsets="position", timestamps="shift", seed_topics=True, seed_config="as-captured", seed_fetched=True,
-        yes=True, partial=True, audit=False, workers=3,
-    )  # fmt: skip
+        CAPTURE,
+        to="h:1",
+        out=tmp_path,
+        wait=True,
+        speed="0s:1,60s:max",
+        times=2,
+        topics=["*"],
+        since="0s",
+        until="1h",
+        allow=["admin"],
+        map_topic={"a": "b"},
+        prefix_topics="t.",
+        map_group={"c": "d"},
+        prefix_groups="g.",
+        offsets="position",
+        timestamps="shift",
+        seed_topics=True,
+        seed_config="as-captured",
+        seed_fetched=True,
+        yes=True,
+        partial=True,
+        audit=False,
+        workers=3,
+    )
     arguments = [
-        "replay", str(CAPTURE), "--speed", "0s:1,60s:max", "--times", "2", "--topics", "*", "--from", "0s",
-        "--until", "1h", "--allow", "admin", "--map-topic", "a=b", "--prefix-topics", "t.", "--map-group", "c=d",
-        "--prefix-groups", "g.", "--offsets", "position", "--timestamps", "shift", "--seed-topics",
-        "--seed-config", "as-captured",
-        "--seed-fetched", "--yes", "--partial", "--no-audit", "--workers", "3",
-    ]  # fmt: skip
+        "replay",
+        str(CAPTURE),
+        "--speed",
+        "0s:1,60s:max",
+        "--times",
+        "2",
+        "--topics",
+        "*",
+        "--from",
+        "0s",
+        "--until",
+        "1h",
+        "--allow",
+        "admin",
+        "--map-topic",
+        "a=b",
+        "--prefix-topics",
+        "t.",
+        "--map-group",
+        "c=d",
+        "--prefix-groups",
+        "g.",
+        "--offsets",
+        "position",
+        "--timestamps",
+        "shift",
+        "--seed-topics",
+        "--seed-config",
+        "as-captured",
+        "--seed-fetched",
+        "--yes",
+        "--partial",
+        "--no-audit",
+        "--workers",
+        "3",
+    ]
     command = asked.options_of(cli._parser().parse_args(arguments), "h", 1)
     ((count, wanted, out, wait),) = seen
     assert (wanted, out, wait) == (command, tmp_path, True)

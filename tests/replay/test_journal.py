@@ -17,9 +17,22 @@ from replay.remap.offsets import Appended
 from replay.remap.remap import Learned
 
 SHORT = Outcome(
-    {}, 4, "sent", "answered", retries=["reconnected"], sent_version=7, scheduled_ns=1, planned_ns=2, ready_ns=3,
-    first_sent_ns=4, sent_ns=5, answered_ns=6, targets=["h:1"], request=bytearray(b"\0\0\0\1x"), answer=b"y",
-)  # fmt: skip
+    {},
+    4,
+    "sent",
+    "answered",
+    retries=["reconnected"],
+    sent_version=7,
+    scheduled_ns=1,
+    planned_ns=2,
+    ready_ns=3,
+    first_sent_ns=4,
+    sent_ns=5,
+    answered_ns=6,
+    targets=["h:1"],
+    request=bytearray(b"\0\0\0\1x"),
+    answer=b"y",
+)
 PLAIN = Outcome({}, 5, "converted", "unanswered", "aborted", "nothing \udc80 came", request=b"z")
 SKIPPED = Outcome({}, 6, "skipped", "skipped", "not_joined")
 NEWS: tuple[list[Appended], list[Learned]] = [(("orders", 0), 3, 0, 3)], [("producer", None, "1/0", "2/0", None)]

@@ -42,10 +42,14 @@ def in_order_of_answers(some: list[Captured], broker: str = "10.0.0.9") -> list[
     every = [one for each in some for one in each.requests]
     every.sort(key=lambda one: (one.answered_ns or one.sent_ns, one.sent_ns))
     return [
-        Told({**one.row, "broker_ip": broker, "broker_port": 9092, "response_end": one.row["request_time"]},
-             one.data, one.answer, None)
+        Told(
+            {**one.row, "broker_ip": broker, "broker_port": 9092, "response_end": one.row["request_time"]},
+            one.data,
+            one.answer,
+            None,
+        )
         for one in every
-    ]  # fmt: skip
+    ]
 
 
 def begun(told: Callable[[], Iterator[Told]] | list[Told]) -> Live:
@@ -148,10 +152,17 @@ def test_what_is_sent_is_captured_and_not_sent_again(tmp_path: Path) -> None:
     """A capture of all interfaces has the replay's own connections in it, which say whatever the target says."""
     theirs = in_order_of_answers(captured())
     ours = [  # sent behind the replay's begin, whatever the clock says
-        one._replace(row={**one.row, "connection": f"10.0.0.7:{number}-target:9092#1", "exchange": 0,
-                          "broker_ip": "target", "request_time": one.row["request_time"].replace(year=2262)})
+        one._replace(
+            row={
+                **one.row,
+                "connection": f"10.0.0.7:{number}-target:9092#1",
+                "exchange": 0,
+                "broker_ip": "target",
+                "request_time": one.row["request_time"].replace(year=2262),
+            }
+        )
         for number, one in enumerate(theirs[:20])
-    ]  # fmt: skip
+    ]
     notes: list[str] = []
     result = at(Shop(), begun([*theirs, *ours]), tmp_path / "run", notes)
     assert result.counts.total == len(theirs)

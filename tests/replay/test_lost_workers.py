@@ -97,9 +97,12 @@ def test_what_a_killed_worker_did_is_kept(least: int, tmp_path: Path) -> None:
     told = by_verdict(outcomes)
     answered, unknown, unsent = (
         told.get(one, 0)
-        for one in (("sent", "answered", None), ("unknown", "not_comparable", "worker_lost"),
-                    ("not_sent", "not_sent", "aborted"))
-    )  # fmt: skip
+        for one in (
+            ("sent", "answered", None),
+            ("unknown", "not_comparable", "worker_lost"),
+            ("not_sent", "not_sent", "aborted"),
+        )
+    )
     assert answered + unknown + unsent == STEPS
     assert answered >= STEPS // 2 + len(before)
     assert unsent
@@ -113,8 +116,9 @@ def test_what_a_killed_worker_did_is_kept(least: int, tmp_path: Path) -> None:
     )
     # Its counts are those of the rows, the replayed side is there once, with what was learned.
     counts = stored.manifest["replay"]["counts"]
-    assert counts["actions"] == {key: count for key, count in (
-        ("not_sent", unsent), ("sent", answered), ("unknown", unknown)) if count}  # fmt: skip
+    assert counts["actions"] == {
+        key: count for key, count in (("not_sent", unsent), ("sent", answered), ("unknown", unknown)) if count
+    }
     exchanges = stored.exchanges.to_table().to_pylist()
     keys = [(row["connection"], row["exchange"]) for row in exchanges if row["capture"] == "replay:bench"]
     assert len(keys) == len(set(keys)) == answered

@@ -47,8 +47,17 @@ def test_a_duplicate_is_told_by_its_base_offset(
         recorder = Recorder(writer)
         for number, (request, (base, appended)) in enumerate(zip(capture.requests, replayed, strict=True)):
             answer = encode_response(names.PRODUCE, 8, 0, produced_answer(base, appended=appended))
-            outcome = Outcome(request.row, number, "sent", "answered", sent_version=8, sent_ns=START_NS,
-                              answered_ns=START_NS, answer=answer, captured_answer=request.answer)  # fmt: skip
+            outcome = Outcome(
+                request.row,
+                number,
+                "sent",
+                "answered",
+                sent_version=8,
+                sent_ns=START_NS,
+                answered_ns=START_NS,
+                answer=answer,
+                captured_answer=request.answer,
+            )
             recorder.add(outcome)
         recorder.settle()
     assert recorder.counts.duplicates == duplicates
@@ -57,8 +66,13 @@ def test_a_duplicate_is_told_by_its_base_offset(
 @pytest.mark.parametrize("level", [0, 1])
 def test_the_replayed_side_has_what_its_request_asked_for(tmp_path: Path, level: int) -> None:
     fetch = {
-        "replicaId": -1, "maxWaitMs": 500, "minBytes": 7, "maxBytes": 1000, "isolationLevel": level, "topics": [],
-    }  # fmt: skip
+        "replicaId": -1,
+        "maxWaitMs": 500,
+        "minBytes": 7,
+        "maxBytes": 1000,
+        "isolationLevel": level,
+        "topics": [],
+    }
     (request,) = Captured().said(0, names.FETCH, 4, fetch).requests
     assert isinstance(request.row, dict)
     request.row.update(isolation_level=level, min_bytes=7, max_wait_ms=500)
@@ -74,17 +88,35 @@ def test_the_replayed_side_has_what_its_request_asked_for(tmp_path: Path, level:
 def test_secrets_in_records_of_the_cluster_are_not_written(tmp_path: Path) -> None:
     """Of the captured side and of the replayed one: a controller's Fetch holds what logins are checked with."""
     fetch = {
-        "maxWaitMs": 500, "minBytes": 1, "maxBytes": 1000, "isolationLevel": 0, "sessionId": 0, "sessionEpoch": -1,
-        "topics": [], "forgottenTopicsData": [], "rackId": "",
-    }  # fmt: skip
+        "maxWaitMs": 500,
+        "minBytes": 1,
+        "maxBytes": 1000,
+        "isolationLevel": 0,
+        "sessionId": 0,
+        "sessionEpoch": -1,
+        "topics": [],
+        "forgottenTopicsData": [],
+        "rackId": "",
+    }
     answer = scram_fetch()
     (asked,) = Captured().said(0, names.FETCH, 17, fetch).requests
     request = dataclasses.replace(asked, answer=answer)
     with Writer(tmp_path / "run") as writer:
         recorder = Recorder(writer)
         recorder.asked(request)
-        recorder.add(Outcome(request.row, 0, "sent", "answered", sent_version=17, sent_ns=START_NS,
-                             answered_ns=START_NS, request=request.data, answer=answer))  # fmt: skip
+        recorder.add(
+            Outcome(
+                request.row,
+                0,
+                "sent",
+                "answered",
+                sent_version=17,
+                sent_ns=START_NS,
+                answered_ns=START_NS,
+                request=request.data,
+                answer=answer,
+            )
+        )
         recorder.finish([], [], {})
     stored = open_dataset(tmp_path / "run").messages.to_table().to_pylist()
     answers = [row["bytes"] for row in stored if row["direction"] == "response"]
@@ -118,8 +150,14 @@ def test_what_a_run_learned_is_written_as_it_is_told(tmp_path: Path, monkeypatch
         nonlocal told
         for number in range(25):
             told += 1
-            yield {"capture": "shop.pcap", "kind": "offset", "scope": "orders-0", "captured": str(number),
-                   "replayed": str(number + 7), "records": 1}  # fmt: skip
+            yield {
+                "capture": "shop.pcap",
+                "kind": "offset",
+                "scope": "orders-0",
+                "captured": str(number),
+                "replayed": str(number + 7),
+                "records": 1,
+            }
 
     with Writer(tmp_path / "run") as writer:
         write = writer.write

@@ -21,9 +21,18 @@ from replay.plan.steps import Plan
 from tests.replay.batching import batch, produced, produced_answer
 from tests.replay.conversation import EVERYTHING, Captured
 
-OUT_OF_ORDER = {"topic": "orders", "partition": 0, "acknowledged": 9, "readable": 9, "missing": 0, "out_of_order": 1,
-                "first_missing_offset": None, "stored_otherwise": 0, "stored_as": None,
-                "unclaimed": 0}  # fmt: skip
+OUT_OF_ORDER = {
+    "topic": "orders",
+    "partition": 0,
+    "acknowledged": 9,
+    "readable": 9,
+    "missing": 0,
+    "out_of_order": 1,
+    "first_missing_offset": None,
+    "stored_otherwise": 0,
+    "stored_as": None,
+    "unclaimed": 0,
+}
 
 
 def plan(seconds: float, took: float = 0.5) -> Plan:
@@ -48,7 +57,7 @@ def plan(seconds: float, took: float = 0.5) -> Plan:
 )
 def test_a_run_is_slower_by_a_fifth_and_five_seconds(
     seconds: float, speed: float | None, took: float, slower: bool
-) -> None:  # fmt: skip
+) -> None:
     found = pace(Counts(), plan(seconds), speed, took)
     assert found.wanted == pytest.approx(seconds / (speed or 1))
     assert found.slower == slower

@@ -31,8 +31,11 @@ def test_the_table_of_apis_is_the_codes() -> None:
         policy: set(names.split(", "))
         for policy, names in re.findall(r"^\| (sent.*|only with `--allow`) \| ([A-Za-z, ]+) \|$", TEXT, re.MULTILINE)
     }
-    titles = {apis.Policy.SEND: "sent as is", apis.Policy.REMAP: "sent, with what the target assigns",
-              apis.Policy.ALLOW: "only with `--allow`"}  # fmt: skip
+    titles = {
+        apis.Policy.SEND: "sent as is",
+        apis.Policy.REMAP: "sent, with what the target assigns",
+        apis.Policy.ALLOW: "only with `--allow`",
+    }
     for policy, title in titles.items():
         assert said[title] == {names.name(key) for key, api in apis.APIS.items() if api.policy is policy}
 

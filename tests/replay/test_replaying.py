@@ -37,16 +37,24 @@ from tests.replay.replaying import AUTHORIZER, WITH_KIP_848, Replayed, replay_ca
 from tests.shared import SAMPLES, shared_folder
 
 SAMPLE_NAMES = (
-    "admin-kafkapython-3.9", "client-kafkajs-3.9", "codecs-franzgo-4.3", "group-kip848-librdkafka-4.3",
-    "old-java-0.8.2", "sasl-librdkafka-4.3", "txn-librdkafka-4.3",
-)  # fmt: skip
+    "admin-kafkapython-3.9",
+    "client-kafkajs-3.9",
+    "codecs-franzgo-4.3",
+    "group-kip848-librdkafka-4.3",
+    "old-java-0.8.2",
+    "sasl-librdkafka-4.3",
+    "txn-librdkafka-4.3",
+)
 
 Answer = TypeVar("Answer")
 
 
 def unexpected(comparison: Comparison) -> list[tuple[Any, ...]]:
-    return [(one.api_key, one.path, one.kind, one.left, one.right, one.count)
-            for one in grouped(comparison.differences) if one.unexpected]  # fmt: skip
+    return [
+        (one.api_key, one.path, one.kind, one.left, one.right, one.count)
+        for one in grouped(comparison.differences)
+        if one.unexpected
+    ]
 
 
 def audit_of(done: Replayed) -> Audit:
@@ -121,9 +129,7 @@ def test_twice_is_twice(shared_brokers: Start, tmp_path: Path) -> None:
     assert unexpected(second.comparison) == []
 
 
-def test_under_another_name(
-    shared_brokers: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:  # fmt: skip
+def test_under_another_name(shared_brokers: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`--map-topic`: the comparison calls topics as they were called when captured."""
     cluster = shared_brokers(Spec(jars.NEWEST, 1, AUTHORIZER))
     copies = {f"franz-{codec}": f"copy-of-{codec}" for codec in ("none", "gzip", "snappy", "lz4", "zstd")}

@@ -53,8 +53,11 @@ def test_another_cluster_has_the_records_while_they_are_produced(fresh_brokers: 
     # What is sent to the shadow is captured too, and must not be sent again. (Test clusters have one id.)
     ports = [one.bootstrap.rpartition(":")[2] for one in (captured, shadow)]
     expression = " or ".join(f"tcp port {one}" for one in ports)
-    listening = subprocess.Popen(["tcpdump", "-i", "lo", "-B", "65536", "-U", "-w", "-", expression],
-                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+    listening = subprocess.Popen(
+        ["tcpdump", "-i", "lo", "-B", "65536", "-U", "-w", "-", expression],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     command = [
         *KWIRE,
         "replay",

@@ -51,9 +51,13 @@ def test_two_replays_that_write_one_run(wait: str, tmp_path: Path) -> None:
         processes = {
             name: subprocess.Popen(
                 [sys.executable, "-c", REPLAYS, str(tmp_path), str(port), str(count), wait, str(TIMES)],
-                cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            ) for name, count in requests.items()
-        }  # fmt: skip
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for name, count in requests.items()
+        }
         for process in processes.values():
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"

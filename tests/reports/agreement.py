@@ -1,7 +1,7 @@
 """Two engines' answers to the same question: equal in names, types, rows and their order.
 
-    python -m tests.reports.agreement            # every view over every capture, one by one (an hour: Spark plans each)
-    python -m tests.reports.agreement txn-librdkafka-4.3 codecs-franzgo-4.3
+python -m tests.reports.agreement            # every view over every capture, one by one (an hour: Spark plans each)
+python -m tests.reports.agreement txn-librdkafka-4.3 codecs-franzgo-4.3
 """
 
 from __future__ import annotations

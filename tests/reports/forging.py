@@ -47,47 +47,87 @@ class Forged:
         """An answered exchange (or what `columns` make of it)."""
         code = next((one.code for one in _errors() if one.name == error), 0)
         end = None if latency_ms is None else at(second + latency_ms / 1000)
-        self.add("exchanges", **{
-            "exchange": len(self.rows["exchanges"]), "reply": len(self.rows["exchanges"]),
-            "client_ip": "10.0.0.1", "client_port": 5000, "broker_ip": "10.0.0.9", "broker_port": 9092,
-            "api_key": API_KEYS[api], "api": api, "api_version": 1, "client_id": "app",
-            "request_time": at(second), "request_end": at(second), "response_time": end, "response_end": end,
-            "latency_us": None if latency_ms is None else round(latency_ms * 1000),
-            "request_bytes": 100, "response_bytes": 50, "status": "answered",
-            "request_state": "decoded", "response_state": "decoded",
-            "error_code": code, "error": error,
-            "errors": [{"code": code, "error": error, "count": 1}] if error else [],
-            **columns,
-        })  # fmt: skip
+        self.add(
+            "exchanges",
+            **{
+                "exchange": len(self.rows["exchanges"]),
+                "reply": len(self.rows["exchanges"]),
+                "client_ip": "10.0.0.1",
+                "client_port": 5000,
+                "broker_ip": "10.0.0.9",
+                "broker_port": 9092,
+                "api_key": API_KEYS[api],
+                "api": api,
+                "api_version": 1,
+                "client_id": "app",
+                "request_time": at(second),
+                "request_end": at(second),
+                "response_time": end,
+                "response_end": end,
+                "latency_us": None if latency_ms is None else round(latency_ms * 1000),
+                "request_bytes": 100,
+                "response_bytes": 50,
+                "status": "answered",
+                "request_state": "decoded",
+                "response_state": "decoded",
+                "error_code": code,
+                "error": error,
+                "errors": [{"code": code, "error": error, "count": 1}] if error else [],
+                **columns,
+            },
+        )
 
     def connection(self, **columns: Any) -> None:
         """A connection that opened and closed in order."""
         zeros = {column.name: 0 for column in tables.CONNECTIONS if column.type == pa.int64()}
-        self.add("connections", **{
-            **zeros, "client_ip": "10.0.0.1", "client_port": 5000, "broker_ip": "10.0.0.9", "broker_port": 9092,
-            "first_time": at(0), "last_time": at(60), "rtt_us": 250, "opened": True, "closed": "fin",
-            "client_id": "app", "tls": False, **columns,
-        })  # fmt: skip
+        self.add(
+            "connections",
+            **{
+                **zeros,
+                "client_ip": "10.0.0.1",
+                "client_port": 5000,
+                "broker_ip": "10.0.0.9",
+                "broker_port": 9092,
+                "first_time": at(0),
+                "last_time": at(60),
+                "rtt_us": 250,
+                "opened": True,
+                "closed": "fin",
+                "client_id": "app",
+                "tls": False,
+                **columns,
+            },
+        )
 
     def write(self) -> Path:
         """The dataset, on disk."""
         entry = {
             "name": self.capture,
-            "first_time": "2026-01-02T03:04:05.000000Z", "last_time": "2026-01-02T03:05:05.000000Z",
-            "link_types": ["ETHERNET"], "packets": {"packets": 10, "tcp": 10, "dropped_by_capture": 0},
-            "files": [{"name": self.capture, "size": 1000}], "meaning": self.meaning,
+            "first_time": "2026-01-02T03:04:05.000000Z",
+            "last_time": "2026-01-02T03:05:05.000000Z",
+            "link_types": ["ETHERNET"],
+            "packets": {"packets": 10, "tcp": 10, "dropped_by_capture": 0},
+            "files": [{"name": self.capture, "size": 1000}],
+            "meaning": self.meaning,
             **({"attempts": self.attempts} if self.attempts else {}),
-        }  # fmt: skip
+        }
         with dataset.Writer(self.path) as writer:
             for name, rows in self.rows.items():
                 writer.write(name, pa.Table.from_pylist(rows, schema=tables.schema(name)))
-            writer.commit({
-                "format_version": tables.FORMAT_VERSION, "kwire_version": "0", "captures": [entry], "coverage": {},
-                "notes": [],
-                "unrecognised": {
-                    "connections": len(self.unrecognised), "payload_bytes": 0, "listed": self.unrecognised,
-                },
-            })  # fmt: skip
+            writer.commit(
+                {
+                    "format_version": tables.FORMAT_VERSION,
+                    "kwire_version": "0",
+                    "captures": [entry],
+                    "coverage": {},
+                    "notes": [],
+                    "unrecognised": {
+                        "connections": len(self.unrecognised),
+                        "payload_bytes": 0,
+                        "listed": self.unrecognised,
+                    },
+                }
+            )
         return self.path
 
 

@@ -51,9 +51,12 @@ def terminal(command: Sequence[str], environment: Mapping[str, str]) -> Iterator
     """Run a command in a terminal; it is killed if it still runs at the end."""
     near, far = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-c", _TAKE_TERMINAL, *command], stdin=far, stdout=far, stderr=far,
+        [sys.executable, "-c", _TAKE_TERMINAL, *command],
+        stdin=far,
+        stdout=far,
+        stderr=far,
         env={**environment, "TERM": "dumb"},
-    )  # fmt: skip
+    )
     os.close(far)
     try:
         yield Terminal(process, near)

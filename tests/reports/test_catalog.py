@@ -71,8 +71,12 @@ def test_a_query_needs_what_it_reads_and_what_that_reads() -> None:
 
     assert names("SELECT count(*) FROM exchanges") == {"exchanges"}
     assert names("WITH a AS (SELECT * FROM `Latency_By_Topic`) SELECT * FROM a") >= {
-        "exchanges", "topic_ids", "named_topics", "exchange_topics", "latency_by_topic",
-    }  # fmt: skip
+        "exchanges",
+        "topic_ids",
+        "named_topics",
+        "exchange_topics",
+        "latency_by_topic",
+    }
     assert "clients" not in names("DESCRIBE latency_by_topic")
     assert catalog.needed("SHOW VIEWS") is None
     assert catalog.needed("SELECT * FROM IDENTIFIER('cl' || 'ients')") is None

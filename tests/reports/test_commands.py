@@ -48,13 +48,20 @@ def test_a_file_that_cannot_be_written_is_told_before_a_capture_is_read(
 
 @pytest.mark.parametrize(
     ("capture", "out", "message"),
-    [(str(SAMPLES / "txn-librdkafka-4.3"), "file/data", "file: File exists"), ("no-such.pcap", "data", "no such file"),
-     (str(SAMPLES / "txn-librdkafka-4.3"), ".", "not empty, and not a dataset")],
-)  # fmt: skip
+    [
+        (str(SAMPLES / "txn-librdkafka-4.3"), "file/data", "file: File exists"),
+        ("no-such.pcap", "data", "no such file"),
+        (str(SAMPLES / "txn-librdkafka-4.3"), ".", "not empty, and not a dataset"),
+    ],
+)
 def test_what_spark_would_analyse_in_vain_is_told_before_a_session_starts(
-    capture: str, out: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    capture: str,
+    out: str,
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setattr("reports.spark.session.of_command", None)
     with pytest.raises(SystemExit) as left:
@@ -106,8 +113,14 @@ def test_a_source_that_is_not_there_is_said(tmp_path: Path, capsys: pytest.Captu
 
 @pytest.mark.parametrize(
     ("source", "name"),
-    [("-", "standard input"), ("some/where/orders.pcap", "orders.pcap"), ("day1/", "day1"), (".", "."),
-     ("s3://KEY:SECRET@bucket/day1?region=x", "day1"), ("zip://a.pcap::/some/day.zip", "a.pcap")],
+    [
+        ("-", "standard input"),
+        ("some/where/orders.pcap", "orders.pcap"),
+        ("day1/", "day1"),
+        (".", "."),
+        ("s3://KEY:SECRET@bucket/day1?region=x", "day1"),
+        ("zip://a.pcap::/some/day.zip", "a.pcap"),
+    ],
 )
 def test_a_report_names_no_folder_of_its_maker(source: str, name: str) -> None:
     assert output.name_of(source) == name

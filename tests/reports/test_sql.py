@@ -39,8 +39,17 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def asked(dataset: str, query: str | None, engine: str = "auto", **options: Any) -> int:
     """The command with these options."""
-    chosen = {"format": None, "out": None, "master": None, "verbose": False, "conf": [], "engine": engine, "raw": False,
-              "keylog": [], **options}  # fmt: skip
+    chosen = {
+        "format": None,
+        "out": None,
+        "master": None,
+        "verbose": False,
+        "conf": [],
+        "engine": engine,
+        "raw": False,
+        "keylog": [],
+        **options,
+    }
     return sql.sql(argparse.Namespace(dataset=dataset, query=query, **chosen))
 
 
@@ -118,14 +127,21 @@ def test_what_is_surely_wrong_is_told_before_a_capture_is_read_or_spark_is_start
 @pytest.mark.parametrize(
     "query",
     [
-        "SELECT user", "SELECT * FROM exchanges WHERE exists(errors, e -> e.code > 0)",
-        "SELECT transform(errors, e -> e.code + 1) AS f FROM exchanges", "SELECT col1 FROM VALUES (1)",
-        "SELECT latency_us AS l, l + 1 AS m FROM exchanges", "SELECT col FROM (SELECT explode(topics) FROM exchanges)",
-        "SELECT pos, col FROM (SELECT posexplode(topics) FROM exchanges)", "SELECT * FROM range(3)",
-        "SELECT t FROM exchanges LATERAL VIEW explode(topics) q AS t", "FROM exchanges SELECT api",
-        "WITH mine AS (SELECT 1 AS x) SELECT x FROM mine", "SELECT * FROM parquet.`/nowhere`", "SHOW FUNCTIONS",
+        "SELECT user",
+        "SELECT * FROM exchanges WHERE exists(errors, e -> e.code > 0)",
+        "SELECT transform(errors, e -> e.code + 1) AS f FROM exchanges",
+        "SELECT col1 FROM VALUES (1)",
+        "SELECT latency_us AS l, l + 1 AS m FROM exchanges",
+        "SELECT col FROM (SELECT explode(topics) FROM exchanges)",
+        "SELECT pos, col FROM (SELECT posexplode(topics) FROM exchanges)",
+        "SELECT * FROM range(3)",
+        "SELECT t FROM exchanges LATERAL VIEW explode(topics) q AS t",
+        "FROM exchanges SELECT api",
+        "WITH mine AS (SELECT 1 AS x) SELECT x FROM mine",
+        "SELECT * FROM parquet.`/nowhere`",
+        "SHOW FUNCTIONS",
     ],
-)  # fmt: skip
+)
 def test_what_spark_may_understand_is_not_refused(query: str) -> None:
     check(query)
     check_columns(query)
@@ -166,9 +182,7 @@ def test_a_query_that_java_has_no_room_for_is_told_by_its_cause(
     "out, message",
     [("nowhere/answer.csv", "cannot be written: No such file"), (".", "it is a folder"), ("answer.xlsx", ".xlsx")],
 )
-def test_a_file_that_cannot_be_written_is_told_first(
-    dataset: str, out: str, message: str, tmp_path: Path
-) -> None:
+def test_a_file_that_cannot_be_written_is_told_first(dataset: str, out: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(Problem, match=message) as raised:
         asked(dataset, COUNTS, out=str(tmp_path / out))
     assert raised.value.hint
@@ -220,16 +234,19 @@ def test_a_description_says_what_each_column_holds(
     types = {row[0]: row[1] for row in rows[1:]}
     expected = {
         "exchanges": ("errors", "array<struct<code:smallint,error:string,count:int>>"),
-        "Latency_By_Api": ("exchanges", "bigint"), "kafka_errors": ("retriable", "boolean"),
-    }[name]  # fmt: skip
+        "Latency_By_Api": ("exchanges", "bigint"),
+        "kafka_errors": ("retriable", "boolean"),
+    }[name]
     assert types[expected[0]] == expected[1]
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("SELECT 1\n  AS a;\n\n;\nSELECT ';' AS b\nFROM t;\nSELECT 2",
-         ["SELECT 1\n  AS a", "SELECT ';' AS b\nFROM t", "SELECT 2"]),
+        (
+            "SELECT 1\n  AS a;\n\n;\nSELECT ';' AS b\nFROM t;\nSELECT 2",
+            ["SELECT 1\n  AS a", "SELECT ';' AS b\nFROM t", "SELECT 2"],
+        ),
         ("select 1 as a; select 2 as b;", ["select 1 as a", "select 2 as b"]),
         ("select 1; -- note\n-- another; one\nselect 2 -- its end;\n", ["select 1", "select 2 -- its end;"]),
         ("select 'a;\nb' as a;", ["select 'a;\nb' as a"]),
@@ -238,12 +255,14 @@ def test_a_description_says_what_each_column_holds(
         ("/* a; /* nested; */ b;\n */ select 1 /* c; */; select 2", ["select 1 /* c; */", "select 2"]),
         ("-- goes on; \\\nselect 0;\nselect 1;", ["select 1"]),
         ("\ufeffselect 1;", ["select 1"]),
-        ("-- nothing;\n/* at all; */\n", []), ("", []), (";;\n;", []),
+        ("-- nothing;\n/* at all; */\n", []),
+        ("", []),
+        (";;\n;", []),
         ("select 4 / 2 - 1, - 1;", ["select 4 / 2 - 1, - 1"]),
         ("select 'never closed; select 2;\n", ["select 'never closed; select 2;"]),
         ("select 1; /* never closed;\n", ["select 1", "/* never closed;"]),
     ],
-)  # fmt: skip
+)
 def test_statements_end_with_a_semicolon_that_is_in_no_text_and_no_comment(text: str, expected: list[str]) -> None:
     assert list(sql.statements(iter(text.split("\n")))) == expected
 
@@ -251,10 +270,12 @@ def test_statements_end_with_a_semicolon_that_is_in_no_text_and_no_comment(text:
 @pytest.mark.parametrize(
     ("piped", "expected"),
     [
-        ("select 1 as a; select 2 as b;\n", ["a", "1", "b", "2"]), ("\ufeffselect 1 as a; -- note\n", ["a", "1"]),
-        ("select 'x;\ny' as a\n;", ["a", "x;\\ny"]), ("-- only a comment\n", []),
+        ("select 1 as a; select 2 as b;\n", ["a", "1", "b", "2"]),
+        ("\ufeffselect 1 as a; -- note\n", ["a", "1"]),
+        ("select 'x;\ny' as a\n;", ["a", "x;\\ny"]),
+        ("-- only a comment\n", []),
     ],
-)  # fmt: skip
+)
 def test_queries_come_from_stdin(
     piped: str, expected: list[str], dataset: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -334,12 +355,14 @@ def test_csv_of_the_command_is_raw_where_asked(
     assert (tmp_path / "x.csv").read_text().split() == ["a,n", "'=1,-1"]
 
 
+# fmt: off
 ENDLESS = {
     "embedded": "SELECT sum(a.exchange * b.exchange % (7 + c.exchange + d.exchange + e.exchange)) AS n FROM exchanges "
                 "AS a CROSS JOIN exchanges AS b CROSS JOIN exchanges AS c CROSS JOIN exchanges AS d CROSS JOIN "
                 "exchanges AS e;\n",
     "spark": "SELECT max(id % 7) FROM range(1000000000000000);\n",  # asks every thousand rows whether it is to end
-}  # fmt: skip
+}
+# fmt: on
 
 
 @pytest.mark.parametrize("chosen", ["embedded", "spark"])

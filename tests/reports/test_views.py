@@ -54,19 +54,41 @@ class Asked:
 def conversation(forged: Forged) -> None:
     """Two clients: `app` (green) produces and commits, `report` (red) fetches, is throttled and meets errors."""
     red: dict[str, Any] = {"connection": RED, "client_ip": "10.0.0.2", "client_port": 6000, "client_id": "report"}
-    forged.connection(connection=GREEN, software_name="librdkafka", software_version="2.5.0", requests=106,
-                      payload_bytes=1000, decoded_bytes=900, duplicate_bytes=60, opaque_bytes=40,
-                      opaque_malformed_bytes=40, gap_bytes=500)  # fmt: skip
+    forged.connection(
+        connection=GREEN,
+        software_name="librdkafka",
+        software_version="2.5.0",
+        requests=106,
+        payload_bytes=1000,
+        decoded_bytes=900,
+        duplicate_bytes=60,
+        opaque_bytes=40,
+        opaque_malformed_bytes=40,
+        gap_bytes=500,
+    )
     forged.connection(**red, rtt_us=750, closed="rst", last_time=at(0.5), requests=5, retransmissions=3, errors=2)
     forged.add("topic_ids", topic_id=ORDERS, topic="orders")
     # A hundred produces of 1 to 100 ms; the id and the name of one topic count once.
     for number in range(1, 101):
-        forged.exchange("Produce", latency_ms=number, second=number / 10, topics=["orders", ORDERS], acks=-1,
-                        request_bytes=1000 * number)  # fmt: skip
+        forged.exchange(
+            "Produce",
+            latency_ms=number,
+            second=number / 10,
+            topics=["orders", ORDERS],
+            acks=-1,
+            request_bytes=1000 * number,
+        )
     partition: dict[str, Any] = {"topic": "orders", "partition": 0, "error_code": 0}
     forged.add("partitions", exchange=0, offset_kind="base", offset=40, record_count=2, record_bytes=200, **partition)
-    forged.add("partitions", exchange=1, offset_kind="base", offset=42, record_count=8, record_bytes=600,
-               **partition | {"partition": 1})  # fmt: skip
+    forged.add(
+        "partitions",
+        exchange=1,
+        offset_kind="base",
+        offset=42,
+        record_count=8,
+        record_bytes=600,
+        **partition | {"partition": 1},
+    )
     # A produce that failed has no offset, and no kind.
     forged.exchange("Produce", latency_ms=5, second=11, topics=["orders"], acks=1, error="NOT_LEADER_OR_FOLLOWER")
     forged.add("partitions", exchange=100, **partition | {"error_code": 6, "error": "NOT_LEADER_OR_FOLLOWER"})
@@ -74,21 +96,52 @@ def conversation(forged: Forged) -> None:
     forged.add("partitions", exchange=101, offset_kind="committed", offset=30, **partition)
     forged.exchange("JoinGroup", second=13, group_id="g", generation=2, member_id="m-2", latency_ms=3000)
     forged.exchange("ApiVersions", second=0, api_version=3, error="UNSUPPORTED_VERSION")
-    forged.exchange("Metadata", second=14, latency_ms=None, status="unanswered", reply=None, response_time=None,
-                    error_code=None, response_bytes=None)  # fmt: skip
+    forged.exchange(
+        "Metadata",
+        second=14,
+        latency_ms=None,
+        status="unanswered",
+        reply=None,
+        response_time=None,
+        error_code=None,
+        response_bytes=None,
+    )
     forged.exchange("LeaderAndIsr", second=15, latency_ms=2)
     # The red client: a fetch of what is in the session only, an empty one, a throttled one, one too new, one error.
     forged.exchange("Fetch", second=70, latency_ms=500, topics=[ORDERS], max_wait_ms=500, min_bytes=1, **red)
-    forged.add("partitions", connection=RED, exchange=106, topic_id=ORDERS, partition=0, error_code=0,
-               high_watermark=45, record_bytes=300, record_count=3, lag=2)  # fmt: skip
+    forged.add(
+        "partitions",
+        connection=RED,
+        exchange=106,
+        topic_id=ORDERS,
+        partition=0,
+        error_code=0,
+        high_watermark=45,
+        record_bytes=300,
+        record_count=3,
+        lag=2,
+    )
     forged.exchange("Fetch", second=71, latency_ms=500, topics=[], max_wait_ms=500, min_bytes=1, group_id=None, **red)
     forged.exchange("Fetch", second=72, latency_ms=20, throttle_us=30_000, api_version=19, **red)
     forged.exchange("CreateTopics", second=73, topics=["new"], error="TOPIC_ALREADY_EXISTS", **red)
     forged.exchange("OffsetFetch", second=74, group_id="g", error="NOT_COORDINATOR", **red)
     # Batches of two produces; the first was sent again after an error, over the same connection.
-    batch = {"topic": "orders", "partition": 0, "side": "produce", "magic": 2, "codec": "zstd", "is_control": False,
-             "producer_id": 7, "producer_epoch": 0, "base_sequence": 0, "record_count": 2, "batch_bytes": 200,
-             "uncompressed_bytes": 800, "crc_ok": True, "is_transactional": False}  # fmt: skip
+    batch = {
+        "topic": "orders",
+        "partition": 0,
+        "side": "produce",
+        "magic": 2,
+        "codec": "zstd",
+        "is_control": False,
+        "producer_id": 7,
+        "producer_epoch": 0,
+        "base_sequence": 0,
+        "record_count": 2,
+        "batch_bytes": 200,
+        "uncompressed_bytes": 800,
+        "crc_ok": True,
+        "is_transactional": False,
+    }
     forged.add("batches", exchange=100, **batch)
     forged.add("batches", exchange=0, **batch)
     forged.add("batches", exchange=1, **batch | {"partition": 1, "crc_ok": False, "record_count": 8})
@@ -97,8 +150,9 @@ def conversation(forged: Forged) -> None:
     forged.add("api_versions", broker="10.0.0.9:9092", api_key=0, min=0, max=11)
     forged.add("api_versions", broker="10.0.0.9:9092", api_key=0, min=3, max=12)
     for second, leader, isr in ((0, 1, [1, 2]), (30, 2, [2])):
-        forged.add("leaders", time=at(second), topic_id=ORDERS, partition=0, leader=leader, leader_epoch=second,
-                   isr=isr)  # fmt: skip
+        forged.add(
+            "leaders", time=at(second), topic_id=ORDERS, partition=0, leader=leader, leader_epoch=second, isr=isr
+        )
     forged.add("brokers", node_id=1, host="one", port=9092)
     forged.add("brokers", node_id=2, host="two", port=9092, rack="b")
     forged.unrecognised.append(
@@ -147,8 +201,10 @@ def test_a_quantile_is_the_smallest_value_that_so_many_do_not_exceed(spark: Any,
     asked = Asked(spark, forged.path)
     rows = {row["api"]: (row["p50_us"], row["p95_us"], row["p99_us"]) for row in asked("latency_by_api")}
     assert rows == {
-        "Produce": (20_000, 38_000, 40_000), "Fetch": (7_000, 7_000, 7_000), "Metadata": (3_000, 9_000, 9_000),
-    }  # fmt: skip
+        "Produce": (20_000, 38_000, 40_000),
+        "Fetch": (7_000, 7_000, 7_000),
+        "Metadata": (3_000, 9_000, 9_000),
+    }
     for view in ("latency_by_broker", "latency_by_client", "latency_by_topic"):
         row = asked.only(f"SELECT * FROM {view} WHERE api = 'Produce'")
         assert (row["p50_us"], row["p95_us"], row["p99_us"]) == (20_000, 38_000, 40_000)
@@ -226,8 +282,11 @@ def test_slowest_exchanges_are_those_that_did_not_wait_on_purpose(asked: Asked) 
     assert [(row["api"], row["served_us"]) for row in slowest[:2]] == [("Produce", 100_000), ("Produce", 99_000)]
     join = next(row for row in slowest if row["api"] == "JoinGroup")
     assert (join["waits"], join["latency_us"], join["held_us"], join["served_us"]) == (
-        "members", 3_000_000, 2_998_000, 2000,
-    )  # fmt: skip
+        "members",
+        3_000_000,
+        2_998_000,
+        2000,
+    )
     fetch = next(row for row in slowest if row["topics"] == "orders" and row["api"] == "Fetch")  # by its id
     assert (fetch["waits"], fetch["held_us"], fetch["served_us"]) == ("data", 500_000, 0)
 
@@ -308,15 +367,22 @@ def test_errors_in_a_row_end_with_a_good_answer(spark: Any, tmp_path: Path) -> N
     asked = Asked(spark, forged.write())
     runs = asked("error_runs")
     assert [
-        (row["error"], row["group_id"] or row["topic"], row["partition"], row["judgement"], row["fault"],
-         row["answers"], row["cleared"])
+        (
+            row["error"],
+            row["group_id"] or row["topic"],
+            row["partition"],
+            row["judgement"],
+            row["fault"],
+            row["answers"],
+            row["cleared"],
+        )
         for row in runs
     ] == [
         ("MESSAGE_TOO_LARGE", "orders", 1, "bad", True, 1, True),
         ("NOT_COORDINATOR", "g", None, "transient", False, 2, True),
         ("NOT_COORDINATOR", "g", None, "transient", False, 1, False),
         ("TOPIC_ALREADY_EXISTS", "orders", None, "admin", False, 1, False),
-    ]  # fmt: skip
+    ]
     events = [(row["kind"], row["what"], row["detail"]) for row in asked("events")]
     assert events[0] == ("error", "g", "Heartbeat: NOT_COORDINATOR, 2 times")
 
@@ -344,8 +410,14 @@ def test_logins_reconnects_and_lag_over_time(spark: Any, tmp_path: Path) -> None
     lag = asked.only("lag_trend")
     assert (lag["steps"], lag["rising"], lag["first_lag"], lag["last_lag"]) == (2, 2, 0, 200)
     assert [row["kind"] for row in asked("events")] == [
-        "reset", "error", "login", "join", "join", "leave", "transaction",
-    ]  # fmt: skip
+        "reset",
+        "error",
+        "login",
+        "join",
+        "join",
+        "leave",
+        "transaction",
+    ]
 
 
 def test_errors_by_api_client_topic_and_time(asked: Asked) -> None:
@@ -387,8 +459,11 @@ def test_what_connections_ask_for(spark: Any, tmp_path: Path) -> None:
     assert (usual["first_time"], usual["last_time"]) == (at(1), at(2))
     assert (newer["exchanges"], newer["undecoded"], newer["muted"], newer["throttle_us"]) == (1, 1, 0, None)
     assert (orphan["status"], orphan["asked"], orphan["request_bytes"], orphan["first_time"]) == (
-        "orphan_response", False, None, None,
-    )  # fmt: skip
+        "orphan_response",
+        False,
+        None,
+        None,
+    )
 
 
 def test_clients_with_their_software_and_versions(asked: Asked) -> None:
@@ -430,8 +505,17 @@ def test_a_fetch_of_a_session_is_an_answer_where_it_tells_of_the_partition(spark
     for number, error in enumerate((0, 0, None)):  # the last leaves it out, or was not answered
         forged.exchange("Fetch", second=number, topics=["t"])
         held = 100 if number == 0 else None
-        forged.add("partitions", exchange=number, reply=number, topic="t", partition=0, offset=number,
-                   offset_kind="fetch", error_code=error, record_bytes=held)  # fmt: skip
+        forged.add(
+            "partitions",
+            exchange=number,
+            reply=number,
+            topic="t",
+            partition=0,
+            offset=number,
+            offset_kind="fetch",
+            error_code=error,
+            record_bytes=held,
+        )
     asked = Asked(spark, forged.write())
     row = asked.only("consumers")
     assert (row["fetches"], row["empty_share"]) == (2, 0.5)
@@ -517,9 +601,17 @@ def test_producers_tell_what_was_delivered_refused_and_not_known(spark: Any, tmp
     for acks, error, count in ((-1, 0, 10), (-1, 6, 20), (0, None, 40)):
         number = len(forged.rows["exchanges"])
         forged.exchange("Produce", topics=["orders"], acks=acks)
-        forged.add("partitions", exchange=number, topic="orders", partition=0, error_code=error, record_count=count,
-                   offset_kind="base" if error == 0 else None, offset=5 if error == 0 else None,
-                   record_bytes=count * 100)  # fmt: skip
+        forged.add(
+            "partitions",
+            exchange=number,
+            topic="orders",
+            partition=0,
+            error_code=error,
+            record_count=count,
+            offset_kind="base" if error == 0 else None,
+            offset=5 if error == 0 else None,
+            record_bytes=count * 100,
+        )
     row = Asked(spark, forged.write()).only("producers")
     assert (row["records"], row["record_bytes"]) == (70, 7000)
     assert (row["delivered_records"], row["delivered_bytes"]) == (10, 1000)
@@ -531,8 +623,16 @@ def test_a_batch_that_is_not_compressed_has_the_ratio_one(spark: Any, tmp_path: 
     """In every format: the headers before the records are no records."""
     forged = Forged(tmp_path / "plain")
     forged.exchange("Produce", topics=["orders"])
-    batch = {"exchange": 0, "topic": "orders", "partition": 0, "side": "produce", "codec": "none", "record_count": 1,
-             "is_control": False, "crc_ok": True}  # fmt: skip
+    batch = {
+        "exchange": 0,
+        "topic": "orders",
+        "partition": 0,
+        "side": "produce",
+        "codec": "none",
+        "record_count": 1,
+        "is_control": False,
+        "crc_ok": True,
+    }
     for magic, size, records in ((2, 1966, 1905), (1, 73, 47), (0, 65, 47)):
         forged.add("batches", **batch, magic=magic, batch_bytes=size, uncompressed_bytes=records)
     assert Asked(spark, forged.write()).only("produce_efficiency")["compression_ratio"] == 1.0
@@ -545,8 +645,9 @@ def test_members_of_the_newer_protocols_join_and_leave_by_heartbeats(spark: Any,
             forged.exchange(api, group_id=group, member_id="m", generation=epoch)
     rows = {row["group_id"]: row for row in Asked(spark, forged.write())("groups_seen")}
     assert {name: (row["protocol"], row["joins"], row["leaves"], row["heartbeats"]) for name, row in rows.items()} == {
-        "new": ("consumer", 2, 2, 8), "shared": ("share", 2, 2, 8),
-    }  # fmt: skip
+        "new": ("consumer", 2, 2, 8),
+        "shared": ("share", 2, 2, 8),
+    }
 
 
 def test_a_node_is_listed_once_by_the_listener_of_its_clients(spark: Any, tmp_path: Path) -> None:
@@ -601,8 +702,11 @@ def test_sizes(asked: Asked) -> None:
 def test_leaders_over_time(asked: Asked) -> None:
     first, second = asked("leader_changes")
     assert (first["topic"], first["broker"], first["isr"], first["to_time"]) == (
-        "orders", "one:9092", "1, 2", second["from_time"],
-    )  # fmt: skip
+        "orders",
+        "one:9092",
+        "1, 2",
+        second["from_time"],
+    )
     assert (second["leader"], second["previous_leader"], second["to_time"]) == (2, 1, None)
     assert [row["partitions_led"] for row in asked("broker_addresses")] == [0, 1]
 
@@ -610,8 +714,11 @@ def test_leaders_over_time(asked: Asked) -> None:
 def test_coverage_accounts_for_every_byte(asked: Asked) -> None:
     parts = {(row["part"], row["reason"]): row for row in asked("coverage") if row["bytes"]}
     assert {key: row["bytes"] for key, row in parts.items()} == {
-        ("decoded", None): 900, ("duplicate", None): 60, ("opaque", "malformed"): 40, ("missing", "gap"): 500,
-    }  # fmt: skip
+        ("decoded", None): 900,
+        ("duplicate", None): 60,
+        ("opaque", "malformed"): 40,
+        ("missing", "gap"): 500,
+    }
     assert parts["decoded", None]["share"] == 0.9
     assert asked.only("SELECT connection, looks_like FROM unrecognised")["looks_like"] == "HTTP"
 

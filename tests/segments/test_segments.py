@@ -151,8 +151,14 @@ def test_small_files_are_what_kafkas_own_tool_says(path: Path) -> None:
     assert found.notes == ()
     if path.suffix == ".snapshot":
         wanted = (
-            "producerId", "producerEpoch", "lastSequence", "lastOffset", "offsetDelta", "timestamp", "coordinatorEpoch",
-        )  # fmt: skip
+            "producerId",
+            "producerEpoch",
+            "lastSequence",
+            "lastOffset",
+            "offsetDelta",
+            "timestamp",
+            "coordinatorEpoch",
+        )
         lines = [dict(re.findall(r"(\w+): (?:Some\()?(-?\d+)", line)) for line in said if "producerId:" in line]
         assert [row[:7] for row in found.rows] == [tuple(int(words[name]) for name in wanted) for words in lines]
     else:
@@ -254,9 +260,13 @@ def test_show_prints_a_batch_a_line() -> None:
     assert done.returncode == 0
     assert lines[0].split()[:5] == ["offset", "records", "magic", "codec", "bytes"]
     assert [line.split()[:4] for line in lines[1:]] == [
-        ["9", "10", "0", "gzip"], ["39", "30", "0", "gzip"], ["49", "10", "1", "gzip"], ["79", "30", "1", "gzip"],
-        ["80", "10", "2", "gzip"], ["90", "30", "2", "gzip"],
-    ]  # fmt: skip
+        ["9", "10", "0", "gzip"],
+        ["39", "30", "0", "gzip"],
+        ["49", "10", "1", "gzip"],
+        ["79", "30", "1", "gzip"],
+        ["80", "10", "2", "gzip"],
+        ["90", "30", "2", "gzip"],
+    ]
 
 
 def test_show_prints_records_with_tree_and_json() -> None:
@@ -264,8 +274,10 @@ def test_show_prints_records_with_tree_and_json() -> None:
     (first,) = _kwire("show", make.DATA / "v2-gzip-0", "--json", "--limit", "1").stdout.splitlines()
 
     assert tree[2].split("  ")[-3:] == [
-        'key "v2-gzip-0"', 'value "value 0 of v2-gzip "', 'headers source="make", empty=null, source="0"',
-    ]  # fmt: skip
+        'key "v2-gzip-0"',
+        'value "value 0 of v2-gzip "',
+        'headers source="make", empty=null, source="0"',
+    ]
     batch = json.loads(first)
     assert batch["topic"] == "v2-gzip"
     assert batch["records"][0]["headers"][1] == {"key": "empty", "value": None}
@@ -292,9 +304,15 @@ def test_options_that_need_exchanges_say_so() -> None:
 def test_analyze_takes_folders_and_captures_together(tmp_path: Path) -> None:
     capture = Path(__file__).parents[2] / "captures" / "samples" / "old-java-0.8.2" / "capture.pcap"
     done = _kwire(
-        "analyze", make.DATA / "v1-snappy-0", capture, make.DATA / "v2-zstd-0", "-o", tmp_path / "data", "--records",
+        "analyze",
+        make.DATA / "v1-snappy-0",
+        capture,
+        make.DATA / "v2-zstd-0",
+        "-o",
+        tmp_path / "data",
+        "--records",
         "meta",
-    )  # fmt: skip
+    )
 
     assert done.returncode == 0, done.stderr
     assert "log      4 batches, 80 records" in done.stdout

@@ -221,8 +221,15 @@ def within(version: int, versions: str | None) -> bool:
 
 
 NUMBERS = {
-    "bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint16": "H", "uint32": "I", "float64": "d",
-}  # fmt: skip
+    "bool": "?",
+    "int8": "b",
+    "int16": "h",
+    "int32": "i",
+    "int64": "q",
+    "uint16": "H",
+    "uint32": "I",
+    "float64": "d",
+}
 
 
 class Walk:

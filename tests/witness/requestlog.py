@@ -23,10 +23,20 @@ End = tuple[str, int]
 
 # Kafka 0.8's request classes (kafka.api.RequestKeys), some under names that were changed later.
 NAMES_0_8 = {
-    "ProducerRequest": 0, "FetchRequest": 1, "OffsetRequest": 2, "TopicMetadataRequest": 3, "LeaderAndIsrRequest": 4,
-    "StopReplicaRequest": 5, "UpdateMetadataRequest": 6, "ControlledShutdownRequest": 7, "OffsetCommitRequest": 8,
-    "OffsetFetchRequest": 9, "ConsumerMetadataRequest": 10, "JoinGroupRequest": 11, "HeartbeatRequest": 12,
-}  # fmt: skip
+    "ProducerRequest": 0,
+    "FetchRequest": 1,
+    "OffsetRequest": 2,
+    "TopicMetadataRequest": 3,
+    "LeaderAndIsrRequest": 4,
+    "StopReplicaRequest": 5,
+    "UpdateMetadataRequest": 6,
+    "ControlledShutdownRequest": 7,
+    "OffsetCommitRequest": 8,
+    "OffsetFetchRequest": 9,
+    "ConsumerMetadataRequest": 10,
+    "JoinGroupRequest": 11,
+    "HeartbeatRequest": 12,
+}
 
 # `UPDATE_METADATA` for UpdateMetadataRequest, as Java's constants are.
 API_KEYS = {
@@ -123,9 +133,17 @@ def from_text(time: float, text: str) -> Logged:
         raise ValueError(f"none of the text formats: {text[:80]!r}")
     remote = REMOTE.search(text, source.start())
     return Logged(
-        time, float(source[3]), key, version, correlation_id, client_id, client, broker, forwarded=False,
+        time,
+        float(source[3]),
+        key,
+        version,
+        correlation_id,
+        client_id,
+        client,
+        broker,
+        forwarded=False,
         remote_ms=float(remote[1]) if remote else None,
-    )  # fmt: skip
+    )
 
 
 def connection_ends(connection: str) -> tuple[End, End]:

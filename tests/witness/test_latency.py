@@ -25,8 +25,11 @@ PARKED_MS = 1.5
 MEMBERS_MS = 5.0
 """The same for JoinGroup and SyncGroup, of which remoteTimeMs has the coordinator's event queue and log in it too."""
 HELD_APIS = {
-    names.FETCH: PARKED_MS, names.JOIN_GROUP: MEMBERS_MS, names.SYNC_GROUP: MEMBERS_MS, names.SHARE_FETCH: PARKED_MS,
-}  # fmt: skip
+    names.FETCH: PARKED_MS,
+    names.JOIN_GROUP: MEMBERS_MS,
+    names.SYNC_GROUP: MEMBERS_MS,
+    names.SHARE_FETCH: PARKED_MS,
+}
 
 
 BARS = {names.FETCH: 0.97, names.JOIN_GROUP: 0.95, names.SYNC_GROUP: 0.95, names.SHARE_FETCH: 0.95}

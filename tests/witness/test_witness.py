@@ -181,9 +181,18 @@ def test_kwire_equals_the_plain_reference(case: Case) -> None:
         assert close(facts(mine), facts(plain)), at
         # The reference's bodies take the log's place; a key of None is an orphan's, which has none.
         log = Logged(
-            0, 0, plain.api_key or 0, 0, 0, None, plain.client, None, False,
-            request=plain.request, response=plain.response,
-        )  # fmt: skip
+            0,
+            0,
+            plain.api_key or 0,
+            0,
+            0,
+            None,
+            plain.client,
+            None,
+            False,
+            request=plain.request,
+            response=plain.response,
+        )
         for side, read, there in (
             ("request", mine.request, plain.request),
             ("response", mine.response, plain.response),

@@ -55,6 +55,7 @@ from tests.analyzer.forging import (
 )
 from tests.shared import SAMPLES, capture_files
 
+# fmt: off
 DEPENDS_ON_PACKETS = {
     "request_time", "request_end", "response_time", "response_end", "latency_us", "total_us", "queue_us",
     "muted_us", "network_us", "hold_us", "broker_us", "cause", "capture_point",
@@ -62,7 +63,8 @@ DEPENDS_ON_PACKETS = {
     "client_packets",
     "broker_packets", "client_bytes", "broker_bytes", "rtt_us", "retransmissions", "duplicates", "out_of_order",
     "zero_windows", "payload_bytes", "duplicate_bytes",
-}  # fmt: skip
+}
+# fmt: on
 """Columns that say something of single packets, or count every copy of a byte."""
 
 

@@ -223,8 +223,13 @@ def test_a_correlation_id_used_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("to_broker", [True, False], ids=["requests", "responses"])
 def test_swapped_segments(tmp_path: Path, to_broker: bool) -> None:
     """tshark with default preferences: "Request Missing", then loss."""
-    writes = [asking(produce(1, records=batch())), answering(produce_answer(1)), asking(fetch(2)),
-              answering(fetch_answer(2, batch())), *turns([3])]  # fmt: skip
+    writes = [
+        asking(produce(1, records=batch())),
+        answering(produce_answer(1)),
+        asking(fetch(2)),
+        answering(fetch_answer(2, batch())),
+        *turns([3]),
+    ]
     segments = converse(writes, mss=60)
     for first in payloads(segments, to_broker)[:-1]:
         following = first + 1
@@ -273,12 +278,14 @@ def test_sasl_authenticate_keeps_its_tokens_to_itself(tmp_path: Path, capsys: py
         asking(request(SASL_AUTHENTICATE, 2, 2, {"authBytes": token})),
         answering(
             response(
-                SASL_AUTHENTICATE, 2, 2,
+                SASL_AUTHENTICATE,
+                2,
+                2,
                 {"errorCode": 0, "errorMessage": None, "authBytes": b"", "sessionLifetimeMs": 0},
             )
         ),
         *turns([3]),
-    ]  # fmt: skip
+    ]
     seen = read(tmp_path, converse(writes))
     assert outcomes(seen.exchanges) == [(1, *DECODED), (2, *DECODED), (3, *DECODED)]
     assert_secret_nowhere(tmp_path, capsys)
@@ -325,17 +332,27 @@ def test_join_and_sync_group_v1_bytes(tmp_path: Path) -> None:
     """`bytes` has a 32-bit length; tshark reads 16 bits of it."""
     blob = bytes(range(40))
     join = {
-        "groupId": "g", "sessionTimeoutMs": 10_000, "rebalanceTimeoutMs": 20_000, "memberId": "",
-        "protocolType": "consumer", "protocols": [{"name": "range", "metadata": blob}],
-    }  # fmt: skip
+        "groupId": "g",
+        "sessionTimeoutMs": 10_000,
+        "rebalanceTimeoutMs": 20_000,
+        "memberId": "",
+        "protocolType": "consumer",
+        "protocols": [{"name": "range", "metadata": blob}],
+    }
     joined = {
-        "errorCode": 0, "generationId": 3, "protocolName": "range", "leader": "m-1", "memberId": "m-1",
+        "errorCode": 0,
+        "generationId": 3,
+        "protocolName": "range",
+        "leader": "m-1",
+        "memberId": "m-1",
         "members": [{"memberId": "m-1", "metadata": blob}],
-    }  # fmt: skip
+    }
     sync = {
-        "groupId": "g", "generationId": 3, "memberId": "m-1",
+        "groupId": "g",
+        "generationId": 3,
+        "memberId": "m-1",
         "assignments": [{"memberId": "m-1", "assignment": blob}],
-    }  # fmt: skip
+    }
     writes = [
         asking(request(JOIN_GROUP, 1, 1, join)),
         answering(response(JOIN_GROUP, 1, 1, joined)),
@@ -357,14 +374,25 @@ def test_join_and_sync_group_v1_bytes(tmp_path: Path) -> None:
 def test_consumer_group_heartbeat(tmp_path: Path) -> None:
     """KIP-848. tshark: "Unknown 68"."""
     ask = {
-        "groupId": "g", "memberId": "m-1", "memberEpoch": 5, "instanceId": None, "rackId": None,
-        "rebalanceTimeoutMs": -1, "subscribedTopicNames": ["orders"], "serverAssignor": None, "topicPartitions": None,
-    }  # fmt: skip
+        "groupId": "g",
+        "memberId": "m-1",
+        "memberEpoch": 5,
+        "instanceId": None,
+        "rackId": None,
+        "rebalanceTimeoutMs": -1,
+        "subscribedTopicNames": ["orders"],
+        "serverAssignor": None,
+        "topicPartitions": None,
+    }
     told = {
-        "throttleTimeMs": 0, "errorCode": 0, "errorMessage": None, "memberId": "m-1", "memberEpoch": 6,
+        "throttleTimeMs": 0,
+        "errorCode": 0,
+        "errorMessage": None,
+        "memberId": "m-1",
+        "memberEpoch": 6,
         "heartbeatIntervalMs": 5000,
         "assignment": {"topicPartitions": [{"topicId": TOPIC_ID, "partitions": [0, 2]}]},
-    }  # fmt: skip
+    }
     writes = [
         asking(request(CONSUMER_GROUP_HEARTBEAT, 0, 1, ask)),
         answering(response(CONSUMER_GROUP_HEARTBEAT, 0, 1, told)),
@@ -618,14 +646,21 @@ def test_a_frame_over_the_limit_is_counted(tmp_path: Path) -> None:
 
 def test_cut_by_the_snap_length(tmp_path: Path) -> None:
     """96 bytes of each packet: headers are read, sizes are known, what is missing is counted."""
-    writes = [asking(produce(1, records=batch(3, 400))), answering(produce_answer(1)), asking(fetch(2)),
-              answering(fetch_answer(2, batch(4, 1000))), *turns([3])]  # fmt: skip
+    writes = [
+        asking(produce(1, records=batch(3, 400))),
+        answering(produce_answer(1)),
+        asking(fetch(2)),
+        answering(fetch_answer(2, batch(4, 1000))),
+        *turns([3]),
+    ]
     whole = rendered(converse(writes, mss=1000))
     records = cut(whole, 110)
     seen = read(tmp_path, records)
     assert [(row["correlation_id"], row["api"], row["status"]) for row in seen.exchanges] == [
-        (1, "Produce", "answered"), (2, "Fetch", "answered"), (3, "Heartbeat", "answered")
-    ]  # fmt: skip
+        (1, "Produce", "answered"),
+        (2, "Fetch", "answered"),
+        (3, "Heartbeat", "answered"),
+    ]
     assert [row["request_bytes"] for row in seen.exchanges] == [
         len(writes[0].data),
         len(writes[2].data),
@@ -708,8 +743,14 @@ def test_a_port_used_again_without_any_goodbye(tmp_path: Path) -> None:
 @pytest.mark.parametrize("before", [1, 40, 100, 1500])
 def test_sequence_numbers_wrap(tmp_path: Path, before: int) -> None:
     """2^32 bytes are a matter of seconds; the wrap may come anywhere."""
-    writes = [*turns([1, 2]), asking(produce(3, records=batch())), answering(produce_answer(3)), asking(fetch(4)),
-              answering(fetch_answer(4, batch(5, 500))), *turns([5])]  # fmt: skip
+    writes = [
+        *turns([1, 2]),
+        asking(produce(3, records=batch())),
+        answering(produce_answer(3)),
+        asking(fetch(4)),
+        answering(fetch_answer(4, batch(5, 500))),
+        *turns([5]),
+    ]
     segments = converse(writes, mss=120, client_isn=2**32 - before, broker_isn=2**32 - 1 - before // 2)
     plain = read(tmp_path, converse(writes, mss=120))
     seen = read(tmp_path, segments)
@@ -760,8 +801,13 @@ def test_a_capture_that_starts_in_the_middle(tmp_path: Path, first: str) -> None
     for number in range(100, 110):
         part = converse(
             [asking(fetch(number)), answering(fetch_answer(number, batch()))],
-            handshake=False, close=None, mss=60, client_isn=client_at - 1, broker_isn=broker_at - 1, start_ns=now,
-        )  # fmt: skip
+            handshake=False,
+            close=None,
+            mss=60,
+            client_isn=client_at - 1,
+            broker_isn=broker_at - 1,
+            start_ns=now,
+        )
         asked.append(len(segments) + payloads(part, True)[0])
         answered.append(len(segments) + payloads(part, False)[0])
         segments += part

@@ -36,9 +36,13 @@ def test_times(x: np.ndarray) -> None:
         request, request_end, response, response_end, earlier = (
             None if row[column] == NULL else row[column] // 1000
             for column in (
-                s.X_REQUEST_FIRST_NS, s.X_REQUEST_LAST_NS, s.X_RESPONSE_FIRST_NS, s.X_RESPONSE_LAST_NS, s.X_EARLIER_NS,
+                s.X_REQUEST_FIRST_NS,
+                s.X_REQUEST_LAST_NS,
+                s.X_RESPONSE_FIRST_NS,
+                s.X_RESPONSE_LAST_NS,
+                s.X_EARLIER_NS,
             )
-        )  # fmt: skip
+        )
         latency = None if response is None or request_end is None else response - request_end
         assert backwards[i + 2] == (latency is not None and latency < 0)
         latency = None if latency is not None and latency < 0 else latency

@@ -93,8 +93,13 @@ def found(files: list[Path], prefixes: bool = False) -> list[tuple[Any, Any]]:
             assert slot == number
             k, lost = state.k[slot], int(state.f[2 * slot : 2 * slot + 2, s.F_LOST].sum())
             kafka = bool(k[s.K_CLASS] == s.KAFKA)
-            ours = (kafka, int(k[s.K_CLIENT]) if kafka else -1, sorted(frames.pop(slot, [])),
-                    int(k[s.K_SKIPPED]) + lost if kafka else 0, int(k[s.K_INCOMPLETE]))  # fmt: skip
+            ours = (
+                kafka,
+                int(k[s.K_CLIENT]) if kafka else -1,
+                sorted(frames.pop(slot, [])),
+                int(k[s.K_SKIPPED]) + lost if kafka else 0,
+                int(k[s.K_INCOMPLETE]),
+            )
             pairs.append((ours, plainly(plain)))
         twin.ended = []
 
@@ -157,4 +162,3 @@ def test_conversations_with_losses(writes: list[Write], rng: random.Random, hand
         path = Path(folder) / "capture.pcap"
         path.write_bytes(pcap(rendered(without(segments, *gone)), 1, nanoseconds=True))
         check([path])
-

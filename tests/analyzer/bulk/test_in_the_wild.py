@@ -49,12 +49,14 @@ DECODED = ("answered", "decoded", "decoded")
 
 OLD = ("old-librdkafka-0.11.4-on-1.1", "old-librdkafka-1.3.0-on-3.9")
 PROXIED = ("zoo-prefix-proxy1", "zoo-prefix-proxy2", "zoo-prefix-socks5")
+# fmt: off
 OTHERS = (
     "zoo-sarama-new-on-tansu", "zoo-confluent-2.5.3-on-mock-2.0.2", "zoo-kafka-go-0.4.51-on-4.3",
     "zoo-kafkajs-1.4.5-on-2.8", "zoo-streams-classic-4.3", "zoo-streams-proto-4.3", "zoo-pykafka-2.8-on-2.8",
     "zoo-connect-sessioned-4.3", "zoo-sasl-raw-sarama-1.19", "zoo-confluent-2.0.2-on-2.8",
     "zoo-kafka-python-1.0.2-on-0.9",
-)  # fmt: skip
+)
+# fmt: on
 
 
 def of(name: str) -> Seen:
@@ -155,6 +157,7 @@ V4 = socket.inet_aton("10.1.2.3") + socket.inet_aton("10.9.9.9") + struct.pack("
 V6 = socket.inet_pton(socket.AF_INET6, "2001:db8::1") + socket.inet_pton(socket.AF_INET6, "::2") + V4[-4:]
 SOCKS_TARGET = b"\x03\x0akafka.test" + struct.pack(">H", 9092)
 
+# fmt: off
 BEFORE = {
     "PROXY v1": (b"PROXY TCP4 10.1.2.3 10.9.9.9 4711 9092\r\n", b"", "10.1.2.3:4711", "10.9.9.9:9092"),
     "PROXY v1, IPv6": (b"PROXY TCP6 2001:db8::1 ::2 4711 9092\r\n", b"", "[2001:db8::1]:4711", "[::2]:9092"),
@@ -171,7 +174,8 @@ BEFORE = {
     ),
     "HTTP CONNECT": (b"CONNECT kafka.test:9092 HTTP/1.1\r\nHost: kafka.test\r\nProxy-Authorization: Basic Ym9i\r\n\r\n",
                      b"HTTP/1.1 200 Connection established\r\n\r\n", None, "kafka.test:9092"),
-}  # fmt: skip
+}
+# fmt: on
 """What the client says first, what it is answered, and what that names."""
 
 
@@ -271,9 +275,12 @@ def test_kafkas_own_broker_does_not_answer(tmp_path: Path) -> None:
     writes = [asking(produce(1, acks=0) + produce(2, acks=0)), *turns([3]), asking(produce(4, acks=0)), *turns([5])]
     found = read(tmp_path, converse(writes, close=None))
     assert [(row["correlation_id"], row["status"]) for row in found.exchanges] == [
-        (1, "no_response_expected"), (2, "no_response_expected"), (3, "answered"), (4, "no_response_expected"),
+        (1, "no_response_expected"),
+        (2, "no_response_expected"),
+        (3, "answered"),
+        (4, "no_response_expected"),
         (5, "answered"),
-    ]  # fmt: skip
+    ]
 
 
 def test_a_producer_that_never_asks_for_an_answer(tmp_path: Path) -> None:
@@ -287,16 +294,19 @@ def test_a_producer_that_never_asks_for_an_answer(tmp_path: Path) -> None:
 def test_equal_correlation_ids_do_not_give_an_answer_to_acks_0(tmp_path: Path) -> None:
     found = read(tmp_path, converse([asking(produce(0, acks=0)), *turns([0])]))
     assert [(row["api"], row["status"]) for row in found.exchanges] == [
-        ("Produce", "no_response_expected"), ("Heartbeat", "answered"),
-    ]  # fmt: skip
+        ("Produce", "no_response_expected"),
+        ("Heartbeat", "answered"),
+    ]
 
 
 def test_a_lost_answer_to_acks_0_is_none(tmp_path: Path) -> None:
     segments = converse(turns(range(1, 4), lambda n: produce(n, acks=0), produce_answer))
     found = read(tmp_path, without(segments, payloads(segments, to_broker=False)[1]))
     assert [(row["correlation_id"], row["status"]) for row in found.exchanges] == [
-        (1, "answered"), (2, "no_response_expected"), (3, "answered"),
-    ]  # fmt: skip
+        (1, "answered"),
+        (2, "no_response_expected"),
+        (3, "answered"),
+    ]
 
 
 @pytest.mark.parametrize("name", ["zoo-sarama-new-on-tansu", "zoo-confluent-2.5.3-on-mock-2.0.2"])

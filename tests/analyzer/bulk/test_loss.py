@@ -20,9 +20,21 @@ from tests.analyzer.forging import Seen, read
 from tests.shared import SAMPLES, capture_files, shared_folder
 
 SAME = (
-    "api", "api_version", "correlation_id", "client_id", "request_time", "request_end", "response_time",
-    "response_end", "request_bytes", "response_bytes", "status", "request_state", "response_state", "error_code",
-)  # fmt: skip
+    "api",
+    "api_version",
+    "correlation_id",
+    "client_id",
+    "request_time",
+    "request_end",
+    "response_time",
+    "response_end",
+    "request_bytes",
+    "response_bytes",
+    "status",
+    "request_state",
+    "response_state",
+    "error_code",
+)
 
 FOUND_AT_LEAST = 0.99
 """Share of the untouched exchanges that must be found. Not all can: an answer next to a hole may have no request any
@@ -79,8 +91,9 @@ def untouched(whole: Seen, origins: Origins, kept: np.ndarray) -> list[dict[str,
         broker = (rows[0]["broker_ip"], rows[0]["broker_port"])
         whole_of: dict[str, dict[int, bool]] = {}
         for ordinal, size, flow in (
-            ("exchange", "request_bytes", (client, broker, use)), ("reply", "response_bytes", (broker, client, use))
-        ):  # fmt: skip
+            ("exchange", "request_bytes", (client, broker, use)),
+            ("reply", "response_bytes", (broker, client, use)),
+        ):
             first = origins.first.get(flow, np.zeros(0, np.int64))
             at = 0
             fine = whole_of[ordinal] = {}

@@ -61,9 +61,14 @@ def test_symbols_become_numbers_and_what_has_none_stays() -> None:
     owner = np.array([7, -1 - 7, 8, 9])
     m.move(table, np.arange(4), becomes, numbers(3, 3, 3, shard=1, shards=4), owner, out)
     assert out.tolist() == [
-        row.tolist(), [NULL] * 4, [100, NULL, 102, 9], [200, NULL, 202, 9], [300, NULL, 302, 9], [7, 7, 8, 9],
+        row.tolist(),
+        [NULL] * 4,
+        [100, NULL, 102, 9],
+        [200, NULL, 202, 9],
+        [300, NULL, 302, 9],
+        [7, 7, 8, 9],
         [1, NULL, 9, 37],
-    ]  # fmt: skip
+    ]
 
 
 def test_rows_without_a_place_are_left_out() -> None:

@@ -21,10 +21,18 @@ from tests.analyzer.forging import answering, asking, fetch, produce, produce_an
 from tests.shared import capture_files, sample_folders, shared_folder
 
 SHARED = (
-    "group-classic-librdkafka-4.3", "group-kip848-librdkafka-4.3", "group-share-java-4.3", "txn-librdkafka-4.3",
-    "old-java-0.8.2", "old-librdkafka-0.10.2", "admin-librdkafka-4.3", "errors-librdkafka-4.3", "cluster-kraft-3.9",
-    "cluster-zk-2.8", "idle-longpoll-librdkafka-4.3",
-)  # fmt: skip
+    "group-classic-librdkafka-4.3",
+    "group-kip848-librdkafka-4.3",
+    "group-share-java-4.3",
+    "txn-librdkafka-4.3",
+    "old-java-0.8.2",
+    "old-librdkafka-0.10.2",
+    "admin-librdkafka-4.3",
+    "errors-librdkafka-4.3",
+    "cluster-kraft-3.9",
+    "cluster-zk-2.8",
+    "idle-longpoll-librdkafka-4.3",
+)
 EVERY = [f"samples/{folder.name}" for folder in sample_folders()] + list(SHARED)
 
 NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
@@ -71,9 +79,20 @@ SECTIONS = {
     24: [("transactions", "transactionalId"), ("resultsByTransaction", "transactionalId")],
     90: [("groups", "groupId")],
 }
-KINDS = {0: "base", 1: "fetch", 2: "listed", 8: "committed", 9: "committed", 21: "delete", 23: "end", 28: "committed",
-         90: "start", 91: "start"}  # fmt: skip
+KINDS = {
+    0: "base",
+    1: "fetch",
+    2: "listed",
+    8: "committed",
+    9: "committed",
+    21: "delete",
+    23: "end",
+    28: "committed",
+    90: "start",
+    91: "start",
+}
 # (API, is response): what the table's columns are called there.
+# fmt: off
 FIELDS = {
     (0, False): {"record_bytes": "recordsSizeInBytes"},
     (0, True): {"offset": "baseOffset", "log_start_offset": "logStartOffset"},
@@ -94,7 +113,8 @@ FIELDS = {
     (78, True): {"record_bytes": "recordsSizeInBytes"},
     (90, True): {"offset": "startOffset", "leader_epoch": "leaderEpoch"},
     (91, False): {"offset": "startOffset"},
-}  # fmt: skip
+}
+# fmt: on
 
 
 SELDOM = ("diverging_offset", "acquired", "redelivered", "delivery_count")
@@ -144,8 +164,10 @@ def joined(api: int, request: dict[str, Any] | None, response: dict[str, Any] | 
     for answer in sides(api, True, response) if response else ():
         for row in waiting:
             if (row.section, row.topic or row.topic_id, row.partition) == (
-                answer.section, answer.topic or answer.topic_id, answer.partition,
-            ):  # fmt: skip
+                answer.section,
+                answer.topic or answer.topic_id,
+                answer.partition,
+            ):
                 row.topic_id = row.topic_id or answer.topic_id
                 row.said.update(answer.said)
                 waiting.remove(row)
@@ -170,15 +192,39 @@ def test_partitions_are_what_the_bodies_say(name: str) -> None:
             key = (row["connection"], row["exchange"], row["reply"])
             offset = side.said.get("offset")
             expected.append(
-                (*key, side.topic, side.topic_id, side.partition, side.said.get("error_code"), offset,
-                 KINDS.get(row["api_key"]) if offset is not None else None, side.said.get("high_watermark"),
-                 side.said.get("last_stable_offset"), side.said.get("log_start_offset"), side.said.get("leader_epoch"),
-                 side.said.get("record_bytes"), *(side.said.get(name) for name in SELDOM))
-            )  # fmt: skip
+                (
+                    *key,
+                    side.topic,
+                    side.topic_id,
+                    side.partition,
+                    side.said.get("error_code"),
+                    offset,
+                    KINDS.get(row["api_key"]) if offset is not None else None,
+                    side.said.get("high_watermark"),
+                    side.said.get("last_stable_offset"),
+                    side.said.get("log_start_offset"),
+                    side.said.get("leader_epoch"),
+                    side.said.get("record_bytes"),
+                    *(side.said.get(name) for name in SELDOM),
+                )
+            )
     columns = (
-        "connection", "exchange", "reply", "topic", "topic_id", "partition", "error_code", "offset", "offset_kind",
-        "high_watermark", "last_stable_offset", "log_start_offset", "leader_epoch", "record_bytes", *SELDOM,
-    )  # fmt: skip
+        "connection",
+        "exchange",
+        "reply",
+        "topic",
+        "topic_id",
+        "partition",
+        "error_code",
+        "offset",
+        "offset_kind",
+        "high_watermark",
+        "last_stable_offset",
+        "log_start_offset",
+        "leader_epoch",
+        "record_bytes",
+        *SELDOM,
+    )
     found = [tuple(row[column] for column in columns) for row in table]
     assert len(found) == len(expected)
     assert sorted(found, key=repr) == sorted(expected, key=repr)
@@ -223,8 +269,15 @@ def test_leaders_and_brokers_are_what_metadata_says(name: str) -> None:
 def test_a_partition_field_stands_before_what_belongs_to_it() -> None:
     """Kernels start a row at the partition's index. Where the error code comes first it has a role of its own."""
     role, _ = roles.roles(load())
-    belongs = {roles.PART_ERROR, roles.PART_OFFSET, roles.RECORDS, roles.HIGH_WATERMARK, roles.LAST_STABLE,
-               roles.LOG_START, roles.PART_EPOCH}  # fmt: skip
+    belongs = {
+        roles.PART_ERROR,
+        roles.PART_OFFSET,
+        roles.RECORDS,
+        roles.HIGH_WATERMARK,
+        roles.LAST_STABLE,
+        roles.LOG_START,
+        roles.PART_EPOCH,
+    }
     kinds = {(info.api_key, info.direction, info.path): int(role[info.id]) for info in load().fields}
 
     def check(key: tuple[int, int], fields: tuple[schema.Field, ...], early: bool) -> None:
@@ -286,8 +339,9 @@ def test_a_request_without_an_answer_keeps_its_partitions(tmp_path: Path) -> Non
     found = read(tmp_path, converse([asking(produce(1, acks=0)), asking(fetch(2))]))
     rows = found.tables["partitions"].to_pylist()
     assert [(row["exchange"], row["topic"], row["partition"], row["error_code"]) for row in rows] == [
-        (0, "orders", 0, None), (1, "orders", 0, None),
-    ]  # fmt: skip
+        (0, "orders", 0, None),
+        (1, "orders", 0, None),
+    ]
     assert sorted(found.column("status")) == ["no_response_expected", "unanswered"]
 
 

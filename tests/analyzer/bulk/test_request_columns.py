@@ -14,8 +14,16 @@ from analyzer.protocol import names
 from tests.shared import SAMPLES, capture_files
 
 AS_IT_STANDS = (
-    "ACKS", "MAX_WAIT", "MIN_BYTES", "ISOLATION_LEVEL", "REPLICA", "SESSION", "SESSION_EPOCH", "TIMEOUT", "ASSIGNMENTS",
-)  # fmt: skip
+    "ACKS",
+    "MAX_WAIT",
+    "MIN_BYTES",
+    "ISOLATION_LEVEL",
+    "REPLICA",
+    "SESSION",
+    "SESSION_EPOCH",
+    "TIMEOUT",
+    "ASSIGNMENTS",
+)
 
 
 def test_these_roles_and_columns_stand_in_one_order() -> None:

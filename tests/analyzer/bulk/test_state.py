@@ -27,8 +27,14 @@ def test_roles_of_exchanges_come_before_those_of_topic_partitions() -> None:
 
 
 def test_a_number_of_a_topic_partition_goes_to_the_column_of_its_name() -> None:
-    columns = {"HIGH_WATERMARK": "P_HIGH_WATERMARK", "LAST_STABLE": "P_LAST_STABLE", "LOG_START": "P_LOG_START",
-               "PART_EPOCH": "P_EPOCH", "SENT_ON": "P_SENT_ON", "DIVERGES": "P_DIVERGES"}  # fmt: skip
+    columns = {
+        "HIGH_WATERMARK": "P_HIGH_WATERMARK",
+        "LAST_STABLE": "P_LAST_STABLE",
+        "LOG_START": "P_LOG_START",
+        "PART_EPOCH": "P_EPOCH",
+        "SENT_ON": "P_SENT_ON",
+        "DIVERGES": "P_DIVERGES",
+    }
     found = {role: column for role, column in enumerate(partitions._COLUMN.tolist()) if column >= 0}
     assert found == {getattr(roles, role): getattr(s, column) for role, column in columns.items()}
 

@@ -25,9 +25,12 @@ def commit(number: int) -> bytes:
     """OffsetCommit v2."""
     partition = {"partitionIndex": 0, "committedOffset": 7, "committedMetadata": ""}
     body = {
-        "groupId": "g", "generationIdOrMemberEpoch": 1, "memberId": "m", "retentionTimeMs": -1,
+        "groupId": "g",
+        "generationIdOrMemberEpoch": 1,
+        "memberId": "m",
+        "retentionTimeMs": -1,
         "topics": [{"name": "orders", "partitions": [partition]}],
-    }  # fmt: skip
+    }
     return request(OFFSET_COMMIT, 2, number, body)
 
 
@@ -40,9 +43,7 @@ def committed(number: int) -> bytes:
 def listing(number: int) -> bytes:
     """ListOffsets v1."""
     partitions = [{"partitionIndex": 0, "timestamp": -1}]
-    return request(
-        LIST_OFFSETS, 1, number, {"replicaId": -1, "topics": [{"name": "orders", "partitions": partitions}]}
-    )
+    return request(LIST_OFFSETS, 1, number, {"replicaId": -1, "topics": [{"name": "orders", "partitions": partitions}]})
 
 
 def listed(number: int) -> bytes:
@@ -112,10 +113,15 @@ def test_two_requests_of_a_version_of_the_future_vouch_for_each_other(tmp_path: 
 
 
 REAL = {
-    "old-java-0.8.2": 9092, "old-librdkafka-0.10.2": 9092, "old-librdkafka-1.3.0-on-3.9": 9392,
-    "zoo-kafka-go-0.4.51-on-4.3": 9510, "zoo-kafka-python-1.0.2-on-0.9": 9520, "zoo-pykafka-2.8-on-2.8": 9500,
-    "zoo-sasl-raw-sarama-1.19": 9544, "snaplen-96-4.3": 9092,
-}  # fmt: skip
+    "old-java-0.8.2": 9092,
+    "old-librdkafka-0.10.2": 9092,
+    "old-librdkafka-1.3.0-on-3.9": 9392,
+    "zoo-kafka-go-0.4.51-on-4.3": 9510,
+    "zoo-kafka-python-1.0.2-on-0.9": 9520,
+    "zoo-pykafka-2.8-on-2.8": 9500,
+    "zoo-sasl-raw-sarama-1.19": 9544,
+    "snaplen-96-4.3": 9092,
+}
 
 
 @pytest.mark.parametrize("name", REAL)

@@ -68,8 +68,26 @@ def documented() -> list[tuple[str, str, int]]:
 def test_there_are_examples_of_everything() -> None:
     assert len(documented()) > 50
     expressions = " ".join(expression for _, expression, _ in documented())
-    for sign in ("==", "!=", "<", "<=", ">", ">=", "~", "!~", "in (", "not in (", "is null", "is not null", "and", "or",
-                 "not", "(", "'", '"'):  # fmt: skip
+    for sign in (
+        "==",
+        "!=",
+        "<",
+        "<=",
+        ">",
+        ">=",
+        "~",
+        "!~",
+        "in (",
+        "not in (",
+        "is null",
+        "is not null",
+        "and",
+        "or",
+        "not",
+        "(",
+        "'",
+        '"',
+    ):
         assert sign in expressions, sign
     for unit in [*values.DURATIONS, *values.SIZES]:
         if unit.isascii():
@@ -101,6 +119,7 @@ def test_the_filter_argument_gives_the_same_exchanges() -> None:
 
 # --- errors ---
 
+# fmt: off
 WRONG = [
     # expression, where the caret starts, what is wrong, what to try
     ("", 1, "empty", "api == Produce"),
@@ -181,7 +200,8 @@ WRONG = [
     ("response.topics.isInternal > true", 28, "does not go with", ""),
     ("request.authBytes == x", 19, "secret", "is null"),
     ("request.assignments.assignment == x", 32, "no single value", "is null"),
-]  # fmt: skip
+]
+# fmt: on
 
 
 @pytest.mark.parametrize(("text", "column", "problem", "hint"), WRONG, ids=[text[:40] for text, *_ in WRONG])
@@ -215,9 +235,16 @@ def attempt(text: str) -> tuple[Filter | None, FilterError | None]:
         return None, error
 
 
-@pytest.mark.parametrize("text", ["(" * 500 + "acks == 0" + ")" * 500, "not " * 20_000 + "acks == 0",
-                                  "(not " * 120 + "acks == 0" + ")" * 120, "(" * 60_000,
-                                  "(acks == 0 or acks == 1 and " * 200 + "acks == 2" + ")" * 200])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(" * 500 + "acks == 0" + ")" * 500,
+        "not " * 20_000 + "acks == 0",
+        "(not " * 120 + "acks == 0" + ")" * 120,
+        "(" * 60_000,
+        "(acks == 0 or acks == 1 and " * 200 + "acks == 2" + ")" * 200,
+    ],
+)
 def test_nesting_is_bounded_or_harmless(text: str) -> None:
     found, error = attempt(text)
     if error is None:
@@ -237,18 +264,23 @@ def test_many_parts_side_by_side_are_no_depth() -> None:
     assert [part.tolist() for part in verdict] == [[True, False, False], [False, True, True], [False] * 3]
 
 
+# fmt: off
 TOKENS = [
     "api", "==", "!=", "~", "!~", "<", ">=", "(", ")", ",", "in", "not", "and", "or", "is", "null", "Produce",
     "latency", "100ms", "10kB", '"', "'", "topic", "request.acks", "response.topics.name", "error", "time",
     "12:03:20", "2026-11-21", "client", "[::1]:9092", "10.0.0.0/8", "-1", "0", "9" * 40, "(?i)", "[", "*", "\\",
     "status", "request.", "=", "&&", "\x00", "é", "request", "response.", "true", "999999-99-99", "::", "%", "{",
     "1e9", "١",
-]  # fmt: skip
+]
+# fmt: on
 
 
 @settings(max_examples=1000)
-@given(st.text(max_size=60) | st.lists(st.sampled_from(TOKENS), max_size=14).map(" ".join)
-       | st.lists(st.sampled_from(TOKENS), max_size=14).map("".join))  # fmt: skip
+@given(
+    st.text(max_size=60)
+    | st.lists(st.sampled_from(TOKENS), max_size=14).map(" ".join)
+    | st.lists(st.sampled_from(TOKENS), max_size=14).map("".join)
+)
 def test_whatever_is_typed_nothing_but_a_filter_error_is_raised(text: str) -> None:
     found, error = attempt(text)
     if error is None:
@@ -259,10 +291,21 @@ def test_whatever_is_typed_nothing_but_a_filter_error_is_raised(text: str) -> No
 
 
 @settings(max_examples=300)
-@given(st.sampled_from([*filter_names.names(), "request.acks", "response.topics.name", "response.topics.isInternal",
-                        "response.entries.values.value", "request.groups", "request.timeoutMs"]),
-       st.sampled_from(["==", "<", ">=", "~", "!="]),
-       st.text(max_size=25) | st.from_regex(r"[0-9:.TZ+/-]{1,30}"))  # fmt: skip
+@given(
+    st.sampled_from(
+        [
+            *filter_names.names(),
+            "request.acks",
+            "response.topics.name",
+            "response.topics.isInternal",
+            "response.entries.values.value",
+            "request.groups",
+            "request.timeoutMs",
+        ]
+    ),
+    st.sampled_from(["==", "<", ">=", "~", "!="]),
+    st.text(max_size=25) | st.from_regex(r"[0-9:.TZ+/-]{1,30}"),
+)
 def test_whatever_the_value_nothing_but_a_filter_error_is_raised(name: str, sign: str, value: str) -> None:
     quoted = value.replace('"', '""')
     found, error = attempt(f'{name} {sign} "{quoted}"')
@@ -276,8 +319,16 @@ def test_whatever_the_value_nothing_but_a_filter_error_is_raised(name: str, sign
 def row(**values: Any) -> dict[str, Any]:
     """A row of exchanges, null where not said."""
     made: dict[str, Any] = dict.fromkeys(column.name for column in tables.EXCHANGES)
-    return {**made, "capture": "c", "connection": "10.0.0.1:40000-10.0.0.2:9092#1", "client_ip": "10.0.0.1",
-            "client_port": 40000, "broker_ip": "10.0.0.2", "broker_port": 9092, **values}  # fmt: skip
+    return {
+        **made,
+        "capture": "c",
+        "connection": "10.0.0.1:40000-10.0.0.2:9092#1",
+        "client_ip": "10.0.0.1",
+        "client_port": 40000,
+        "broker_ip": "10.0.0.2",
+        "broker_port": 9092,
+        **values,
+    }
 
 
 def errors(*codes: int) -> list[dict[str, Any]]:
@@ -412,8 +463,13 @@ def test_what_columns_mean(given_row: dict[str, Any], yes: str, no: str) -> None
 
 
 FETCH = row(api="Fetch", api_key=1, api_version=4)
-FETCHED = {"responses": [{"topic": "a", "partitions": [{"highWatermark": 50, "errorCode": 0}, {"highWatermark": 150}]},
-                         {"topic": "b", "partitions": []}], "nothing": None}  # fmt: skip
+FETCHED = {
+    "responses": [
+        {"topic": "a", "partitions": [{"highWatermark": 50, "errorCode": 0}, {"highWatermark": 150}]},
+        {"topic": "b", "partitions": []},
+    ],
+    "nothing": None,
+}
 METADATA = row(api="Metadata", api_key=3, api_version=9)
 BROKERS = {"topics": [{"isInternal": True, "name": "x", "topicId": "AAAAAAAAAAAAAAAAAAAAAA"}, {"isInternal": False}]}
 QUOTAS = row(api="DescribeClientQuotas", api_key=48)
@@ -551,20 +607,23 @@ def test_errors_and_topics_of_bodies_are_in_the_columns() -> None:
 # --- what it tells the engine ---
 
 
-@pytest.mark.parametrize(("expression", "names"), [
-    ("api == Produce", {"Produce"}),
-    ("api in (Produce, Fetch) and not api == Fetch", {"Produce"}),
-    ("api == Produce or latency > 1s", None),
-    ("not api == Produce", None),
-    ("request.topicData is not null", {"Produce"}),
-    ("request.topicData is null", None),
-    ("api == Fetch and request.topicData is not null", set()),
-    ("api == Fetch or (api == Produce and topic == x)", {"Fetch", "Produce"}),
-    ("api ~ ^Produce$", {"Produce"}),
-    ("api_key < 2", None),
-    ("api_key <= 1 and api_key >= 0", {"Produce", "Fetch"}),
-    ("topic == x", None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("expression", "names"),
+    [
+        ("api == Produce", {"Produce"}),
+        ("api in (Produce, Fetch) and not api == Fetch", {"Produce"}),
+        ("api == Produce or latency > 1s", None),
+        ("not api == Produce", None),
+        ("request.topicData is not null", {"Produce"}),
+        ("request.topicData is null", None),
+        ("api == Fetch and request.topicData is not null", set()),
+        ("api == Fetch or (api == Produce and topic == x)", {"Fetch", "Produce"}),
+        ("api ~ ^Produce$", {"Produce"}),
+        ("api_key < 2", None),
+        ("api_key <= 1 and api_key >= 0", {"Produce", "Fetch"}),
+        ("topic == x", None),
+    ],
+)
 def test_which_apis_can_match(expression: str, names: set[str] | None) -> None:
     expected = None if names is None else frozenset(schema.api_keys()[name.lower()] for name in names)
     assert parse(expression).apis == expected
@@ -578,20 +637,23 @@ def test_old_names_of_apis_are_known() -> None:
         assert parse(f"api == {name}") == parse(f"api == {schema.api_name(schema.api_keys()[name])}")
 
 
-@pytest.mark.parametrize(("expression", "tests"), [
-    ("latency > 1ms", [IntegerTest("latency_us", ">=", 1001)]),
-    ("latency_us <= 5 and topic == x", [IntegerTest("latency_us", "<=", 5)]),
-    ("latency_us <= 5 or topic == x", []),
-    ("not latency_us <= 5", []),
-    ("api == Fetch and acks == 0", [IntegerTest("api_key", "in", (1,)), IntegerTest("acks", "==", 0)]),
-    ("acks in (0, 1)", [IntegerTest("acks", "<=", 1), IntegerTest("acks", ">=", 0)]),
-    ("acks in (-1, 1)", [IntegerTest("acks", "in", (-1, 1))]),
-    ("acks != 1", [IntegerTest("acks", "!=", 1)]),
-    ("error == 6", [IntegerTest("error_code", "!=", 0)]),
-    ("error is null", []),
-    ("status in (answered, in_flight)", [IntegerTest("status", "in", (s.ANSWERED, s.IN_FLIGHT))]),
-    ("time > 12:00", []),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("expression", "tests"),
+    [
+        ("latency > 1ms", [IntegerTest("latency_us", ">=", 1001)]),
+        ("latency_us <= 5 and topic == x", [IntegerTest("latency_us", "<=", 5)]),
+        ("latency_us <= 5 or topic == x", []),
+        ("not latency_us <= 5", []),
+        ("api == Fetch and acks == 0", [IntegerTest("api_key", "in", (1,)), IntegerTest("acks", "==", 0)]),
+        ("acks in (0, 1)", [IntegerTest("acks", "<=", 1), IntegerTest("acks", ">=", 0)]),
+        ("acks in (-1, 1)", [IntegerTest("acks", "in", (-1, 1))]),
+        ("acks != 1", [IntegerTest("acks", "!=", 1)]),
+        ("error == 6", [IntegerTest("error_code", "!=", 0)]),
+        ("error is null", []),
+        ("status in (answered, in_flight)", [IntegerTest("status", "in", (s.ANSWERED, s.IN_FLIGHT))]),
+        ("time > 12:00", []),
+    ],
+)
 def test_tests_on_integers(expression: str, tests: list[IntegerTest]) -> None:
     found = parse(expression).integer_tests()
     if expression == "acks in (0, 1)":  # two neighbours: either form says the same
@@ -633,10 +695,15 @@ def slow_path(value: Any, parts: list[str]) -> list[Any]:
 
 
 COMPARE: dict[str, Callable[[Any, Any], bool]] = {
-    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
     "~": lambda value, pattern: re.search(pattern, value) is not None,
     "!~": lambda value, pattern: re.search(pattern, value) is None,
-}  # fmt: skip
+}
 ORDERED = ("==", "!=", "<", "<=", ">", ">=")
 
 
@@ -793,6 +860,7 @@ def bare(name: str, values: Callable[[Seen], list[Any]]) -> Thing:
     return Thing(name, values, (), plain, ())
 
 
+# fmt: off
 RELATIONS = [
     (bare("latency", of_column("latency_us")), ORDERED, bare("max_wait", of_column("max_wait_ms")), (1, 1000)),
     (bare("max_wait_ms", of_column("max_wait_ms")), ORDERED, bare("total", of_column("total_us")), (1000, 1)),
@@ -812,7 +880,8 @@ RELATIONS = [
      (1, 1)),
     (bare("request.maxBytes", of_path("request.maxBytes")), ORDERED,
      bare("response_bytes", of_column("response_bytes")), (1, 1)),
-]  # fmt: skip
+]
+# fmt: on
 
 
 @st.composite
@@ -837,8 +906,22 @@ def examples() -> tuple[tuple[Seen, ...], tuple[pa.Table, ...]]:
         blank = {name: value if name in keep else None for name, value in one.items()}
         found.append((blank, None, None))
         found.append(({**one, "api": None, "api_key": 999, "acks": None, "errors": None, "topics": None}, None, None))
-        found.append(({**one, "status": "in_flight", "response_state": None, "errors": None, "error": None,
-                       "error_code": None, "latency_us": None, "throttle_us": None}, request, None))  # fmt: skip
+        found.append(
+            (
+                {
+                    **one,
+                    "status": "in_flight",
+                    "response_state": None,
+                    "errors": None,
+                    "error": None,
+                    "error_code": None,
+                    "latency_us": None,
+                    "throttle_us": None,
+                },
+                request,
+                None,
+            )
+        )
     table = pa.Table.from_pylist([one[0] for one in found], tables.schema("exchanges"))
     halves = []
     for part in (table[:50], table[50:]):
@@ -904,10 +987,12 @@ def test_two_names_beside_each_other(case: tuple[Thing, tuple[str, ...], Thing, 
         agree(relation(left, sign, right, scales))
 
 
-PARTITIONS = {"responses": [
-    {"partitions": [{"highWatermark": 5, "logStartOffset": 9}]},
-    {"partitions": [{"highWatermark": 10, "logStartOffset": 10}, {"highWatermark": 2}]},
-]}  # fmt: skip
+PARTITIONS = {
+    "responses": [
+        {"partitions": [{"highWatermark": 5, "logStartOffset": 9}]},
+        {"partitions": [{"highWatermark": 10, "logStartOffset": 10}, {"highWatermark": 2}]},
+    ]
+}
 
 
 def test_paths_into_one_list_are_compared_element_by_element() -> None:
@@ -924,9 +1009,14 @@ def test_paths_into_one_list_are_compared_element_by_element() -> None:
 def test_a_word_beside_text_is_text_unless_it_cannot_be() -> None:
     one = row(client_id="group_id", group_id="topic", topics=["errors"], api_key=3)
     for expression, expected in (
-        ("client_id == group_id", False), ("client_id == 'group_id'", True), ("client_id != group_id", True),
-        ("group == topic", True), ("topic == errors", True), ("group_id == group_id", True), ("group == group", False),
-    ):  # fmt: skip
+        ("client_id == group_id", False),
+        ("client_id == 'group_id'", True),
+        ("client_id != group_id", True),
+        ("group == topic", True),
+        ("topic == errors", True),
+        ("group_id == group_id", True),
+        ("group == group", False),
+    ):
         assert parse(expression).matches(one) is expected, expression
 
 
@@ -949,6 +1039,7 @@ def integer_rows(sample: str) -> tuple[Exchanges, pa.Table]:
     return together, columns.exchanges(names, taken)
 
 
+# fmt: off
 COLUMNS_ONLY = [
     "api == Produce", "api is null", "not api in (Produce, Fetch)", "latency > 1ms", "latency is null",
     "total < 5ms", "throttle >= 0", "error is not null", "error ~ GROUP", "error == MEMBER_ID_REQUIRED",
@@ -961,7 +1052,8 @@ COLUMNS_ONLY = [
     "correlation_id < 9 and reply is not null", "request_bytes > 100B or response_bytes > 1kB",
     "reason is not null", "request_offset > 500", "exchange == 0", "cause is null", "request_file ~ capture",
     "response.topics.partitions.errorCode == 3", "min_bytes == 1",
-]  # fmt: skip
+]
+# fmt: on
 
 
 @pytest.mark.parametrize("sample", ["txn-librdkafka-4.3", "client-kafkajs-3.9", "sasl-librdkafka-4.3"])

@@ -20,10 +20,18 @@ from analyzer.times import rfc3339
 from tests.shared import SAMPLES, capture_files
 
 PATHS = [
-    "request.acks", "request.topics[].name", "request.topics.name", "response.throttleTimeMs", "response.errorCode",
-    "response.responses[].partitions[].highWatermark", "response.topics[].errorCode", "request.maxWaitMs",
-    "response.topics[].isInternal", "request.topicData[].partitionData[].records", "request.committed",
-]  # fmt: skip
+    "request.acks",
+    "request.topics[].name",
+    "request.topics.name",
+    "response.throttleTimeMs",
+    "response.errorCode",
+    "response.responses[].partitions[].highWatermark",
+    "response.topics[].errorCode",
+    "request.maxWaitMs",
+    "response.topics[].isInternal",
+    "request.topicData[].partitionData[].records",
+    "request.committed",
+]
 
 
 def printed(word: str) -> naming.Named:

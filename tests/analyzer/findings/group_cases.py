@@ -14,9 +14,14 @@ def storm(traffic: Traffic, wrong: bool) -> None:
     unplanned = 3 if wrong else 2
     for number in range(6):
         traffic.add(
-            "rebalances", group_id="g", generation=7 + number, began=at(60 * number), ended=at(60 * number + 1),
-            trigger="expired" if number < unplanned else "join", members_before=["m"],
-        )  # fmt: skip
+            "rebalances",
+            group_id="g",
+            generation=7 + number,
+            began=at(60 * number),
+            ended=at(60 * number + 1),
+            trigger="expired" if number < unplanned else "join",
+            members_before=["m"],
+        )
 
 
 @case("rebalance-storm", "not where members are replaced one after the other")
@@ -26,10 +31,16 @@ def deploy(traffic: Traffic, wrong: bool) -> None:
         who = {"client_ip": "10.0.0.1" if wrong else f"10.0.0.{number}", "client_id": "app", "member_id": f"m-{number}"}
         traffic.add("groups", time=at(60 * number), group_id="g", event="leave", **who)
         traffic.add(
-            "rebalances", group_id="g", generation=number, began=at(60 * number), ended=at(60 * number + 20),
-            trigger="leave", trigger_member=f"m-{number}", members_before=["m"],
+            "rebalances",
+            group_id="g",
+            generation=number,
+            began=at(60 * number),
+            ended=at(60 * number + 20),
+            trigger="leave",
+            trigger_member=f"m-{number}",
+            members_before=["m"],
             stopped=[{"member_id": "m", "stopped_us": 20_000_000}],
-        )  # fmt: skip
+        )
 
 
 @case("member-session-timeout")
@@ -113,8 +124,9 @@ def assigned(
     for number, member in enumerate(has):
         who = {"member_id": member, "client_id": f"app-{number}", "client_ip": "10.0.0.1"}
         traffic.add("groups", time=at(0), group_id="g", event="join" if joined else "heartbeat_failed", **who)
-    parts = [{"member_id": member, "topic": topic, "partition": one} for member, some in has.items()
-             for topic, one in some]  # fmt: skip
+    parts = [
+        {"member_id": member, "topic": topic, "partition": one} for member, some in has.items() for topic, one in some
+    ]
     usual = {"group_id": "g", "protocol": "classic", "generation": 1, "began": at(0), "trigger": "join"}
     row = {"members_after": sorted(has), "assignment_after": parts, "ended": at(ended)}
     traffic.add("rebalances", **{**usual, **row, **columns})
@@ -312,9 +324,7 @@ def slow(traffic: Traffic, wrong: bool) -> None:
     for number, second in enumerate(joined):
         took = (joined[-1] + 0.1 - second) * 1000
         who, member = f"app-{number}", f"m-{number}"
-        traffic.ask(
-            "JoinGroup", second, took, on=number, group_id="g", generation=5, client_id=who, member_id=member
-        )  # fmt: skip
+        traffic.ask("JoinGroup", second, took, on=number, group_id="g", generation=5, client_id=who, member_id=member)
 
 
 @case("sync-never-came")

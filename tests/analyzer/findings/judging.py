@@ -44,10 +44,18 @@ class Traffic(Forged):
     """Rows of exchanges with their topic-partitions and batches; a connection each time one is named first."""
 
     def ask(
-        self, api: str, second: float = 0, latency_ms: float | None = 1, error: str | None = None, *, on: int = 0,
-        place: tuple[str, int] | None = None, part: dict[str, Any] | None = None, batch: dict[str, Any] | None = None,
+        self,
+        api: str,
+        second: float = 0,
+        latency_ms: float | None = 1,
+        error: str | None = None,
+        *,
+        on: int = 0,
+        place: tuple[str, int] | None = None,
+        part: dict[str, Any] | None = None,
+        batch: dict[str, Any] | None = None,
         **columns: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """An exchange on connection number `on`; `place`: it is about this topic-partition."""
         who = link(on)
         number = len(self.rows["exchanges"])
@@ -61,11 +69,22 @@ class Traffic(Forged):
             told = {"error_code": row["error_code"], "error": error}
             self.add("partitions", **{**where, **told, "record_count": 1, **(part or {})})
             if batch is not None:
-                self.add("batches", **{
-                    **where, "side": "produce" if api == "Produce" else "fetch", "magic": 2, "codec": "none",
-                    "timestamp_type": "CreateTime", "record_count": 1, "batch_bytes": 100, "crc_ok": True,
-                    "partial": False, "base_offset": 0, **batch,
-                })  # fmt: skip
+                self.add(
+                    "batches",
+                    **{
+                        **where,
+                        "side": "produce" if api == "Produce" else "fetch",
+                        "magic": 2,
+                        "codec": "none",
+                        "timestamp_type": "CreateTime",
+                        "record_count": 1,
+                        "batch_bytes": 100,
+                        "crc_ok": True,
+                        "partial": False,
+                        "base_offset": 0,
+                        **batch,
+                    },
+                )
 
     def missed(self, client: str, server: str, refused: int, second: float = 0) -> None:
         """A client that asked for connections in vain, all within a minute."""

@@ -35,9 +35,12 @@ def hanging(traffic: Traffic, wrong: bool) -> None:
 @case("hanging-transaction", "as InitProducerId says it")
 def own_timeout(traffic: Traffic, wrong: bool) -> None:
     traffic.add(
-        "transactions", transactional_id="tx-1", outcome="open", timeout_ms=60_000,
+        "transactions",
+        transactional_id="tx-1",
+        outcome="open",
+        timeout_ms=60_000,
         partitions=[{"topic": "t", "partition": 0}],
-    )  # fmt: skip
+    )
     for second, end in ((0, 4500), (80 if wrong else 70, 91_000)):
         fetch(traffic, second, 4410, end, last_stable_offset=4410)
 
@@ -326,10 +329,15 @@ def not_tls(traffic: Traffic, wrong: bool) -> None:
 def _shut(traffic: Traffic, port: int, failure: str) -> None:
     """A TLS connection in which no Kafka was found."""
     said = {"first_time": "2026-11-20T10:00:00.000000Z", "tls_failure": failure}
-    traffic.unrecognised.append({
-        "capture": traffic.capture, "connection": f"10.0.0.1:5000-10.0.0.9:{port}#1", "payload_bytes": 10,
-        "looks_like": "TLS", "tls": said,
-    })  # fmt: skip
+    traffic.unrecognised.append(
+        {
+            "capture": traffic.capture,
+            "connection": f"10.0.0.1:5000-10.0.0.9:{port}#1",
+            "payload_bytes": 10,
+            "looks_like": "TLS",
+            "tls": said,
+        }
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------- versions
@@ -393,7 +401,7 @@ def _offered(traffic: Traffic, number: int, fetch: int, since: float = 0, until:
     for key, high in ((0, 9), (1, fetch), (52, number)):  # Vote only controllers answer
         traffic.add(
             "api_versions", connection=one["connection"], broker=f"10.0.0.{number}:9092", api_key=key, min=0, max=high
-        )  # fmt: skip
+        )
     traffic.add("brokers", node_id=number, host=f"10.0.0.{number}", port=9092)
 
 
@@ -448,8 +456,19 @@ def old_format(traffic: Traffic, wrong: bool) -> None:
 def in_zookeeper(traffic: Traffic, wrong: bool) -> None:
     kind = "zookeeper" if wrong else "commit"
     traffic.ask("OffsetCommit", 0, api_version=0, group_id="g")
-    traffic.add("offsets", time=at(0), group_id="g", topic="t", partition=0, offset=5, kind=kind, client_id="app",
-                exchange=0, reply=0, connection=traffic.rows["exchanges"][0]["connection"])  # fmt: skip
+    traffic.add(
+        "offsets",
+        time=at(0),
+        group_id="g",
+        topic="t",
+        partition=0,
+        offset=5,
+        kind=kind,
+        client_id="app",
+        exchange=0,
+        reply=0,
+        connection=traffic.rows["exchanges"][0]["connection"],
+    )
 
 
 @case("zookeeper-consumer", "not where it was refused")
@@ -525,10 +544,14 @@ def http_proxy(traffic: Traffic, wrong: bool) -> None:
 
 def _stranger(traffic: Traffic, like: str, port: int) -> None:
     """A connection in which no Kafka was found."""
-    traffic.unrecognised.append({
-        "capture": traffic.capture, "connection": f"10.0.0.5:5000-10.0.0.9:{port}#1", "payload_bytes": 60,
-        "looks_like": like,
-    })  # fmt: skip
+    traffic.unrecognised.append(
+        {
+            "capture": traffic.capture,
+            "connection": f"10.0.0.5:5000-10.0.0.9:{port}#1",
+            "payload_bytes": 60,
+            "looks_like": like,
+        }
+    )
 
 
 @case("decompression-bomb")

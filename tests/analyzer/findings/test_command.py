@@ -165,9 +165,12 @@ def test_a_target_is_named_as_it_was_found_and_part_of_a_name_is_asked_after(
     ],
 )
 def test_only_rules_that_are_asked_otherwise_are_asked_again(
-    arguments: tuple[str, ...], again: set[str], dataset: str, capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    again: set[str],
+    dataset: str,
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     """The others' findings are those stored; it comes to the same as asking all of them."""
     asked: list[frozenset[str]] = []
 

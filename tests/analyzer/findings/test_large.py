@@ -125,9 +125,7 @@ def _mappings(folder: Path) -> list[str]:
 
 
 @pytest.mark.usefixtures("in_blocks")
-def test_files_serve_again_when_no_part_of_an_array_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_serve_again_when_no_part_of_an_array_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever makes the part: slices of slices, other types, masks of memory."""
     monkeypatch.setattr(large, "_folder", lambda: str(tmp_path))
     parts_of: list[Callable[[np.ndarray], Any]] = [

@@ -17,9 +17,12 @@ from analyzer.findings.seen import SECOND, UNANSWERED
 
 TIMES = st.integers(0, 40).map(lambda tenths: tenths * SECOND // 4) | st.integers(0, 100 * SECOND)
 LINKS = st.tuples(
-    st.integers(0, 1), st.integers(0, 3), TIMES | st.just(NULL), TIMES | st.just(NULL),
+    st.integers(0, 1),
+    st.integers(0, 3),
+    TIMES | st.just(NULL),
+    TIMES | st.just(NULL),
     st.sampled_from(["fin", "rst", "open"]),
-)  # fmt: skip
+)
 EXCHANGES = st.tuples(st.integers(0, 11), TIMES | st.just(NULL), st.booleans())
 
 
@@ -30,16 +33,23 @@ def seen_of(links: list[Any], exchanges: list[Any], moved: list[int]) -> Any:
     rows = [one for one in exchanges if one[0] < len(links)]
     of = np.array([one[0] for one in rows], np.int64)
     made = SimpleNamespace(
-        link=of, answered=np.array([one[1] for one in rows], np.int64),
+        link=of,
+        answered=np.array([one[1] for one in rows], np.int64),
         status=np.array([UNANSWERED if one[2] else UNANSWERED + 1 for one in rows], np.int64),
-    )  # fmt: skip
+    )
     first, last = (np.array(columns[which], np.int64) for which in (2, 3))
     return SimpleNamespace(
-        exchanges=made, link_times=lambda name: {"first_time": first, "last_time": last}[name], closed=list(columns[4]),
-        brokers=["a", "b"], broker_of=broker, client_of=np.array(columns[1], np.int32), broker=broker[of],
-        one_way=np.zeros(len(links), bool), unbroken=np.ones(len(links), bool),
+        exchanges=made,
+        link_times=lambda name: {"first_time": first, "last_time": last}[name],
+        closed=list(columns[4]),
+        brokers=["a", "b"],
+        broker_of=broker,
+        client_of=np.array(columns[1], np.int32),
+        broker=broker[of],
+        one_way=np.zeros(len(links), bool),
+        unbroken=np.ones(len(links), bool),
         memo={roots.moves: [roots.Move(time, ("t", 0), 1, 2) for time in moved]},
-    )  # fmt: skip
+    )
 
 
 def plainly(seen: Any) -> list[tuple[int, int, list[int]]]:
@@ -48,8 +58,10 @@ def plainly(seen: Any) -> list[tuple[int, int, list[int]]]:
     found = []
     for broker in range(len(seen.brokers)):
         mine = [link for link in range(len(ended)) if seen.broker_of[link] == broker]
-        links = sorted((link for link in mine if seen.closed[link] != "open" and ended[link] != NULL),
-                       key=lambda link: int(ended[link]))  # fmt: skip
+        links = sorted(
+            (link for link in mine if seen.closed[link] != "open" and ended[link] != NULL),
+            key=lambda link: int(ended[link]),
+        )
         heard = [int(time) for time in seen.exchanges.answered[seen.broker == broker] if time != NULL]
         while links:
             time = int(ended[links[0]])
@@ -77,9 +89,7 @@ def test_many_times_at_once_are_near_what_each_is_near(times: list[int], moved: 
 
 @given(st.lists(LINKS, min_size=1, max_size=12), st.lists(EXCHANGES, max_size=12), st.lists(TIMES, max_size=2))
 @settings(max_examples=500)
-def test_brokers_that_went_are_those_of_a_plain_walk(
-    links: list[Any], exchanges: list[Any], moved: list[int]
-) -> None:
+def test_brokers_that_went_are_those_of_a_plain_walk(links: list[Any], exchanges: list[Any], moved: list[int]) -> None:
     found = [(loss.broker, loss.time, loss.links.tolist()) for loss in roots.losses(seen_of(links, exchanges, moved))]
     assert found == plainly(seen_of(links, exchanges, moved))
 
@@ -92,20 +102,23 @@ def test_a_broker_that_went_twice_is_told_twice() -> None:
         for client in range(3)
     ]
     found = roots.losses(seen_of(links, [], []))
-    assert [(loss.time, loss.links.tolist()) for loss in found] == [
-        (20 * SECOND, [0, 1, 2]), (42 * SECOND, [3, 4, 5])
-    ]  # fmt: skip
+    assert [(loss.time, loss.links.tolist()) for loss in found] == [(20 * SECOND, [0, 1, 2]), (42 * SECOND, [3, 4, 5])]
 
 
 @pytest.mark.parametrize(
     ("back", "heard", "lost"),
     [
         (5 * SECOND, 90 * SECOND, True),
-        (SECOND, 90 * SECOND, False), (SECOND + 1, 90 * SECOND, True),
-        (60 * SECOND, 90 * SECOND, False), (60 * SECOND - 1, 90 * SECOND, True),
-        (5 * SECOND, 0, True), (5 * SECOND, 1, False), (5 * SECOND, SECOND, False), (5 * SECOND, SECOND + 1, True),
+        (SECOND, 90 * SECOND, False),
+        (SECOND + 1, 90 * SECOND, True),
+        (60 * SECOND, 90 * SECOND, False),
+        (60 * SECOND - 1, 90 * SECOND, True),
+        (5 * SECOND, 0, True),
+        (5 * SECOND, 1, False),
+        (5 * SECOND, SECOND, False),
+        (5 * SECOND, SECOND + 1, True),
     ],
-)  # fmt: skip
+)
 def test_who_comes_back_and_what_is_heard_is_taken_to_the_microsecond(back: int, heard: int, lost: bool) -> None:
     """Two clients whose connections were reset at once, and so many us later."""
     at = 20 * SECOND

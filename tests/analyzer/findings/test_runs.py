@@ -36,9 +36,10 @@ def test_a_run_is_one_error_between_two_good_answers(
         patch.setattr(runs, "EVERY", every)
         found = [*runs._runs(seen, keys, 40, codes.astype(np.int16), np.arange(len(answers), dtype=np.int32))]
     expected = [
-        (key, code, rows, cleared) for key, code, rows, cleared in slowly(answers)
+        (key, code, rows, cleared)
+        for key, code, rows, cleared in slowly(answers)
         if all_of_them or (key < 1 << 40 and code == 6) or lasts(key >> 40, code, [answers[row][2] for row in rows])
-    ]  # fmt: skip
+    ]
     assert [(key, code, rows.tolist(), cleared) for key, code, rows, cleared in found] == expected
 
 
@@ -68,9 +69,15 @@ def slowly(answers: list[tuple[int, int, int]]) -> list[tuple[int, int, list[int
 
 TEXTS = st.sampled_from([None, "", "a", "b"])
 EXCHANGES = st.lists(
-    st.tuples(TEXTS, TEXTS, st.none() | st.lists(st.sampled_from(["t", "u", ""]), max_size=3),
-              st.sampled_from([names.METADATA, names.FETCH])), min_size=1, max_size=9,
-)  # fmt: skip
+    st.tuples(
+        TEXTS,
+        TEXTS,
+        st.none() | st.lists(st.sampled_from(["t", "u", ""]), max_size=3),
+        st.sampled_from([names.METADATA, names.FETCH]),
+    ),
+    min_size=1,
+    max_size=9,
+)
 
 
 @given(EXCHANGES, st.integers(0, 3))
@@ -85,8 +92,11 @@ def test_what_an_answer_is_about(rows: list[tuple[str | None, str | None, list[s
     wrong = np.array([place % 2 == 0 for place in range(len(part))], bool)
     found = [list(numbers)[number] for number in _about(part, wrong, numbers, several).tolist()] if len(part) else []
     assert found == [thing(*row) for row in rows[skip:]]
-    more = [one for one, row in zip(found[::2], rows[skip::2], strict=True)
-            if row[3] != names.METADATA and len(row[2] or ()) > 1]  # fmt: skip
+    more = [
+        one
+        for one, row in zip(found[::2], rows[skip::2], strict=True)
+        if row[3] != names.METADATA and len(row[2] or ()) > 1
+    ]
     assert several == {numbers[one] for one in more}
 
 

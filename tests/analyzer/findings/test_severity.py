@@ -31,9 +31,13 @@ def of(traffic: Traffic, code: str, asked: Asked | None = None) -> list[Finding]
     return [one for one in judged(traffic, asked or Asked()) if one.code == code]
 
 
-@pytest.mark.parametrize(("goes_on", "severity", "words"), [
-    (5000, "error", "4,900 records skipped"), (40, "warning", "60 records may be read again"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("goes_on", "severity", "words"),
+    [
+        (5000, "error", "4,900 records skipped"),
+        (40, "warning", "60 records may be read again"),
+    ],
+)
 def test_records_skipped_are_an_error_and_those_read_again_a_warning(
     goes_on: int, severity: str, words: str, tmp_path: Path
 ) -> None:
@@ -67,9 +71,10 @@ def test_a_broker_that_pauses_a_client_reads_nothing_and_no_packet_was_lost_by_i
         traffic.rows["connections"][0].update(zero_windows=3, retransmissions=2, client_packets=300)
         (full,) = of(traffic, "tcp-zero-window")
         assert (full.severity, full.cause) == (
-            ("note", "a quota: the broker does not read during its pauses") if pause_us else
-            ("warning", "the broker does not read")
-        )  # fmt: skip
+            ("note", "a quota: the broker does not read during its pauses")
+            if pause_us
+            else ("warning", "the broker does not read")
+        )
         assert not of(traffic, "tcp-retransmission")
 
 
@@ -105,9 +110,14 @@ def test_an_answer_that_was_held_says_nothing_of_where_a_reader_goes_on(tmp_path
     assert "goes on at 600: 500 records skipped" in found.text
 
 
-@pytest.mark.parametrize(("ids", "severity"), [
-    (("tx-1", "tx-1"), "error"), (("tx-1", "tx-2"), "note"), ((None, None), "note"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("ids", "severity"),
+    [
+        (("tx-1", "tx-1"), "error"),
+        (("tx-1", "tx-2"), "note"),
+        ((None, None), "note"),
+    ],
+)
 def test_producers_of_one_topic_share_no_transactional_id(
     ids: tuple[str | None, ...], severity: str, tmp_path: Path
 ) -> None:
@@ -326,9 +336,10 @@ def test_what_got_no_answer_is_told_by_what_became_of_its_connection(tmp_path: P
     traffic.ask("Produce", 36, on=3)  # a later one
     told = {one.text.partition("got no answer: ")[2]: (one.count, one.severity) for one in of(traffic, _UNANSWERED)}
     assert told == {
-        "the connection was reset.": (2, "error"), "the connection was closed in order.": (1, "note"),
+        "the connection was reset.": (2, "error"),
+        "the connection was closed in order.": (1, "note"),
         "later requests of the same connection were answered.": (1, "error"),
-    }  # fmt: skip
+    }
 
 
 _UNANSWERED = "request-unanswered"
@@ -351,13 +362,16 @@ def test_a_version_that_goes_is_a_note_until_there_is_a_target(tmp_path: Path) -
     assert "Fetch 3: refused by Kafka 4.0" in found.text
 
 
-@pytest.mark.parametrize(("asks", "on", "version", "severity"), [
-    (3, 0, 3, "warning"),
-    (4, 0, 3, "warning"),
-    (2, 0, 3, "error"),  # as clients before 2.4 do: Java 0.10.2 asks a broker of 0.10.2 so
-    (3, 0, 2, "error"),  # it could use a newer one
-    (3, 1, 3, "error"),  # on that connection it did not ask
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("asks", "on", "version", "severity"),
+    [
+        (3, 0, 3, "warning"),
+        (4, 0, 3, "warning"),
+        (2, 0, 3, "error"),  # as clients before 2.4 do: Java 0.10.2 asks a broker of 0.10.2 so
+        (3, 0, 2, "error"),  # it could use a newer one
+        (3, 1, 3, "error"),  # on that connection it did not ask
+    ],
+)
 def test_a_client_that_was_offered_nothing_newer_may_have_it(
     asks: int, on: int, version: int, severity: str, tmp_path: Path
 ) -> None:
@@ -387,13 +401,16 @@ def test_a_broker_that_went_is_not_counted_answers_that_may_be_missing(missing: 
     assert ("2 requests had no answer" in found.text) != missing
 
 
-@pytest.mark.parametrize(("first", "last", "cause", "proven"), [
-    (22, 29, "it listened for a part of that time", True),
-    (22, 40, "it listened for a part of that time", True),
-    (5, 25, "nothing listens there", False),  # a connection goes on meanwhile
-    (5, 20, "the broker had closed its last connections", True),
-    (31, 40, "the broker did not listen yet", True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("first", "last", "cause", "proven"),
+    [
+        (22, 29, "it listened for a part of that time", True),
+        (22, 40, "it listened for a part of that time", True),
+        (5, 25, "nothing listens there", False),  # a connection goes on meanwhile
+        (5, 20, "the broker had closed its last connections", True),
+        (31, 40, "the broker did not listen yet", True),
+    ],
+)
 def test_nothing_listens_where_nobody_got_in(first: int, last: int, cause: str, proven: bool, tmp_path: Path) -> None:
     traffic = Traffic(tmp_path / "dataset")
     traffic.missed("10.0.0.4", "10.0.0.9:9092", 30, 20)  # until 30
@@ -403,17 +420,20 @@ def test_nothing_listens_where_nobody_got_in(first: int, last: int, cause: str, 
     assert ("1 connection to it came about meanwhile" in found.text) == (20 < first < 30)
 
 
-@pytest.mark.parametrize(("apis", "client_id", "told"), [
-    (["Fetch"], "id_1-host_10.0.0.9-port_9092", False),  # the controller of Kafka 0.8.2
-    (["Fetch"], "ReplicaFetcherThread-0-1", False),
-    (["LeaderAndIsr", "Fetch"], "somebody", False),
-    (["LeaderAndIsr", "Fetch"], None, True),  # they may be two
-    (["LeaderAndIsr", "UpdateMetadata"], None, False),
-    (["Fetch"], "somebody", True),
-    (["Fetch"], "7", True),  # a node id is anybody's
-    (["LeaderAndIsr", "ListOffsets"], "7", False),
-    (["WriteTxnMarkers"], "broker-1-txn-marker-sender", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("apis", "client_id", "told"),
+    [
+        (["Fetch"], "id_1-host_10.0.0.9-port_9092", False),  # the controller of Kafka 0.8.2
+        (["Fetch"], "ReplicaFetcherThread-0-1", False),
+        (["LeaderAndIsr", "Fetch"], "somebody", False),
+        (["LeaderAndIsr", "Fetch"], None, True),  # they may be two
+        (["LeaderAndIsr", "UpdateMetadata"], None, False),
+        (["Fetch"], "somebody", True),
+        (["Fetch"], "7", True),  # a node id is anybody's
+        (["LeaderAndIsr", "ListOffsets"], "7", False),
+        (["WriteTxnMarkers"], "broker-1-txn-marker-sender", False),
+    ],
+)
 def test_brokers_among_themselves_are_known_by_their_ids_and_by_what_they_ask(
     apis: list[str], client_id: str | None, told: bool, tmp_path: Path
 ) -> None:
@@ -436,11 +456,14 @@ def test_a_client_whose_first_request_says_no_id_has_the_one_that_it_says_then(t
     }
 
 
-@pytest.mark.parametrize(("links", "whole", "named"), [
-    (1, False, "a client whose id was not captured (10.0.0.1)"),
-    (2, False, "a set of clients whose ids were not captured (10.0.0.1)"),
-    (2, True, "a client without id (10.0.0.1)"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("links", "whole", "named"),
+    [
+        (1, False, "a client whose id was not captured (10.0.0.1)"),
+        (2, False, "a set of clients whose ids were not captured (10.0.0.1)"),
+        (2, True, "a client without id (10.0.0.1)"),
+    ],
+)
 def test_clients_whose_ids_were_not_captured_are_no_client_without_id(
     links: int, whole: bool, named: str, tmp_path: Path
 ) -> None:
@@ -454,10 +477,15 @@ def test_clients_whose_ids_were_not_captured_are_no_client_without_id(
     assert found.who == {"client_ip": "10.0.0.1"}
 
 
-@pytest.mark.parametrize(("code", "case"), [
-    ("queue-behind-own-requests", queued), ("commit-storm", commits), ("metadata-storm", storm),
-    ("tiny-batches", tiny),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("code", "case"),
+    [
+        ("queue-behind-own-requests", queued),
+        ("commit-storm", commits),
+        ("metadata-storm", storm),
+        ("tiny-batches", tiny),
+    ],
+)
 def test_what_clients_whose_ids_were_not_captured_do_together_nobody_does(
     code: str, case: Case, tmp_path: Path
 ) -> None:
@@ -482,9 +510,13 @@ def test_one_byte_is_no_bytes(amount: int, words: str, tmp_path: Path) -> None:
     assert found.text.endswith(f"could not be decoded: {words}.")
 
 
-@pytest.mark.parametrize(("muted_s", "cause"), [
-    (10, "a quota, whose pauses came before"), (3, "its own requests in flight"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("muted_s", "cause"),
+    [
+        (10, "a quota, whose pauses came before"),
+        (3, "its own requests in flight"),
+    ],
+)
 def test_who_queues_behind_pauses_of_a_quota_waits_for_the_quota(muted_s: int, cause: str, tmp_path: Path) -> None:
     """The first answer comes after 10 s, of which it was muted so long; all others wait for it from 1 s on."""
     traffic = Traffic(tmp_path / "dataset")
@@ -555,10 +587,13 @@ def test_a_rule_that_takes_an_error_tells_it() -> None:
         assert not takes or run.lasting or every or (api.name, code) in NEVER_MET, (api.name, errors.name(code))
 
 
-@pytest.mark.parametrize(("asked", "code", "words"), [
-    (1, "admin-refused", "was refused Metadata for topic bad name: INVALID_TOPIC_EXCEPTION (17), 1 time"),
-    (3, "topic-missing", "keeps asking for topic bad name, a name that no topic can have: 3 times"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("asked", "code", "words"),
+    [
+        (1, "admin-refused", "was refused Metadata for topic bad name: INVALID_TOPIC_EXCEPTION (17), 1 time"),
+        (3, "topic-missing", "keeps asking for topic bad name, a name that no topic can have: 3 times"),
+    ],
+)
 def test_a_name_that_no_topic_can_have_is_told(asked: int, code: str, words: str, tmp_path: Path) -> None:
     traffic = Traffic(tmp_path / "dataset")
     for number in range(asked):
@@ -568,14 +603,15 @@ def test_a_name_that_no_topic_can_have_is_told(asked: int, code: str, words: str
     assert words in found.text
 
 
-@pytest.mark.parametrize(("api", "error", "told"), [
-    ("ConsumerGroupDescribe", "UNSUPPORTED_VERSION", {}),  # Java's tools ask so first what a group is
-    ("AlterUserScramCredentials", "REQUEST_TIMED_OUT", {"admin-refused": 1}),
-    ("ConsumerGroupHeartbeat", "INVALID_REGULAR_EXPRESSION", {"join-refused": 1}),
-])  # fmt: skip
-def test_an_error_means_what_its_api_makes_of_it(
-    api: str, error: str, told: dict[str, int], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(
+    ("api", "error", "told"),
+    [
+        ("ConsumerGroupDescribe", "UNSUPPORTED_VERSION", {}),  # Java's tools ask so first what a group is
+        ("AlterUserScramCredentials", "REQUEST_TIMED_OUT", {"admin-refused": 1}),
+        ("ConsumerGroupHeartbeat", "INVALID_REGULAR_EXPRESSION", {"join-refused": 1}),
+    ],
+)
+def test_an_error_means_what_its_api_makes_of_it(api: str, error: str, told: dict[str, int], tmp_path: Path) -> None:
     traffic = Traffic(tmp_path / "dataset")
     traffic.ask(api, error=error, group_id="g")
     said = codes(judged(traffic))
@@ -594,11 +630,14 @@ def test_what_the_capture_holds_twice_was_not_sent_again(
     assert ("capture-duplicated" in told, "tcp-retransmission" in told) == (doubled, not doubled)
 
 
-@pytest.mark.parametrize(("api", "columns", "words"), [
-    ("Metadata", {}, "for topics mixed-a, mixed-b or some of these"),
-    ("CreateTopics", {}, "for topic mixed-a or others of these requests"),
-    ("ConsumerGroupHeartbeat", {"group_id": "g"}, "for group g, topic mixed-a or others of these requests"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("api", "columns", "words"),
+    [
+        ("Metadata", {}, "for topics mixed-a, mixed-b or some of these"),
+        ("CreateTopics", {}, "for topic mixed-a or others of these requests"),
+        ("ConsumerGroupHeartbeat", {"group_id": "g"}, "for group g, topic mixed-a or others of these requests"),
+    ],
+)
 def test_a_topic_that_is_not_known_to_be_the_refused_one_is_not_said_to_be(
     api: str, columns: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
@@ -608,11 +647,14 @@ def test_a_topic_that_is_not_known_to_be_the_refused_one_is_not_said_to_be(
     assert f"may not use {api} {words}: TOPIC_AUTHORIZATION_FAILED" in found.text
 
 
-@pytest.mark.parametrize(("events", "severity", "words"), [
-    (["join"], "warning", "no heartbeat reached the coordinator"),
-    (["join", "leave"], "note", "it had stopped in order"),
-    (["join", "leave", "join"], "warning", "no heartbeat reached the coordinator"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("events", "severity", "words"),
+    [
+        (["join"], "warning", "no heartbeat reached the coordinator"),
+        (["join", "leave"], "note", "it had stopped in order"),
+        (["join", "leave", "join"], "warning", "no heartbeat reached the coordinator"),
+    ],
+)
 def test_a_static_member_that_stopped_and_came_back_too_late_did_not_crash(
     events: list[str], severity: str, words: str, tmp_path: Path
 ) -> None:
@@ -626,8 +668,10 @@ def test_a_static_member_that_stopped_and_came_back_too_late_did_not_crash(
 
 
 def test_what_a_shorter_capture_holds_is_told_for_as_long_as_it_is(tmp_path: Path) -> None:
-    for length_s, words in ((4, "sends 250 Produce requests a second to 10.0.0.9:9092 (in the 4.0 s of the capture)"),
-                            (20, "sends 100 Produce requests a second to 10.0.0.9:9092 with 1.0 records")):  # fmt: skip
+    for length_s, words in (
+        (4, "sends 250 Produce requests a second to 10.0.0.9:9092 (in the 4.0 s of the capture)"),
+        (20, "sends 100 Produce requests a second to 10.0.0.9:9092 with 1.0 records"),
+    ):
         traffic = Traffic(tmp_path / str(length_s))
         for number in range(1000):
             traffic.ask("Produce", number / 250, place=("t", 0), batch={})
@@ -698,8 +742,9 @@ def test_only_the_assignment_that_stood_for_longest_is_told(tmp_path: Path) -> N
     ]
 
 
-@pytest.mark.parametrize(("often", "expired", "severity"), [(2, True, "note"), (2, False, "warning"),
-                                                           (5, True, "warning")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("often", "expired", "severity"), [(2, True, "note"), (2, False, "warning"), (5, True, "warning")]
+)
 def test_records_that_come_again_since_their_lock_expired_are_told_by_that(
     often: int, expired: bool, severity: str, tmp_path: Path
 ) -> None:

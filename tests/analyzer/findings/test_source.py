@@ -40,9 +40,7 @@ CODES = ("status", "group_id", "member_id", "reason")
 def exchanges() -> pa.Table:
     schema = tables.schema("exchanges")
     rows = len(COLUMNS["capture"])
-    return pa.table(
-        [pa.array(COLUMNS.get(field.name, [None] * rows), field.type) for field in schema], schema=schema
-    )  # fmt: skip
+    return pa.table([pa.array(COLUMNS.get(field.name, [None] * rows), field.type) for field in schema], schema=schema)
 
 
 @pytest.mark.parametrize("small", [0, 10 * GROUP])
@@ -78,6 +76,7 @@ def test_what_has_one_value_is_not_read(exchanges: pa.Table, tmp_path: Path, mon
     monkeypatch.setattr(source, "piece", noted)
     Table(source, "a", "exchanges").load(dict.fromkeys(NUMBERS, np.int64), CODES)
     assert read == [
-        ("request_time", "latency_us", "member_id"), ("request_time", "latency_us", "member_id"),
+        ("request_time", "latency_us", "member_id"),
+        ("request_time", "latency_us", "member_id"),
         ("request_time", "hold_us", "group_id"),
-    ]  # fmt: skip
+    ]

@@ -57,9 +57,14 @@ def running(
     """Run a command, as from a terminal: tests may themselves run under nohup, which it would take over. It is killed
     if it still runs at the end."""
     process = subprocess.Popen(
-        [*KWIRE, *map(str, arguments)], cwd=folder or ROOT, text=True, stdin=subprocess.DEVNULL, stdout=stdout,
-        stderr=subprocess.PIPE, preexec_fn=_as_from_a_terminal,
-    )  # fmt: skip
+        [*KWIRE, *map(str, arguments)],
+        cwd=folder or ROOT,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        preexec_fn=_as_from_a_terminal,
+    )
     bound = threading.Timer(SECONDS, process.kill)
     bound.start()
     try:

@@ -55,9 +55,12 @@ def test_a_recording_and_the_live_capture_give_the_same_rows(each: int, tmp_path
     of_file = analyzer.analyze(tmp_path / "a.pcap", records="full")
     with Belt(ScriptedTap(chunks, Counts(3, None))) as belt:
         live = reading.decode(
-            CapturePoint("eth7", ("-",)), None, Reading(window_bytes=1 << 20), Choice.of(records="full"),
+            CapturePoint("eth7", ("-",)),
+            None,
+            Reading(window_bytes=1 << 20),
+            Choice.of(records="full"),
             stdin=cast(io.BufferedReader, LiveStream(belt)),
-        )  # fmt: skip
+        )
     assert live.captures[0]["name"] == "eth7"
     assert live.captures[0]["packets"]["dropped_by_capture"] == 3
     assert set(live.tables) == set(of_file.tables)
@@ -201,9 +204,9 @@ def test_what_is_open_when_nothing_follows_is_not_lost(tmp_path: Path, monkeypat
     assert len(made) == 2
     found = [row for data in made for row in rows(data.exchanges.to_table())]
     assert found == rows(expected.exchanges)
-    assert [row["response_end"] for row in rows(made[1].exchanges.to_table())] == [None] * (len(found) - len(
-        rows(made[0].exchanges.to_table())
-    ))  # fmt: skip
+    assert [row["response_end"] for row in rows(made[1].exchanges.to_table())] == [None] * (
+        len(found) - len(rows(made[0].exchanges.to_table()))
+    )
     assert made[1].captures[0]["packets"]["packets"] == 0
     over = iter([False])
     analysed(ScriptedTap(chunks_of(records, 100)), "-o", tmp_path / "kept", "--keep", "1")

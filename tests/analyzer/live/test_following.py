@@ -59,9 +59,13 @@ def stored(ring: Path) -> Dataset:
     rows = {name: getattr(data, name).to_table() for name in analyzer.tables.TABLES}
     manifest = data.manifest
     return Dataset(
-        {name: concatenated(name, [table]) for name, table in rows.items()}, data.captures, data.coverage,
-        manifest["unrecognised"], {}, manifest["notes"],
-    )  # fmt: skip
+        {name: concatenated(name, [table]) for name, table in rows.items()},
+        data.captures,
+        data.coverage,
+        manifest["unrecognised"],
+        {},
+        manifest["notes"],
+    )
 
 
 def is_one_pass(ring: Path, findings: bool = True) -> None:

@@ -88,12 +88,15 @@ def readers(found: list[Row]) -> dict[tuple[object, ...], list[object]]:
         of[tuple(row[name] for name in key)].append(row)
     return {
         key: [
-            sum(row["records"] for row in its), sum(row["record_bytes"] for row in its),
-            min(row["from_time"] for row in its), max(row["to_time"] for row in its),
-            min(row["first_offset"] for row in its), max(row["last_offset"] for row in its),
+            sum(row["records"] for row in its),
+            sum(row["record_bytes"] for row in its),
+            min(row["from_time"] for row in its),
+            max(row["to_time"] for row in its),
+            min(row["first_offset"] for row in its),
+            max(row["last_offset"] for row in its),
         ]
         for key, its in of.items()
-    }  # fmt: skip
+    }
 
 
 def clients(found: list[Row]) -> dict[tuple[object, ...], list[object]]:
@@ -103,13 +106,15 @@ def clients(found: list[Row]) -> dict[tuple[object, ...], list[object]]:
         of[row["client_id"], row["client_ip"]].append(row)
     return {
         key: [
-            sum(row["exchanges"] for row in its), sum(row["errors"] for row in its),
-            min(row["first_time"] for row in its), max(row["last_time"] for row in its),
+            sum(row["exchanges"] for row in its),
+            sum(row["errors"] for row in its),
+            min(row["first_time"] for row in its),
+            max(row["last_time"] for row in its),
             *(sorted({one for row in its for one in row[name]}) for name in ("group_ids", "topics_written")),
             {row[name] for row in its for name in ("software_name", "principal")} - {None},
         ]
         for key, its in of.items()
-    }  # fmt: skip
+    }
 
 
 def test_who_goes_on_reading_is_a_row_of_each_stretch(tmp_path: Path) -> None:
@@ -153,8 +158,11 @@ def test_a_login_of_an_earlier_stretch_is_known(tmp_path: Path) -> None:
 def test_what_is_remembered_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With no memory each event is told all the same, once; what was open is told as it was."""
     for module, name in (
-        (transactions, "MOST_WAITING"), (offsets, "MOST_KEPT"), (groups, "MOST_EVENTS"), (groups, "MOST_CONTACTS"),
-    ):  # fmt: skip
+        (transactions, "MOST_WAITING"),
+        (offsets, "MOST_KEPT"),
+        (groups, "MOST_EVENTS"),
+        (groups, "MOST_CONTACTS"),
+    ):
         monkeypatch.setattr(module, name, 1)
     link, records = records_of(TXN)
     made, expected = in_stretches(link, records, 12, tmp_path), in_one_pass(link, records, tmp_path)

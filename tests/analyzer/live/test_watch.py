@@ -54,8 +54,15 @@ def test_a_pipe_as_lines_of_json() -> None:
     assert exchanges_in(said) == ALL
     seconds = [line for line in said if "time" in line]
     assert set(seconds[0]) == {
-        "time", "exchanges", "errors", "bytes", "dropped", "clients", "apis", "rebalancing",
-    }  # fmt: skip
+        "time",
+        "exchanges",
+        "errors",
+        "bytes",
+        "dropped",
+        "clients",
+        "apis",
+        "rebalancing",
+    }
     assert seconds[0]["time"] == "2026-11-21T01:49:14.000000Z"
     assert [line["finding"]["code"] for line in said if "finding" in line]
 

@@ -98,10 +98,12 @@ def test_what_was_told_is_not_told_again_after_a_snapshot(
 @pytest.mark.parametrize(
     ("kind", "count", "rows"),
     [
-        ("groups", 120, {"groups": 120, "rebalances": 120, "offsets": 120}), ("offsets", 10, {"offsets": 1000}),
-        ("transactions", 120, {"transactions": 120}), ("topics", 120, {"readers": 120}),
+        ("groups", 120, {"groups": 120, "rebalances": 120, "offsets": 120}),
+        ("offsets", 10, {"offsets": 1000}),
+        ("transactions", 120, {"transactions": 120}),
+        ("topics", 120, {"readers": 120}),
     ],
-)  # fmt: skip
+)
 def test_what_is_kept_is_bounded(
     kind: str, count: int, rows: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,9 +112,12 @@ def test_what_is_kept_is_bounded(
     monkeypatch.setattr(points, "MOST_READERS", 20)
     monkeypatch.setattr(points, "ANSWERED_NS", 10**8)
     for module, name, most in (
-        ("offsets", "MOST_KEPT", 20), ("groups", "MOST_OF_ALL", 20), ("groups", "MOST_CONTACTS", 20),
-        ("transactions", "MOST_PRODUCERS", 10), ("transactions", "MOST_WAITING", 20),
-    ):  # fmt: skip
+        ("offsets", "MOST_KEPT", 20),
+        ("groups", "MOST_OF_ALL", 20),
+        ("groups", "MOST_CONTACTS", 20),
+        ("transactions", "MOST_PRODUCERS", 10),
+        ("transactions", "MOST_WAITING", 20),
+    ):
         monkeypatch.setattr(f"analyzer.meaning.{module}.{name}", most)
     found: dict[str, int] = {}
     held = [most_held(tmp_path / "a.pcap", kind, count * times, found if times == 1 else {}) for times in (1, 3, 9)]

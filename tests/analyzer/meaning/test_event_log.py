@@ -21,17 +21,31 @@ FREQUENT = (g.HEARTBEAT_FAILED, g.COMMIT_FAILED, g.FOUND)
 def event(place: tuple[int, int], kind: str, group: str, order: int = 0, **said: Any) -> Event:
     said = {"member": "member-1", "client": "app", "exchange": 1, "reply": None, **said}
     return Event(
-        place, order, kind, group, said.pop("member"), 5, 6, said.pop("client"), "10.0.0.1", "10.0.0.2:9092", "a-b#0",
-        said.pop("exchange"), said.pop("reply"), **said,
-    )  # fmt: skip
+        place,
+        order,
+        kind,
+        group,
+        said.pop("member"),
+        5,
+        6,
+        said.pop("client"),
+        "10.0.0.1",
+        "10.0.0.2:9092",
+        "a-b#0",
+        said.pop("exchange"),
+        said.pop("reply"),
+        **said,
+    )
 
 
+# fmt: off
 FULL = event(
     (7, 1), g.SYNC, "Gruppe-ß\ud800", 2, protocol=g.CLASSIC, instance="i", generation=3, said_epoch=4, code=0,
     leader="m", members=("m", "n"), subscribed=(), session_ms=10, rebalance_ms=20,
     assigned=(("m", (("orders", 0), ("orders", None))), ("n", ())), by_leader=True, revoked=(("m", ()),),
     owned=(("orders", 1),), interval_ms=5, node=9, told=True, settled=True,
-)  # fmt: skip
+)
+# fmt: on
 EMPTY = event((8, 1), g.FOUND, "", member=None, client=None, exchange=None)
 
 
@@ -57,11 +71,14 @@ def some(count: int, seed: int) -> list[Event]:
     drawn = random.Random(seed)
     return [
         event(
-            (drawn.randrange(count), drawn.randrange(3)), drawn.choice(KINDS), f"group-{drawn.randrange(9)}",
-            drawn.randrange(2), exchange=number,
+            (drawn.randrange(count), drawn.randrange(3)),
+            drawn.choice(KINDS),
+            f"group-{drawn.randrange(9)}",
+            drawn.randrange(2),
+            exchange=number,
         )
         for number in range(count)
-    ]  # fmt: skip
+    ]
 
 
 def order(one: Event) -> tuple[Any, ...]:
@@ -147,12 +164,19 @@ def test_an_event_takes_some_hundred_bytes() -> None:
     log = log_of(
         [
             event(
-                (number, 0), g.JOIN, f"group-{number:09}", member=f"member-{number:09}-5fd4e0b1-7c9a-4f3e-b7e3-0",
-                leader=f"member-{number:09}-5fd4e0b1-7c9a-4f3e-b7e3-0", generation=1, code=0, session_ms=10_000,
-                members=(f"member-{number:09}-5fd4e0b1-7c9a-4f3e-b7e3-0",), subscribed=("orders",),
+                (number, 0),
+                g.JOIN,
+                f"group-{number:09}",
+                member=f"member-{number:09}-5fd4e0b1-7c9a-4f3e-b7e3-0",
+                leader=f"member-{number:09}-5fd4e0b1-7c9a-4f3e-b7e3-0",
+                generation=1,
+                code=0,
+                session_ms=10_000,
+                members=(f"member-{number:09}-5fd4e0b1-7c9a-4f3e-b7e3-0",),
+                subscribed=("orders",),
             )
             for number in range(count)
         ]
-    )  # fmt: skip
+    )
     held = log._packed.nbytes + sum(map(sys.getsizeof, log.groups))
     assert held < 650 * count

@@ -27,9 +27,14 @@ from tests.witness.requestlog import Logged
 
 SAMPLES = ("group-kip848-librdkafka-4.3", "client-kafkajs-3.9", "codecs-franzgo-4.3", "txn-librdkafka-4.3")
 SHARED = (
-    "group-classic-librdkafka-4.3", "group-share-java-4.3", "zoo-streams-classic-4.3", "zoo-streams-proto-4.3",
-    "zoo-connect-sessioned-4.3", "old-java-0.10.2", "zoo-pykafka-2.8-on-2.8",
-)  # fmt: skip
+    "group-classic-librdkafka-4.3",
+    "group-share-java-4.3",
+    "zoo-streams-classic-4.3",
+    "zoo-streams-proto-4.3",
+    "zoo-connect-sessioned-4.3",
+    "old-java-0.10.2",
+    "zoo-pykafka-2.8-on-2.8",
+)
 LOGGED = (
     "group-classic-librdkafka-4.3",
     "group-kip848-librdkafka-4.3",
@@ -98,11 +103,17 @@ def test_rows_are_what_each_exchange_says(name: str) -> None:
     ]
     told = [
         (
-            (row["connection"], row["exchange"], row["reply"]), row["group_id"], row["client_id"], row["time"],
-            row["event"], row["member_id"], row["generation"], row["error"],
+            (row["connection"], row["exchange"], row["reply"]),
+            row["group_id"],
+            row["client_id"],
+            row["time"],
+            row["event"],
+            row["member_id"],
+            row["generation"],
+            row["error"],
         )
         for row in found
-    ]  # fmt: skip
+    ]
     assert wanted
     assert Counter(told) == Counter(wanted)
     assert [row["time"] for row in found] == sorted(row["time"] for row in found)
@@ -160,11 +171,19 @@ def test_a_member_joins_leaves_and_is_killed() -> None:
     assert (expired["member_id"], expired["client_id"], expired["generation"]) == (member["member-3"], "member-3", 4)
     first, second, third = (member[f"member-{number}"] for number in (1, 2, 3))
     assert [(row["generation"], row["trigger"], row["trigger_member"]) for row in rebalanced] == [
-        (1, "join", first), (2, "join", second), (3, "join", third), (4, "leave", second), (5, "expired", third),
-    ]  # fmt: skip
+        (1, "join", first),
+        (2, "join", second),
+        (3, "join", third),
+        (4, "leave", second),
+        (5, "expired", third),
+    ]
     assert [set(row["members_after"]) for row in rebalanced] == [
-        {first}, {first, second}, {first, second, third}, {first, third}, {first}
-    ]  # fmt: skip
+        {first},
+        {first, second},
+        {first, second, third},
+        {first, third},
+        {first},
+    ]
     for earlier, later in itertools.pairwise(rebalanced):
         assert later["members_before"] == earlier["members_after"]
         assert later["assignment_before"] == earlier["assignment_after"]
@@ -183,8 +202,11 @@ def test_epochs_of_the_newer_protocol_have_their_triggers() -> None:
     member = {row["client_id"]: row["member_id"] for row in found if row["event"] == "join"}
     first, second, third = (member[f"member-{number}"] for number in (1, 2, 3))
     assert [(row["generation"], row["trigger"], row["trigger_member"]) for row in rebalanced] == [
-        (2, "join", first), (3, "join", second), (4, "join", third), (5, "leave", second),
-    ]  # fmt: skip
+        (2, "join", first),
+        (3, "join", second),
+        (4, "join", third),
+        (5, "leave", second),
+    ]
     had = [
         {
             id_: sorted(one["partition"] for one in row["assignment_after"] if one["member_id"] == id_)
@@ -237,8 +259,11 @@ def test_streams_and_share_groups_have_theirs() -> None:
     streams = read("zoo-streams-proto-4.3").rebalances.to_pylist()
     assert {row["protocol"] for row in streams} == {"streams"}
     assert {(one["topic"], one["partition"]) for one in streams[-1]["assignment_after"]} == {
-        ("0", 0), ("0", 1), ("1", 0), ("1", 1)
-    }  # fmt: skip
+        ("0", 0),
+        ("0", 1),
+        ("1", 0),
+        ("1", 1),
+    }
     share = read("group-share-java-4.3").rebalances.to_pylist()
     assert [(row["protocol"], row["trigger"]) for row in share] == [
         ("share", "join"),
@@ -290,19 +315,28 @@ def join(member: str, topics: list[str], instance: str | None = None) -> bytes:
     names = b"".join(struct.pack(">h", len(topic)) + topic.encode() for topic in topics)
     metadata = struct.pack(">hi", 0, len(topics)) + names + struct.pack(">i", -1)
     body = {
-        "groupId": "g", "sessionTimeoutMs": 10_000, "rebalanceTimeoutMs": 60_000, "memberId": member,
-        "groupInstanceId": instance, "protocolType": "consumer",
+        "groupId": "g",
+        "sessionTimeoutMs": 10_000,
+        "rebalanceTimeoutMs": 60_000,
+        "memberId": member,
+        "groupInstanceId": instance,
+        "protocolType": "consumer",
         "protocols": [{"name": "range", "metadata": base64.b64encode(metadata).decode()}],
-    }  # fmt: skip
+    }
     return forging.request(11, 5, 1, body)
 
 
 def joined(member: str, generation: int, members: list[str], error: int = 0) -> bytes:
     listed = [{"memberId": one, "groupInstanceId": None, "metadata": ""} for one in members]
     body = {
-        "throttleTimeMs": 0, "errorCode": error, "generationId": generation, "protocolName": "range",
-        "leader": "a", "memberId": member, "members": listed,
-    }  # fmt: skip
+        "throttleTimeMs": 0,
+        "errorCode": error,
+        "generationId": generation,
+        "protocolName": "range",
+        "leader": "a",
+        "memberId": member,
+        "members": listed,
+    }
     return forging.response(11, 5, 1, body)
 
 
@@ -436,23 +470,37 @@ def test_a_rebalance_without_an_end_is_one(tmp_path: Path) -> None:
 
 
 def newer(
-    member: str, epoch: int, answered: int, given: list[int] | None, owned: list[int] | None = None,
+    member: str,
+    epoch: int,
+    answered: int,
+    given: list[int] | None,
+    owned: list[int] | None = None,
     instance: str | None = None,
 ) -> tuple[bytes, bytes]:
     def of(partitions: list[int]) -> list[dict[str, Any]]:
         return [{"topicId": "r-4vlSNsTw2Wmvo_qD_U_A", "partitions": partitions}]
 
     asked = {
-        "groupId": "g", "memberId": member, "memberEpoch": epoch, "instanceId": instance, "rackId": None,
+        "groupId": "g",
+        "memberId": member,
+        "memberEpoch": epoch,
+        "instanceId": instance,
+        "rackId": None,
         # Java's consumer says that it reads nothing when it goes.
-        "rebalanceTimeoutMs": -1, "subscribedTopicNames": ["t"] if epoch == 0 else [] if epoch < 0 else None,
+        "rebalanceTimeoutMs": -1,
+        "subscribedTopicNames": ["t"] if epoch == 0 else [] if epoch < 0 else None,
         "serverAssignor": None,
         "topicPartitions": of(owned) if owned is not None else None,
-    }  # fmt: skip
+    }
     said = {
-        "throttleTimeMs": 0, "errorCode": 0, "errorMessage": None, "memberId": member, "memberEpoch": answered,
-        "heartbeatIntervalMs": 1000, "assignment": {"topicPartitions": of(given)} if given is not None else None,
-    }  # fmt: skip
+        "throttleTimeMs": 0,
+        "errorCode": 0,
+        "errorMessage": None,
+        "memberId": member,
+        "memberEpoch": answered,
+        "heartbeatIntervalMs": 1000,
+        "assignment": {"topicPartitions": of(given)} if given is not None else None,
+    }
     return forging.request(68, 0, 1, asked), forging.response(68, 0, 1, said)
 
 
@@ -500,8 +548,9 @@ def test_a_static_member_that_comes_back_too_late_is_another(tmp_path: Path) -> 
     back = [(9.5, *newer("s2", 0, 3, [], instance="i")), (11.0, *newer("s2", 3, 4, [1], instance="i"))]
     rows = told(tmp_path, [*a, (10.0, *newer("a", 3, 4, [0]))], before, back).rebalances.to_pylist()
     assert [(row["generation"], row["trigger"], row["members_after"]) for row in rows[2:]] == [
-        (3, "expired", ["a", "s2"]), (4, "unknown", ["a", "s2"]),
-    ]  # fmt: skip
+        (3, "expired", ["a", "s2"]),
+        (4, "unknown", ["a", "s2"]),
+    ]
 
 
 def test_a_coordinator_that_takes_over_gives_what_members_have_again_and_no_rebalance_is_longer_for_it(
@@ -527,21 +576,30 @@ def test_a_member_of_before_that_leaves_a_newer_group_is_why_it_rebalances(tmp_p
     new = [(4.0, *newer("b", 0, 2, [])), (9.0, *newer("b", 2, 3, [0, 1]))]
     rows = [row for row in told(tmp_path, old, new).rebalances.to_pylist() if row["protocol"] == "consumer"]
     assert [(row["generation"], row["trigger"], row["trigger_member"]) for row in rows] == [
-        (2, "join", "b"), (3, "leave", "a"),
-    ]  # fmt: skip
+        (2, "join", "b"),
+        (3, "leave", "a"),
+    ]
 
 
 def shared(member: str, epoch: int, answered: int, given: list[int] | None = None) -> tuple[bytes, bytes]:
     """ShareGroupHeartbeat v1."""
     asked = {
-        "groupId": "g", "memberId": member, "memberEpoch": epoch, "rackId": None,
+        "groupId": "g",
+        "memberId": member,
+        "memberEpoch": epoch,
+        "rackId": None,
         "subscribedTopicNames": ["t"] if epoch == 0 else None,
-    }  # fmt: skip
+    }
     parts = {"topicPartitions": [{"topicId": "r-4vlSNsTw2Wmvo_qD_U_A", "partitions": given or []}]}
     said = {
-        "throttleTimeMs": 0, "errorCode": 0, "errorMessage": None, "memberId": member, "memberEpoch": answered,
-        "heartbeatIntervalMs": 1000, "assignment": parts if given is not None else None,
-    }  # fmt: skip
+        "throttleTimeMs": 0,
+        "errorCode": 0,
+        "errorMessage": None,
+        "memberId": member,
+        "memberEpoch": answered,
+        "heartbeatIntervalMs": 1000,
+        "assignment": parts if given is not None else None,
+    }
     return forging.request(76, 1, 1, asked), forging.response(76, 1, 1, said)
 
 

@@ -65,11 +65,20 @@ def test_commits_are_what_the_bodies_say(name: str) -> None:
     capture = capture_files(real_folder(name))[0]
     rows = analyzer.analyze(capture).tables["offsets"].to_pylist()
     found = [
-        (row["group_id"], row["topic"], row["partition"], row["kind"], row["offset"], row["previous"], row["step"],
-         row["connection"], row["exchange"])
+        (
+            row["group_id"],
+            row["topic"],
+            row["partition"],
+            row["kind"],
+            row["offset"],
+            row["previous"],
+            row["step"],
+            row["connection"],
+            row["exchange"],
+        )
         for row in rows
         if row["kind"] != "reset"
-    ]  # fmt: skip
+    ]
     expected = slowly(capture)
     assert sorted(map(repr, found)) == sorted(map(repr, expected))
     assert expected
@@ -106,10 +115,17 @@ def test_shares_and_windows_change_nothing(capture: Path) -> None:
 def committing(number: int, offset: int, time_ns: int) -> list[Write]:
     """A commit of one partition, and its answer a millisecond later."""
     asked = {
-        "groupId": "g", "generationIdOrMemberEpoch": -1, "memberId": "", "retentionTimeMs": -1,
-        "topics": [{"name": "orders", "partitions": [
-            {"partitionIndex": 0, "committedOffset": offset, "committedMetadata": None}]}],
-    }  # fmt: skip
+        "groupId": "g",
+        "generationIdOrMemberEpoch": -1,
+        "memberId": "",
+        "retentionTimeMs": -1,
+        "topics": [
+            {
+                "name": "orders",
+                "partitions": [{"partitionIndex": 0, "committedOffset": offset, "committedMetadata": None}],
+            }
+        ],
+    }
     told = {"topics": [{"name": "orders", "partitions": [{"partitionIndex": 0, "errorCode": 0}]}]}
     return [
         forging.asking(forging.request(OFFSET_COMMIT, 2, number, asked), time_ns),
@@ -134,11 +150,25 @@ def test_topics_of_which_only_ids_are_known_are_not_one_another(tmp_path: Path) 
     writes = []
     for number, offsets in enumerate(((100, 0), (110, 0)), 1):
         asked = {
-            "groupId": "g", "generationIdOrMemberEpoch": 1, "memberId": "m", "groupInstanceId": None,
-            "topics": [{"topicId": one, "partitions": [
-                {"partitionIndex": 0, "committedOffset": offset, "committedLeaderEpoch": -1, "committedMetadata": ""}]}
-                for one, offset in zip(ids, offsets, strict=True)],
-        }  # fmt: skip
+            "groupId": "g",
+            "generationIdOrMemberEpoch": 1,
+            "memberId": "m",
+            "groupInstanceId": None,
+            "topics": [
+                {
+                    "topicId": one,
+                    "partitions": [
+                        {
+                            "partitionIndex": 0,
+                            "committedOffset": offset,
+                            "committedLeaderEpoch": -1,
+                            "committedMetadata": "",
+                        }
+                    ],
+                }
+                for one, offset in zip(ids, offsets, strict=True)
+            ],
+        }
         parts = [{"topicId": one, "partitions": [{"partitionIndex": 0, "errorCode": 0}]} for one in ids]
         writes += [
             forging.asking(forging.request(OFFSET_COMMIT, 10, number, asked)),
@@ -148,8 +178,11 @@ def test_topics_of_which_only_ids_are_known_are_not_one_another(tmp_path: Path) 
     rows = analyzer.analyze(tmp_path / "capture.pcap").tables["offsets"].to_pylist()
     found = {(row["topic"], row["topic_id"], row["offset"], row["previous"]) for row in rows}
     assert found == {
-        (None, ids[0], 100, None), (None, ids[0], 110, 100), (None, ids[1], 0, None), (None, ids[1], 0, 0),
-    }  # fmt: skip
+        (None, ids[0], 100, None),
+        (None, ids[0], 110, 100),
+        (None, ids[1], 0, None),
+        (None, ids[1], 0, 0),
+    }
 
 
 # --- readers, forged --------------------------------------------------------------------------------------------------
@@ -158,16 +191,33 @@ def test_topics_of_which_only_ids_are_known_are_not_one_another(tmp_path: Path) 
 def fetching(number: int, offset: int, error: int = 0) -> list[Write]:
     """A fetch of one partition that gives no record."""
     asked = {
-        "replicaId": -1, "maxWaitMs": 500, "minBytes": 1, "maxBytes": 1 << 20, "isolationLevel": 0,
-        "topics": [{"topic": "orders", "partitions": [
-            {"partition": 0, "fetchOffset": offset, "partitionMaxBytes": 1 << 20}]}],
-    }  # fmt: skip
+        "replicaId": -1,
+        "maxWaitMs": 500,
+        "minBytes": 1,
+        "maxBytes": 1 << 20,
+        "isolationLevel": 0,
+        "topics": [
+            {"topic": "orders", "partitions": [{"partition": 0, "fetchOffset": offset, "partitionMaxBytes": 1 << 20}]}
+        ],
+    }
     told = {
         "throttleTimeMs": 0,
-        "responses": [{"topic": "orders", "partitions": [
-            {"partitionIndex": 0, "errorCode": error, "highWatermark": 900, "lastStableOffset": 900,
-             "abortedTransactions": None, "records": None}]}],
-    }  # fmt: skip
+        "responses": [
+            {
+                "topic": "orders",
+                "partitions": [
+                    {
+                        "partitionIndex": 0,
+                        "errorCode": error,
+                        "highWatermark": 900,
+                        "lastStableOffset": 900,
+                        "abortedTransactions": None,
+                        "records": None,
+                    }
+                ],
+            }
+        ],
+    }
     return [
         forging.asking(forging.request(forging.FETCH, 4, number, asked)),
         forging.answering(forging.response(forging.FETCH, 4, number, told)),
@@ -175,10 +225,18 @@ def fetching(number: int, offset: int, error: int = 0) -> list[Write]:
 
 
 def listing(number: int, timestamp: int, offset: int, error: int = 0) -> list[Write]:
-    asked = {"replicaId": -1, "topics": [{"name": "orders", "partitions": [
-        {"partitionIndex": 0, "timestamp": timestamp}]}]}  # fmt: skip
-    told = {"topics": [{"name": "orders", "partitions": [
-        {"partitionIndex": 0, "errorCode": error, "timestamp": -1, "offset": offset}]}]}  # fmt: skip
+    asked = {
+        "replicaId": -1,
+        "topics": [{"name": "orders", "partitions": [{"partitionIndex": 0, "timestamp": timestamp}]}],
+    }
+    told = {
+        "topics": [
+            {
+                "name": "orders",
+                "partitions": [{"partitionIndex": 0, "errorCode": error, "timestamp": -1, "offset": offset}],
+            }
+        ]
+    }
     return [
         forging.asking(forging.request(forging.LIST_OFFSETS, 1, number, asked)),
         forging.answering(forging.response(forging.LIST_OFFSETS, 1, number, told)),
@@ -213,9 +271,19 @@ def test_a_reader_begins_at_the_end_and_one_that_only_looks_at_it_goes_on(tmp_pa
 def test_moves_that_nobody_told_a_reader_to_make_change_nothing(tmp_path: Path) -> None:
     """It jumps about before, between and after; of these jumps only the first and the last of a window are kept."""
     talk = [
-        fetching(1, 7), fetching(2, 3), fetching(3, 50), listing(4, -1, 900), fetching(5, 900), fetching(6, 4),
-        fetching(7, 60), fetching(8, 12), fetching(9, 12, error=1), fetching(10, 100), fetching(11, 2), fetching(12, 1),
-    ]  # fmt: skip
+        fetching(1, 7),
+        fetching(2, 3),
+        fetching(3, 50),
+        listing(4, -1, 900),
+        fetching(5, 900),
+        fetching(6, 4),
+        fetching(7, 60),
+        fetching(8, 12),
+        fetching(9, 12, error=1),
+        fetching(10, 100),
+        fetching(11, 2),
+        fetching(12, 1),
+    ]
     expected = [(50, 900, 850, None, 3), (12, 100, 88, "OFFSET_OUT_OF_RANGE", 8)]
     assert resets(tmp_path, *talk) == expected
     whole = heard_by(tmp_path / "capture.pcap", Offsets)["offsets"]

@@ -57,17 +57,41 @@ def commit(number: int, offset: int | None, group: str = "g", key: int = 1) -> b
 
 def copies(number: int, topic_id: str, records: list[bytes], replica: int = 2) -> list[Write]:
     """A Fetch v13 of a replica, which names topics by their ids."""
-    place = {"partition": 7, "currentLeaderEpoch": 1, "fetchOffset": 0, "logStartOffset": 0,
-             "partitionMaxBytes": 1 << 20}  # fmt: skip
+    place = {
+        "partition": 7,
+        "currentLeaderEpoch": 1,
+        "fetchOffset": 0,
+        "logStartOffset": 0,
+        "partitionMaxBytes": 1 << 20,
+    }
     asked = {
-        "replicaId": replica, "maxWaitMs": 500, "minBytes": 1, "maxBytes": 1 << 20, "isolationLevel": 0,
-        "sessionId": 0, "sessionEpoch": -1, "forgottenTopicsData": [], "rackId": "",
+        "replicaId": replica,
+        "maxWaitMs": 500,
+        "minBytes": 1,
+        "maxBytes": 1 << 20,
+        "isolationLevel": 0,
+        "sessionId": 0,
+        "sessionEpoch": -1,
+        "forgottenTopicsData": [],
+        "rackId": "",
         "topics": [{"topicId": topic_id, "partitions": [place]}],
-    }  # fmt: skip
-    answer = {"partitionIndex": 7, "errorCode": 0, "highWatermark": 9, "lastStableOffset": 9, "logStartOffset": 0,
-              "abortedTransactions": None, "preferredReadReplica": -1, "records": messages.batch(records)}  # fmt: skip
-    told = {"throttleTimeMs": 0, "errorCode": 0, "sessionId": 0,
-            "responses": [{"topicId": topic_id, "partitions": [answer]}]}  # fmt: skip
+    }
+    answer = {
+        "partitionIndex": 7,
+        "errorCode": 0,
+        "highWatermark": 9,
+        "lastStableOffset": 9,
+        "logStartOffset": 0,
+        "abortedTransactions": None,
+        "preferredReadReplica": -1,
+        "records": messages.batch(records),
+    }
+    told = {
+        "throttleTimeMs": 0,
+        "errorCode": 0,
+        "sessionId": 0,
+        "responses": [{"topicId": topic_id, "partitions": [answer]}],
+    }
     return [
         forging.asking(forging.request(forging.FETCH, 13, number, asked)),
         forging.answering(forging.response(forging.FETCH, 13, number, told)),
@@ -76,13 +100,27 @@ def copies(number: int, topic_id: str, records: list[bytes], replica: int = 2) -
 
 def named(number: int, topic_id: str, topic: str) -> list[Write]:
     """Metadata v12 that says a topic's id and name."""
-    asked = {"topics": [{"topicId": topic_id, "name": topic}], "allowAutoTopicCreation": False,
-             "includeTopicAuthorizedOperations": False}  # fmt: skip
+    asked = {
+        "topics": [{"topicId": topic_id, "name": topic}],
+        "allowAutoTopicCreation": False,
+        "includeTopicAuthorizedOperations": False,
+    }
     told = {
-        "throttleTimeMs": 0, "clusterId": "c", "controllerId": 1, "brokers": [],
-        "topics": [{"errorCode": 0, "name": topic, "topicId": topic_id, "isInternal": True, "partitions": [],
-                    "topicAuthorizedOperations": 0}],
-    }  # fmt: skip
+        "throttleTimeMs": 0,
+        "clusterId": "c",
+        "controllerId": 1,
+        "brokers": [],
+        "topics": [
+            {
+                "errorCode": 0,
+                "name": topic,
+                "topicId": topic_id,
+                "isInternal": True,
+                "partitions": [],
+                "topicAuthorizedOperations": 0,
+            }
+        ],
+    }
     return [
         forging.asking(forging.request(forging.METADATA, 12, number, asked)),
         forging.answering(forging.response(forging.METADATA, 12, number, told)),

@@ -13,10 +13,16 @@ from analyzer.meaning.said_log import Said, SaidLog
 from analyzer.protocol import names as apis
 
 FULL = Said(
-    apis.ADD_PARTITIONS_TO_TXN, "tx-ß\ud800",
+    apis.ADD_PARTITIONS_TO_TXN,
+    "tx-ß\ud800",
     Asked((9, 1), (7, 1), ("a-b#0", 3, None), None, "10.0.0.1", None, 5, 0, 8, 9, 2),
-    (("orders", 1), ("orders", 2)), 7, True, (8, None), 60_000, True,
-)  # fmt: skip
+    (("orders", 1), ("orders", 2)),
+    7,
+    True,
+    (8, None),
+    60_000,
+    True,
+)
 EMPTY = Said(apis.END_TXN, "", Asked((1, 0), (1, 0), ("", None, None), "", "", 1, None, None))
 
 
@@ -32,11 +38,12 @@ def some(count: int, seed: int) -> list[Said]:
     drawn = random.Random(seed)
     return [
         Said(
-            apis.END_TXN, f"tx-{drawn.randrange(20)}",
+            apis.END_TXN,
+            f"tx-{drawn.randrange(20)}",
             Asked((1, 1), (drawn.randrange(50), drawn.randrange(2)), ("a-b#0", number, None), "app", "ip", 1, 2, 0),
         )
         for number in range(count)
-    ]  # fmt: skip
+    ]
 
 
 def by_id(said: list[Said]) -> list[tuple[str, list[Said]]]:
@@ -89,15 +96,24 @@ def test_it_takes_some_hundred_bytes() -> None:
     log = log_of(
         [
             Said(
-                apis.ADD_PARTITIONS_TO_TXN, f"transaction-{number:09}",
+                apis.ADD_PARTITIONS_TO_TXN,
+                f"transaction-{number:09}",
                 Asked(
-                    (number, 0), (number, 0), ("10.1.0.0:10000-10.0.0.1:9092#0", number, number), "app", "10.1.0.0",
-                    1_700_000_000_000_000, 1_700_000_000_001_000, 0, number, 0,
+                    (number, 0),
+                    (number, 0),
+                    ("10.1.0.0:10000-10.0.0.1:9092#0", number, number),
+                    "app",
+                    "10.1.0.0",
+                    1_700_000_000_000_000,
+                    1_700_000_000_001_000,
+                    0,
+                    number,
+                    0,
                 ),
                 (("orders", 0),),
             )
             for number in range(count)
         ]
-    )  # fmt: skip
+    )
     assert np.all(log.packets == np.arange(count))
     assert log._packed.nbytes + sum(map(sys.getsizeof, log.ids)) < 400 * count

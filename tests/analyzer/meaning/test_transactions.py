@@ -107,11 +107,17 @@ def slowly(capture: Path) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("folder", [TXN, JS])
 def test_rows_are_what_the_bodies_say(folder: Path) -> None:
     found = [
-        (row["transactional_id"], row["outcome"], row["began"], row["ended"],
-         {(place["topic"], place["partition"]) for place in row["partitions"]}, row["records"],
-         {tuple(offset.values()) for offset in row["offsets"]})
+        (
+            row["transactional_id"],
+            row["outcome"],
+            row["began"],
+            row["ended"],
+            {(place["topic"], place["partition"]) for place in row["partitions"]},
+            row["records"],
+            {tuple(offset.values()) for offset in row["offsets"]},
+        )
         for row in transactions(folder / "capture.pcap")
-    ]  # fmt: skip
+    ]
     assert found == slowly(folder / "capture.pcap")
     assert all(
         row["duration_us"] == (row["ended"] - row["began"]).total_seconds() * 1e6
@@ -175,10 +181,15 @@ def test_two_transactions_whose_border_was_lost_are_not_one(tmp_path: Path) -> N
     """The end of the fourth, which was committed, and the beginning of the fifth, which was aborted."""
     told = [(row["outcome"], row["records"], row["began"] is None) for row in lacking(tmp_path, TXN, 316, 346)]
     assert told == [
-        ("committed", 20, False), ("aborted", 21, False), ("committed", 22, False),
-        ("unknown", 23, False), ("aborted", None, True),
-        ("committed", 25, False), ("fenced", 0, False), ("committed", 1, False),
-    ]  # fmt: skip
+        ("committed", 20, False),
+        ("aborted", 21, False),
+        ("committed", 22, False),
+        ("unknown", 23, False),
+        ("aborted", None, True),
+        ("committed", 25, False),
+        ("fenced", 0, False),
+        ("committed", 1, False),
+    ]
 
 
 def test_a_marker_that_was_captured_says_how_what_lacks_its_end_ended(tmp_path: Path) -> None:
@@ -358,15 +369,30 @@ def test_the_first_produce_begins_and_the_end_gives_the_next_epoch(tmp_path: Pat
 
     def produce(number: int) -> list[Any]:
         asked = {
-            "transactionalId": "pay", "acks": -1, "timeoutMs": 1000,
+            "transactionalId": "pay",
+            "acks": -1,
+            "timeoutMs": 1000,
             "topicData": [{"name": "orders", "partitionData": [{"index": 2, "records": forging.batch(4)}]}],
-        }  # fmt: skip
+        }
         told = {
             "throttleTimeMs": 0,
-            "responses": [{"name": "orders", "partitionResponses": [
-                {"index": 2, "errorCode": 0, "baseOffset": 10, "logAppendTimeMs": -1, "logStartOffset": 0,
-                 "recordErrors": [], "errorMessage": None}]}],
-        }  # fmt: skip
+            "responses": [
+                {
+                    "name": "orders",
+                    "partitionResponses": [
+                        {
+                            "index": 2,
+                            "errorCode": 0,
+                            "baseOffset": 10,
+                            "logAppendTimeMs": -1,
+                            "logStartOffset": 0,
+                            "recordErrors": [],
+                            "errorMessage": None,
+                        }
+                    ],
+                }
+            ],
+        }
         return [
             forging.asking(forging.request(0, 12, number, asked)),
             forging.answering(forging.response(0, 12, number, told)),
@@ -537,8 +563,10 @@ def test_an_end_on_a_connection_that_was_not_heard_before_is_not_of_nothing() ->
     told.end("a", on="d")
     told.end("a", on="d")  # there, all was heard
     assert [(one.outcome, one.records, one.began is None) for one in told.finish()] == [
-        ("committed", None, True), ("committed", 0, False), ("committed", 0, False),
-    ]  # fmt: skip
+        ("committed", None, True),
+        ("committed", 0, False),
+        ("committed", 0, False),
+    ]
 
 
 def test_a_duration_is_none_where_the_clock_stepped_back(tmp_path: Path) -> None:

@@ -50,13 +50,15 @@ def value(**fields: Any) -> bytes:
 def spoken(turns: Sequence[tuple[bytes, bytes]], client: str, port: int = 2181, **how: Any) -> list[Segment]:
     """A connection to ZooKeeper on which this was asked and answered, a millisecond apart."""
     writes = [
-        Write(way, data) for turn in [(connect(), connected()), *turns]
+        Write(way, data)
+        for turn in [(connect(), connected()), *turns]
         for way, data in zip((TO_BROKER, TO_CLIENT), turn, strict=True)
-    ]  # fmt: skip
+    ]
     how = {"client": (client, 40_000), "broker": ("10.0.0.9", port), "step_ns": 1_000_000, **how}
     return converse(writes, **how)
 
 
+# fmt: off
 CONSUMER = (
     get(1, "/brokers/ids/1", value(host="kafka-1", port=9092, timestamp="1")),
     get(2, STATE, value(controller_epoch=1, leader=1, leader_epoch=0, isr=[1, 2])),
@@ -64,7 +66,8 @@ CONSUMER = (
     get(4, OFFSET, None), make(5, OFFSET, b"40"),
     login(), put(6, OFFSET, b"42"), ping(), put(7, OFFSET, b"41"), put(8, OFFSET, b"99", -103),
     put(9, "/consumers/billing/offsets/payments/1", b"7"),
-)  # fmt: skip
+)
+# fmt: on
 CONTROLLER = (
     make(1, "/controller", value(brokerid=1, timestamp="1")),
     make(2, "/brokers/ids/2", value(host="kafka-2", port=9092, timestamp="2")),
@@ -90,9 +93,11 @@ def test_offsets_leaders_and_brokers_are_rows(capture: str) -> None:
         for row in found.offsets.to_pylist()
     ]
     assert offsets == [
-        ("zookeeper", "billing", "orders", 0, 40, None, None), ("zookeeper", "billing", "orders", 0, 42, 40, 2),
-        ("zookeeper", "billing", "orders", 0, 41, 42, -1), ("zookeeper", "billing", "payments", 1, 7, None, None),
-    ]  # fmt: skip
+        ("zookeeper", "billing", "orders", 0, 40, None, None),
+        ("zookeeper", "billing", "orders", 0, 42, 40, 2),
+        ("zookeeper", "billing", "orders", 0, 41, 42, -1),
+        ("zookeeper", "billing", "payments", 1, 7, None, None),
+    ]
     assert found.offsets["connection"].to_pylist() == ["10.0.0.1:40000-10.0.0.9:2181#1"] * 4
     leaders = [(row["topic"], row["leader"], row["leader_epoch"], row["isr"]) for row in found.leaders.to_pylist()]
     assert leaders == [("orders", 1, 0, [1, 2]), ("orders", 2, 1, [2])]
@@ -217,8 +222,10 @@ def test_leaders_brokers_and_controller_are_those_zookeeper_held(real: Any, trut
     for row in rows:
         state = held[f"/brokers/topics/orders/partitions/{row['partition']}/state"]
         assert (row["leader"], row["leader_epoch"], row["isr"]) == (
-            state["leader"], state["leader_epoch"], state["isr"],
-        )  # fmt: skip
+            state["leader"],
+            state["leader_epoch"],
+            state["isr"],
+        )
     registered = {n: held[f"/brokers/ids/{n}"] for n in held["/brokers/ids"]}
     brokers = {row["node_id"]: (row["host"], row["port"]) for row in real.brokers.to_pylist()}
     assert brokers == {n: (one["host"], one["port"]) for n, one in registered.items()}

@@ -112,11 +112,18 @@ def test_a_message_may_lie_anywhere_in_a_buffer_and_leave_bytes() -> None:
         ("varint cut off", 12, 4, REQUEST, "ffff", decoding.SHORT, "groupId", 0),
         ("tag count too large for the bytes", 12, 4, RESPONSE, "00000000 0000 7f", decoding.SHORT, "_tags[]", 7),
         ("tag longer than the message", 12, 4, RESPONSE, "00000000 0000 01 05 09 00", decoding.SHORT, "_tags[]", 7),
-        ("tag of another size", 1, 12, REQUEST, "ffffffff 00000000 00000000 00000000 00 00000000 00000000"
-         " 01 01 01 01 00 05 02 61 00 00 00",
-         decoding.BAD_TAG_SIZE, "clusterId", None),
+        (
+            "tag of another size",
+            1,
+            12,
+            REQUEST,
+            "ffffffff 00000000 00000000 00000000 00 00000000 00000000 01 01 01 01 00 05 02 61 00 00 00",
+            decoding.BAD_TAG_SIZE,
+            "clusterId",
+            None,
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_broken_rule_is_a_status_with_field_and_offset(
     what: str, api_key: int, version: int, direction: int, data: str, status: int, path: str, at: int | None
 ) -> None:

@@ -232,10 +232,13 @@ def test_a_group_whose_protocol_is_not_said_is_read_by_content() -> None:
     nodes, found = embedded.in_message(tree.decode_response(frame, 14, 3, tree=True), {"groupId": "g"})
     assert embedded.listed(found) == [
         {
-            "path": "assignment", "type": "ConsumerProtocolAssignment", "version": 0, "by_content": True,
+            "path": "assignment",
+            "type": "ConsumerProtocolAssignment",
+            "version": 0,
+            "by_content": True,
             "value": {"assignedPartitions": [{"topic": "t", "partitions": [1]}], "userData": None},
         }
-    ]  # fmt: skip
+    ]
     check_spans(nodes, 0, len(frame))
 
 
@@ -269,10 +272,13 @@ def test_members_of_a_group_record_are_opened_by_its_protocol() -> None:
         "GroupMetadataValue",
         3,
         {
-            "protocolType": "consumer", "generation": 1, "protocol": "range", "leader": "m",
+            "protocolType": "consumer",
+            "generation": 1,
+            "protocol": "range",
+            "leader": "m",
             "members": [{**member, "subscription": subscription(None), "assignment": blob}],
         },
-    )  # fmt: skip
+    )
     key = coordinator_key("__consumer_offsets", 2, {"group": "g"})
     found = decoded("__consumer_offsets", key, value)
     assert found["value"]["members"][0]["assignment"] == base64.b64encode(blob).decode()
@@ -386,14 +392,22 @@ def test_what_cannot_be_decoded_says_why(topic: str, key: bytes | None, value: b
 
 def test_secrets_of_metadata_records_are_lengths() -> None:
     scram = {
-        "name": "alice", "mechanism": 1, "salt": b"saltsalt", "storedKey": b"stored", "serverKey": b"server",
+        "name": "alice",
+        "mechanism": 1,
+        "salt": b"saltsalt",
+        "storedKey": b"stored",
+        "serverKey": b"server",
         "iterations": 4096,
-    }  # fmt: skip
+    }
     value = metadata_value("UserScramCredentialRecord", 0, scram)
     assert decoded("__cluster_metadata", None, value)["value"] == {
-        "name": "alice", "mechanism": 1, "salt": {"redactedBytes": 8}, "storedKey": {"redactedBytes": 6},
-        "serverKey": {"redactedBytes": 6}, "iterations": 4096,
-    }  # fmt: skip
+        "name": "alice",
+        "mechanism": 1,
+        "salt": {"redactedBytes": 8},
+        "storedKey": {"redactedBytes": 6},
+        "serverKey": {"redactedBytes": 6},
+        "iterations": 4096,
+    }
     spans = embedded.record_secrets("__cluster_metadata", None, value)
     assert [value[start:end] for start, end in spans] == [b"saltsalt", b"stored", b"server"]
     config = {"resourceType": 4, "resourceName": "", "name": "ssl.key.password", "value": "hunter2"}
@@ -418,8 +432,11 @@ def test_the_end_of_a_transaction() -> None:
     for number, name in ((0, "abort"), (1, "commit")):
         value = prefixed("EndTxnMarker", 0, {"coordinatorEpoch": 5})
         assert decoded("orders", control_key(number), value, control=True) == {
-            "type": name, "key": {"type": number}, "version": 0, "value": {"coordinatorEpoch": 5},
-        }  # fmt: skip
+            "type": name,
+            "key": {"type": number},
+            "version": 0,
+            "value": {"coordinatorEpoch": 5},
+        }
         assert embedded.control_type(control_key(number)) == name
 
 

@@ -164,10 +164,20 @@ def test_a_long_tagged_field_has_a_long_size() -> None:
         ({"groupId": 5}, 12, 0, "groupId", "is int, not a string"),
         ({"groupId": "g" * 40000}, 12, 0, "groupId", "has 40000 bytes"),
         ({"groupInstanceId": "x"}, 12, 0, "groupInstanceId", "this version has no such field"),
-        ({"topicData": [{"partitionData": [{"recordsSizeInBytes": 5}]}]}, 0, 9,
-         "topicData[0].partitionData[0].recordsSizeInBytes", "has the size only"),
-        ({"topicData": [{"partitionData": [{"records": "%%%"}]}]}, 0, 9,
-         "topicData[0].partitionData[0].records", "is not base64"),
+        (
+            {"topicData": [{"partitionData": [{"recordsSizeInBytes": 5}]}]},
+            0,
+            9,
+            "topicData[0].partitionData[0].recordsSizeInBytes",
+            "has the size only",
+        ),
+        (
+            {"topicData": [{"partitionData": [{"records": "%%%"}]}]},
+            0,
+            9,
+            "topicData[0].partitionData[0].records",
+            "is not base64",
+        ),
         ({"topicData": {}}, 0, 9, "topicData", "is dict, not an array"),
         ({"topicData": [5]}, 0, 9, "topicData[0]", "is int, not a struct"),
         ({"authBytes": {"redactedBytes": 3}}, 36, 1, "authBytes", "was redacted"),
@@ -176,7 +186,7 @@ def test_a_long_tagged_field_has_a_long_size() -> None:
         ({"_tags": {0: b""}}, 1, 13, "_tags", "tag 0 is a known field"),
         ({"allowAutoTopicCreation": "yes"}, 3, 12, "allowAutoTopicCreation", "is no bool"),
     ],
-)  # fmt: skip
+)
 def test_a_body_that_does_not_fit_says_what_and_where(
     body: dict[str, Any], api_key: int, version: int, path: str, problem: str
 ) -> None:

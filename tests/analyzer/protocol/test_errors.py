@@ -10,12 +10,18 @@ from analyzer.protocol import errors
 @pytest.mark.parametrize(
     ("code", "name", "retriable"),
     [
-        (-1, "UNKNOWN_SERVER_ERROR", False), (0, "NONE", False), (1, "OFFSET_OUT_OF_RANGE", False),
-        (3, "UNKNOWN_TOPIC_OR_PARTITION", True), (6, "NOT_LEADER_OR_FOLLOWER", True), (16, "NOT_COORDINATOR", True),
-        (27, "REBALANCE_IN_PROGRESS", False), (35, "UNSUPPORTED_VERSION", False), (110, "FENCED_MEMBER_EPOCH", False),
+        (-1, "UNKNOWN_SERVER_ERROR", False),
+        (0, "NONE", False),
+        (1, "OFFSET_OUT_OF_RANGE", False),
+        (3, "UNKNOWN_TOPIC_OR_PARTITION", True),
+        (6, "NOT_LEADER_OR_FOLLOWER", True),
+        (16, "NOT_COORDINATOR", True),
+        (27, "REBALANCE_IN_PROGRESS", False),
+        (35, "UNSUPPORTED_VERSION", False),
+        (110, "FENCED_MEMBER_EPOCH", False),
         (100, "UNKNOWN_TOPIC_ID", True),
     ],
-)  # fmt: skip
+)
 def test_known_codes(code: int, name: str, retriable: bool) -> None:
     assert errors.name(code) == name
     assert errors.retriable(code) is retriable

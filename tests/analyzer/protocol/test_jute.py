@@ -31,8 +31,13 @@ def said(*turns: tuple[bytes, bytes], of: Conversation | None = None, begin: boo
 
 def test_operations_are_named_by_path_and_values_kept_where_they_are_wanted() -> None:
     assert said(
-        ping(), get(1, OFFSET, b"41"), put(2, OFFSET, b"42"), make(3, OFFSET, b"0"), get(4, "/secret", b"value"),
-        get(5, OFFSET, None), put(6, OFFSET, b"9", -101),
+        ping(),
+        get(1, OFFSET, b"41"),
+        put(2, OFFSET, b"42"),
+        make(3, OFFSET, b"0"),
+        get(4, "/secret", b"value"),
+        get(5, OFFSET, None),
+        put(6, OFFSET, b"9", -101),
     ) == [
         Spoken("getData", OFFSET, b"41", 0, ORIGIN),
         Spoken("setData", OFFSET, b"42", 0, ORIGIN),
@@ -40,7 +45,7 @@ def test_operations_are_named_by_path_and_values_kept_where_they_are_wanted() ->
         Spoken("getData", "/secret", None, 0, ORIGIN),
         Spoken("getData", OFFSET, None, -101, ORIGIN),
         Spoken("setData", OFFSET, b"9", -101, ORIGIN),
-    ]  # fmt: skip
+    ]
 
 
 def test_parts_of_a_multi_are_operations_of_their_own() -> None:
@@ -99,11 +104,18 @@ def test_answers_are_of_the_request_with_their_number() -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        frame(b""), frame(b"\0\0"), asked(1, 5), asked(1, 5, struct.pack(">i", 1 << 30)), asked(1, 5, text("/a")),
-        asked(1, 14, bytes(9) * 3), struct.pack(">i", -5), struct.pack(">i", MAX_FRAME + 1) + bytes(50),
-        asked(1, 4, struct.pack(">i", 2) + b"\xff\xfe\0"), asked(1, 999, text("/a")),
+        frame(b""),
+        frame(b"\0\0"),
+        asked(1, 5),
+        asked(1, 5, struct.pack(">i", 1 << 30)),
+        asked(1, 5, text("/a")),
+        asked(1, 14, bytes(9) * 3),
+        struct.pack(">i", -5),
+        struct.pack(">i", MAX_FRAME + 1) + bytes(50),
+        asked(1, 4, struct.pack(">i", 2) + b"\xff\xfe\0"),
+        asked(1, 999, text("/a")),
     ],
-)  # fmt: skip
+)
 def test_nonsense_says_nothing_and_breaks_nothing(data: bytes) -> None:
     one = conversation()
     assert one.take(True, data, ORIGIN) == []

@@ -78,8 +78,12 @@ def test_definitions_by_artifact_are_as_many_as_published() -> None:
 
 def test_names_are_kafkas_newest_and_old_ones_are_found() -> None:
     assert [schema.api_name(api_key) for api_key in (0, 2, 18, 56, 68)] == [
-        "Produce", "ListOffsets", "ApiVersions", "AlterPartition", "ConsumerGroupHeartbeat",
-    ]  # fmt: skip
+        "Produce",
+        "ListOffsets",
+        "ApiVersions",
+        "AlterPartition",
+        "ConsumerGroupHeartbeat",
+    ]
     assert schema.api_name(95) == "UNKNOWN_API_95"
     assert schema.api_name(-1) == "UNKNOWN_API_-1"
     assert schema.api_keys()["produce"] == 0
@@ -97,8 +101,11 @@ def test_defaults_are_read_as_kafka_reads_them() -> None:
     produce = schema.layout(0, 9, REQUEST)
     assert produce is not None
     assert {item.name: item.default for item in produce.fields} == {
-        "transactionalId": None, "acks": 0, "timeoutMs": 0, "topicData": (),
-    }  # fmt: skip
+        "transactionalId": None,
+        "acks": 0,
+        "timeoutMs": 0,
+        "topicData": (),
+    }
     fetch = schema.layout(1, 12, REQUEST)
     assert fetch is not None
     defaults = {item.name: item.default for item in fetch.fields}
@@ -211,15 +218,30 @@ def test_every_key_value_pair_of_strings_is_either_a_config_or_known_not_to_be()
 @pytest.mark.parametrize(
     "name",
     [
-        "ssl.keystore.password", "listener.name.sasl_ssl.plain.sasl.jaas.config", "ssl.key.password",
-        "ssl.keystore.key", "ssl.keystore.certificate.chain", "ssl.truststore.certificates", "password.encoder.secret",
-        "delegation.token.secret.key", "delegation.token.master.key",
+        "ssl.keystore.password",
+        "listener.name.sasl_ssl.plain.sasl.jaas.config",
+        "ssl.key.password",
+        "ssl.keystore.key",
+        "ssl.keystore.certificate.chain",
+        "ssl.truststore.certificates",
+        "password.encoder.secret",
+        "delegation.token.secret.key",
+        "delegation.token.master.key",
         "sasl.oauthbearer.client.credentials.client.secret",
-        "sasl.oauthbearer.assertion.private.key.passphrase", "MY_API_KEY", "aws.access.key.id", "auth.token",
-        "azure.servicebus.connection.string", "schema.registry.basic.auth.user.info", "basic.auth.user.info", "db.pwd",
-        "mq.passcode", "connection.url", "source.connection.url", "mongodb.connection.uri",
+        "sasl.oauthbearer.assertion.private.key.passphrase",
+        "MY_API_KEY",
+        "aws.access.key.id",
+        "auth.token",
+        "azure.servicebus.connection.string",
+        "schema.registry.basic.auth.user.info",
+        "basic.auth.user.info",
+        "db.pwd",
+        "mq.passcode",
+        "connection.url",
+        "source.connection.url",
+        "mongodb.connection.uri",
     ],
-)  # fmt: skip
+)
 def test_sensitive_configs(name: str) -> None:
     assert schema.is_sensitive_config(name)
 
@@ -227,10 +249,16 @@ def test_sensitive_configs(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "retention.ms", "cleanup.policy", "compression.type", "delegation.token.max.lifetime.ms",
-        "connections.max.idle.ms", "schema.registry.url", "", None,
+        "retention.ms",
+        "cleanup.policy",
+        "compression.type",
+        "delegation.token.max.lifetime.ms",
+        "connections.max.idle.ms",
+        "schema.registry.url",
+        "",
+        None,
     ],
-)  # fmt: skip
+)
 def test_ordinary_configs(name: str | None) -> None:
     assert not schema.is_sensitive_config(name)
 

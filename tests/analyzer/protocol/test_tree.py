@@ -102,8 +102,11 @@ def test_unknown_apis_and_versions() -> None:
     frame = bytes.fromhex("0000 0063 00000007 0002 6d65 1234")
     decoded = tree.decode_request(frame)
     assert decoded.header == {
-        "requestApiKey": 0, "requestApiVersion": 99, "correlationId": 7, "clientId": "me",
-    }  # fmt: skip
+        "requestApiKey": 0,
+        "requestApiVersion": 99,
+        "correlationId": 7,
+        "clientId": "me",
+    }
     assert (decoded.body, decoded.reason) == (None, "Produce has no version 99")
     assert tree.decode_response(b"\0\0\0\1", 200, 0).reason == "unknown API 200"
     assert tree.decode_request(b"\0").reason == "header at byte 0: runs past the message"
@@ -221,9 +224,15 @@ def test_a_frame_has_its_headers_nodes_first_and_offsets_in_the_frame() -> None:
     frame = encoding.encode_request(12, 4, 9, "me", {"groupId": "g"})
     decoded = tree.decode_request(frame, tree=True)
     assert [node.name for node in decoded.nodes] == [
-        "requestApiKey", "requestApiVersion", "correlationId", "clientId",
-        "groupId", "generationId", "memberId", "groupInstanceId",
-    ]  # fmt: skip
+        "requestApiKey",
+        "requestApiVersion",
+        "correlationId",
+        "clientId",
+        "groupId",
+        "generationId",
+        "memberId",
+        "groupInstanceId",
+    ]
     check_spans(decoded.nodes, 0, len(frame))
     assert frame[decoded.nodes[4].start : decoded.nodes[4].end] == b"\x02g"
 

@@ -37,8 +37,12 @@ def test_batches_of_a_set_add_up() -> None:
     early, late = timed(1_000, 1_500), timed(900, 2_500)
     (both,), (count,) = looked(early + late), looked(early)
     assert both == [
-        2 * count[ages.A_RECORDS], len(early) + len(late), 900, 2_500, int.from_bytes(early[17:21], "big"),
-    ]  # fmt: skip
+        2 * count[ages.A_RECORDS],
+        len(early) + len(late),
+        900,
+        2_500,
+        int.from_bytes(early[17:21], "big"),
+    ]
     assert count[ages.A_RECORDS] == int.from_bytes(early[57:61], "big") > 0
 
 
@@ -58,9 +62,11 @@ def test_what_is_cut_off_is_left_out() -> None:
 def test_what_is_no_batch_ends_the_look(what: str) -> None:
     whole = timed(1, 2)
     odd = {
-        "old": whole[:16] + b"\x01" + whole[17:], "small": whole[:8] + (3).to_bytes(4, "big") + whole[12:],
-        "short": whole[:16], "empty": b"",
-    }[what]  # fmt: skip
+        "old": whole[:16] + b"\x01" + whole[17:],
+        "small": whole[:8] + (3).to_bytes(4, "big") + whole[12:],
+        "short": whole[:16],
+        "empty": b"",
+    }[what]
     (found,) = looked(whole + odd)
     (alone,) = looked(whole)
     assert found[: ages.A_CHECKSUM] == alone[: ages.A_CHECKSUM]

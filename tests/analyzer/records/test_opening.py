@@ -542,10 +542,15 @@ def test_thousands_of_parts_with_nothing_in_them_are_broken(form: str) -> None:
         codecs.decompress(codec, memoryview(part * 4097), 1 << 20, out)
 
 
-@pytest.mark.parametrize("codec, compress", [
-    (b.GZIP, gzip.compress), (b.LZ4, lambda data: lz4.frame.compress(data, store_size=False, content_checksum=True)),
-    (b.LZ4, lambda data: lz4.frame.compress(data, block_linked=False, block_checksum=True)), (b.LZ4, _lz4_of_0_8),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "codec, compress",
+    [
+        (b.GZIP, gzip.compress),
+        (b.LZ4, lambda data: lz4.frame.compress(data, store_size=False, content_checksum=True)),
+        (b.LZ4, lambda data: lz4.frame.compress(data, block_linked=False, block_checksum=True)),
+        (b.LZ4, _lz4_of_0_8),
+    ],
+)
 def test_parts_of_all_sizes_follow_one_another(codec: int, compress: Any) -> None:
     """Those behind the first are given to the libraries piece by piece."""
     parts = [random.Random(size).randbytes(size) for size in (5, 0, 100, 300_000, 241, 90, 3_000, 70_000)] * 5

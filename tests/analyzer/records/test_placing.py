@@ -90,14 +90,16 @@ def test_what_columns_hold(table: np.ndarray) -> None:
         assert told[p.R_CONTROL] == ((magic == 2 and attributes >> 5 & 1) if known else NULL)
         assert told[p.R_CRC_OK] == row[b.B_CRC_OK]
         for which, column in (
-            (p.R_PRODUCER_ID, b.B_PRODUCER_ID), (p.R_PRODUCER_EPOCH, b.B_PRODUCER_EPOCH),
+            (p.R_PRODUCER_ID, b.B_PRODUCER_ID),
+            (p.R_PRODUCER_EPOCH, b.B_PRODUCER_EPOCH),
             (p.R_BASE_SEQUENCE, b.B_BASE_SEQUENCE),
-        ):  # fmt: skip
+        ):
             assert told[which] == (row[column] if row[column] >= 0 else NULL)
         for which, column in (
-            (p.R_FIRST_TIMESTAMP, b.B_FIRST_TIMESTAMP), (p.R_LAST_TIMESTAMP, b.B_LAST_TIMESTAMP),
+            (p.R_FIRST_TIMESTAMP, b.B_FIRST_TIMESTAMP),
+            (p.R_LAST_TIMESTAMP, b.B_LAST_TIMESTAMP),
             (p.R_DELETE_HORIZON, b.B_DELETE_HORIZON),
-        ):  # fmt: skip
+        ):
             time = row[column]
             assert told[which] == (1000 * time if time != -1 and p.FIRST_MS <= time <= p.LAST_MS else NULL)
 

@@ -56,9 +56,7 @@ def decompressed(codec: int, batches: list[bytes], most: int = ROOM, room: int =
     heap = np.frombuffer(b"".join(batches), np.uint8).copy()
     out, place = np.zeros(room, np.uint8), np.zeros((2, len(batches)), np.int64)
     small = np.ones(len(batches), np.bool_)
-    done, used = small_blocks.decompress(
-        heap, table, np.arange(len(batches)), small, 0, most, out, 5, room, place
-    )  # fmt: skip
+    done, used = small_blocks.decompress(heap, table, np.arange(len(batches)), small, 0, most, out, 5, room, place)
     assert out[:5].tolist() == [0] * 5
     assert table[b.B_UNCOMPRESSED, :done].tolist() == place[1, :done].tolist()
     return [out[at : at + size].tobytes() for at, size in place[:, :done].T.tolist()], int(used)
@@ -84,8 +82,12 @@ def test_each_form_is_what_was_compressed(form: str, drawn: list[bytes | int]) -
 
 
 @pytest.mark.parametrize("form", FORMS)
-@given(content=CONTENT, flips=st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), max_size=3),
-       cut=st.integers(0, 40), more=st.binary(max_size=3))  # fmt: skip
+@given(
+    content=CONTENT,
+    flips=st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 255)), max_size=3),
+    cut=st.integers(0, 40),
+    more=st.binary(max_size=3),
+)
 def test_what_is_not_left_is_what_the_library_says(
     form: str, content: bytes, flips: list[tuple[int, int]], cut: int, more: bytes
 ) -> None:

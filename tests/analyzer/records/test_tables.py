@@ -101,9 +101,19 @@ def test_old_brokers_records_gzip_and_snappy(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["codecs-java-2.8", "codecs-librdkafka-4.3", "codecs-aiokafka-2.8", "codecs-kafkapython-3.9", "codecs-franzgo-4.3",
-     "client-kafkajs-3.9", "old-java-0.8.2", "old-java-0.10.2", "old-kafkapython14-0.8.2", "old-librdkafka-0.10.2"],
-)  # fmt: skip
+    [
+        "codecs-java-2.8",
+        "codecs-librdkafka-4.3",
+        "codecs-aiokafka-2.8",
+        "codecs-kafkapython-3.9",
+        "codecs-franzgo-4.3",
+        "client-kafkajs-3.9",
+        "old-java-0.8.2",
+        "old-java-0.10.2",
+        "old-kafkapython14-0.8.2",
+        "old-librdkafka-0.10.2",
+    ],
+)
 def test_what_was_fetched_is_what_was_produced(name: str) -> None:
     """Two paths through the wire, two clients: key, value, headers, time and partition of each record are the same,
     and offsets have no holes but markers'."""

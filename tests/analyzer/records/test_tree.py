@@ -31,9 +31,14 @@ def batch(*records: tuple[bytes | None, bytes | None], codec: int = 0, control: 
     from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
     builder = DefaultRecordBatchBuilder(
-        magic=2, compression_type=codec, is_transactional=0, producer_id=-1, producer_epoch=-1, base_sequence=-1,
+        magic=2,
+        compression_type=codec,
+        is_transactional=0,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
         batch_size=1 << 20,
-    )  # fmt: skip
+    )
     for offset, (key, value) in enumerate(records):
         builder.append(offset, timestamp=1000 + offset, key=key, value=value, headers=[("h", b"1"), ("null", None)])
     data = bytearray(builder.build())
@@ -176,10 +181,13 @@ def test_records_of_cluster_metadata_are_known_by_its_topic_id() -> None:
     nodes, listed = opened(frame)
     assert listed == [
         {
-            "path": "response.responses[0].partitions[0].records[0]", "offset": 0, "type": "TopicRecord", "version": 0,
+            "path": "response.responses[0].partitions[0].records[0]",
+            "offset": 0,
+            "type": "TopicRecord",
+            "version": 0,
             "value": {"name": "orders", "topicId": topic_id},
         }
-    ]  # fmt: skip
+    ]
     check_spans(nodes, 0, len(frame))
     (name,) = [node for node in named(nodes, "name") if node.value == "orders"]
     assert frame[name.start : name.end] == b"\x07orders"
@@ -326,8 +334,9 @@ def test_of_the_records_of_a_batch_those_are_made_that_are_looked_at(monkeypatch
     looked = inside(node)[4_000:4_200]
     assert made == [one.name for one in looked] == [f"[{at}]" for at in range(4_000, 4_200)]
     assert [child.value for one in looked[:2] for child in one.children if child.name == "key"] == [
-        "key-4000", "key-4001"
-    ]  # fmt: skip
+        "key-4000",
+        "key-4001",
+    ]
 
 
 def test_so_many_records_of_a_batch_may_be_looked_at_and_why_not_more() -> None:
@@ -360,11 +369,21 @@ def test_every_kraft_record_that_controllers_fetched_is_decoded() -> None:
     found = records_of("cluster-kraft-3.9", 'api == Fetch and client_id ~ "raft-client" and response_bytes > 99')
     counts = Counter(entry["type"] for entry in found)
     assert counts == {
-        "NoOpRecord": 203, "PartitionChangeRecord": 73, "PartitionRecord": 18, "BrokerRegistrationChangeRecord": 18,
-        "RegisterBrokerRecord": 8, "RegisterControllerRecord": 8, "TopicRecord": 6, "ConfigRecord": 6,
-        "LeaderChange": 3, "FeatureLevelRecord": 2, "BeginTransactionRecord": 2, "EndTransactionRecord": 2,
-        "ZkMigrationStateRecord": 2, "RemoveTopicRecord": 2,
-    }  # fmt: skip
+        "NoOpRecord": 203,
+        "PartitionChangeRecord": 73,
+        "PartitionRecord": 18,
+        "BrokerRegistrationChangeRecord": 18,
+        "RegisterBrokerRecord": 8,
+        "RegisterControllerRecord": 8,
+        "TopicRecord": 6,
+        "ConfigRecord": 6,
+        "LeaderChange": 3,
+        "FeatureLevelRecord": 2,
+        "BeginTransactionRecord": 2,
+        "EndTransactionRecord": 2,
+        "ZkMigrationStateRecord": 2,
+        "RemoveTopicRecord": 2,
+    }
     assert {entry["value"]["name"] for entry in found if entry["type"] == "TopicRecord"} >= {"__consumer_offsets"}
     brokers = [entry["value"] for entry in found if entry["type"] == "RegisterBrokerRecord"]
     assert {point["port"] for broker in brokers for point in broker["endPoints"]} == {9092, 9102, 9112}

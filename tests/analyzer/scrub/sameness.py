@@ -8,6 +8,7 @@ from typing import Any
 import analyzer
 from analyzer.tables import TABLES
 
+# fmt: off
 REPLACED = frozenset([
     "capture", "connection", "client_ip", "broker_ip", "client_id", "group_id", "member_id", "group_instance_id",
     "transactional_id", "topics", "topic", "topic_id", "request_file", "response_file", "request_offset",
@@ -17,7 +18,8 @@ REPLACED = frozenset([
     "proxied_from", "proxied_to", "who", "what", "text", "advice", "first", "worst", "last", "software_name",
     "software_version", "broker", "protocol", "tls_version", "tls_cipher", "tls_sni", "tls_alpn", "tls_subject",
     "tls_not_after", "tls_server_name",
-])  # fmt: skip
+])
+# fmt: on
 """Columns whose values may be others; all other columns are compared."""
 
 

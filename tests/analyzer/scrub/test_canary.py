@@ -161,9 +161,12 @@ def test_formats_inside_bytes_are_understood_and_cleaned(name: str) -> None:
             message = encode_request(11, 5, 2, "me", {**joined, "protocols": [{"name": "range", "metadata": inside}]})
         else:
             message = encode_request(
-                14, 5, 2, "me",
+                14,
+                5,
+                2,
+                "me",
                 {**joined, "protocolName": "range", "assignments": [{"memberId": "m", "assignment": inside}]},
-            )  # fmt: skip
+            )
         both = [
             Frame(len(one).to_bytes(4, "big") + one, 1, True, key, of)
             for one, key, of in ((metadata, 3, 1), (message, 11 if name.endswith("Subscription") else 14, 5))
@@ -182,14 +185,21 @@ def test_what_is_to_be_kept_is_kept_and_nothing_else(keep: str) -> None:
     builder = DefaultRecordBatchBuilder(2, 0, 0, -1, -1, -1, 1 << 16)
     builder.append(0, 0, b"the-key", b"the-value", [("the-header", b"the-content")])
     raw = bytes(builder.build())
-    message = encode_request(0, 9, 1, "the-client", {"topicData": [{"name": "the-topic", "partitionData": [
-        {"index": 0, "records": raw}]}]})  # fmt: skip
+    message = encode_request(
+        0, 9, 1, "the-client", {"topicData": [{"name": "the-topic", "partitionData": [{"index": 0, "records": raw}]}]}
+    )
     (clean,) = cleaned([Frame(len(message).to_bytes(4, "big") + message, 1, True, 0, 9)], frozenset([keep]))
     found = {text for text in (b"the-client", b"the-topic", b"the-key", b"the-value", b"the-header") if text in clean}
-    assert found == {
-        "names": {b"the-client", b"the-topic", b"the-header"}, "ids": set(), "values": {b"the-value"},
-        "keys": {b"the-key"}, "headers": {b"the-header"},
-    }[keep]  # fmt: skip
+    assert (
+        found
+        == {
+            "names": {b"the-client", b"the-topic", b"the-header"},
+            "ids": set(),
+            "values": {b"the-value"},
+            "keys": {b"the-key"},
+            "headers": {b"the-header"},
+        }[keep]
+    )
 
 
 @pytest.mark.parametrize(
@@ -211,5 +221,3 @@ def test_what_is_cut_off_inside_is_blank_from_there() -> None:
     assert MARK not in clean
     assert b"the-client" not in clean
     assert clean[:12] == data[:12]
-
-

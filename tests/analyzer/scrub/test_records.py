@@ -17,10 +17,24 @@ from analyzer.scrub.records import Records
 from tests.analyzer.records.recordsets import Opened, old_message, opened
 
 SHAPE = (
-    b.B_AT, b.B_LENGTH, b.B_STATE, b.B_REASON, b.B_REASON_A, b.B_OFFSET, b.B_MAGIC, b.B_ATTRIBUTES, b.B_CRC_OK,
-    b.B_LAST_DELTA, b.B_FIRST_TIMESTAMP, b.B_LAST_TIMESTAMP, b.B_PRODUCER_ID, b.B_PRODUCER_EPOCH, b.B_BASE_SEQUENCE,
-    b.B_COUNT, b.B_UNCOMPRESSED,
-)  # fmt: skip
+    b.B_AT,
+    b.B_LENGTH,
+    b.B_STATE,
+    b.B_REASON,
+    b.B_REASON_A,
+    b.B_OFFSET,
+    b.B_MAGIC,
+    b.B_ATTRIBUTES,
+    b.B_CRC_OK,
+    b.B_LAST_DELTA,
+    b.B_FIRST_TIMESTAMP,
+    b.B_LAST_TIMESTAMP,
+    b.B_PRODUCER_ID,
+    b.B_PRODUCER_EPOCH,
+    b.B_BASE_SEQUENCE,
+    b.B_COUNT,
+    b.B_UNCOMPRESSED,
+)
 MARK = b"CaNaRy"
 
 
@@ -54,15 +68,24 @@ def written(magic: int, codec: int, count: int) -> bytes:
 
 def shape(found: Opened) -> list[list[int]]:
     sizes = [
-        [one.offset, one.timestamp, *(-1 if part is None else len(part) for part in (one.key, one.value)),
-         *(-1 if part is None else len(part) for header in one.headers for part in header)]
+        [
+            one.offset,
+            one.timestamp,
+            *(-1 if part is None else len(part) for part in (one.key, one.value)),
+            *(-1 if part is None else len(part) for header in one.headers for part in header),
+        ]
         for one in found.records
-    ]  # fmt: skip
+    ]
     return found.table[list(SHAPE)].T.tolist() + sizes  # type: ignore[no-any-return]
 
 
-CASES = [(magic, codec, count) for magic in (0, 1, 2) for codec in range(5) for count in (1, 60)
-         if codec < b.LZ4 or (codec == b.LZ4 and magic > 0) or magic == 2]  # fmt: skip
+CASES = [
+    (magic, codec, count)
+    for magic in (0, 1, 2)
+    for codec in range(5)
+    for count in (1, 60)
+    if codec < b.LZ4 or (codec == b.LZ4 and magic > 0) or magic == 2
+]
 
 
 @pytest.mark.parametrize(("magic", "codec", "count"), CASES)
@@ -138,5 +161,3 @@ def test_what_is_kept_is_kept() -> None:
     found = opened(scrubber("keys").scrub(data, "orders")).records
     assert [one.key for one in found] == [one.key for one in opened(data).records]
     assert all(MARK not in (one.value or b"") for one in found)
-
-

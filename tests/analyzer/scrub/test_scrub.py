@@ -96,13 +96,17 @@ def conversation(exchanges: int = 12) -> list[bytes]:
 def answers(exchanges: int = 12) -> list[bytes]:
     return [
         forging.response(
-            forging.METADATA, 1, i,
-            {"brokers": [{"nodeId": 1, "host": "10.7.3.19", "port": 9092, "rack": f"rack-{MARK.decode()}"}],
-             "controllerId": 1, "topics": [{"errorCode": 0, "name": f"{MARK.decode()}-{i}", "isInternal": False,
-                                            "partitions": []}]},
+            forging.METADATA,
+            1,
+            i,
+            {
+                "brokers": [{"nodeId": 1, "host": "10.7.3.19", "port": 9092, "rack": f"rack-{MARK.decode()}"}],
+                "controllerId": 1,
+                "topics": [{"errorCode": 0, "name": f"{MARK.decode()}-{i}", "isInternal": False, "partitions": []}],
+            },
         )
         for i in range(exchanges)
-    ]  # fmt: skip
+    ]
 
 
 def segments() -> list[Segment]:
@@ -209,9 +213,11 @@ def test_raw_tokens_of_sasl_keep_their_lengths_and_nothing_else(tmp_path: Path) 
     writes = [
         forging.asking(forging.request(forging.SASL_HANDSHAKE, 0, 1, {"mechanism": "PLAIN"})),
         forging.answering(forging.response(forging.SASL_HANDSHAKE, 0, 1, {"mechanisms": ["PLAIN"]})),
-        forging.asking(token), forging.answering(forging.framed(b"")),
-        forging.asking(forging.heartbeat(2)), forging.answering(forging.heartbeat_answer(2)),
-    ]  # fmt: skip
+        forging.asking(token),
+        forging.answering(forging.framed(b"")),
+        forging.asking(forging.heartbeat(2)),
+        forging.answering(forging.heartbeat_answer(2)),
+    ]
     path = tmp_path / "capture.pcap"
     path.write_bytes(pcap(rendered(converse(writes)), nanoseconds=True))
     check_same(path, tmp_path)
@@ -304,8 +310,9 @@ def test_the_capture_itself_is_not_written_over(
     before = capture.read_bytes()
     for out in (capture, link):
         assert called(capsys, str(capture), "-o", str(out)) == (
-            2, f"kwire: -o {out}: is the capture itself\nhint: name another file\n",
-        )  # fmt: skip
+            2,
+            f"kwire: -o {out}: is the capture itself\nhint: name another file\n",
+        )
     assert capture.read_bytes() == before
 
 
@@ -356,5 +363,3 @@ def test_the_finder_finds_wherever_it_stands() -> None:
     assert finder.first(b"") is None
     assert Finder([]).first(b"anything") is None
     assert Finder([b"abc"]).first(b"abc") is None
-
-

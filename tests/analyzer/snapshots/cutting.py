@@ -133,10 +133,12 @@ def differences(found: Dataset, expected: Dataset) -> list[str]:
         else:
             said += [f"{name}.{column}" for column in table.column_names if not _same(rows, table, column)]
     about: tuple[tuple[str, Any, Any], ...] = (
-        ("summary", found.summary, expected.summary), ("coverage", found.coverage, expected.coverage),
-        ("notes", found.notes, expected.notes), ("captures", found.captures, expected.captures),
+        ("summary", found.summary, expected.summary),
+        ("coverage", found.coverage, expected.coverage),
+        ("notes", found.notes, expected.notes),
+        ("captures", found.captures, expected.captures),
         ("unrecognised", found.unrecognised, expected.unrecognised),
-    )  # fmt: skip
+    )
     return [*said, *(name for name, one, other in about if one != other)]
 
 

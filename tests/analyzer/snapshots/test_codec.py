@@ -43,11 +43,32 @@ def trees(value: Any) -> Iterator[Any]:
 @pytest.mark.parametrize(
     "value",
     [
-        None, True, -1, 1 << 90, "ä\udcff", 1.5, float("-inf"), b"", b"\0bytes", (), (1, ("a", b"b")), [], [1, [2]],
-        {1, "a"}, frozenset(((1, 2),)), {"a": 1, (1, None): [b"x"]}, Counter({("a", 1): 3}), deque([1, 2], maxlen=4),
-        bytearray(), bytearray(b"ab"), Pair(1, [Pair(2, 3)]), Holder({"x": 1}, [None]), np.int64(5), np.uint8(7),
+        None,
+        True,
+        -1,
+        1 << 90,
+        "ä\udcff",
+        1.5,
+        float("-inf"),
+        b"",
+        b"\0bytes",
+        (),
+        (1, ("a", b"b")),
+        [],
+        [1, [2]],
+        {1, "a"},
+        frozenset(((1, 2),)),
+        {"a": 1, (1, None): [b"x"]},
+        Counter({("a", 1): 3}),
+        deque([1, 2], maxlen=4),
+        bytearray(),
+        bytearray(b"ab"),
+        Pair(1, [Pair(2, 3)]),
+        Holder({"x": 1}, [None]),
+        np.int64(5),
+        np.uint8(7),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("at_once", [1000, 1], ids=["at once", "one by one"])
 def test_a_value_comes_back_as_it_was(value: Any, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec, "MOST_AT_ONCE", at_once)
@@ -61,11 +82,16 @@ def test_a_value_comes_back_as_it_was(value: Any, at_once: int, monkeypatch: pyt
 @pytest.mark.parametrize(
     "array",
     [
-        np.zeros((3, 4), np.int64), np.arange(12, dtype=np.int32).reshape(3, 4), np.zeros((0, 5), np.uint64),
-        np.asfortranarray(np.arange(6).reshape(2, 3)), np.arange(20)[::3], np.array([True, False]),
-        np.arange(24).reshape(2, 3, 4), np.array([0.5, np.nan]),
+        np.zeros((3, 4), np.int64),
+        np.arange(12, dtype=np.int32).reshape(3, 4),
+        np.zeros((0, 5), np.uint64),
+        np.asfortranarray(np.arange(6).reshape(2, 3)),
+        np.arange(20)[::3],
+        np.array([True, False]),
+        np.arange(24).reshape(2, 3, 4),
+        np.array([0.5, np.nan]),
     ],
-)  # fmt: skip
+)
 def test_an_array_comes_back_as_it_was(array: np.ndarray) -> None:
     found = through(array)
     np.testing.assert_array_equal(found, array)

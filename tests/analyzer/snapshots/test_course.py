@@ -24,9 +24,14 @@ from tests.analyzer.snapshots import cutting
 from tests.shared import SAMPLES, capture_files, shared_folder
 
 SMALL = (
-    "admin-kafkapython-3.9", "client-kafkajs-3.9", "codecs-franzgo-4.3", "old-java-0.8.2", "sasl-librdkafka-4.3",
-    "txn-librdkafka-4.3", "zookeeper-java-0.8.2",
-)  # fmt: skip
+    "admin-kafkapython-3.9",
+    "client-kafkajs-3.9",
+    "codecs-franzgo-4.3",
+    "old-java-0.8.2",
+    "sasl-librdkafka-4.3",
+    "txn-librdkafka-4.3",
+    "zookeeper-java-0.8.2",
+)
 
 
 def _capture(sample: str) -> Path:
@@ -40,9 +45,11 @@ def _one_choice(meta: bool = False) -> Choice:
 
 @settings(max_examples=4, deadline=None)
 @given(
-    st.sampled_from(SMALL), st.lists(st.integers(1, 2000), min_size=1, max_size=3), st.sampled_from([2, 4]),
+    st.sampled_from(SMALL),
+    st.lists(st.integers(1, 2000), min_size=1, max_size=3),
+    st.sampled_from([2, 4]),
     st.booleans(),
-)  # fmt: skip
+)
 def test_cut_anywhere_it_goes_on(sample: str, places: list[int], threads: int, meta: bool) -> None:
     capture = _capture(sample)
     count = len(cutting.packets(cutting.content(capture))[1])

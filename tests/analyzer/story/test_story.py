@@ -144,9 +144,13 @@ def test_json_has_the_keys_of_the_contract_in_order_of_time(tmp_path: Path, caps
 
 @pytest.mark.parametrize(
     ("option", "asked", "meant"),
-    [("--group", "tx-elt", "tx-etl"), ("--client", "lab-txx", "lab-tx"), ("--topic", "tx-outs", "tx-out"),
-     ("--transaction", "lab-tx1", "lab-tx-1")],
-)  # fmt: skip
+    [
+        ("--group", "tx-elt", "tx-etl"),
+        ("--client", "lab-txx", "lab-tx"),
+        ("--topic", "tx-outs", "tx-out"),
+        ("--transaction", "lab-tx1", "lab-tx-1"),
+    ],
+)
 def test_a_wrong_name_is_asked_back(option: str, asked: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(["story", str(TXN), option, asked])
@@ -188,9 +192,7 @@ def durations(value: Any, name: str = "") -> Iterator[tuple[str, int]]:
 
 @pytest.mark.parametrize("how", ["a step back by 20 s", "a step back by 50 ms", "two clocks"])
 @pytest.mark.parametrize("folder", sample_folders(), ids=lambda folder: folder.name)
-def test_no_duration_is_below_zero(
-    folder: Path, how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_duration_is_below_zero(folder: Path, how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In no column and no sentence, whatever the clocks did."""
     link, records = loaded(capture_files(folder)[0])
     if how == "two clocks":  # what brokers send is 50 ms too early
@@ -220,10 +222,19 @@ def test_what_times_contradict_is_said_without_how_long() -> None:
     assert (telling.later(at(1), at(3)), telling.later(at(3), at(1))) == ("2.00 s later", "later")
     assert (telling.within(at(1), at(3)), telling.within(at(3), at(1))) == (" in 2.00 s", "")
     taken = [
-        {"connection": "c", "exchange": number, "reply": number, "client_id": name, "client_ip": "10.0.0.1",
-         "request_time": at(number), "response_end": at(end), "transactional_id": "pay", "api": "InitProducerId"}
+        {
+            "connection": "c",
+            "exchange": number,
+            "reply": number,
+            "client_id": name,
+            "client_ip": "10.0.0.1",
+            "request_time": at(number),
+            "response_end": at(end),
+            "transactional_id": "pay",
+            "api": "InitProducerId",
+        }
         for number, (name, end) in enumerate([("ann", 5), ("bob", 2)])
-    ]  # fmt: skip
+    ]
     assert [event.text for event in transactions._taken(source(exchanges=taken))] == [
         "took the transactional id pay",
         "took the transactional id pay from ann, which is fenced now",
@@ -304,28 +315,49 @@ def test_a_rebalance_says_why_and_what_it_cost() -> None:
             {"time": at(9), "group_id": "g", "event": "expired", "member_id": "m2", "client_id": "ben"},
         ],
         rebalances=[
-            {"group_id": "g", "generation": 4, "began": at(9), "ended": at(12), "trigger": "expired",
-             "trigger_member": "m2", "evidence": {"connection": "c", "exchange": 7, "reply": 7},
-             "members_before": ["m1", "m2"], "members_after": ["m1"],
-             "assignment_before": [{"member_id": "m2", "topic": "t", "partition": 1}],
-             "assignment_after": [{"member_id": "m1", "topic": "t", "partition": 1}],
-             "stopped": [{"member_id": "m1", "stopped_us": 3_100_000}]},
+            {
+                "group_id": "g",
+                "generation": 4,
+                "began": at(9),
+                "ended": at(12),
+                "trigger": "expired",
+                "trigger_member": "m2",
+                "evidence": {"connection": "c", "exchange": 7, "reply": 7},
+                "members_before": ["m1", "m2"],
+                "members_after": ["m1"],
+                "assignment_before": [{"member_id": "m2", "topic": "t", "partition": 1}],
+                "assignment_after": [{"member_id": "m1", "topic": "t", "partition": 1}],
+                "stopped": [{"member_id": "m1", "stopped_us": 3_100_000}],
+            },
             {"group_id": "g", "generation": 5, "began": at(20), "trigger": "metadata"},
         ],
-    )  # fmt: skip
+    )
     found = sorted(groups.events(stored), key=lambda event: event.time)
     assert [(event.kind, event.actor, event.text, event.certain) for event in found] == [
         ("join", "ann", "joined group g, generation 3", True),
         ("expired", "ben", "was thrown out of group g: its heartbeats had stopped", False),
-        ("rebalance", "group g",
-         "rebalanced to generation 4: ben was not heard of any more and was thrown out; 2 members before, 1 after; "
-         "took 3.00 s; no record reached a member for up to 3.10 s; t-1 moved", True),
-        ("rebalance", "group g",
-         "rebalanced to generation 5: probably the topics that it reads, or their partitions, changed", False),
-        ("rebalances", "group g",
-         "rebalanced 2 times: ben was not heard of any more and was thrown out and the topics that it reads, or their "
-         "partitions, changed; no record reached a member for up to 3.10 s", True),
-    ]  # fmt: skip
+        (
+            "rebalance",
+            "group g",
+            "rebalanced to generation 4: ben was not heard of any more and was thrown out; 2 members before, 1 after; "
+            "took 3.00 s; no record reached a member for up to 3.10 s; t-1 moved",
+            True,
+        ),
+        (
+            "rebalance",
+            "group g",
+            "rebalanced to generation 5: probably the topics that it reads, or their partitions, changed",
+            False,
+        ),
+        (
+            "rebalances",
+            "group g",
+            "rebalanced 2 times: ben was not heard of any more and was thrown out and the topics "
+            "that it reads, or their "
+            "partitions, changed; no record reached a member for up to 3.10 s",
+            True,
+        ),
+    ]
     assert [event.kind for event in overview.first_ten(found)] == ["join", "expired", "rebalances"]
 
 
@@ -356,8 +388,13 @@ def test_rebalances_without_a_reason_are_counted_apart() -> None:
 
 
 def test_failures_of_a_member_that_repeat_are_one_line() -> None:
-    row = {"group_id": "g", "event": "heartbeat_failed", "member_id": "m", "client_id": "ann",
-           "error": "UNKNOWN_MEMBER_ID"}  # fmt: skip
+    row = {
+        "group_id": "g",
+        "event": "heartbeat_failed",
+        "member_id": "m",
+        "client_id": "ann",
+        "error": "UNKNOWN_MEMBER_ID",
+    }
     [event] = groups.events(source(groups=[{**row, "time": at(0)}, {**row, "time": at(1)}, {**row, "time": at(4)}]))
     assert event.text == (
         "was told in a heartbeat to group g: UNKNOWN_MEMBER_ID: the group has no such member: it was thrown out, or "
@@ -367,8 +404,19 @@ def test_failures_of_a_member_that_repeat_are_one_line() -> None:
 
 def commit(second: float, offset: int, previous: int | None, **more: Any) -> dict[str, Any]:
     step = None if previous is None else offset - previous
-    row = {"time": at(second), "group_id": "g", "topic": "t", "partition": 0, "offset": offset, "previous": previous,
-           "step": step, "kind": "commit", "client_id": "ann", "connection": "c", "exchange": int(second)}  # fmt: skip
+    row = {
+        "time": at(second),
+        "group_id": "g",
+        "topic": "t",
+        "partition": 0,
+        "offset": offset,
+        "previous": previous,
+        "step": step,
+        "kind": "commit",
+        "client_id": "ann",
+        "connection": "c",
+        "exchange": int(second),
+    }
     return {**row, **more}
 
 
@@ -420,12 +468,14 @@ def test_commits_whose_offsets_were_cut_off() -> None:
 def test_groups_whose_commits_nobody_saw_are_told_by_what_replicas_were_sent() -> None:
     copied = [
         commit(second, 10 * partition + second, None, kind="replica", client_id=None, partition=partition)
-        for second in (1, 2) for partition in (0, 1)
-    ]  # fmt: skip
+        for second in (1, 2)
+        for partition in (0, 1)
+    ]
     [told] = offsets.events(source(offsets=copied))
     assert (told.actor, told.text) == (
-        "the coordinator", "wrote down where group g stands: t-0 at 2, t-1 at 12; 4 records that replicas were sent"
-    )  # fmt: skip
+        "the coordinator",
+        "wrote down where group g stands: t-0 at 2, t-1 at 12; 4 records that replicas were sent",
+    )
     every = [*copied, commit(3, 40, None)]
     assert [event.text for event in offsets.events(source(offsets=every))] == ["committed t-0 at 40 for group g"]
 
@@ -442,22 +492,31 @@ def test_where_readers_went() -> None:
     ]
     found = list(offsets.events(source(offsets=rows, partitions=marks)))
     assert [(event.text, event.certain) for event in found] == [
-        ("asked t-0 for offset 5, which the log does not have, and went on at the start (100): 95 offsets passed over",
-         True),
-        ("asked t-0 for offset 5,000, which the log does not have, and went on at the end (900): 4,100 offsets to read "
-         "again", True),
+        (
+            "asked t-0 for offset 5, which the log does not have, and went on at the start (100): "
+            "95 offsets passed over",
+            True,
+        ),
+        (
+            "asked t-0 for offset 5,000, which the log does not have, and went on at the end (900): "
+            "4,100 offsets to read "
+            "again",
+            True,
+        ),
         ("began to read t-0 at the end: it had no offset to go on from", True),
         ("began t-0 at 333, probably by a timestamp", False),
         ("asked for an offset of t-0 to go on from, and was refused: NOT_LEADER_OR_FOLLOWER", True),
-    ]  # fmt: skip
+    ]
 
 
 def test_readers_of_several_partitions_that_go_elsewhere_together() -> None:
     out = {"kind": "reset", "error": "OFFSET_OUT_OF_RANGE"}
     rows = [
-        {**commit(0, 50, 30, **out), "partition": 0}, {**commit(1, 20, 35, **out), "partition": 1},
-        {**commit(10, 0, 30, kind="reset"), "partition": 0}, {**commit(11, 0, 35, kind="reset"), "partition": 1},
-    ]  # fmt: skip
+        {**commit(0, 50, 30, **out), "partition": 0},
+        {**commit(1, 20, 35, **out), "partition": 1},
+        {**commit(10, 0, 30, kind="reset"), "partition": 0},
+        {**commit(11, 0, 35, kind="reset"), "partition": 1},
+    ]
     assert [event.text for event in offsets.events(source(offsets=rows))] == [
         "asked t 0 to 1 for offset 30 to 35, which the log does not have, and went on at 20 to 50: 20 offsets passed "
         "over, 15 offsets to read again",
@@ -466,8 +525,16 @@ def test_readers_of_several_partitions_that_go_elsewhere_together() -> None:
 
 
 def test_transactions_that_nobody_ended() -> None:
-    row = {"transactional_id": "pay", "producer_id": 4, "client_id": "ann", "began": at(0), "partitions": [],
-           "records": 0, "offsets": [], "evidence": {"connection": "c", "exchange": 1, "reply": 1}}  # fmt: skip
+    row = {
+        "transactional_id": "pay",
+        "producer_id": 4,
+        "client_id": "ann",
+        "began": at(0),
+        "partitions": [],
+        "records": 0,
+        "offsets": [],
+        "evidence": {"connection": "c", "exchange": 1, "reply": 1},
+    }
     stored = source(
         transactions=[
             {**row, "outcome": "open"},
@@ -480,25 +547,34 @@ def test_transactions_that_nobody_ended() -> None:
         ("ann", "left a transaction of pay open: nothing; the capture ends before it does", True),
         ("ann", "began a transaction of pay", True),
         ("ann", "was fenced out of pay: probably the transaction timed out", False),
-        ("producer 4",
-         "aborted a transaction (told by markers alone); its beginning was not captured", True),
+        ("producer 4", "aborted a transaction (told by markers alone); its beginning was not captured", True),
         ("ann", "2 transactions of pay: 1 open, 1 fenced; the longest took 1.00 s", True),
-    ]  # fmt: skip
+    ]
 
 
 def test_a_transaction_that_timed_out_was_aborted_by_the_coordinator() -> None:
     row = {
-        "transactional_id": "pay", "producer_id": 4, "client_id": "ann", "began": at(0), "ended": at(5), "records": 3,
+        "transactional_id": "pay",
+        "producer_id": 4,
+        "client_id": "ann",
+        "began": at(0),
+        "ended": at(5),
+        "records": 3,
         "partitions": [{"topic": "__consumer_offsets", "partition": 2}, {"topic": "t", "partition": 0}],
-        "offsets": [{"group_id": "g", "topic": "u", "partition": 0, "offset": 7}], "outcome": "aborted",
-        "duration_us": 5_000_000, "timeout_ms": 4000, "evidence": {"connection": "c", "exchange": 1, "reply": 1},
-    }  # fmt: skip
+        "offsets": [{"group_id": "g", "topic": "u", "partition": 0, "offset": 7}],
+        "outcome": "aborted",
+        "duration_us": 5_000_000,
+        "timeout_ms": 4000,
+        "evidence": {"connection": "c", "exchange": 1, "reply": 1},
+    }
     inside = "3 records to t-0 and 1 offset of group g given up"
     for api, words in (
-        ("WriteTxnMarkers", f"had a transaction of pay: {inside}: the coordinator aborted it after 5.00 s, over its "
-                            "timeout of 4.00 s"),
+        (
+            "WriteTxnMarkers",
+            f"had a transaction of pay: {inside}: the coordinator aborted it after 5.00 s, over its timeout of 4.00 s",
+        ),
         ("EndTxn", f"aborted a transaction of pay: {inside} after 5.00 s"),
-    ):  # fmt: skip
+    ):
         asked = [{"connection": "c", "exchange": 1, "reply": 1, "api": api}]
         events = list(transactions.events(source(transactions=[row], exchanges=asked)))
         assert events[-1].text == words
@@ -507,16 +583,25 @@ def test_a_transaction_that_timed_out_was_aborted_by_the_coordinator() -> None:
 def test_findings_come_first() -> None:
     stored = source(
         findings=[
-            {"severity": "error", "code": "lossy", "text": "Half of it is missing.", "since": at(0),
-             "cause": "a full disk", "proven": False, "who": [("client_id", "ann")],
-             "what": [("topic", "t"), ("partition", "3")],
-             "first": {"connection": "c", "exchange": 5, "reply": None}},
+            {
+                "severity": "error",
+                "code": "lossy",
+                "text": "Half of it is missing.",
+                "since": at(0),
+                "cause": "a full disk",
+                "proven": False,
+                "who": [("client_id", "ann")],
+                "what": [("topic", "t"), ("partition", "3")],
+                "first": {"connection": "c", "exchange": 5, "reply": None},
+            },
         ]
-    )  # fmt: skip
+    )
     [event] = cluster.events(stored)
     assert (event.actor, event.text, event.certain) == (
-        "error lossy", "Half of it is missing. Probably: a full disk", False,
-    )  # fmt: skip
+        "error lossy",
+        "Half of it is missing. Probably: a full disk",
+        False,
+    )
     assert (event.topic, event.partition, event.client_id, event.exchange) == ("t", 3, "ann", 5)
     small = [Event(at(i), "refused", "ann", f"event {i}", 1) for i in range(30)]
     assert event in overview.first_ten([*small, event])
@@ -528,11 +613,21 @@ def test_findings_come_first() -> None:
 
 def asked(second: float, error: int | None, partition_topic: str = "t", port: int = 9092) -> dict[str, Any]:
     return {
-        "connection": "c", "exchange": int(second * 1000), "reply": 0, "client_id": "ann", "client_ip": "10.0.0.1",
-        "broker_ip": "10.0.0.9", "broker_port": port, "api": "Fetch", "request_time": at(second),
-        "response_end": at(second), "topics": [partition_topic], "error_code": error or 0,
-        "error": "NOT_LEADER_OR_FOLLOWER" if error else None, "status": "answered",
-    }  # fmt: skip
+        "connection": "c",
+        "exchange": int(second * 1000),
+        "reply": 0,
+        "client_id": "ann",
+        "client_ip": "10.0.0.1",
+        "broker_ip": "10.0.0.9",
+        "broker_port": port,
+        "api": "Fetch",
+        "request_time": at(second),
+        "response_end": at(second),
+        "topics": [partition_topic],
+        "error_code": error or 0,
+        "error": "NOT_LEADER_OR_FOLLOWER" if error else None,
+        "status": "answered",
+    }
 
 
 def test_errors_in_a_row_are_one_event_that_says_what_came_next() -> None:
@@ -578,8 +673,9 @@ def runs_of(rows: list[dict[str, Any]]) -> list[tuple[str | None, str, float, in
         runs.append([row])
     return [
         (client_id, topic, run[0]["response_end"].timestamp(), len(run), success(run[-1]))
-        for (client_id, topic), runs in found.items() for run in runs
-    ]  # fmt: skip
+        for (client_id, topic), runs in found.items()
+        for run in runs
+    ]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -588,14 +684,24 @@ def test_runs_of_one_question_against_one_row_after_the_other(seed: int) -> None
     rng = random.Random(seed)
     lists: list[list[str] | None] = [None, [], ["a"], ["id of a"], ["b"], ["a", "b"], ["id of a", "b"], ["b", "a"]]
     rows: list[dict[str, Any]] = [
-        {"connection": "c", "exchange": rng.choice([number, None]), "api": rng.choice(["Fetch", "Fetch", None]),
-         "error": rng.choice([None, None, None, "E"]), "status": "answered", "topics": rng.choice(lists[: 2 + seed]),
-         "client_id": "me", "request_time": at(number), "response_end": at(number + 0.5), "capture": "c"}
+        {
+            "connection": "c",
+            "exchange": rng.choice([number, None]),
+            "api": rng.choice(["Fetch", "Fetch", None]),
+            "error": rng.choice([None, None, None, "E"]),
+            "status": "answered",
+            "topics": rng.choice(lists[: 2 + seed]),
+            "client_id": "me",
+            "request_time": at(number),
+            "response_end": at(number + 0.5),
+            "capture": "c",
+        }
         for number in rng.sample(range(200), rng.choice([0, 1, 60, 200]))
-    ]  # fmt: skip
+    ]
     made = source(exchanges=rows, topic_ids=[{"topic_id": "id of a", "topic": "a"}])
-    named = [{**row, "topics": row["topics"] and ["a" if one == "id of a" else one for one in row["topics"]]}
-             for row in rows]  # fmt: skip
+    named = [
+        {**row, "topics": row["topics"] and ["a" if one == "id of a" else one for one in row["topics"]]} for row in rows
+    ]
     in_order = sorted(named, key=lambda row: (row["exchange"] is None, row["exchange"] or 0))
     expected = [
         (run[0]["request_time"], len(run))
@@ -630,10 +736,14 @@ def test_requests_without_an_answer_are_told_by_connection() -> None:
     rows = [
         {**asked(second, None), "connection": link, "api": api, "response_end": None, "status": status}
         for second, link, api, status in (
-            (0, "b", "Fetch", "unanswered"), (1, "a", "Produce", "unanswered"), (2, "b", "Metadata", "answered"),
-            (3, "b", None, "unanswered"), (4, "b", "Fetch", "unanswered"), (5, "c", "Fetch", "unanswered"),
+            (0, "b", "Fetch", "unanswered"),
+            (1, "a", "Produce", "unanswered"),
+            (2, "b", "Metadata", "answered"),
+            (3, "b", None, "unanswered"),
+            (4, "b", "Fetch", "unanswered"),
+            (5, "c", "Fetch", "unanswered"),
         )
-    ]  # fmt: skip
+    ]
     talked = {"first_time": at(0), "last_time": at(9), "broker_ip": "10.0.0.9", "broker_port": 9092, "requests": 1}
     ends = [{**talked, "connection": link, "closed": how} for link, how in (("a", "rst"), ("c", "fin"))]
     found = [event for event in clients.events(source(exchanges=rows, connections=ends)) if event.kind == "unanswered"]
@@ -655,8 +765,17 @@ def test_requests_without_an_answer_are_told_by_connection() -> None:
 )
 def test_what_became_of_others_on_a_connection_that_was_closed(statuses: tuple[str, ...], why: str) -> None:
     rows = [{**asked(second, None), "connection": "b", "status": how} for second, how in enumerate(statuses)]
-    ends = [{"connection": "b", "first_time": at(0), "last_time": at(9), "broker_ip": "10.0.0.9", "broker_port": 9092,
-             "requests": 1, "closed": "fin"}]  # fmt: skip
+    ends = [
+        {
+            "connection": "b",
+            "first_time": at(0),
+            "last_time": at(9),
+            "broker_ip": "10.0.0.9",
+            "broker_port": 9092,
+            "requests": 1,
+            "closed": "fin",
+        }
+    ]
     [found] = [one for one in clients.events(source(exchanges=rows, connections=ends)) if one.kind == "unanswered"]
     assert found.text.endswith(f": {why}")
     ends[0]["broker_packets"] = 0  # nobody knows what became of them
@@ -665,17 +784,28 @@ def test_what_became_of_others_on_a_connection_that_was_closed(statuses: tuple[s
 
 def test_what_was_refused_or_not_answered_was_not_written() -> None:
     sent = (  # records, error, acks
-        (100, 0, -1), (20, 6, -1), (3, None, -1), (7, None, 0), (None, 0, -1),
-    )  # fmt: skip
+        (100, 0, -1),
+        (20, 6, -1),
+        (3, None, -1),
+        (7, None, 0),
+        (None, 0, -1),
+    )
     rows = [
         {**asked(number, error), "connection": "b", "api": "Produce", "api_key": 0, "exchange": number, "acks": acks}
         for number, (_, error, acks) in enumerate(sent)
     ]
     parts = [
-        {"connection": "b", "exchange": number, "topic": "t", "partition": 0, "record_count": records,
-         "record_bytes": 10, "error_code": error}
+        {
+            "connection": "b",
+            "exchange": number,
+            "topic": "t",
+            "partition": 0,
+            "record_count": records,
+            "record_bytes": 10,
+            "error_code": error,
+        }
         for number, (records, error, _) in enumerate(sent)
-    ]  # fmt: skip
+    ]
 
     def wrote(*numbers: int) -> str:
         chosen = {name: [table[number] for number in numbers] for name, table in tables_of}
@@ -699,8 +829,11 @@ def test_topics_made_tried_and_not_captured() -> None:
     there = [{"topic": "t", "partition": 0, "leader": 1, "time": at(2)}]
     rows: tuple[tuple[dict[str, Any], list[dict[str, Any]], list[str]], ...] = (
         (made, there, ["created topic t"]),
-        (made, [],
-         ["asked to create topic t, and was not refused (it may have been a trial: nothing shows the topic)"]),
+        (
+            made,
+            [],
+            ["asked to create topic t, and was not refused (it may have been a trial: nothing shows the topic)"],
+        ),
         ({**made, "topics": [], "request_state": "truncated"}, [], ["created topics whose names were not captured"]),
         ({**made, "topics": []}, [], []),
     )
@@ -719,9 +852,10 @@ def test_a_topic_is_there_where_an_answer_says_so(error_code: int | None, made: 
 
 def test_one_error_for_several_topics_may_be_about_one_of_them() -> None:
     [found] = [
-        event for event in clients.events(source(exchanges=[{**asked(1, 6), "topics": ["t", "u"]}]))
+        event
+        for event in clients.events(source(exchanges=[{**asked(1, 6), "topics": ["t", "u"]}]))
         if event.kind == "refused"
-    ]  # fmt: skip
+    ]
     assert found.text.startswith("was refused Fetch of t and u or some of these: NOT_LEADER_OR_FOLLOWER (6)")
 
 
@@ -748,8 +882,16 @@ def test_places_and_spans() -> None:
 
 
 def test_lines_fit_a_terminal() -> None:
-    event = Event(START, "refused", "a-client-with-a-name-that-is-far-too-long", "word " * 40, 1, False, connection="c",
-                  exchange=3)  # fmt: skip
+    event = Event(
+        START,
+        "refused",
+        "a-client-with-a-name-that-is-far-too-long",
+        "word " * 40,
+        1,
+        False,
+        connection="c",
+        exchange=3,
+    )
     lines = command._line(event, {}, 24, 100)
     assert max(map(len, lines)) <= 100
     assert lines[0].startswith("12:00:00.000  a-client-with-a-name-th…  probably word")

@@ -118,9 +118,13 @@ def carried(value: T) -> T:
 
 
 def in_chunks(
-    point: CapturePoint, chunk_bytes: int, shares: int, folder: Path, look_bytes: int = 256 << 10,
+    point: CapturePoint,
+    chunk_bytes: int,
+    shares: int,
+    folder: Path,
+    look_bytes: int = 256 << 10,
     window_bytes: int = 1 << 14,
-) -> Reading:  # fmt: skip
+) -> Reading:
     """By chunks, of which shares read their own packets, what was stored put together, and then what tells connections
     of all apart, as it was stored."""
     try:

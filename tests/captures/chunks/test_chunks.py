@@ -241,9 +241,7 @@ def test_four_tuples_of_a_chunk_are_counted_and_shares_have_as_much_to_do(tmp_pa
     [chunk] = chunks_of(CapturePoint("point", (str(path),)), 1 << 30)
     _, kept = store(ChunkReader(chunk), 12, 3, tmp_path / "stored")
     assert kept.pairs == 900
-    assert (kept.first_ns, kept.last_ns) == (
-        min(one.time_ns for one in records), max(one.time_ns for one in records)
-    )  # fmt: skip
+    assert (kept.first_ns, kept.last_ns) == (min(one.time_ns for one in records), max(one.time_ns for one in records))
     groups = sorting.divided([kept, kept], 3)
     assert sorted(group for some in groups for group in some) == list(range(12))
     loads = [int(kept.work[list(some)].sum()) for some in groups]

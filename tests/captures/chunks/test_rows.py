@@ -26,9 +26,20 @@ U32 = st.sampled_from((0, 1, 2**31 - 1, 2**31, 2**32 - 1)) | st.integers(0, 2**3
 U64 = st.sampled_from((0, 1, 2**63 - 1, 2**63, 2**64 - 1)) | st.integers(0, 3)
 U16 = st.sampled_from((0, 1, 2**15, 2**16 - 1))
 TELLING = (
-    "interface", "src_hi", "src_lo", "dst_hi", "dst_lo", "src_port", "dst_port", "seq", "ack", "window", "flags",
-    "payload_length", "identity",
-)  # fmt: skip
+    "interface",
+    "src_hi",
+    "src_lo",
+    "dst_hi",
+    "dst_lo",
+    "src_port",
+    "dst_port",
+    "seq",
+    "ack",
+    "window",
+    "flags",
+    "payload_length",
+    "identity",
+)
 GROUPS = 5
 
 
@@ -44,13 +55,27 @@ def packets(draw: st.DrawFn) -> PacketColumns:
         header, captured = draw(st.integers(20, 60)), draw(st.sampled_from((0, 0, 1, 1460)))
         source, target = draw(st.sampled_from(ends)), draw(st.sampled_from(ends))
         said: dict[str, int] = {
-            "number": number, "file": 0, "record_at": at + 1000 - draw(st.integers(36, 200)), "time_ns": 0,
+            "number": number,
+            "file": 0,
+            "record_at": at + 1000 - draw(st.integers(36, 200)),
+            "time_ns": 0,
             "interface": draw(st.integers(0, 2)),
-            "src_hi": source[0], "src_lo": source[1], "dst_hi": target[0], "dst_lo": target[1],
-            "src_port": source[2], "dst_port": target[2], "seq": draw(U32), "ack": draw(U32), "window": draw(U16),
-            "flags": draw(st.integers(0, 0x1FF)), "tcp_at": at, "payload_at": at + header,
-            "payload_captured": captured, "payload_length": draw(U32), "identity": draw(U32),
-        }  # fmt: skip
+            "src_hi": source[0],
+            "src_lo": source[1],
+            "dst_hi": target[0],
+            "dst_lo": target[1],
+            "src_port": source[2],
+            "dst_port": target[2],
+            "seq": draw(U32),
+            "ack": draw(U32),
+            "window": draw(U16),
+            "flags": draw(st.integers(0, 0x1FF)),
+            "tcp_at": at,
+            "payload_at": at + header,
+            "payload_captured": captured,
+            "payload_length": draw(U32),
+            "identity": draw(U32),
+        }
         for name, value in said.items():
             getattr(columns, name)[i] = value
         number += draw(st.sampled_from((1, 7, 2**33)))
@@ -218,9 +243,19 @@ def test_bytes_are_gathered(columns: PacketColumns) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("seq", 2**32), ("ack", -1), ("payload_length", 2**32), ("identity", 2**33), ("window", 2**16),
-     ("flags", 2**16), ("payload_at", 2000), ("number", 0), ("record_at", 8), ("record_at", -(1 << 16))],
-)  # fmt: skip
+    [
+        ("seq", 2**32),
+        ("ack", -1),
+        ("payload_length", 2**32),
+        ("identity", 2**33),
+        ("window", 2**16),
+        ("flags", 2**16),
+        ("payload_at", 2000),
+        ("number", 0),
+        ("record_at", 8),
+        ("record_at", -(1 << 16)),
+    ],
+)
 def test_what_does_not_fit_is_told(name: str, value: int) -> None:
     columns = _blank(2)
     columns.number[:] = 5, 6

@@ -194,8 +194,9 @@ def test_blocks_between_packets_are_read_in_runs_as_they_are_alone(window_bytes:
     assert reading.nonzero == {"tcp": 2, "dropped_by_capture": 9}
     assert reading.secrets == [keys, keys]
     assert [row.record_at for row in reading.rows] == [
-        data.index(enhanced(FRAMES[0].data, which=1)), data.index(enhanced(FRAMES[1].data))
-    ]  # fmt: skip
+        data.index(enhanced(FRAMES[0].data, which=1)),
+        data.index(enhanced(FRAMES[1].data)),
+    ]
 
 
 def test_damage_in_a_run_of_blocks_is_told_where_it_lies(tmp_path: Path) -> None:

@@ -130,9 +130,7 @@ def told_to_stop(world: World, tap: Tap, patch: pytest.MonkeyPatch) -> list[int]
 
 
 @pytest.mark.parametrize(("way", "tick_ns"), [("libpcap", 1), ("libpcap", 1000), ("ring", 1)])
-def test_it_ends_though_packets_come_without_a_pause(
-    way: str, tick_ns: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_ends_though_packets_come_without_a_pause(way: str, tick_ns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A packet each millisecond, and never a read without one."""
     world = World(every_ns=10**6, read_ns=5 * 10**6, tick_ns=tick_ns)
     given = told_to_stop(world, WAYS[way](world, monkeypatch), monkeypatch)

@@ -65,8 +65,19 @@ def test_wireshark_reads_the_same(ending: str, tmp_path: Path) -> None:
     written(Target(str(path)), sample_records())
 
     def fields(capture: Path) -> str:
-        command = ["tshark", "-r", str(capture), "-T", "fields", "-e", "frame.time_epoch", "-e", "frame.len",
-                   "-e", "tcp.seq_raw"]  # fmt: skip
+        command = [
+            "tshark",
+            "-r",
+            str(capture),
+            "-T",
+            "fields",
+            "-e",
+            "frame.time_epoch",
+            "-e",
+            "frame.len",
+            "-e",
+            "tcp.seq_raw",
+        ]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
     assert fields(path) == fields(SAMPLE)
@@ -159,8 +170,9 @@ def test_what_was_lost_is_said_of_each_file_and_read_with_it(ending: str, tmp_pa
     said = [json.loads(Path(beside.path_of(str(path))).read_text()) for path in files]
     names = ("packets", "dropped_by_kernel", "dropped_by_interface", "dropped_by_kwire", "dropped", "ended")
     assert [tuple(one[name] for name in names) for one in said] == [
-        (10, 5, 1, 100, 106, True), (10, 7, 1, 0, 8, True),
-    ]  # fmt: skip
+        (10, 5, 1, 100, 106, True),
+        (10, 7, 1, 0, 8, True),
+    ]
     readings = [read_point(CapturePoint("one", (str(path),))).counts["dropped_by_capture"] for path in files]
     assert readings == [106, 8]
     assert read_point(CapturePoint("both", tuple(map(str, files)))).counts["dropped_by_capture"] == 114
@@ -183,9 +195,21 @@ def test_what_was_lost_is_known_of_a_file_that_was_never_ended(ending: str, tmp_
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"[]", b"7", b'{"dropped": -1}', b'{"dropped": true}', b'{"dropped": 1e3}', b'{"dropped": "1"}',
-     b'{"dropped": 99999999999999999999}', b"[" * 60_000, b'{"dropped": 1}' + b" " * 70_000, b"\xff\xfe"],
-)  # fmt: skip
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"7",
+        b'{"dropped": -1}',
+        b'{"dropped": true}',
+        b'{"dropped": 1e3}',
+        b'{"dropped": "1"}',
+        b'{"dropped": 99999999999999999999}',
+        b"[" * 60_000,
+        b'{"dropped": 1}' + b" " * 70_000,
+        b"\xff\xfe",
+    ],
+)
 def test_what_makes_no_sense_beside_a_capture_says_nothing(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.pcap.stats.json").write_bytes(content)
     assert beside.dropped(str(tmp_path / "a.pcap")) is None
@@ -218,6 +242,7 @@ def test_a_full_disk_keeps_whole_records(
         return done
 
     monkeypatch.setattr("captures.live.recording.os.write", into_little)
+
     def take() -> None:
         for chunk in chunks_of(sample_records(), 50):
             recording.take(chunk)

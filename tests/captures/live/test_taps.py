@@ -218,7 +218,7 @@ except CaptureError as problem:
 @pytest.mark.parametrize(
     ("platform", "line", "hint"),
     [("darwin", "lo: no right to capture here", "ChmodBPF"), ("linux", "lo: no right to capture here", "CAP_NET_RAW")],
-)  # fmt: skip
+)
 def test_what_other_systems_want_is_said(platform: str, line: str, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """(Nothing else of them was run.)"""
 
@@ -361,8 +361,17 @@ def test_tcpdump_is_called_with_a_large_buffer_and_ended_and_says_what_it_lost(f
     assert belt.drops().kernel == 12
     said = (fake / "said").read_text().split()
     assert said[: said.index("--")] == [
-        "-i", "lo", "-U", "-w", "-", "-s", "262144", "-B", "65536", "--time-stamp-precision=nano",
-    ]  # fmt: skip
+        "-i",
+        "lo",
+        "-U",
+        "-w",
+        "-",
+        "-s",
+        "262144",
+        "-B",
+        "65536",
+        "--time-stamp-precision=nano",
+    ]
     assert said[said.index("--") + 1 :] == ["tcp", "port", "9092"]
 
 
@@ -377,9 +386,11 @@ def test_a_tool_that_ends_by_itself_is_told(fake: Path) -> None:
 
 @pytest.mark.parametrize(
     ("said", "told"),
-    [("tcpdump: eth9: moon phase", "--via tcpdump: tcpdump: eth9: moon phase"),
-     ("tcpdump: lo: You don't have permission to capture", "lo: no right to capture here")],
-)  # fmt: skip
+    [
+        ("tcpdump: eth9: moon phase", "--via tcpdump: tcpdump: eth9: moon phase"),
+        ("tcpdump: lo: You don't have permission to capture", "lo: no right to capture here"),
+    ],
+)
 def test_a_tool_that_does_not_begin_is_told(said: str, told: str, fake: Path) -> None:
     (fake / "bin" / "tcpdump").write_text(f'#!/bin/sh\necho "{said}" >&2\nexit 1\n')
     with pytest.raises(CaptureError) as raised:

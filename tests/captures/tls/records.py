@@ -17,9 +17,10 @@ CHANGE_CIPHER = b"\x14\x03\x03\x00\x01\x01"
 HANDSHAKE, ALERT, DATA = 22, 21, 23
 EARLY, SHAKING, TRAFFIC = 0, 1, 2
 LABELS = (
-    ("CLIENT_EARLY_TRAFFIC_SECRET", ""), ("CLIENT_HANDSHAKE_TRAFFIC_SECRET", "SERVER_HANDSHAKE_TRAFFIC_SECRET"),
+    ("CLIENT_EARLY_TRAFFIC_SECRET", ""),
+    ("CLIENT_HANDSHAKE_TRAFFIC_SECRET", "SERVER_HANDSHAKE_TRAFFIC_SECRET"),
     ("CLIENT_TRAFFIC_SECRET_0", "SERVER_TRAFFIC_SECRET_0"),
-)  # fmt: skip
+)
 SUITES = {0x1301: ("aes", 16, "SHA256"), 0x1302: ("aes", 32, "SHA384"), 0x1303: ("chacha", 32, "SHA256")}
 
 
@@ -49,8 +50,10 @@ class Forged:
         self._numbers: dict[tuple[int, bool], int] = {}
         self.log = "".join(
             f"{label} {self.random.hex()} {self._secrets[epoch, side].hex()}\n"
-            for epoch, both in enumerate(LABELS) for side, label in zip((True, False), both, strict=True) if label
-        ).encode()  # fmt: skip
+            for epoch, both in enumerate(LABELS)
+            for side, label in zip((True, False), both, strict=True)
+            if label
+        ).encode()
 
     def client_hello(self) -> bytes:
         name = struct.pack(">HBH", len(HOST) + 3, 0, len(HOST)) + HOST.encode()

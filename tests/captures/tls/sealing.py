@@ -38,17 +38,25 @@ def certificates(until: datetime.datetime = datetime.datetime(2036, 1, 1)) -> tu
     from cryptography.hazmat.primitives.asymmetric import ec, rsa
     from cryptography.x509.oid import NameOID
 
-    name = x509.Name([
-        x509.NameAttribute(NameOID.ORGANIZATION_NAME, "kwire, tests"), x509.NameAttribute(NameOID.COMMON_NAME, HOST),
-    ])  # fmt: skip
+    name = x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "kwire, tests"),
+            x509.NameAttribute(NameOID.COMMON_NAME, HOST),
+        ]
+    )
     out = []
     keys: list[Any] = [rsa.generate_private_key(65537, 2048), ec.generate_private_key(ec.SECP256R1())]
     for key in keys:
         made = (
-            x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-            .serial_number(1).not_valid_before(until - datetime.timedelta(days=3650)).not_valid_after(until)
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(name)
+            .public_key(key.public_key())
+            .serial_number(1)
+            .not_valid_before(until - datetime.timedelta(days=3650))
+            .not_valid_after(until)
             .sign(key, hashes.SHA256())
-        )  # fmt: skip
+        )
         out.append(
             (
                 made.public_bytes(serialization.Encoding.PEM)
@@ -190,9 +198,14 @@ def sealed13(suite: str, writes: Sequence[Write]) -> tuple[list[Write], bytes]:
         )
         said = json.dumps([[write.to_broker, base64.b64encode(write.data).decode()] for write in writes])
         done = subprocess.run(
-            [sys.executable, "-m", "tests.captures.tls.sealing"], input=said, capture_output=True, text=True,
-            check=True, cwd=ROOT, env={**os.environ, "OPENSSL_CONF": str(settings)},
-        )  # fmt: skip
+            [sys.executable, "-m", "tests.captures.tls.sealing"],
+            input=said,
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=ROOT,
+            env={**os.environ, "OPENSSL_CONF": str(settings)},
+        )
     found = json.loads(done.stdout)
     if found["suite"] != suite:
         raise RuntimeError(f"asked for {suite}, got {found['suite']}")

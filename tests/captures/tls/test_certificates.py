@@ -27,10 +27,15 @@ def made(name: list[tuple[str, str]], until: datetime.datetime) -> tuple[bytes, 
     parts = x509.Name([x509.NameAttribute(getattr(x509.NameOID, kind), value) for kind, value in name])
     issuer = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "issuer")])
     certificate = (
-        x509.CertificateBuilder().subject_name(parts).issuer_name(issuer).public_key(key.public_key())
-        .serial_number(1).not_valid_before(datetime.datetime(2020, 1, 1)).not_valid_after(until)
+        x509.CertificateBuilder()
+        .subject_name(parts)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(datetime.datetime(2020, 1, 1))
+        .not_valid_after(until)
         .sign(key, hashes.SHA256())
-    )  # fmt: skip
+    )
     return certificate.public_bytes(serialization.Encoding.DER), certificate.subject.rfc4514_string()
 
 

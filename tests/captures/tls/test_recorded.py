@@ -109,8 +109,10 @@ def followed(capture: Path, keys: Path, count: int) -> dict[int, tuple[bytes, by
     wanted = [word for number in range(count) for word in ("-z", f"follow,tls,raw,{number}")]
     done = subprocess.run(
         ["tshark", "-r", str(capture), "-o", f"tls.keylog_file:{keys}", "-d", "tcp.port==9092,tls", "-q", *wanted],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     out: dict[int, tuple[bytes, bytes]] = {}
     for part in done.stdout.split("Follow: tls,raw")[1:]:
         nodes = [line.partition(": ")[2] for line in part.splitlines() if line.startswith("Node ")]

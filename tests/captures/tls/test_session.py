@@ -110,6 +110,7 @@ def check(log: bytes, writes: Sequence[Step], said: Sequence[Write], mss: int = 
 
 # ------------------------------------------------------------------------------------------------- what OpenSSL seals
 
+# fmt: off
 SUITES12 = {
     "ECDHE-RSA-AES128-GCM-SHA256": 0xC02F, "ECDHE-RSA-AES256-GCM-SHA384": 0xC030,
     "ECDHE-ECDSA-AES128-GCM-SHA256": 0xC02B, "ECDHE-ECDSA-AES256-GCM-SHA384": 0xC02C,
@@ -121,7 +122,8 @@ SUITES12 = {
     "AES128-GCM-SHA256": 0x009C, "AES256-GCM-SHA384": 0x009D, "AES128-SHA256": 0x003C, "AES256-SHA256": 0x003D,
     "AES128-SHA": 0x002F, "AES256-SHA": 0x0035, "AES128-CCM": 0xC09C, "AES256-CCM": 0xC09D, "AES128-CCM8": 0xC0A0,
     "AES256-CCM8": 0xC0A1,
-}  # fmt: skip
+}
+# fmt: on
 
 
 @pytest.mark.parametrize("name", SUITES12)
@@ -140,8 +142,12 @@ def test_every_suite_of_tls_1_2(name: str, tmp_path: Path) -> None:
             assert bool(session.certificate) != again
 
 
-SUITES13 = ("TLS_AES_128_GCM_SHA256", "TLS_CHACHA20_POLY1305_SHA256", "TLS_AES_128_CCM_SHA256",
-            "TLS_AES_128_CCM_8_SHA256")  # fmt: skip
+SUITES13 = (
+    "TLS_AES_128_GCM_SHA256",
+    "TLS_CHACHA20_POLY1305_SHA256",
+    "TLS_AES_128_CCM_SHA256",
+    "TLS_AES_128_CCM_8_SHA256",
+)
 
 
 @pytest.mark.parametrize("name", SUITES13)
@@ -324,8 +330,12 @@ def test_a_hole_with_a_key_update_in_it_is_of_unknown_size() -> None:
 def test_a_hole_between_records_that_are_padded_at_will_is_of_unknown_size() -> None:
     made = Forged(9)
     every = [*records(made, 2, padding=3), *records(made, 2, padding=40), *records(made, 2, padding=7)]
-    out: list[Step] = [*made.shaken(), Write(True, b"".join(every[:2])), (True, sum(map(len, every[2:4]))),
-           Write(True, b"".join(every[4:]))]  # fmt: skip
+    out: list[Step] = [
+        *made.shaken(),
+        Write(True, b"".join(every[:2])),
+        (True, sum(map(len, every[2:4]))),
+        Write(True, b"".join(every[4:])),
+    ]
     _, heard = opened(made.log, out)
     assert heard.holes(True) == [UNKNOWN]
 
@@ -337,8 +347,12 @@ def test_a_hole_in_the_handshake_takes_no_text() -> None:
     said = [made.said(Write(True, b"asked")), made.said(Write(False, b"answered"))]
     size = len(made.server_hello())
     out: list[Step] = [
-        client, Write(False, server.data[:size]), (False, len(server.data) - size), (True, len(finished.data)), *said,
-    ]  # fmt: skip
+        client,
+        Write(False, server.data[:size]),
+        (False, len(server.data) - size),
+        (True, len(finished.data)),
+        *said,
+    ]
     check(made.log, out, [Write(True, b"asked"), Write(False, b"answered")])
 
 
@@ -347,8 +361,11 @@ def test_without_a_server_hello_the_suite_is_told_by_the_length_of_its_secrets()
         made = Forged(11, suite)
         client, server, finished = made.shaken()
         said = [made.said(Write(True, b"asked")), made.said(Write(False, b"answered"))]
-        check(made.log, [client, (False, len(server.data)), finished, *said],
-              [Write(True, b"asked"), Write(False, b"answered")])  # fmt: skip
+        check(
+            made.log,
+            [client, (False, len(server.data)), finished, *said],
+            [Write(True, b"asked"), Write(False, b"answered")],
+        )
 
 
 def test_a_damaged_record_is_a_hole_of_its_text() -> None:

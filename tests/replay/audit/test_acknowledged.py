@@ -27,9 +27,16 @@ FIRST, SECOND = "10.0.0.1:50000-10.0.0.2:9092#1", "10.0.0.1:50001-10.0.0.2:9092#
 
 
 def produce(
-    values: str, left: int | None, right: int | None, *, second: int = 0, producer: int = -1, error: int = 0,
-    connection: str = FIRST, appended: int = -1,
-) -> Pair:  # fmt: skip
+    values: str,
+    left: int | None,
+    right: int | None,
+    *,
+    second: int = 0,
+    producer: int = -1,
+    error: int = 0,
+    connection: str = FIRST,
+    appended: int = -1,
+) -> Pair:
     """Records of one letter each, answered with these base offsets; None: there is no answer. `appended`: the captured
     log append time."""
 
@@ -60,14 +67,19 @@ def audited(
     return partition.row(WHERE)
 
 
-def row(
-    acknowledged: int, missing: int = 0, first: int | None = None, moved: int = 0, more: int | None = 0
-) -> Body:  # fmt: skip
+def row(acknowledged: int, missing: int = 0, first: int | None = None, moved: int = 0, more: int | None = 0) -> Body:
     return {
-        "topic": "orders", "partition": 0, "acknowledged": acknowledged, "readable": acknowledged - missing,
-        "missing": missing, "out_of_order": moved, "first_missing_offset": first, "stored_otherwise": 0,
-        "stored_as": None, "unclaimed": more,
-    }  # fmt: skip
+        "topic": "orders",
+        "partition": 0,
+        "acknowledged": acknowledged,
+        "readable": acknowledged - missing,
+        "missing": missing,
+        "out_of_order": moved,
+        "first_missing_offset": first,
+        "stored_otherwise": 0,
+        "stored_as": None,
+        "unclaimed": more,
+    }
 
 
 def test_all_that_was_acknowledged_is_there() -> None:
@@ -180,8 +192,11 @@ def test_what_could_not_be_read_is_not_said_to_be_missing() -> None:
     assert isinstance(partition, Partition)
     told = partition.row(WHERE)
     assert (told["acknowledged"], told["readable"], told["missing"], told["first_missing_offset"]) == (
-        1, None, None, None,
-    )  # fmt: skip
+        1,
+        None,
+        None,
+        None,
+    )
 
 
 def test_a_batch_of_one_record_takes_little_memory() -> None:
@@ -214,9 +229,11 @@ def test_records_out_of_order_are_those_that_a_plain_count_finds() -> None:
             if all(captured >= 0 for _, captured, _, _ in mine):
                 mine.sort(key=lambda row: row[1])
             rising = [
-                some for size in range(len(mine), -1, -1) for some in itertools.combinations(mine, size)
+                some
+                for size in range(len(mine), -1, -1)
+                for some in itertools.combinations(mine, size)
                 if all(one[2] < other[2] for one, other in itertools.pairwise(some))
-            ]  # fmt: skip
+            ]
             longest = max(map(len, rising))
             lost = {sum(row[3] for row in mine if row not in some) for some in rising if len(some) == longest}
             moved += min(lost)

@@ -51,7 +51,7 @@ def started(offset: int) -> Body:
 
 def read(
     partition: Partition, *fetched: Any, leaders: tuple[int, ...] = (1,), start: int = 0, where: Where = WHERE
-) -> tuple[Body, list[str]]:  # fmt: skip
+) -> tuple[Body, list[str]]:
     """The partition's row, and why it could not be read, where the target answers fetches with these."""
     script = conversation.Target().on(names.METADATA, *map(metadata, leaders))
     if fetched:

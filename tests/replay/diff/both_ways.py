@@ -24,17 +24,27 @@ def one_by_one(found: Pairs) -> Pairs:
 def _learned(said: Correspondence) -> Any:
     partitions = {
         where: (
-            list(one.batches), one.failed, one.unseen, one.transactional, one.interleaved, one.swallowed, one.untimed,
+            list(one.batches),
+            one.failed,
+            one.unseen,
+            one.transactional,
+            one.interleaved,
+            one.swallowed,
+            one.untimed,
             one.forms,
             [
-                (read.place, read.hidden, read.served, read.starved, *(
-                    (list(side.by_offset().items()), side.forms()) for side in (read.left, read.right)
-                ))
+                (
+                    read.place,
+                    read.hidden,
+                    read.served,
+                    read.starved,
+                    *((list(side.by_offset().items()), side.forms()) for side in (read.left, read.right)),
+                )
                 for read in one.readings
             ],
         )
         for where, one in said.partitions.items()
-    }  # fmt: skip
+    }
     return list(partitions.items()), said.named_topics, said.groups, said.counts, said.committed, said.left, said.right
 
 

@@ -50,9 +50,16 @@ def produce(
 
 
 def fetch(
-    left: bytes, right: bytes, *, start: int = 0, right_start: int | None = None,
-    aborted: tuple[list[Body], list[Body]] = ([], []), committed: bool = False, error: int = 0, **row: Any,
-) -> Pair:  # fmt: skip
+    left: bytes,
+    right: bytes,
+    *,
+    start: int = 0,
+    right_start: int | None = None,
+    aborted: tuple[list[Body], list[Body]] = ([], []),
+    committed: bool = False,
+    error: int = 0,
+    **row: Any,
+) -> Pair:
     """A fetch from orders-0 with these records on either side."""
 
     def request(offset: int) -> Body:
@@ -60,14 +67,24 @@ def fetch(
         return {"isolationLevel": int(committed), "topics": [{"topic": "orders", "partitions": [partition]}]}
 
     def answer(records: bytes, gone: list[Body], failed: int = 0) -> Body:
-        partition = {"partitionIndex": 0, "errorCode": failed, "highWatermark": len(records), "records": records,
-                     "abortedTransactions": gone}  # fmt: skip
+        partition = {
+            "partitionIndex": 0,
+            "errorCode": failed,
+            "highWatermark": len(records),
+            "records": records,
+            "abortedTransactions": gone,
+        }
         return {"responses": [{"topic": "orders", "partitions": [partition]}]}
 
     return pair(
-        "Fetch", 11, request(start), answer(left, aborted[0]), answer(right, aborted[1], error),
-        right_request=request(start if right_start is None else right_start), **row,
-    )  # fmt: skip
+        "Fetch",
+        11,
+        request(start),
+        answer(left, aborted[0]),
+        answer(right, aborted[1], error),
+        right_request=request(start if right_start is None else right_start),
+        **row,
+    )
 
 
 def metadata(left: list[Body], right: list[Body], asked: list[Body] | None = None, **more: Any) -> Pair:
@@ -76,10 +93,14 @@ def metadata(left: list[Body], right: list[Body], asked: list[Body] | None = Non
 
 def topic(name: str, partitions: int = 1, topic_id: str = ORDERS_ID, error: int = 0, leader: int = 1) -> Body:
     return {
-        "name": name, "topicId": topic_id, "errorCode": error,
-        "partitions": [{"partitionIndex": index, "leaderId": leader, "replicaNodes": [leader], "isrNodes": [leader]}
-                       for index in range(partitions)],
-    }  # fmt: skip
+        "name": name,
+        "topicId": topic_id,
+        "errorCode": error,
+        "partitions": [
+            {"partitionIndex": index, "leaderId": leader, "replicaNodes": [leader], "isrNodes": [leader]}
+            for index in range(partitions)
+        ],
+    }
 
 
 def join(left: Body, right: Body, **row: Any) -> Pair:
@@ -100,9 +121,13 @@ def sync(member: str, left: bytes, right: bytes, generation: int = 1, right_memb
         return {"groupId": "billing", "generationId": generation, "memberId": who, "assignments": []}
 
     return pair(
-        "SyncGroup", 3, request(member), {"assignment": left}, {"assignment": right},
+        "SyncGroup",
+        3,
+        request(member),
+        {"assignment": left},
+        {"assignment": right},
         right_request=request(right_member or member),
-    )  # fmt: skip
+    )
 
 
 def commit(offset: int) -> Pair:
@@ -225,15 +250,18 @@ def test_a_member_id_that_only_one_side_was_given_first() -> None:
 
 @pytest.mark.parametrize(
     ("api", "left", "right", "rule"),
-    [("ShareAcknowledge", 0, 122, "session_remade"), ("ShareFetch", 123, 0, "session_remade"),
-     ("ShareFetch", 0, 122, UNEXPECTED)],
-)  # fmt: skip
+    [
+        ("ShareAcknowledge", 0, 122, "session_remade"),
+        ("ShareFetch", 123, 0, "session_remade"),
+        ("ShareFetch", 0, 122, UNEXPECTED),
+    ],
+)
 def test_a_share_session_that_one_side_lost(api: str, left: int, right: int, rule: str) -> None:
     """What was acknowledged in it is lost with it; a fetch begins another, so one that did not is a difference."""
     request = {"groupId": "g", "memberId": "m", "shareSessionEpoch": 4}
     assert found(pair(api, 1, request, {"errorCode": left}, {"errorCode": right})) == [
         (rule, "errorCode", "error appeared" if right else "error vanished"),
-    ]  # fmt: skip
+    ]
 
 
 def test_an_api_that_the_target_offers_and_does_not_serve() -> None:
@@ -288,14 +316,21 @@ def test_a_lost_batch_is_the_cause_of_what_its_reader_lacks() -> None:
 
 
 def test_a_producer_without_an_id_is_the_cause_of_what_is_not_sent() -> None:
-    refused = pair("InitProducerId", 4, {"transactionalId": None}, {"producerId": 7, "producerEpoch": 0},
-                   {"producerId": -1, "producerEpoch": -1, "errorCode": 53})  # fmt: skip
+    refused = pair(
+        "InitProducerId",
+        4,
+        {"transactionalId": None},
+        {"producerId": 7, "producerEpoch": 0},
+        {"producerId": -1, "producerEpoch": -1, "errorCode": 53},
+    )
     one = produce(batch("a", producer=7), 0, 0)
     unsent = Pair(one.row, one.left, Side("skipped", 8, rule="no_producer"))
     first, following = grouped(compare([refused, unsent]).differences)
     assert (first.right, following.rule, first.consequences[0].count) == (
-        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53)", "consequence", 1,
-    )  # fmt: skip
+        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53)",
+        "consequence",
+        1,
+    )
 
 
 def test_an_interval_that_the_broker_dictates_is_its_setting() -> None:
@@ -443,9 +478,12 @@ def test_a_topic_that_a_user_may_not_see_is_the_cause_of_what_it_is_refused_and_
     stored = [produce(batch(value), index, index, connection="w") for index, value in enumerate("abc")]
     refused = metadata([topic("orders")], [topic("orders", 0, error=29)], [{"name": "orders"}])
     some = [
-        *stored, refused, offsets_of_all([("orders", 0)], [("orders", 0)], 29),
-        fetch(b"".join(log), b"", error=29), fetch(b"".join(log), log[0], connection="another"),
-    ]  # fmt: skip
+        *stored,
+        refused,
+        offsets_of_all([("orders", 0)], [("orders", 0)], 29),
+        fetch(b"".join(log), b"", error=29),
+        fetch(b"".join(log), log[0], connection="another"),
+    ]
     assert found(*some) == [
         (UNEXPECTED, "topics.errorCode", "error appeared"),
         ("consequence", "groups.topics.partitions.errorCode", "error appeared"),
@@ -474,11 +512,16 @@ def test_fetches_by_topic_id_are_compared_by_name(version: int) -> None:
 
     stored = produce(batch("a"), 0, 5)
     one = pair(
-        "Fetch", 12, asked, answer(batch("a"), topic="orders"),
-        answer(batch("a", base_offset=5), topicId=ORDERS_COPY_ID) if version == 13
+        "Fetch",
+        12,
+        asked,
+        answer(batch("a"), topic="orders"),
+        answer(batch("a", base_offset=5), topicId=ORDERS_COPY_ID)
+        if version == 13
         else answer(batch("a", base_offset=5), topic="orders"),
-        right_request=other if version == 13 else asked, right_version=version,
-    )  # fmt: skip
+        right_request=other if version == 13 else asked,
+        right_version=version,
+    )
     assert found(names, stored, one) == ([("version", "(version)", "version")] if version == 13 else [])
 
 
@@ -514,8 +557,9 @@ def test_a_batch_taken_for_a_duplicate_among_others_that_were_stored() -> None:
 def test_a_batch_with_the_base_offset_of_one_before_it_was_taken_for_a_duplicate() -> None:
     some = [produce(batch(value, producer=7), at, 0, appended=NOW) for at, value in enumerate("ab")]
     assert found(*some) == [
-        ("target_config", APPEND_TIME, "append time"), (UNEXPECTED, APPEND_TIME, "swallowed as a duplicate"),
-    ]  # fmt: skip
+        ("target_config", APPEND_TIME, "append time"),
+        (UNEXPECTED, APPEND_TIME, "swallowed as a duplicate"),
+    ]
 
 
 def test_a_batch_that_the_replayer_sent_again_was_taken_for_itself() -> None:
@@ -786,8 +830,11 @@ def test_records_that_a_share_group_acquires_whoever_of_its_members_does() -> No
     some = compare([names_both, stored, share_fetch((0, 259), (1000, 1059))])
     (one,) = grouped(some.differences)
     assert (one.rule, one.kind, one.examples[0].left, one.examples[0].right) == (
-        UNEXPECTED, "acquired less", "260 records", "60 records",
-    )  # fmt: skip
+        UNEXPECTED,
+        "acquired less",
+        "260 records",
+        "60 records",
+    )
     few = share_fetch((0, 259), (1000, 1250))
     assert found(names_both, stored, few) == [("read_less", "(records)", "acquired less")]
 
@@ -801,9 +848,10 @@ def test_what_a_share_group_does_not_do_follows_from_a_target_without_share_grou
     names_both = metadata([topic("orders")], [topic("orders")])
     groups = grouped(compare([names_both, produce(batch(*"abcdefghij" * 26), 0, 0), joined, unread]).differences)
     assert [(one.api_key, one.rule) for one in groups] == [
-        (names.SHARE_GROUP_HEARTBEAT, UNEXPECTED), (names.SHARE_FETCH, "consequence"),
+        (names.SHARE_GROUP_HEARTBEAT, UNEXPECTED),
         (names.SHARE_FETCH, "consequence"),
-    ]  # fmt: skip
+        (names.SHARE_FETCH, "consequence"),
+    ]
     assert [(one.kind, one.count) for one in groups[0].consequences] == [("state", 1), ("acquired less", 1)]
 
 
@@ -845,8 +893,11 @@ def test_aborted_records_must_stay_hidden_from_who_reads_committed() -> None:
         produce(batch("a", producer=7, transactional=True), 0, 0),
         produce(batch("b"), 2, 2),
     )
-    log = batch("a", producer=7, transactional=True) + batch(producer=7, base_offset=1, control=0) + batch(
-        "b", base_offset=2)  # fmt: skip
+    log = (
+        batch("a", producer=7, transactional=True)
+        + batch(producer=7, base_offset=1, control=0)
+        + batch("b", base_offset=2)
+    )
     aborted: list[Body] = [{"producerId": 7, "firstOffset": 0}]
     assert found(*stored, fetch(log, log, aborted=(aborted, aborted), committed=True)) == []
     shown = found(*stored, fetch(log, log, aborted=(aborted, []), committed=True))
@@ -945,8 +996,9 @@ def test_a_failed_join_explains_what_its_group_cannot_do() -> None:
 def test_a_failed_join_explains_that_nothing_was_committed() -> None:
     failed = join({"memberId": "m", "leader": "m"}, {"errorCode": 26, "memberId": "", "leader": ""})
     assert found(failed, offsets_of_all([("orders", 0)], [])) == [
-        (UNEXPECTED, "errorCode", "error appeared"), ("consequence", "groups.topics", "missing"),
-    ]  # fmt: skip
+        (UNEXPECTED, "errorCode", "error appeared"),
+        ("consequence", "groups.topics", "missing"),
+    ]
     assert found(offsets_of_all([("orders", 0)], [])) == [(UNEXPECTED, "groups.topics", "missing")]
 
 
@@ -970,10 +1022,20 @@ def test_members_that_leave_are_told_by_who_they_are() -> None:
 
 
 def test_noise_is_counted_and_no_difference() -> None:
-    left = {"throttleTimeMs": 0, "clusterId": "here", "controllerId": 1,
-            "brokers": [{"nodeId": 1, "host": "a", "port": 9092}], "topics": []}  # fmt: skip
-    right = {"throttleTimeMs": 900, "clusterId": "there", "controllerId": 4,
-             "brokers": [{"nodeId": 4, "host": "b", "port": 9093}], "topics": []}  # fmt: skip
+    left = {
+        "throttleTimeMs": 0,
+        "clusterId": "here",
+        "controllerId": 1,
+        "brokers": [{"nodeId": 1, "host": "a", "port": 9092}],
+        "topics": [],
+    }
+    right = {
+        "throttleTimeMs": 900,
+        "clusterId": "there",
+        "controllerId": 4,
+        "brokers": [{"nodeId": 4, "host": "b", "port": 9093}],
+        "topics": [],
+    }
     result = compare([pair("Metadata", 12, {"topics": []}, left, right)])
     assert not result.differences
     assert result.same == 1
@@ -993,8 +1055,10 @@ def test_differences_are_grouped_with_a_count_and_three_examples() -> None:
     some = [produce(batch("a"), index, -1, errors=(0, 10)) for index in range(5)]
     (group,) = grouped(compare(some).differences)
     assert (group.path, group.kind, group.count) == (
-        "responses.partitionResponses.errorCode", "error appeared", 5,
-    )  # fmt: skip
+        "responses.partitionResponses.errorCode",
+        "error appeared",
+        5,
+    )
     assert (group.left, group.right) == ("NONE (0)", "MESSAGE_TOO_LARGE (10)")
     assert [one.row["request_packet"] for one in group.examples] == [one.row["request_packet"] for one in some[:3]]
 
@@ -1041,20 +1105,31 @@ def test_every_rule_and_kind_of_noise_is_documented() -> None:
 
 
 def _row(partition: int, readable: int | None, missing: int | None = 0) -> dict[str, Any]:
-    return {"topic": "orders", "partition": partition, "acknowledged": 3, "readable": readable, "missing": missing,
-            "out_of_order": missing and 0}  # fmt: skip
+    return {
+        "topic": "orders",
+        "partition": partition,
+        "acknowledged": 3,
+        "readable": readable,
+        "missing": missing,
+        "out_of_order": missing and 0,
+    }
 
 
 @pytest.mark.parametrize(
     ("rows", "line"),
     [
         ([_row(0, 3), _row(1, 3)], "of 6 records that the target acknowledged 0 are missing, 0 out of order"),
-        ([_row(0, 3), _row(1, None, None)], "of 3 records that the target acknowledged 0 are missing, 0 out of order; "
-         "3 are in 1 partition that could not be read"),
-        ([_row(0, None, None), _row(1, None, None)], "of 6 records that the target acknowledged 6 are in 2 partitions "
-         "that could not be read"),
+        (
+            [_row(0, 3), _row(1, None, None)],
+            "of 3 records that the target acknowledged 0 are missing, 0 out of order; "
+            "3 are in 1 partition that could not be read",
+        ),
+        (
+            [_row(0, None, None), _row(1, None, None)],
+            "of 6 records that the target acknowledged 6 are in 2 partitions that could not be read",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_could_not_be_read_is_not_said_to_be_there(rows: list[dict[str, Any]], line: str) -> None:
     run = Pairs(0, [].__getitem__)
     run.runs = (RunFacts(rows, {}, 1.0, {}),)

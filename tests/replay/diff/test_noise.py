@@ -31,8 +31,12 @@ def commits(*errors: tuple[int, int]) -> list[Pair]:
     def answer(error: int) -> dict[str, object]:
         return {"topics": [{"name": "orders", "partitions": [{"partitionIndex": 0, "errorCode": error}]}]}
 
-    asked = {"groupId": "billing", "topics": [{"name": "orders", "partitions": [
-        {"partitionIndex": 0, "committedOffset": 1, "committedMetadata": ""}]}]}  # fmt: skip
+    asked = {
+        "groupId": "billing",
+        "topics": [
+            {"name": "orders", "partitions": [{"partitionIndex": 0, "committedOffset": 1, "committedMetadata": ""}]}
+        ],
+    }
     return [pair("OffsetCommit", 2, asked, answer(left), answer(right), captured=False) for left, right in errors]
 
 

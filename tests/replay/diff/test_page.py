@@ -24,8 +24,17 @@ from tests.replay.forging import batch
 
 SIDES = "captured", "replayed"
 HOSTILE = "<script>alert(1)</script>\x1b]0;\n"
-AUDITED = {"topic": "orders", "partition": 0, "acknowledged": 3, "readable": 2, "missing": 1, "out_of_order": 0,
-           "first_missing_offset": 7, "stored_otherwise": 2, "stored_as": "gzip, CreateTime, format v2"}  # fmt: skip
+AUDITED = {
+    "topic": "orders",
+    "partition": 0,
+    "acknowledged": 3,
+    "readable": 2,
+    "missing": 1,
+    "out_of_order": 0,
+    "first_missing_offset": 7,
+    "stored_otherwise": 2,
+    "stored_as": "gzip, CreateTime, format v2",
+}
 
 
 class Reading(HTMLParser):
@@ -129,10 +138,11 @@ def test_a_build_has_a_test_an_api_and_one_for_the_records() -> None:
     tests = root.iter("testcase")
     failed = {test.attrib["name"]: [one.attrib["message"] for one in test.findall("failure")] for test in tests}
     assert failed == {
-        "Fetch": [], "Produce": [],
+        "Fetch": [],
+        "Produce": [],
         "Metadata": ["1 x topics.errorCode error appeared: NONE (0) -> UNKNOWN_TOPIC_OR_PARTITION (3)"],
         "acknowledged records": ["1 x (records) acknowledged records missing"],
-    }  # fmt: skip
+    }
     assert (root.attrib["tests"], root.attrib["failures"]) == ("4", "2")
     detail = root.find("testcase[@name='Metadata']/failure")
     assert detail is not None
@@ -151,7 +161,7 @@ def test_text_in_a_build_is_printable() -> None:
 )
 def test_what_cannot_be_written(
     forged_run: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:  # fmt: skip
+) -> None:
     with pytest.raises(SystemExit) as ended:
         cli.main(["diff", str(forged_run), *arguments])
     assert ended.value.code == 2

@@ -35,11 +35,16 @@ def whole(path: Path) -> tuple[dict[Key, Any], dict[Key, Any], dict[Key, bytes],
     asked = {_key(one): one["bytes"][4:] for one in messages if one["direction"] == "request" and one["complete"]}
     answered = {
         replies[one["capture"], one["connection"], one["reply"]]: one["bytes"][4:]
-        for one in messages if one["direction"] == "response" and one["complete"]
+        for one in messages
+        if one["direction"] == "response"
+        and one["complete"]
         and (one["capture"], one["connection"], one["reply"]) in replies
-    }  # fmt: skip
-    outcomes = {_key(row): row for row in run.outcomes.to_table().to_pylist()
-                if row["exchange"] is not None and row["api_key"] is not None}  # fmt: skip
+    }
+    outcomes = {
+        _key(row): row
+        for row in run.outcomes.to_table().to_pylist()
+        if row["exchange"] is not None and row["api_key"] is not None
+    }
     return outcomes, rows, asked, answered
 
 
@@ -72,8 +77,11 @@ def test_every_pair_has_the_rows_and_frames_that_the_tables_have(runs: list[Path
             assert (pair.right.request, pair.right.answer) == (asked.get(own), answered.get(own))
             outcome = outcomes[key]
             assert (pair.right.rule, pair.right.version, pair.right.latency_us, pair.right.retries) == (
-                outcome["rule"], outcome["sent_version"], outcome["latency_us"], tuple(outcome["retries"])
-            )  # fmt: skip
+                outcome["rule"],
+                outcome["sent_version"],
+                outcome["latency_us"],
+                tuple(outcome["retries"]),
+            )
 
 
 def _told(found: Comparison) -> Any:

@@ -91,9 +91,20 @@ def _at(offset: int, records: bytes) -> bytes:
         (_at(59, old(1, 2)) + _at(60, written()), 63),  # a topic whose format was changed
     ],
     # Names of its own: what is packed by gzip holds the time, so no two processes would agree on others.
-    ids=["none", "one", "two", "cut off", "less than a header", "magic 0", "magic 1", "its end cut off",
-         "magic 0 packed", "magic 1 packed", "magic 1, then 2"],
-)  # fmt: skip
+    ids=[
+        "none",
+        "one",
+        "two",
+        "cut off",
+        "less than a header",
+        "magic 0",
+        "magic 1",
+        "its end cut off",
+        "magic 0 packed",
+        "magic 1 packed",
+        "magic 1, then 2",
+    ],
+)
 def test_where_what_was_read_ends(records: bytes, end: int | None) -> None:
     assert batches.end_offset(records) == end
 
@@ -111,8 +122,11 @@ def test_offsets_of_what_was_read() -> None:
     assert spans(packed[0] + _at(60, written()) + packed[1]) == [(59, 60, False), (60, 63, True), (62, 63, False)]
 
 
-@pytest.mark.parametrize(("records", "count"), [(old(0), 3), (old(1), 3), (old(1)[:-1], 0), (written(), 0), (None, 0)],
-                         ids=["magic 0", "magic 1", "cut off", "batch", "none"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("records", "count"),
+    [(old(0), 3), (old(1), 3), (old(1)[:-1], 0), (written(), 0), (None, 0)],
+    ids=["magic 0", "magic 1", "cut off", "batch", "none"],
+)
 def test_messages_of_an_old_set_are_counted(records: bytes | None, count: int) -> None:
     assert batches.messages(records) == count
     assert batches.messages(old(1, 2)) == batches.messages(old(0, 1)) == 3  # inside of a compressed one

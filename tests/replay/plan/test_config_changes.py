@@ -35,9 +35,14 @@ def create(name: str, at: float, captured: Captured, **configs: str) -> None:
 
 
 def alter(
-    captured: Captured, at: float, name: str, *operations: tuple[str, int, str | None], kind: int = 2, error: int = 0,
+    captured: Captured,
+    at: float,
+    name: str,
+    *operations: tuple[str, int, str | None],
+    kind: int = 2,
+    error: int = 0,
     only_validate: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     configs = [{"name": one, "configOperation": operation, "value": value} for one, operation, value in operations]
     body = {"resources": [{"resourceType": kind, "resourceName": name, "configs": configs}]}
     answer = {"responses": [{"resourceType": kind, "resourceName": name, "errorCode": error}]}
@@ -142,9 +147,12 @@ class Channel:
 
 
 def seeded(
-    cluster: Cluster, allow: tuple[int, ...] = (), as_captured: bool = False, refused: int = 0,
+    cluster: Cluster,
+    allow: tuple[int, ...] = (),
+    as_captured: bool = False,
+    refused: int = 0,
     creating: tuple[int, ...] = (),
-) -> tuple[dict[str, str | None], list[Body], seeding.Seeded]:  # fmt: skip
+) -> tuple[dict[str, str | None], list[Body], seeding.Seeded]:
     """(settings of the topic that was made, resources that were altered, what was done)."""
     topology = Topology(nodes={1: ("target", 9092)})
     channel: Any = Channel(topology, refused, creating)
@@ -184,10 +192,13 @@ def test_topics_and_groups_are_made_with_the_settings_that_they_were_left_with()
     made, altered, done = seeded(administered(), as_captured=True)
     # One replica cannot be two in sync.
     assert made == {RETENTION: "2000", "max.message.bytes": "5000000", "min.insync.replicas": "1"}
-    assert altered == [{
-        "resourceType": GROUP_RESOURCE, "resourceName": "billing",
-        "configs": [{"name": "consumer.session.timeout.ms", "configOperation": SET, "value": "50000"}],
-    }]  # fmt: skip
+    assert altered == [
+        {
+            "resourceType": GROUP_RESOURCE,
+            "resourceName": "billing",
+            "configs": [{"name": "consumer.session.timeout.ms", "configOperation": SET, "value": "50000"}],
+        }
+    ]
     # What answers of before said is another value than there is now, and no difference.
     assert done.changed == {"orders": ["max.message.bytes", "min.insync.replicas", RETENTION]}
     assert done.notes == []
@@ -247,9 +258,15 @@ def test_a_topic_is_left_to_the_capture_where_that_makes_it_first(
 
 def metadata(topic: str, partitions: int) -> Body:
     parts = [
-        {"errorCode": 0, "partitionIndex": number, "leaderId": 1, "replicaNodes": [1], "isrNodes": [1],
-         "offlineReplicas": []}
+        {
+            "errorCode": 0,
+            "partitionIndex": number,
+            "leaderId": 1,
+            "replicaNodes": [1],
+            "isrNodes": [1],
+            "offlineReplicas": [],
+        }
         for number in range(partitions)
-    ]  # fmt: skip
+    ]
     named = {"errorCode": 0, "name": topic, "isInternal": False, "partitions": parts}
     return {"brokers": [], "clusterId": "c", "controllerId": 1, "topics": [named]}

@@ -33,8 +33,10 @@ def test_the_captured_version_or_the_nearest(offered: tuple[int, int], expected:
     assert convert.choose(7, offered) == expected
 
 
-@pytest.mark.parametrize("api_key", [key for key, api in apis.APIS.items() if api.policy is apis.Policy.SEND
-                                     or api.policy is apis.Policy.REMAP])  # fmt: skip
+@pytest.mark.parametrize(
+    "api_key",
+    [key for key, api in apis.APIS.items() if api.policy is apis.Policy.SEND or api.policy is apis.Policy.REMAP],
+)
 def test_every_version_s_empty_request_can_be_said_in_every_other(api_key: int) -> None:
     """Defaults lose nothing; what has no counterpart says so and nothing else."""
     api = schema.apis()[api_key]

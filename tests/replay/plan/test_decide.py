@@ -152,13 +152,18 @@ def test_a_heartbeat_in_a_streams_group_is_not_sent_and_says_so() -> None:
 
 
 def test_a_topic_id_that_nobody_names_is_named_by_the_user_the_dataset_or_the_target() -> None:
-    asked = {"replicaState": {}, "maxWaitMs": 1, "minBytes": 1, "topics": [
-        {"topicId": "zizHtibnSdSFmiPSHtiLWA", "partitions": [{"partition": 3, "fetchOffset": 7}]}]}  # fmt: skip
+    asked = {
+        "replicaState": {},
+        "maxWaitMs": 1,
+        "minBytes": 1,
+        "topics": [{"topicId": "zizHtibnSdSFmiPSHtiLWA", "partitions": [{"partition": 3, "fetchOffset": 7}]}],
+    }
     capture = Captured().said(0.0, names.FETCH, 16, asked)
     (skip,) = planned(capture).skips
     assert (skip.rule, skip.reason) == (
-        "unknown_topic_id", "zizHtibnSdSFmiPSHtiLWA: --map-topic zizHtibnSdSFmiPSHtiLWA=NAME names it",
-    )  # fmt: skip
+        "unknown_topic_id",
+        "zizHtibnSdSFmiPSHtiLWA: --map-topic zizHtibnSdSFmiPSHtiLWA=NAME names it",
+    )
     (told,) = run.unnamed(planned(capture))
     assert told == (
         "nothing says the name of topic id zizHtibnSdSFmiPSHtiLWA: 1 requests are not sent; "
@@ -175,10 +180,20 @@ def test_a_topic_id_that_nobody_names_is_named_by_the_user_the_dataset_or_the_ta
 def test_a_topic_id_is_named_by_the_records_that_were_produced_by_name() -> None:
     records = batch(count=4)
     producer = Captured("10.0.0.1:1-10.0.0.9:9092#1").said(0.0, names.PRODUCE, 9, produced(records), produced_answer(7))
-    asked = {"replicaState": {}, "maxWaitMs": 1, "minBytes": 1, "topics": [
-        {"topicId": "zizHtibnSdSFmiPSHtiLWA", "partitions": [{"partition": 0, "fetchOffset": 7}]}]}  # fmt: skip
-    answer = {"responses": [{"topicId": "zizHtibnSdSFmiPSHtiLWA", "partitions": [
-        {"partitionIndex": 0, "highWatermark": 11, "records": records}]}]}  # fmt: skip
+    asked = {
+        "replicaState": {},
+        "maxWaitMs": 1,
+        "minBytes": 1,
+        "topics": [{"topicId": "zizHtibnSdSFmiPSHtiLWA", "partitions": [{"partition": 0, "fetchOffset": 7}]}],
+    }
+    answer = {
+        "responses": [
+            {
+                "topicId": "zizHtibnSdSFmiPSHtiLWA",
+                "partitions": [{"partitionIndex": 0, "highWatermark": 11, "records": records}],
+            }
+        ]
+    }
     consumer = Captured("10.0.0.1:2-10.0.0.9:9092#1").said(0.1, names.FETCH, 16, asked, answer)
     found = planned(producer, consumer)
     assert found.skips == ()
@@ -211,8 +226,14 @@ def test_a_reader_of_old_message_sets_waits_for_what_it_reads(magic: int, codec:
     )
     place = {"partition": 0, "fetchOffset": 3, "partitionMaxBytes": 1 << 20}
     asked = {"replicaId": -1, "maxWaitMs": 1, "minBytes": 1, "topics": [{"topic": "orders", "partitions": [place]}]}
-    told = {"responses": [{"topic": "orders", "partitions": [
-        {"partitionIndex": 0, "errorCode": 0, "highWatermark": 9, "records": read}]}]}  # fmt: skip
+    told = {
+        "responses": [
+            {
+                "topic": "orders",
+                "partitions": [{"partitionIndex": 0, "errorCode": 0, "highWatermark": 9, "records": read}],
+            }
+        ]
+    }
     reader = Captured("10.0.0.2:1-10.0.0.9:9092#1").said(1.0, names.FETCH, 2, asked, told)
 
     last = planned(*writers, reader).steps[-1]
@@ -231,8 +252,13 @@ def _messages(records: bytes) -> list[bytes]:
 
 def test_connections_wait_for_each_other_only_where_they_share_state() -> None:
     one = Captured("10.0.0.1:1-10.0.0.9:9092#1")
-    one.said(0.0, names.INIT_PRODUCER_ID, 1, {"transactionalId": "tx", "transactionTimeoutMs": 1},
-             {"producerId": 7, "producerEpoch": 0})  # fmt: skip
+    one.said(
+        0.0,
+        names.INIT_PRODUCER_ID,
+        1,
+        {"transactionalId": "tx", "transactionTimeoutMs": 1},
+        {"producerId": 7, "producerEpoch": 0},
+    )
     two = Captured("10.0.0.1:2-10.0.0.9:9092#1")
     two.said(0.1, names.PRODUCE, 9, produced(batch(producer=(7, 0), sequence=0)), produced_answer(0))
     other = Captured("10.0.0.1:3-10.0.0.9:9092#1")

@@ -30,13 +30,40 @@ COMMIT = 1
 def fetch(records: bytes, aborted: list[tuple[int, int]] | None = None) -> Captured:
     """A reader of orders-0."""
     part = {"partition": 0, "currentLeaderEpoch": -1, "fetchOffset": 0, "logStartOffset": -1, "partitionMaxBytes": 1}
-    asked = {"replicaId": -1, "maxWaitMs": 1, "minBytes": 1, "maxBytes": 1, "isolationLevel": 1, "sessionId": 0,
-             "sessionEpoch": -1, "topics": [{"topic": ORDERS, "partitions": [part]}], "forgottenTopicsData": [],
-             "rackId": ""}  # fmt: skip
+    asked = {
+        "replicaId": -1,
+        "maxWaitMs": 1,
+        "minBytes": 1,
+        "maxBytes": 1,
+        "isolationLevel": 1,
+        "sessionId": 0,
+        "sessionEpoch": -1,
+        "topics": [{"topic": ORDERS, "partitions": [part]}],
+        "forgottenTopicsData": [],
+        "rackId": "",
+    }
     told = [{"producerId": producer, "firstOffset": first} for producer, first in aborted or ()]
-    answer = {"errorCode": 0, "sessionId": 0, "responses": [{"topic": ORDERS, "partitions": [
-        {"partitionIndex": 0, "errorCode": 0, "highWatermark": 9, "lastStableOffset": 9, "logStartOffset": 0,
-         "abortedTransactions": told, "preferredReadReplica": -1, "records": records}]}]}  # fmt: skip
+    answer = {
+        "errorCode": 0,
+        "sessionId": 0,
+        "responses": [
+            {
+                "topic": ORDERS,
+                "partitions": [
+                    {
+                        "partitionIndex": 0,
+                        "errorCode": 0,
+                        "highWatermark": 9,
+                        "lastStableOffset": 9,
+                        "logStartOffset": 0,
+                        "abortedTransactions": told,
+                        "preferredReadReplica": -1,
+                        "records": records,
+                    }
+                ],
+            }
+        ],
+    }
     return Captured().said(1.0, names.FETCH, 11, asked, answer)
 
 
@@ -91,14 +118,46 @@ def test_what_could_not_be_produced_is_counted() -> None:
 
 def test_records_of_a_topic_that_nothing_names_are_counted() -> None:
     unknown = "zizHtibnSdSFmiPSHtiLWA"
-    part = {"partition": 0, "currentLeaderEpoch": -1, "fetchOffset": 0, "lastFetchedEpoch": -1, "logStartOffset": -1,
-            "partitionMaxBytes": 1}  # fmt: skip
-    asked = {"maxWaitMs": 1, "minBytes": 1, "maxBytes": 1, "isolationLevel": 1, "sessionId": 0, "sessionEpoch": -1,
-             "topics": [{"topicId": unknown, "partitions": [part]}], "forgottenTopicsData": [],
-             "rackId": ""}  # fmt: skip
-    answer = {"errorCode": 0, "sessionId": 0, "responses": [{"topicId": unknown, "partitions": [
-        {"partitionIndex": 0, "errorCode": 0, "highWatermark": 9, "lastStableOffset": 9, "logStartOffset": 0,
-         "abortedTransactions": [], "preferredReadReplica": -1, "records": batch("a")}]}]}  # fmt: skip
+    part = {
+        "partition": 0,
+        "currentLeaderEpoch": -1,
+        "fetchOffset": 0,
+        "lastFetchedEpoch": -1,
+        "logStartOffset": -1,
+        "partitionMaxBytes": 1,
+    }
+    asked = {
+        "maxWaitMs": 1,
+        "minBytes": 1,
+        "maxBytes": 1,
+        "isolationLevel": 1,
+        "sessionId": 0,
+        "sessionEpoch": -1,
+        "topics": [{"topicId": unknown, "partitions": [part]}],
+        "forgottenTopicsData": [],
+        "rackId": "",
+    }
+    answer = {
+        "errorCode": 0,
+        "sessionId": 0,
+        "responses": [
+            {
+                "topicId": unknown,
+                "partitions": [
+                    {
+                        "partitionIndex": 0,
+                        "errorCode": 0,
+                        "highWatermark": 9,
+                        "lastStableOffset": 9,
+                        "logStartOffset": 0,
+                        "abortedTransactions": [],
+                        "preferredReadReplica": -1,
+                        "records": batch("a"),
+                    }
+                ],
+            }
+        ],
+    }
     some = found(Captured().said(1.0, names.FETCH, 13, asked, answer))
     assert (some.left_out, some.batches) == ({fetched.UNNAMED: 1}, {})
 

@@ -116,8 +116,13 @@ def test_copies_are_played_side_by_side() -> None:
     writer.said(1.0, names.PRODUCE, 9, produced(batch((7, 0), 0)), produced_answer(0))
     part = {"partition": 0, "fetchOffset": 0, "partitionMaxBytes": 1 << 20}
     got = {"partitionIndex": 0, "errorCode": 0, "highWatermark": 3, "records": batch((7, 0), 0)}
-    reader.said(2.0, names.FETCH, 11, {"topics": [{"topic": "orders", "partitions": [part]}], "sessionEpoch": -1},
-                {"responses": [{"topic": "orders", "partitions": [got]}]})  # fmt: skip
+    reader.said(
+        2.0,
+        names.FETCH,
+        11,
+        {"topics": [{"topic": "orders", "partitions": [part]}], "sessionEpoch": -1},
+        {"responses": [{"topic": "orders", "partitions": [got]}]},
+    )
     sessions = copies([writer.session(), reader.session()], 2)
     planned, _ = decide.make(sessions, EVERYTHING, decide.PlanOptions())
     fetches = [step for step in planned.steps if step.request.api_key == names.FETCH]

@@ -33,8 +33,10 @@ def connection(port: int, client: str, topic: str, *at: float) -> Session:
     for when in at[1:]:
         captured.said(when, names.PRODUCE, 9, produced(batch()), produced_answer(0), client_id=client)
     session = captured.session()
-    rows = tuple(dataclasses.replace(one, row={**one.row, "topics": [topic], "client_ip": "10.0.0.1"})
-                 for one in session.requests)  # fmt: skip
+    rows = tuple(
+        dataclasses.replace(one, row={**one.row, "topics": [topic], "client_ip": "10.0.0.1"})
+        for one in session.requests
+    )
     return dataclasses.replace(session, requests=rows)
 
 
@@ -67,8 +69,9 @@ def test_a_span_of_time_has_what_was_sent_in_it() -> None:
     found = select(since=moment("1s"), until=moment("2s"))
     times = [[one.sent_ns for one in session.requests] for session in found]
     assert list(zip(ports(found), times, strict=True)) == [
-        (1, [START_NS + 10**9]), (3, [START_NS + 15 * 10**8]),
-    ]  # fmt: skip
+        (1, [START_NS + 10**9]),
+        (3, [START_NS + 15 * 10**8]),
+    ]
 
 
 def test_what_was_left_out_still_tells_of_the_captured_cluster() -> None:

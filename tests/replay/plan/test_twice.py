@@ -29,8 +29,18 @@ def session(capture: str, *bodies: tuple[float, int, int, Body], connection: str
 
 
 def fetch(replica: int) -> Body:
-    return {"replicaId": replica, "maxWaitMs": 500, "minBytes": 1, "maxBytes": 1, "isolationLevel": 0, "sessionId": 0,
-            "sessionEpoch": -1, "topics": [], "forgottenTopicsData": [], "rackId": ""}  # fmt: skip
+    return {
+        "replicaId": replica,
+        "maxWaitMs": 500,
+        "minBytes": 1,
+        "maxBytes": 1,
+        "isolationLevel": 0,
+        "sessionId": 0,
+        "sessionEpoch": -1,
+        "topics": [],
+        "forgottenTopicsData": [],
+        "rackId": "",
+    }
 
 
 def test_the_same_request_at_two_points_though_their_clocks_differ() -> None:

@@ -31,8 +31,9 @@ HORIZON = 64
 
 
 def in_time(sessions: Sequence[Session]) -> Iterator[tuple[int, Decoded]]:
-    every = sorted((one.sent_ns, index, place) for index, each in enumerate(sessions)
-                   for place, one in enumerate(each.requests))  # fmt: skip
+    every = sorted(
+        (one.sent_ns, index, place) for index, each in enumerate(sessions) for place, one in enumerate(each.requests)
+    )
     for _, index, place in every:
         request = sessions[index].requests[place]
         yield index, Decoded(request, decide.quick(request))
@@ -63,8 +64,21 @@ def captured(folder: Path) -> tuple[list[Session], Plan]:
 
 
 def told(step: Step, *without: str) -> dict[str, Any]:
-    fields = ("number", "session", "request", "at_ns", "version", "route", "waits", "after", "rules", "changed",
-              "group", "expects", "quick")  # fmt: skip
+    fields = (
+        "number",
+        "session",
+        "request",
+        "at_ns",
+        "version",
+        "route",
+        "waits",
+        "after",
+        "rules",
+        "changed",
+        "group",
+        "expects",
+        "quick",
+    )
     return {name: getattr(step, name) for name in fields if name not in without}
 
 

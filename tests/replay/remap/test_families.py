@@ -49,13 +49,20 @@ def test_a_topic_is_deleted_by_its_name_on_the_target(version: int) -> None:
 @pytest.mark.parametrize(
     ("api_key", "asked"),
     [
-        (names.ALTER_SHARE_GROUP_OFFSETS, {"groupId": "g", "topics": [
-            {"topicName": "orders", "partitions": [{"partitionIndex": 0, "startOffset": 12}]}]}),
+        (
+            names.ALTER_SHARE_GROUP_OFFSETS,
+            {
+                "groupId": "g",
+                "topics": [{"topicName": "orders", "partitions": [{"partitionIndex": 0, "startOffset": 12}]}],
+            },
+        ),
         (names.DELETE_SHARE_GROUP_OFFSETS, {"groupId": "g", "topics": [{"topicName": "orders"}]}),
-        (names.DESCRIBE_SHARE_GROUP_OFFSETS, {"groups": [
-            {"groupId": "g", "topics": [{"topicName": "orders", "partitions": [0]}]}]}),
+        (
+            names.DESCRIBE_SHARE_GROUP_OFFSETS,
+            {"groups": [{"groupId": "g", "topics": [{"topicName": "orders", "partitions": [0]}]}]},
+        ),
     ],
-)  # fmt: skip
+)
 def test_offsets_of_a_share_group_are_those_of_the_topic_on_the_target(api_key: int, asked: Body) -> None:
     """Under another name, the target's own topic of the captured name is none of this group's business."""
     (step,) = planned((api_key, 0, asked, None), allow=frozenset((api_key,)))
@@ -158,19 +165,31 @@ def test_a_new_epoch_goes_on_where_the_targets_epoch_already_wrote() -> None:
 # --- groups ---
 
 JOIN: Body = {
-    "groupId": "g", "memberId": "", "sessionTimeoutMs": 1, "rebalanceTimeoutMs": 1, "protocolType": "consumer",
+    "groupId": "g",
+    "memberId": "",
+    "sessionTimeoutMs": 1,
+    "rebalanceTimeoutMs": 1,
+    "protocolType": "consumer",
     "protocols": [],
-}  # fmt: skip
+}
 SYNC: Body = {
-    "groupId": "g", "generationId": 4, "memberId": "old",
+    "groupId": "g",
+    "generationId": 4,
+    "memberId": "old",
     "assignments": [{"memberId": "old", "assignment": b"x"}, {"memberId": "other", "assignment": b"y"}],
-}  # fmt: skip
+}
 BEAT: Body = {"groupId": "g", "generationId": 4, "memberId": "old"}
 
 
 def joined(member: str, generation: int, leader: str) -> Body:
-    return {"errorCode": 0, "memberId": member, "generationId": generation, "leader": leader, "protocolName": "range",
-            "members": []}  # fmt: skip
+    return {
+        "errorCode": 0,
+        "memberId": member,
+        "generationId": generation,
+        "leader": leader,
+        "protocolName": "range",
+        "members": [],
+    }
 
 
 def classic(leader: str) -> tuple[Remap, Step, Step]:
@@ -206,8 +225,17 @@ def test_a_member_that_was_forgotten_may_join_again_and_not_because_of_a_capture
 
 
 def heartbeat(epoch: int, **more: object) -> Body:
-    return {"groupId": "g", "memberId": "m", "memberEpoch": epoch, "instanceId": None, "rackId": None,
-            "rebalanceTimeoutMs": -1, "subscribedTopicNames": None, "topicPartitions": None, **more}  # fmt: skip
+    return {
+        "groupId": "g",
+        "memberId": "m",
+        "memberEpoch": epoch,
+        "instanceId": None,
+        "rackId": None,
+        "rebalanceTimeoutMs": -1,
+        "subscribedTopicNames": None,
+        "topicPartitions": None,
+        **more,
+    }
 
 
 def test_a_member_of_a_848_group_has_its_epoch_and_its_partitions_from_the_target() -> None:
@@ -245,9 +273,14 @@ def test_a_group_that_the_target_does_not_serve_commits_without_members() -> Non
 def fetch(session: int, epoch: int, *partitions: int) -> Body:
     asked = [{"partition": number, "fetchOffset": 5, "partitionMaxBytes": 10} for number in partitions]
     return {
-        "maxWaitMs": 0, "minBytes": 1, "sessionId": session, "sessionEpoch": epoch, "rackId": "",
-        "topics": [{"topic": "orders", "partitions": asked}] if asked else [], "forgottenTopicsData": [],
-    }  # fmt: skip
+        "maxWaitMs": 0,
+        "minBytes": 1,
+        "sessionId": session,
+        "sessionEpoch": epoch,
+        "rackId": "",
+        "topics": [{"topic": "orders", "partitions": asked}] if asked else [],
+        "forgottenTopicsData": [],
+    }
 
 
 def fetched(session: int) -> Body:

@@ -94,10 +94,11 @@ def test_records_without_a_producer_id_that_are_sent_again_may_be_there_twice() 
     assert policy.after(plain, None, 0.0).also == ("perhaps_twice",)
     assert policy.after(plain, produced_answer(5, errors.REQUEST_TIMED_OUT), 1.0).also == ()
     for code, also in (
-        (errors.NOT_LEADER_OR_FOLLOWER, ()), (errors.NOT_ENOUGH_REPLICAS, ()),
+        (errors.NOT_LEADER_OR_FOLLOWER, ()),
+        (errors.NOT_ENOUGH_REPLICAS, ()),
         (errors.REQUEST_TIMED_OUT, ("perhaps_twice",)),
         (errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ("perhaps_twice",)),
-    ):  # fmt: skip
+    ):
         decision = retries(step).after(plain, produced_answer(5, code), 0.0)
         assert (decision.rule, decision.also) == ("leader_moved", also)
     assert retries(step).after(idempotent, None, 0.0).also == ()

@@ -337,9 +337,7 @@ def test_a_reader_is_never_ahead_of_what_it_has_read(mode: str) -> None:
     assert asked_there == [50, 50, 50, 50, 56]  # the first one three times, until its wait for records is over
 
 
-@pytest.mark.parametrize(
-    ("speed", "waits"), [(None, [500, 0, 500]), (2.0, [500, 250, 500]), (1.0, [500, 500, 500])]
-)
+@pytest.mark.parametrize(("speed", "waits"), [(None, [500, 0, 500]), (2.0, [500, 250, 500]), (1.0, [500, 500, 500])])
 def test_a_reader_that_is_ahead_does_not_wait_for_what_it_has_read(speed: float | None, waits: list[int]) -> None:
     """It got in one answer what the captured one got in two, each as it was written: the second fetch finds nothing,
     and is not repeated. What is not written yet is waited for."""
@@ -449,8 +447,15 @@ def test_a_reader_that_had_found_its_place_before_the_capture_reads_as_far_from_
     """Offset 500 of 520 is out of range on a target that ends at 30."""
 
     def answer(error: int, end: int) -> Body:
-        return {**_session_answer(1234), "responses": [{"topic": "orders", "partitions": [
-            {"partitionIndex": 0, "errorCode": error, "highWatermark": end, "records": b""}]}]}  # fmt: skip
+        return {
+            **_session_answer(1234),
+            "responses": [
+                {
+                    "topic": "orders",
+                    "partitions": [{"partitionIndex": 0, "errorCode": error, "highWatermark": end, "records": b""}],
+                }
+            ],
+        }
 
     capture = Captured().said(0.0, names.FETCH, 11, _session_fetch(77, 15, 500), answer(0, 520))
     capture.said(0.1, names.FETCH, 11, _session_fetch(77, 16), _session_answer(77))
@@ -616,16 +621,25 @@ def test_a_transaction_of_version_2_gets_its_partitions_added_where_the_target_d
     target.on(names.ADD_PARTITIONS_TO_TXN, _added())
     target.on(names.PRODUCE, produced_answer(0), produced_answer(4))
     target.on(names.END_TXN, {"errorCode": 0})
-    old = {names.INIT_PRODUCER_ID: (0, 4), names.PRODUCE: (0, 11), names.END_TXN: (0, 4), names.METADATA: (0, 12),
-           names.ADD_PARTITIONS_TO_TXN: (0, 3), names.FIND_COORDINATOR: (0, 4)}  # fmt: skip
+    old = {
+        names.INIT_PRODUCER_ID: (0, 4),
+        names.PRODUCE: (0, 11),
+        names.END_TXN: (0, 4),
+        names.METADATA: (0, 12),
+        names.ADD_PARTITIONS_TO_TXN: (0, 3),
+        names.FIND_COORDINATOR: (0, 4),
+    }
 
     replayed([capture], target, offers=old, topics={"orders": 1})
 
     assert [(names.name(one.api_key), one.version) for one in target.heard] == [
         ("InitProducerId", 4),
-        ("AddPartitionsToTxn", 3), ("Produce", 11), ("EndTxn", 4),
-        ("AddPartitionsToTxn", 3), ("Produce", 11),
-    ]  # fmt: skip
+        ("AddPartitionsToTxn", 3),
+        ("Produce", 11),
+        ("EndTxn", 4),
+        ("AddPartitionsToTxn", 3),
+        ("Produce", 11),
+    ]
     # The epoch stays on the old target, so the sequence goes on where the first transaction's records ended.
     assert [producer_of(one.body) for one in target.said(names.PRODUCE)] == [(900, 0, 0), (900, 0, 3)]
 
@@ -693,15 +707,20 @@ def test_a_broker_s_configuration_is_asked_of_the_broker_that_stands_for_it() ->
 
 def test_transactions_are_described_by_their_coordinators() -> None:
     def described(body: Body) -> Body:
-        return {"transactionStates": [
-            {"errorCode": 0, "transactionalId": name, "transactionState": "Empty"} for name in body["transactionalIds"]
-        ]}  # fmt: skip
+        return {
+            "transactionStates": [
+                {"errorCode": 0, "transactionalId": name, "transactionState": "Empty"}
+                for name in body["transactionalIds"]
+            ]
+        }
 
     asked = {"transactionalIds": ["a", "b", "c"]}
     capture = Captured().said(0.0, names.DESCRIBE_TRANSACTIONS, 0, asked, described(asked))
     target = Target(nodes={1: ("one", 1), 2: ("two", 2)}).on(names.DESCRIBE_TRANSACTIONS, described)
-    target.on(names.FIND_COORDINATOR, lambda body: {
-        "errorCode": 0, "nodeId": 1 if body["key"] == "b" else 2, "host": "of", "port": 9})  # fmt: skip
+    target.on(
+        names.FIND_COORDINATOR,
+        lambda body: {"errorCode": 0, "nodeId": 1 if body["key"] == "b" else 2, "host": "of", "port": 9},
+    )
 
     run = replayed([capture], target)
 
@@ -780,8 +799,14 @@ def test_a_topic_that_does_not_appear_is_waited_for_once(version: int, error: in
     for capture in captured:
         capture.said(0.0, names.METADATA, 12, {"topics": None}, known)
         for number in range(5):
-            capture.said(1 + number * 0.01, names.PRODUCE, version, by_id(produced(batch()), "topicData"),
-                         by_id(produced_answer(0), "responses"), took=0.015)  # fmt: skip
+            capture.said(
+                1 + number * 0.01,
+                names.PRODUCE,
+                version,
+                by_id(produced(batch()), "topicData"),
+                by_id(produced_answer(0), "responses"),
+                took=0.015,
+            )
     target = Target().on(names.PRODUCE, by_id(produced_answer(-1, error=error), "responses"))
     target.on(names.METADATA, _metadata())
 
@@ -801,8 +826,11 @@ def _without(body: Body, name: str) -> Body:
 
 
 def test_a_topic_that_is_created_after_all_is_waited_for_again() -> None:
-    created: Body = {"topics": [{"name": "orders", "numPartitions": 1, "replicationFactor": 1, "assignments": [],
-                                 "configs": []}], "timeoutMs": 1, "validateOnly": False}  # fmt: skip
+    created: Body = {
+        "topics": [{"name": "orders", "numPartitions": 1, "replicationFactor": 1, "assignments": [], "configs": []}],
+        "timeoutMs": 1,
+        "validateOnly": False,
+    }
     capture = Captured()
     capture.said(0.0, names.PRODUCE, 9, produced(batch()), produced_answer(0))
     capture.said(1.0, names.CREATE_TOPICS, 4, created, {"topics": [{"name": "orders", "errorCode": 0}]})
@@ -932,8 +960,10 @@ def test_a_connection_that_takes_nothing_holds_back_what_expects_no_answer_and_t
     assert target.most_unsent == 11 * size
     told = [(one.verdict, one.rule) for one in sorted(run.outcomes, key=lambda one: one.step or 0)]
     assert Counter(told) == {
-        ("not_comparable", "no_answer_expected"): 12, ("not_sent", "unreachable"): 1, ("not_sent", "session_lost"): 88
-    }  # fmt: skip
+        ("not_comparable", "no_answer_expected"): 12,
+        ("not_sent", "unreachable"): 1,
+        ("not_sent", "session_lost"): 88,
+    }
     assert str(run.engine.failure) == "target:9092: takes no more data"
     assert 180 < run.seconds < 182  # once for the first, and in the end once more for the other
 
@@ -957,9 +987,11 @@ def test_a_target_that_is_slower_with_each_answer_slows_the_run_and_then_ends_it
     told = [(one.verdict, one.rule) for one in sorted(run.outcomes, key=lambda one: one.step or 0)]
     # The tenth answer would take 102 s: its connection ends after 90 s, and what was sent on the next goes unanswered.
     assert told == (
-        [("answered", None)] * 9 + [("unanswered", None)] * 2 + [("unanswered", "aborted")] * 2
+        [("answered", None)] * 9
+        + [("unanswered", None)] * 2
+        + [("unanswered", "aborted")] * 2
         + [("not_sent", "aborted")] * 27
-    )  # fmt: skip
+    )
     lateness = [(one.sent_ns or 0) - (one.scheduled_ns or 0) for one in run.of(names.METADATA)[1:10]]
     assert lateness == sorted(lateness)
     assert lateness[-1] > 40e9
@@ -998,8 +1030,11 @@ def test_every_step_has_one_outcome_whenever_the_run_is_interrupted(moment: floa
 
     assert sorted(one.step or 0 for one in run.outcomes) == list(range(11))
     assert {(one.verdict, one.rule) for one in run.outcomes} <= {
-        ("answered", None), ("not_comparable", "not_captured"), ("unanswered", "aborted"), ("not_sent", "aborted")
-    }  # fmt: skip
+        ("answered", None),
+        ("not_comparable", "not_captured"),
+        ("unanswered", "aborted"),
+        ("not_sent", "aborted"),
+    }
     assert {one.verdict for one in run.outcomes if one.action == "not_sent"} <= {"not_sent"}
     answered = [one for one in run.outcomes if one.verdict == "answered"]
     assert bool(answered) == (moment > 0.1)
@@ -1078,27 +1113,58 @@ def _metadata(
         "clusterId": "c",
         "controllerId": 1,
         "topics": [
-            {"errorCode": 0, "name": name, "isInternal": False, "partitions": [
-                {"errorCode": 0, "partitionIndex": p, "leaderId": leader, "replicaNodes": [leader],
-                 "isrNodes": [leader], "offlineReplicas": []}
-                for p, leader in partitions.items()
-            ]}
+            {
+                "errorCode": 0,
+                "name": name,
+                "isInternal": False,
+                "partitions": [
+                    {
+                        "errorCode": 0,
+                        "partitionIndex": p,
+                        "leaderId": leader,
+                        "replicaNodes": [leader],
+                        "isrNodes": [leader],
+                        "offlineReplicas": [],
+                    }
+                    for p, leader in partitions.items()
+                ],
+            }
             for name, partitions in known.items()
         ],
-    }  # fmt: skip
+    }
 
 
 def _fetch(offset: int) -> Body:
-    return {"replicaId": -1, "maxWaitMs": 500, "minBytes": 1, "maxBytes": 1000, "isolationLevel": 0, "topics": [
-        {"topic": "orders", "partitions": [{"partition": 0, "fetchOffset": offset, "partitionMaxBytes": 1000}]}
-    ]}  # fmt: skip
+    return {
+        "replicaId": -1,
+        "maxWaitMs": 500,
+        "minBytes": 1,
+        "maxBytes": 1000,
+        "isolationLevel": 0,
+        "topics": [
+            {"topic": "orders", "partitions": [{"partition": 0, "fetchOffset": offset, "partitionMaxBytes": 1000}]}
+        ],
+    }
 
 
 def _fetched(records: bytes) -> Body:
-    return {"responses": [{"topic": "orders", "partitions": [
-        {"partitionIndex": 0, "errorCode": 0, "highWatermark": 10, "lastStableOffset": 10,
-         "abortedTransactions": None, "records": records}
-    ]}]}  # fmt: skip
+    return {
+        "responses": [
+            {
+                "topic": "orders",
+                "partitions": [
+                    {
+                        "partitionIndex": 0,
+                        "errorCode": 0,
+                        "highWatermark": 10,
+                        "lastStableOffset": 10,
+                        "abortedTransactions": None,
+                        "records": records,
+                    }
+                ],
+            }
+        ]
+    }
 
 
 def _at(offset: int, records: bytes) -> bytes:
@@ -1107,11 +1173,30 @@ def _at(offset: int, records: bytes) -> bytes:
 
 
 def _session_fetch(session: int, epoch: int, *offsets_asked: int) -> Body:
-    topics = [{"topic": "orders", "partitions": [
-        {"partition": p, "fetchOffset": offset, "partitionMaxBytes": 1000} for p, offset in enumerate(offsets_asked)
-    ]}] if offsets_asked else []  # fmt: skip
-    return {"replicaId": -1, "maxWaitMs": 5, "minBytes": 1, "maxBytes": 1000, "isolationLevel": 0,
-            "sessionId": session, "sessionEpoch": epoch, "topics": topics, "forgottenTopicsData": []}  # fmt: skip
+    topics = (
+        [
+            {
+                "topic": "orders",
+                "partitions": [
+                    {"partition": p, "fetchOffset": offset, "partitionMaxBytes": 1000}
+                    for p, offset in enumerate(offsets_asked)
+                ],
+            }
+        ]
+        if offsets_asked
+        else []
+    )
+    return {
+        "replicaId": -1,
+        "maxWaitMs": 5,
+        "minBytes": 1,
+        "maxBytes": 1000,
+        "isolationLevel": 0,
+        "sessionId": session,
+        "sessionEpoch": epoch,
+        "topics": topics,
+        "forgottenTopicsData": [],
+    }
 
 
 def _session_answer(session: int, error: int = 0) -> Body:
@@ -1119,13 +1204,25 @@ def _session_answer(session: int, error: int = 0) -> Body:
 
 
 def _join(member: str) -> Body:
-    return {"groupId": "g", "sessionTimeoutMs": 6000, "rebalanceTimeoutMs": 6000, "memberId": member,
-            "protocolType": "consumer", "protocols": [{"name": "range", "metadata": b""}]}  # fmt: skip
+    return {
+        "groupId": "g",
+        "sessionTimeoutMs": 6000,
+        "rebalanceTimeoutMs": 6000,
+        "memberId": member,
+        "protocolType": "consumer",
+        "protocols": [{"name": "range", "metadata": b""}],
+    }
 
 
 def _joined(member: str, leader: str = "", generation: int = -1, error: int = 0) -> Body:
-    return {"errorCode": error, "generationId": generation, "protocolName": "range", "leader": leader,
-            "memberId": member, "members": []}  # fmt: skip
+    return {
+        "errorCode": error,
+        "generationId": generation,
+        "protocolName": "range",
+        "leader": leader,
+        "memberId": member,
+        "members": [],
+    }
 
 
 def _heartbeat(member: str, generation: int) -> Body:
@@ -1142,14 +1239,20 @@ def _member(connection: str, member: str, leader: str, at: float, assigns: list[
 
 
 def _adds(producer: tuple[int, int]) -> Body:
-    return {"v3AndBelowTransactionalId": "tx", "v3AndBelowProducerId": producer[0],
-            "v3AndBelowProducerEpoch": producer[1],
-            "v3AndBelowTopics": [{"name": "orders", "partitions": [0]}]}  # fmt: skip
+    return {
+        "v3AndBelowTransactionalId": "tx",
+        "v3AndBelowProducerId": producer[0],
+        "v3AndBelowProducerEpoch": producer[1],
+        "v3AndBelowTopics": [{"name": "orders", "partitions": [0]}],
+    }
 
 
 def _added(error: int = 0) -> Body:
-    return {"resultsByTopicV3AndBelow": [{"name": "orders", "resultsByPartition": [
-        {"partitionIndex": 0, "partitionErrorCode": error}]}]}  # fmt: skip
+    return {
+        "resultsByTopicV3AndBelow": [
+            {"name": "orders", "resultsByPartition": [{"partitionIndex": 0, "partitionErrorCode": error}]}
+        ]
+    }
 
 
 def _ends(producer: tuple[int, int]) -> Body:

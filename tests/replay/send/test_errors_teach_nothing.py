@@ -15,8 +15,14 @@ from tests.replay.conversation import Captured, Target, replayed
 
 ASKS: Body = {"transactionalId": "tx", "transactionTimeoutMs": 1_200_000}
 REFUSED: Body = {"errorCode": errors.INVALID_TRANSACTION_TIMEOUT, "producerId": -1, "producerEpoch": -1}
-JOIN: Body = {"groupId": "g", "sessionTimeoutMs": 6000, "rebalanceTimeoutMs": 6000, "memberId": "",
-              "protocolType": "consumer", "protocols": [{"name": "range", "metadata": b""}]}  # fmt: skip
+JOIN: Body = {
+    "groupId": "g",
+    "sessionTimeoutMs": 6000,
+    "rebalanceTimeoutMs": 6000,
+    "memberId": "",
+    "protocolType": "consumer",
+    "protocols": [{"name": "range", "metadata": b""}],
+}
 
 
 def what_became(outcomes: list[Outcome]) -> list[tuple[str, str | None]]:
@@ -25,11 +31,17 @@ def what_became(outcomes: list[Outcome]) -> list[tuple[str, str | None]]:
 
 def in_a_transaction(capture: Captured) -> Captured:
     """Partitions added, records, the end."""
-    adds = {"v3AndBelowTransactionalId": "tx", "v3AndBelowProducerId": 7, "v3AndBelowProducerEpoch": 0,
-            "v3AndBelowTopics": [{"name": "orders", "partitions": [0]}]}  # fmt: skip
-    added = {"resultsByTopicV3AndBelow": [
-        {"name": "orders", "resultsByPartition": [{"partitionIndex": 0, "partitionErrorCode": 0}]}
-    ]}  # fmt: skip
+    adds = {
+        "v3AndBelowTransactionalId": "tx",
+        "v3AndBelowProducerId": 7,
+        "v3AndBelowProducerEpoch": 0,
+        "v3AndBelowTopics": [{"name": "orders", "partitions": [0]}],
+    }
+    added = {
+        "resultsByTopicV3AndBelow": [
+            {"name": "orders", "resultsByPartition": [{"partitionIndex": 0, "partitionErrorCode": 0}]}
+        ]
+    }
     capture.said(0.1, names.ADD_PARTITIONS_TO_TXN, 0, adds, added)
     inside = batch((7, 0), 0, transactional=True)
     capture.said(0.2, names.PRODUCE, 9, produced(inside, name="tx"), produced_answer(0))
@@ -80,8 +92,13 @@ def test_a_member_that_the_target_did_not_take_says_nothing() -> None:
 
 def test_a_member_of_a_848_group_without_an_epoch_does_not_join_by_accident() -> None:
     """Epoch 0, which nothing was learned into, would mean a join."""
-    beats = {"groupId": "g", "memberId": "m", "memberEpoch": 0, "subscribedTopicNames": ["orders"],
-             "topicPartitions": []}  # fmt: skip
+    beats = {
+        "groupId": "g",
+        "memberId": "m",
+        "memberEpoch": 0,
+        "subscribedTopicNames": ["orders"],
+        "topicPartitions": [],
+    }
     back = {"errorCode": 0, "memberId": "m", "memberEpoch": 3, "heartbeatIntervalMs": 1, "assignment": None}
     capture = Captured().said(0.0, names.CONSUMER_GROUP_HEARTBEAT, 1, beats, back)
     capture.said(0.1, names.CONSUMER_GROUP_HEARTBEAT, 1, {**beats, "memberEpoch": 3}, back)
@@ -95,8 +112,18 @@ def test_a_member_of_a_848_group_without_an_epoch_does_not_join_by_accident() ->
 
 
 def test_a_share_session_that_the_target_did_not_make_is_not_gone_on_with() -> None:
-    fetch = {"groupId": "g", "memberId": "m", "shareSessionEpoch": 0, "maxWaitMs": 1, "minBytes": 1, "maxBytes": 1,
-             "maxRecords": 1, "batchSize": 1, "topics": [], "forgottenTopicsData": []}  # fmt: skip
+    fetch = {
+        "groupId": "g",
+        "memberId": "m",
+        "shareSessionEpoch": 0,
+        "maxWaitMs": 1,
+        "minBytes": 1,
+        "maxBytes": 1,
+        "maxRecords": 1,
+        "batchSize": 1,
+        "topics": [],
+        "forgottenTopicsData": [],
+    }
     back: Body = {"errorCode": 0, "errorMessage": None, "responses": [], "nodeEndpoints": []}
     capture = Captured()
     beats = {"groupId": "g", "memberId": "m", "memberEpoch": 0, "subscribedTopicNames": ["orders"]}
@@ -121,8 +148,14 @@ def test_what_is_not_sent_because_of_the_targets_answer_is_a_difference() -> Non
 
 def test_a_member_that_was_only_given_its_id_leaves_by_it() -> None:
     """As librdkafka does when it ends while its JoinGroup is still waiting (net-lossy-4.3)."""
-    given = {"errorCode": errors.MEMBER_ID_REQUIRED, "generationId": -1, "protocolName": "", "leader": "",
-             "memberId": "m", "members": []}  # fmt: skip
+    given = {
+        "errorCode": errors.MEMBER_ID_REQUIRED,
+        "generationId": -1,
+        "protocolName": "",
+        "leader": "",
+        "memberId": "m",
+        "members": [],
+    }
     capture = Captured().said(0.0, names.JOIN_GROUP, 5, JOIN, given)
     capture.said(0.1, names.LEAVE_GROUP, 1, {"groupId": "g", "memberId": "m"}, {"errorCode": 0})
     target = Target().on(names.JOIN_GROUP, {**given, "memberId": "new"}).on(names.LEAVE_GROUP, {"errorCode": 0})

@@ -26,8 +26,11 @@ def test_a_member_that_had_joined_before_the_capture_is_joined_first() -> None:
     run = replayed([capture], target, topics={"orders": 1})
 
     assert [one.api_key for one in target.heard] == [
-        names.JOIN_GROUP, names.SYNC_GROUP, names.HEARTBEAT, names.OFFSET_COMMIT,
-    ]  # fmt: skip
+        names.JOIN_GROUP,
+        names.SYNC_GROUP,
+        names.HEARTBEAT,
+        names.OFFSET_COMMIT,
+    ]
     assert _who(target.said(names.HEARTBEAT)) == [("new", 1)]
     assert _who(target.said(names.OFFSET_COMMIT)) == [("new", 1)]
     assert run.engine.notes == {"joined_early": 1}
@@ -174,9 +177,7 @@ def test_the_others_join_again_too() -> None:
     capture = [_member("a"), _member("b", start=0.5, into=other)]
     capture[0].said(1.0, names.HEARTBEAT, 3, _beats("a", 6), _fine())
     capture[1].said(1.1, names.HEARTBEAT, 3, _beats("b", 6), _fine())
-    target = _coordinator().on(
-        names.JOIN_GROUP, _joined("a1", 1), _joined("b1", 1), _joined("a2", 2), _joined("b1", 2)
-    )  # fmt: skip
+    target = _coordinator().on(names.JOIN_GROUP, _joined("a1", 1), _joined("b1", 1), _joined("a2", 2), _joined("b1", 2))
     target.on(names.SYNC_GROUP, _synced())
     target.on(names.HEARTBEAT, _failed(UNKNOWN_MEMBER), _fine(), _failed(REBALANCE), _fine())
 
@@ -236,9 +237,11 @@ def test_a_commit_of_a_generation_that_the_member_left_is_made_in_its_new_one() 
 def test_a_join_with_an_id_that_the_target_has_forgotten_is_made_without() -> None:
     capture = _member("m").said(0.2, names.JOIN_GROUP, 5, _joins("m"), _joined("m", 7))
     required = {**_failed_join(79), "memberId": "second"}
-    target = _coordinator().on(names.SYNC_GROUP, _synced()).on(
-        names.JOIN_GROUP, _joined("first", 1), _failed_join(UNKNOWN_MEMBER), required, _joined("second", 2)
-    )  # fmt: skip
+    target = (
+        _coordinator()
+        .on(names.SYNC_GROUP, _synced())
+        .on(names.JOIN_GROUP, _joined("first", 1), _failed_join(UNKNOWN_MEMBER), required, _joined("second", 2))
+    )
 
     run = replayed([capture], target)
 
@@ -269,7 +272,7 @@ def _coordinator() -> Target:
 
 def _member(
     member: str, assignments: list[Body] | None = None, *, start: float = 0.0, into: Captured | None = None
-) -> Captured:  # fmt: skip
+) -> Captured:
     """A member that joins and syncs, into generation 6."""
     capture = into or Captured()
     capture.said(start, names.JOIN_GROUP, 3, _joins(""), _joined(member, 6))
@@ -285,14 +288,26 @@ def _who(heard: list[Heard]) -> list[tuple[str, int]]:
 
 
 def _joins(member: str) -> Body:
-    return {"groupId": "g", "memberId": member, "sessionTimeoutMs": 6000, "rebalanceTimeoutMs": 60_000,
-            "protocolType": "consumer", "protocols": SUBSCRIBED}  # fmt: skip
+    return {
+        "groupId": "g",
+        "memberId": member,
+        "sessionTimeoutMs": 6000,
+        "rebalanceTimeoutMs": 60_000,
+        "protocolType": "consumer",
+        "protocols": SUBSCRIBED,
+    }
 
 
 def _joined(member: str, generation: int) -> Body:
     """It leads, because whoever joins first does."""
-    return {"errorCode": 0, "generationId": generation, "protocolName": "roundrobin", "leader": member,
-            "memberId": member, "members": []}  # fmt: skip
+    return {
+        "errorCode": 0,
+        "generationId": generation,
+        "protocolName": "roundrobin",
+        "leader": member,
+        "memberId": member,
+        "members": [],
+    }
 
 
 def _failed_join(error: int) -> Body:
@@ -321,8 +336,12 @@ def _synced() -> Body:
 
 def _commits(member: str, generation: int) -> Body:
     partition = {"partitionIndex": 0, "committedOffset": 5, "committedLeaderEpoch": -1, "committedMetadata": None}
-    return {"groupId": "g", "memberId": member, "generationIdOrMemberEpoch": generation,
-            "topics": [{"name": "orders", "partitions": [partition]}]}  # fmt: skip
+    return {
+        "groupId": "g",
+        "memberId": member,
+        "generationIdOrMemberEpoch": generation,
+        "topics": [{"name": "orders", "partitions": [partition]}],
+    }
 
 
 def _committed(error: int = 0) -> Body:

@@ -128,8 +128,14 @@ def test_a_member_that_is_lost_again_and_again_is_given_up() -> None:
 
 def _member(capture: Captured) -> Captured:
     """A member that joins and syncs, into generation 6."""
-    join = {"groupId": "g", "memberId": "", "sessionTimeoutMs": SESSION_TIMEOUT_MS, "rebalanceTimeoutMs": 60_000,
-            "protocolType": "consumer", "protocols": [{"name": "range", "metadata": b""}]}  # fmt: skip
+    join = {
+        "groupId": "g",
+        "memberId": "",
+        "sessionTimeoutMs": SESSION_TIMEOUT_MS,
+        "rebalanceTimeoutMs": 60_000,
+        "protocolType": "consumer",
+        "protocols": [{"name": "range", "metadata": b""}],
+    }
     capture.said(0.0, names.JOIN_GROUP, 3, join, _joined("m", 6))
     return capture.said(0.1, names.SYNC_GROUP, 3, {**_beats("m", 6), "assignments": []}, _synced())
 
@@ -146,8 +152,14 @@ def _coordinator() -> Target:
 
 
 def _joined(member: str, generation: int) -> Body:
-    return {"errorCode": 0, "generationId": generation, "protocolName": "range", "leader": member, "memberId": member,
-            "members": []}  # fmt: skip
+    return {
+        "errorCode": 0,
+        "generationId": generation,
+        "protocolName": "range",
+        "leader": member,
+        "memberId": member,
+        "members": [],
+    }
 
 
 def _synced() -> Body:
@@ -163,8 +175,14 @@ def _beats(member: str, generation: int) -> Body:
 
 
 def _joins(member: str) -> Body:
-    return {"groupId": "g", "memberId": member, "memberEpoch": 0, "topicPartitions": [], "rebalanceTimeoutMs": 300_000,
-            "subscribedTopicNames": ["orders"]}  # fmt: skip
+    return {
+        "groupId": "g",
+        "memberId": member,
+        "memberEpoch": 0,
+        "topicPartitions": [],
+        "rebalanceTimeoutMs": 300_000,
+        "subscribedTopicNames": ["orders"],
+    }
 
 
 def _beats_apart(member: str, epoch: int) -> Body:

@@ -155,8 +155,10 @@ def test_early_members_whose_broker_assigns_have_what_each_gets_in_the_end() -> 
 
     assert second_has == [1]
     assert [one.retries for one in run.of(names.CONSUMER_GROUP_HEARTBEAT)][:3] == [
-        ["rebalance_in_vain"], [], ["rebalance_in_vain"],
-    ]  # fmt: skip
+        ["rebalance_in_vain"],
+        [],
+        ["rebalance_in_vain"],
+    ]
     assert run.seconds < retry.Limits().records
 
 
@@ -186,13 +188,25 @@ def _assigned(size: int) -> Played:
 
 
 def _join(member: str) -> Body:
-    return {"groupId": "g", "memberId": member, "sessionTimeoutMs": 6000, "rebalanceTimeoutMs": 60_000,
-            "protocolType": "consumer", "protocols": [{"name": "range", "metadata": b""}]}  # fmt: skip
+    return {
+        "groupId": "g",
+        "memberId": member,
+        "sessionTimeoutMs": 6000,
+        "rebalanceTimeoutMs": 60_000,
+        "protocolType": "consumer",
+        "protocols": [{"name": "range", "metadata": b""}],
+    }
 
 
 def _joined(member: str, generation: int) -> Body:
-    return {"errorCode": 0, "generationId": generation, "protocolName": "range", "leader": member, "memberId": member,
-            "members": []}  # fmt: skip
+    return {
+        "errorCode": 0,
+        "generationId": generation,
+        "protocolName": "range",
+        "leader": member,
+        "memberId": member,
+        "members": [],
+    }
 
 
 def _beat(member: str, generation: int) -> Body:
@@ -200,8 +214,14 @@ def _beat(member: str, generation: int) -> Body:
 
 
 def _entry(member: str) -> Body:
-    return {"groupId": "g", "memberId": member, "memberEpoch": 0, "topicPartitions": [], "rebalanceTimeoutMs": 300_000,
-            "subscribedTopicNames": ["orders"]}  # fmt: skip
+    return {
+        "groupId": "g",
+        "memberId": member,
+        "memberEpoch": 0,
+        "topicPartitions": [],
+        "rebalanceTimeoutMs": 300_000,
+        "subscribedTopicNames": ["orders"],
+    }
 
 
 def _beats_back(member: str, epoch: int, partitions: list[int] | None = None) -> Body:

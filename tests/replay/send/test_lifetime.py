@@ -26,22 +26,28 @@ def judged(settings: dict[str, str], oldest: int, newest: int | None = None) -> 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"retention.ms": str(7 * DAY)},
-         "deletes all of these records, which are up to 30 days old, by its retention.ms of 7 days"),
+        (
+            {"retention.ms": str(7 * DAY)},
+            "deletes all of these records, which are up to 30 days old, by its retention.ms of 7 days",
+        ),
         ({"retention.ms": "-1"}, ""),
         ({"retention.ms": str(40 * DAY)}, ""),
         ({"retention.ms": "1000", "cleanup.policy": "compact", "min.compaction.lag.ms": str(31 * DAY)}, ""),
         ({"retention.ms": "1000", "message.timestamp.type": "LogAppendTime"}, ""),
-        ({"message.timestamp.before.max.ms": str(DAY)},
-         "refuses records, which are up to 30 days old, by its message.timestamp.before.max.ms of 1 day"),
-        ({"message.timestamp.difference.max.ms": str(DAY)},
-         "refuses records, which are up to 30 days old, by its message.timestamp.difference.max.ms of 1 day"),
+        (
+            {"message.timestamp.before.max.ms": str(DAY)},
+            "refuses records, which are up to 30 days old, by its message.timestamp.before.max.ms of 1 day",
+        ),
+        (
+            {"message.timestamp.difference.max.ms": str(DAY)},
+            "refuses records, which are up to 30 days old, by its message.timestamp.difference.max.ms of 1 day",
+        ),
         ({"message.timestamp.before.max.ms": str((1 << 63) - 1), "message.timestamp.difference.max.ms": "1"}, ""),
         ({"retention.bytes": "999"}, "may delete records: 1,000 bytes are sent, and its retention.bytes is 999"),
         ({"cleanup.policy": "compact", "min.compaction.lag.ms": "0"}, "is compacted: of records with equal keys"),
         ({"retention.ms": "nonsense"}, ""),
     ],
-)  # fmt: skip
+)
 def test_old_records(settings: dict[str, str], said: str) -> None:
     told = judged(settings, 30 * DAY)
     assert [one.startswith(said) for one in told] == ([True] if said else [])

@@ -161,14 +161,22 @@ def test_a_second_login_that_is_refused_ends_the_link_and_says_so() -> None:
 @pytest.mark.parametrize(
     "handshake, authenticate, said, hint",
     [
-        ({"errorCode": 33, "mechanisms": ["GSSAPI", "OAUTHBEARER"]}, {}, "UNSUPPORTED_SASL_MECHANISM (33)",
-         "it offers GSSAPI, OAUTHBEARER"),
+        (
+            {"errorCode": 33, "mechanisms": ["GSSAPI", "OAUTHBEARER"]},
+            {},
+            "UNSUPPORTED_SASL_MECHANISM (33)",
+            "it offers GSSAPI, OAUTHBEARER",
+        ),
         ({"errorCode": 34, "mechanisms": []}, {}, "ILLEGAL_SASL_STATE (34)", "wants no SASL"),
-        ({"errorCode": 0, "mechanisms": []}, {"errorCode": 58, "errorMessage": PASSWORD, "authBytes": b""},
-         "SASL_AUTHENTICATION_FAILED (58)", "user and password"),
+        (
+            {"errorCode": 0, "mechanisms": []},
+            {"errorCode": 58, "errorMessage": PASSWORD, "authBytes": b""},
+            "SASL_AUTHENTICATION_FAILED (58)",
+            "user and password",
+        ),
         (None, {}, "closed by the target", ""),
     ],
-)  # fmt: skip
+)
 def test_a_login_that_fails_is_one_line_without_the_password(
     handshake: dict[str, Any] | None, authenticate: dict[str, Any], said: str, hint: str
 ) -> None:

@@ -23,8 +23,11 @@ def test_a_heartbeat_that_awaits_partitions_goes_on_with_the_epoch_of_its_last_a
     capture.said(0.1, names.CONSUMER_GROUP_HEARTBEAT, 1, _beats("m", 1), _beats_back("m", 2, [0, 1]))
     target = Target().on(
         names.CONSUMER_GROUP_HEARTBEAT,
-        _beats_back("m", 70, []), _beats_back("m", 71), _beats_back("m", 72, []), _beats_back("m", 73, [4]),
-    )  # fmt: skip
+        _beats_back("m", 70, []),
+        _beats_back("m", 71),
+        _beats_back("m", 72, []),
+        _beats_back("m", 73, [4]),
+    )
 
     run = replayed([capture], target)
 
@@ -39,8 +42,11 @@ def test_a_member_that_the_target_fenced_joins_again_with_all_that_it_subscribed
     capture.said(0.2, names.CONSUMER_GROUP_HEARTBEAT, 1, _beats("m", 1), _beats_back("m", 1))
     target = Target().on(
         names.CONSUMER_GROUP_HEARTBEAT,
-        _beats_back("m", 70, [0]), _failed(error), _beats_back("m", 90, [0]), _beats_back("m", 90),
-    )  # fmt: skip
+        _beats_back("m", 70, [0]),
+        _failed(error),
+        _beats_back("m", 90, [0]),
+        _beats_back("m", 90),
+    )
 
     run = replayed([capture], target)
 
@@ -103,8 +109,10 @@ def test_two_members_that_joined_without_an_id_have_an_epoch_each() -> None:
     capture[0].said(0.2, names.CONSUMER_GROUP_HEARTBEAT, 0, _beats("a", 1), _beats_back("a", 1))
     target = Target().on(
         names.CONSUMER_GROUP_HEARTBEAT,
-        _beats_back("x", 70, [0]), _beats_back("y", 71, [1]), _beats_back("x", 70),
-    )  # fmt: skip
+        _beats_back("x", 70, [0]),
+        _beats_back("y", 71, [1]),
+        _beats_back("x", 70),
+    )
 
     replayed(capture, target)
 
@@ -144,8 +152,12 @@ def _failed(error: int) -> Body:
 
 def _commits(member: str, epoch: int) -> Body:
     partition = {"partitionIndex": 0, "committedOffset": 5, "committedLeaderEpoch": -1, "committedMetadata": None}
-    return {"groupId": "g", "memberId": member, "generationIdOrMemberEpoch": epoch,
-            "topics": [{"name": "orders", "partitions": [partition]}]}  # fmt: skip
+    return {
+        "groupId": "g",
+        "memberId": member,
+        "generationIdOrMemberEpoch": epoch,
+        "topics": [{"name": "orders", "partitions": [partition]}],
+    }
 
 
 def _committed(error: int) -> Body:

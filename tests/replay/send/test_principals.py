@@ -120,9 +120,13 @@ def test_a_captured_user_without_a_login_is_told_before_anything_is_sent() -> No
 
 @pytest.mark.parametrize(
     ("users", "tables", "all_of_them"),
-    [(["alice", "bob"], ["alice", "bob", "eve"], True), (["alice", None], ["alice"], True), (["alice"], [], False),
-     (["alice", "bob"], ["alice"], False)],
-)  # fmt: skip
+    [
+        (["alice", "bob"], ["alice", "bob", "eve"], True),
+        (["alice", None], ["alice"], True),
+        (["alice"], [], False),
+        (["alice", "bob"], ["alice"], False),
+    ],
+)
 def test_whether_all_captured_users_are_themselves(
     users: list[str | None], tables: list[str], all_of_them: bool
 ) -> None:

@@ -42,9 +42,20 @@ HERE = "127.0.0.1"
 
 @pytest.mark.parametrize(
     "host",
-    ["localhost", "LOCALHOST", "localhost.", "127.0.0.1", "127.1.2.3", "::1", "[::1]", "::ffff:127.0.0.1", "0.0.0.0",
-     "::", "::1%lo"],
-)  # fmt: skip
+    [
+        "localhost",
+        "LOCALHOST",
+        "localhost.",
+        "127.0.0.1",
+        "127.1.2.3",
+        "::1",
+        "[::1]",
+        "::ffff:127.0.0.1",
+        "0.0.0.0",
+        "::",
+        "::1%lo",
+    ],
+)
 def test_names_of_the_loopback_are_one_host(host: str) -> None:
     assert same_host(host) == same_host("localhost")
     assert is_loopback(host)
@@ -168,12 +179,20 @@ class Rogue(Sink):
             type(self).asked += 1
             brokers = self.named if self.asked == 1 or self.later is None else self.later
             leads = brokers[0 if brokers is self.named else -1]["nodeId"]
-            partition = {"errorCode": 0, "partitionIndex": 0, "leaderId": leads, "replicaNodes": [1], "isrNodes": [1],
-                         "offlineReplicas": []}  # fmt: skip
+            partition = {
+                "errorCode": 0,
+                "partitionIndex": 0,
+                "leaderId": leads,
+                "replicaNodes": [1],
+                "isrNodes": [1],
+                "offlineReplicas": [],
+            }
             body = {
-                "brokers": brokers, "clusterId": "rogue", "controllerId": 1,
+                "brokers": brokers,
+                "clusterId": "rogue",
+                "controllerId": 1,
                 "topics": [{"errorCode": 0, "name": "orders", "isInternal": False, "partitions": [partition]}],
-            }  # fmt: skip
+            }
             return encode_response(key, version, 0, body)[4:]
         return whole
 
@@ -269,8 +288,14 @@ def test_three_brokers_of_this_machine_need_no_option(tmp_path: Path) -> None:
 
 def test_workers_are_bound_by_it_too(tmp_path: Path) -> None:
     with rogue(("kafka.example", 9092)) as port:
-        options = Options(HERE, port, settings=Settings(speed=None), yes=True, processes=2,
-                          access=Access(map_host={"kafka.example": f"{HERE}:{port}"}))  # fmt: skip
+        options = Options(
+            HERE,
+            port,
+            settings=Settings(speed=None),
+            yes=True,
+            processes=2,
+            access=Access(map_host={"kafka.example": f"{HERE}:{port}"}),
+        )
         result = asyncio.run(
             run.replay(sessions(4, 5, None), options, options.access.dial(HERE, port), tmp_path / "run", [])
         )
@@ -283,8 +308,20 @@ def test_workers_are_bound_by_it_too(tmp_path: Path) -> None:
 
 def test_a_run_begins_with_the_brokers_that_are_dialled(tmp_path: Path) -> None:
     with rogue(("localhost", None), ("kafka.example", 9092)) as port:
-        result = kwire("replay", CAPTURE, "--to", f"{HERE}:{port}", "-o", tmp_path / "run", "--filter", "api==Metadata",
-                       "--map-host", f"kafka.example={HERE}:{port}", "--speed", "max")  # fmt: skip
+        result = kwire(
+            "replay",
+            CAPTURE,
+            "--to",
+            f"{HERE}:{port}",
+            "-o",
+            tmp_path / "run",
+            "--filter",
+            "api==Metadata",
+            "--map-host",
+            f"kafka.example={HERE}:{port}",
+            "--speed",
+            "max",
+        )
     notes = [line for line in result.stderr.splitlines() if line.startswith("note: brokers")]
     assert notes == [
         f"note: brokers that are dialled: 1 at localhost:{port}, 2 at {HERE}:{port} in place of kafka.example:9092"

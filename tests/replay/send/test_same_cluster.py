@@ -43,7 +43,7 @@ def captured(cluster_id: str | None) -> Captured:
 )
 def test_an_equal_id_or_where_none_was_captured_an_address(
     cluster_id: str | None, target_id: str | None, address: tuple[str, int], why: str
-) -> None:  # fmt: skip
+) -> None:
     session = captured(cluster_id).session()
     _, cluster = decide.make([session], EVERYTHING, decide.PlanOptions())
     found = why_same(cluster, [session], Topology(nodes={1: address}, cluster_id=target_id))

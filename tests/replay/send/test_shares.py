@@ -57,8 +57,10 @@ def test_a_session_becomes_one_at_each_leader_each_with_its_epoch() -> None:
 
     assert {node: brokers.epochs(node) for node in NODES} == {1: [0, 1, 2, 3, -1], 2: [0, 1, 2, 3, -1], 3: [0, 1, -1]}
     assert {node: brokers.named(node) for node in NODES} == {
-        1: [[0], [], [], [], []], 2: [[1], [], [], [], []], 3: [[2], [], []],
-    }  # fmt: skip
+        1: [[0], [], [], [], []],
+        2: [[1], [], [], [], []],
+        3: [[2], [], []],
+    }
 
 
 @pytest.mark.parametrize("code", [LOST, errors.INVALID_SHARE_SESSION_EPOCH])
@@ -196,9 +198,15 @@ class Brokers:
             assert epoch == expected
             held = sorted({*before, *held})
         self._sessions[node] = epoch + 1, held
-        empty: Body = {"errorCode": 0, "errorMessage": None, "acknowledgeErrorCode": 0, "acknowledgeErrorMessage": None,
-                       "currentLeader": {"leaderId": 0, "leaderEpoch": 0}, "records": b"",
-                       "acquiredRecords": []}  # fmt: skip
+        empty: Body = {
+            "errorCode": 0,
+            "errorMessage": None,
+            "acknowledgeErrorCode": 0,
+            "acknowledgeErrorMessage": None,
+            "currentLeader": {"leaderId": 0, "leaderEpoch": 0},
+            "records": b"",
+            "acquiredRecords": [],
+        }
         parts = [{"partitionIndex": one, **empty} for one in held]
         return {**DONE, "responses": [{"topicId": TOPIC_ID, "partitions": parts}]}
 
@@ -226,9 +234,18 @@ def _beaten(member: str, epoch: int, partitions: list[int] | None = None) -> Bod
 def _fetch(epoch: int, *partitions: int, acknowledges: bool = False) -> Body:
     batches = ACKNOWLEDGED if acknowledges else []
     listed = [{"partitionIndex": one, "acknowledgementBatches": batches} for one in partitions]
-    return {"groupId": "g", "memberId": "m", "shareSessionEpoch": epoch, "maxWaitMs": 1, "minBytes": 1, "maxBytes": 1,
-            "maxRecords": 1, "batchSize": 1, "forgottenTopicsData": [],
-            "topics": [{"topicId": TOPIC_ID, "partitions": listed}] if listed else []}  # fmt: skip
+    return {
+        "groupId": "g",
+        "memberId": "m",
+        "shareSessionEpoch": epoch,
+        "maxWaitMs": 1,
+        "minBytes": 1,
+        "maxBytes": 1,
+        "maxRecords": 1,
+        "batchSize": 1,
+        "forgottenTopicsData": [],
+        "topics": [{"topicId": TOPIC_ID, "partitions": listed}] if listed else [],
+    }
 
 
 def _acknowledge(epoch: int, *partitions: int) -> Body:

@@ -31,8 +31,14 @@ def _planned(*captured: Captured) -> tuple[list[Any], Any]:
 
 
 def _asks(capture: Captured, key: str, client_id: str = "c", at: float = 0.0) -> Captured:
-    return capture.said(at, names.FIND_COORDINATOR, 1, {"key": key, "keyType": 0},
-                        {"nodeId": 1, "host": "h", "port": 1}, client_id=client_id)  # fmt: skip
+    return capture.said(
+        at,
+        names.FIND_COORDINATOR,
+        1,
+        {"key": key, "keyType": 0},
+        {"nodeId": 1, "host": "h", "port": 1},
+        client_id=client_id,
+    )
 
 
 def _connection(number: int) -> Captured:
@@ -58,10 +64,18 @@ def test_members_of_one_group_stay_together() -> None:
 def test_a_reader_goes_with_the_writer_of_its_records() -> None:
     records = batch()
     writer = _connection(1).said(0.0, names.PRODUCE, 9, produced(records), produced_answer(0), client_id="w")
-    asked = {"replicaId": -1, "maxWaitMs": 1, "minBytes": 1, "maxBytes": 1, "topics": [
-        {"topic": "orders", "partitions": [{"partition": 0, "fetchOffset": 0}]}]}  # fmt: skip
-    answer = {"responses": [{"topic": "orders", "partitions": [
-        {"partitionIndex": 0, "highWatermark": 3, "records": records}]}]}  # fmt: skip
+    asked = {
+        "replicaId": -1,
+        "maxWaitMs": 1,
+        "minBytes": 1,
+        "maxBytes": 1,
+        "topics": [{"topic": "orders", "partitions": [{"partition": 0, "fetchOffset": 0}]}],
+    }
+    answer = {
+        "responses": [
+            {"topic": "orders", "partitions": [{"partitionIndex": 0, "highWatermark": 3, "records": records}]}
+        ]
+    }
     reader = _connection(2).said(1.0, names.FETCH, 4, asked, answer, client_id="r")
     sessions, planned = _planned(writer, reader)
     assert workers.groups(sessions, planned) == [[0, 1]]
@@ -124,9 +138,12 @@ def test_what_a_dead_worker_cannot_have_sent_is_told_as_that(
 def test_the_last_of_what_a_dead_worker_learned_counts(tmp_path: Path) -> None:
     appended = ("t", 0), 0, 5, 3
     learned: list[Learned] = [
-        ("producer", None, "1/0", "7/0", None), ("member", "g", "a", "b", None), ("generation", "g", "1", "1", None),
-        ("producer", None, "1/0", "7/1", None), ("generation", "g", "1", "2", None),
-    ]  # fmt: skip
+        ("producer", None, "1/0", "7/0", None),
+        ("member", "g", "a", "b", None),
+        ("generation", "g", "1", "1", None),
+        ("producer", None, "1/0", "7/1", None),
+        ("generation", "g", "1", "2", None),
+    ]
     share, recorder, planned = _left(tmp_path, [_asks(_connection(1), "a")], [[], [0]])
     written = Journal(tmp_path / "journal2")
     for one in learned:

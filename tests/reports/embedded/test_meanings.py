@@ -32,6 +32,7 @@ def reference(spark: Any, dataset: str) -> Spark:
     return Spark(spark, [dataset], only=READ)
 
 
+# fmt: off
 SAME = (
     # texts
     "SELECT 'it''s' AS a, \"say \"\"hi\"\"\" AS b, '''' AS c, 'x''''y' AS d, 'a''b''c' AS e, 'a''' AS f, '''a' AS g",
@@ -68,9 +69,11 @@ SAME = (
     "SELECT latency_us AS l, l * 2 AS m, if(error = 'x', 1, 2e0) AS n FROM exchanges WHERE NOT (api = 'x' OR error "
     "> '') ORDER BY connection, exchange",
     "SELECT 1 AS x; -- note",
-)  # fmt: skip
+)
+# fmt: on
 """Taken, with Spark's answer."""
 
+# fmt: off
 LEFT = (
     # numbers
     "SELECT 1/0 AS x", "SELECT latency_us / api_key AS x FROM exchanges", "SELECT 7e0 / 0e0 AS x",
@@ -105,7 +108,8 @@ LEFT = (
     "SELECT row_number() OVER () AS x FROM exchanges", "SELECT lag(api) OVER (PARTITION BY api) AS x FROM exchanges",
     "SELECT lead(api) OVER w AS x FROM exchanges WINDOW w AS (PARTITION BY api)",
     "SELECT latency_us * 2 AS twice FROM exchanges WHERE twice > 5",
-)  # fmt: skip
+)
+# fmt: on
 """Not taken: DuckDB's answer would be another."""
 
 

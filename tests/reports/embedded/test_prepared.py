@@ -19,13 +19,19 @@ NAMES = frozenset(relations.names())
 
 def span(first: int, last: int) -> sections.Span:
     """From so many microseconds of 1970 to so many."""
-    begin, end = (datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(microseconds=at)
-                  for at in (first, last))  # fmt: skip
+    begin, end = (
+        datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(microseconds=at) for at in (first, last)
+    )
     return sections.Span(begin, end)
 
 
-SPANS = (span(1_700_000_000_123_456, 1_700_000_003_000_000), span(1_767_322_800_000_000, 1_767_409_200_000_000),
-         span(0, 0), span(-5_000_000_000, 77), span(99_999, 10**17))  # fmt: skip
+SPANS = (
+    span(1_700_000_000_123_456, 1_700_000_003_000_000),
+    span(1_767_322_800_000_000, 1_767_409_200_000_000),
+    span(0, 0),
+    span(-5_000_000_000, 77),
+    span(99_999, 10**17),
+)
 
 
 @pytest.fixture

@@ -112,7 +112,7 @@ def test_what_differs_from_the_shape_stays(was: str, becomes: str) -> None:
 
 def test_a_bucket_is_made_of_the_quantile_not_of_each_row() -> None:
     asked = translation.translated(COUNTED, NAMES)
-    assert "KWIRE_BUCKETED(LIST_EXTRACT(QUANTILE_DISC(\"v\", [0.50, 0.99]), 1))" in asked
+    assert 'KWIRE_BUCKETED(LIST_EXTRACT(QUANTILE_DISC("v", [0.50, 0.99]), 1))' in asked
     assert asked.count("KWIRE_BUCKETED") == 2
 
 

@@ -49,11 +49,14 @@ def test_what_was_not_compared_is_left_to_spark(query: str) -> None:
 @pytest.mark.parametrize(
     ("column", "value"),
     [
-        ("array('a', 'b')[1]", "b"), ("get(array('a', 'b'), 1)", "b"), ("get(array('a', 'b'), 2)", None),
-        ("element_at(array('a', 'b'), 1)", "a"), ("try_element_at(array('a', 'b'), 2)", "b"),
+        ("array('a', 'b')[1]", "b"),
+        ("get(array('a', 'b'), 1)", "b"),
+        ("get(array('a', 'b'), 2)", None),
+        ("element_at(array('a', 'b'), 1)", "a"),
+        ("try_element_at(array('a', 'b'), 2)", "b"),
         ("try_element_at(array('a', 'b'), 3)", None),
     ],
-)  # fmt: skip
+)
 def test_elements_are_counted_as_spark_counts_them(column: str, value: str | None) -> None:
     with engine.opened([]) as empty:
         assert empty.ask(f"SELECT {column} AS x")[0].to_pylist() == [{"x": value}]
@@ -62,11 +65,16 @@ def test_elements_are_counted_as_spark_counts_them(column: str, value: str | Non
 @pytest.mark.parametrize(
     ("column", "name"),
     [
-        ("count(*)", "count(1)"), ("count(DISTINCT api)", "count(DISTINCT api)"),
-        ("MAX(latency_us)", "max(latency_us)"), ("x.API", "API"), ("1", "1"), ("'a'", "a"),
-        ("sum(latency_us) AS s", "s"), ("explode(topics)", "col"),
+        ("count(*)", "count(1)"),
+        ("count(DISTINCT api)", "count(DISTINCT api)"),
+        ("MAX(latency_us)", "max(latency_us)"),
+        ("x.API", "API"),
+        ("1", "1"),
+        ("'a'", "a"),
+        ("sum(latency_us) AS s", "s"),
+        ("explode(topics)", "col"),
     ],
-)  # fmt: skip
+)
 def test_columns_are_called_as_spark_calls_them(column: str, name: str) -> None:
     assert translated(f"SELECT {column} FROM exchanges AS x", NAMES).split(" FROM ")[0].endswith(f' AS "{name}"')
 

@@ -39,11 +39,24 @@ def of(made: Report, subject: str) -> list[Statement]:
 def finding(forged: Forged, code: str, severity: str = "warning", **columns: Any) -> None:
     """A row of `findings`."""
     shown = {"connection": "10.0.0.1:5000-10.0.0.9:9092#1", "exchange": 3, "reply": 3}
-    forged.add("findings", **{
-        "severity": severity, "code": code, "family": "network", "text": f"{code} is so.", "count": 1, "since": at(1),
-        "advice": "Mend it.", "who": [], "what": [], "first": shown, "worst": shown, "last": {**shown, "exchange": 9},
-        **columns,
-    })  # fmt: skip
+    forged.add(
+        "findings",
+        **{
+            "severity": severity,
+            "code": code,
+            "family": "network",
+            "text": f"{code} is so.",
+            "count": 1,
+            "since": at(1),
+            "advice": "Mend it.",
+            "who": [],
+            "what": [],
+            "first": shown,
+            "worst": shown,
+            "last": {**shown, "exchange": 9},
+            **columns,
+        },
+    )
 
 
 @pytest.fixture
@@ -72,7 +85,7 @@ def test_every_error_and_warning_of_the_table_is_told_with_its_evidence(tmp_path
     assert shown.advice == refused[0]["advice"]
     assert [one.verdict for one in made.statements] == sorted(
         (one.verdict for one in made.statements), key=["bad", "look", "note", "good"].index
-    )  # fmt: skip
+    )
     assert len(made.answers["findings"].rows) == len(rows)
     for shown_as in (rendering.as_html(made), rendering.as_markdown(made).replace("\\", "")):
         assert f"exchange {first['exchange']} of {first['connection']}" in shown_as
@@ -112,7 +125,7 @@ def test_facts_are_good_only_where_nothing_of_their_kind_was_found(forged: Forge
     assert of(made, "Latency")[0].verdict == "note"
     assert of(made, "Errors") == [
         Statement("Errors", "good", "2 answers of 3 hold an error, none of them a fault.", "errors")
-    ]  # fmt: skip
+    ]
     assert of(made, "Coverage")[0].verdict == "good"
 
 
@@ -178,8 +191,9 @@ def test_an_upgrade_is_called_well_as_far_as_requests_were_read(tmp_path: Path) 
     forged = Forged(tmp_path / "new", meaning=True)
     (statement,) = of(report(forged.write(), target="4.0"), "Upgrade")
     assert (statement.verdict, statement.text) == (
-        "look", "No request was seen: nobody knows which API versions clients use."
-    )  # fmt: skip
+        "look",
+        "No request was seen: nobody knows which API versions clients use.",
+    )
     forged.exchange("Fetch", api_version=4)
     forged.exchange("UpdateMetadata", api_version=7, client_id="1")
     (statement,) = of(report(forged.write(), target="4.0"), "Upgrade")

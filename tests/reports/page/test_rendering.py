@@ -30,13 +30,25 @@ def busy(path: Path) -> Path:
     forged = Forged(path)
     for number in range(400):
         forged.exchange(
-            ("Produce", "Fetch", "Metadata", "Heartbeat")[number % 4], latency_ms=1 + number % 37, second=number * 0.3,
+            ("Produce", "Fetch", "Metadata", "Heartbeat")[number % 4],
+            latency_ms=1 + number % 37,
+            second=number * 0.3,
             client_id=(HOSTILE, TURNED, "app", "long-" * 2000)[number % 3 if number % 50 else 3],
-            topics=[HOSTILE, "orders"], group_id="| group |" if number % 4 == 3 else None,
-            error="NOT_LEADER_OR_FOLLOWER" if number % 29 == 0 else None, api_version=9,
-        )  # fmt: skip
-    forged.connection(client_id=HOSTILE, software_name=HOSTILE, software_version="1", requests=400, payload_bytes=10,
-                      decoded_bytes=10, client_packets=500, broker_packets=500)  # fmt: skip
+            topics=[HOSTILE, "orders"],
+            group_id="| group |" if number % 4 == 3 else None,
+            error="NOT_LEADER_OR_FOLLOWER" if number % 29 == 0 else None,
+            api_version=9,
+        )
+    forged.connection(
+        client_id=HOSTILE,
+        software_name=HOSTILE,
+        software_version="1",
+        requests=400,
+        payload_bytes=10,
+        decoded_bytes=10,
+        client_packets=500,
+        broker_packets=500,
+    )
     forged.add("leaders", time=at(0), topic=HOSTILE, partition=0, leader=1)
     forged.add("leaders", time=at(9), topic=HOSTILE, partition=0, leader=2)
     return forged.write()
@@ -247,8 +259,11 @@ def test_json_holds_everything(report: Report) -> None:
     whole = json.loads(rendering.as_json(report))
     assert whole["first_time"] == "2026-01-02T03:04:05.000000Z"
     assert {row["api"] for row in whole["answers"]["latency_by_api"]["rows"]} == {
-        "Produce", "Fetch", "Metadata", "Heartbeat",
-    }  # fmt: skip
+        "Produce",
+        "Fetch",
+        "Metadata",
+        "Heartbeat",
+    }
     assert whole["findings"][0].keys() == {"subject", "verdict", "text", "advice", "evidence"}
     assert any(row["client_id"] == TURNED for row in whole["answers"]["clients_seen"]["rows"])
 

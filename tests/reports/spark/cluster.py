@@ -77,12 +77,26 @@ class Cluster:
         with open(log, "wb") as out:
             self.processes.append(
                 subprocess.Popen(
-                    [str(java.executable), "-Xmx256m", "-cp", str(home / "jars" / "*"),
-                     f"-Dlog4j2.configurationFile={logging.as_uri()}", main,
-                     "--host", "127.0.0.1", "--webui-port", "0", *options],
-                    stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment, cwd=self.folder,
+                    [
+                        str(java.executable),
+                        "-Xmx256m",
+                        "-cp",
+                        str(home / "jars" / "*"),
+                        f"-Dlog4j2.configurationFile={logging.as_uri()}",
+                        main,
+                        "--host",
+                        "127.0.0.1",
+                        "--webui-port",
+                        "0",
+                        *options,
+                    ],
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=out,
+                    env=environment,
+                    cwd=self.folder,
                 )
-            )  # fmt: skip
+            )
         return log
 
     def _said(self, log: Path, pattern: str) -> str:
@@ -139,10 +153,21 @@ def shipped(folder: Path) -> Path:
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, source / name)
     subprocess.run(
-        [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps",
-         "--no-build-isolation", "--target", str(target), str(source)],
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+            "--no-build-isolation",
+            "--target",
+            str(target),
+            str(source),
+        ],
         check=True,
-    )  # fmt: skip
+    )
     archive = folder / "kwire-env.tar.gz"
     with tarfile.open(archive, "w:gz", compresslevel=1) as out:
         out.add(target, ".")
@@ -152,9 +177,13 @@ def shipped(folder: Path) -> Path:
 def kwire(*arguments: str, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
     """A command of kwire in a process of its own."""
     return subprocess.Popen(
-        [*KWIRE, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+        [*KWIRE, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
         env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", **(environment or {})},
-    )  # fmt: skip
+    )
 
 
 def kill(process: int) -> None:

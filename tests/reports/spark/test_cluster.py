@@ -35,11 +35,18 @@ def on_cluster(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> li
     # What kwire depends on is on the cluster's machines; kwire itself (editable here) is not on these paths.
     installed = ":".join(dict.fromkeys([*site.getsitepackages(), str(Path(numpy.__file__).parents[1])]))
     return [
-        "--master", cluster.master, "--conf", f"spark.archives={archive}#kwire-env",
-        "--conf", f"spark.executorEnv.PYTHONPATH=kwire-env:{installed}", "--conf", "spark.executor.memory=512m",
+        "--master",
+        cluster.master,
+        "--conf",
+        f"spark.archives={archive}#kwire-env",
+        "--conf",
+        f"spark.executorEnv.PYTHONPATH=kwire-env:{installed}",
+        "--conf",
+        "spark.executor.memory=512m",
         # Two machines with a core each: of Spark's 200 parts a shuffle nearly all are empty, and each has its file.
-        "--conf", "spark.sql.shuffle.partitions=4",
-    ]  # fmt: skip
+        "--conf",
+        "spark.sql.shuffle.partitions=4",
+    ]
 
 
 @pytest.fixture

@@ -113,9 +113,15 @@ def test_in_chunks_captures_are_equal(spark: Any, tmp_path: Path, monkeypatch: p
     told: list[str] = []
     analyzer.analyze(captures, tmp_path / "local", **options)
     ingest.analyze(
-        captures, tmp_path / "spark", spark=spark, split_bytes=0, chunk_bytes=64_000 if not every else 256_000,
-        tell=told.append, window_bytes=50_000, **options,
-    )  # fmt: skip
+        captures,
+        tmp_path / "spark",
+        spark=spark,
+        split_bytes=0,
+        chunk_bytes=64_000 if not every else 256_000,
+        tell=told.append,
+        window_bytes=50_000,
+        **options,
+    )
     assert_same_dataset(tmp_path / "local", tmp_path / "spark")
     assert told == []
     assert not list((tmp_path / "spark").glob(f"**/{split.PIECES}"))
@@ -166,7 +172,7 @@ def test_in_chunks_shares_of_their_own_packets_or_of_all_see_the_same(
 @pytest.mark.parametrize(
     ("gib", "cores", "chunks"),
     [(1, 8, 1), (8, 2, 2), (8, 16, 8), (20, 2, 6), (1000, 10, 250), (1001, 10, 260)],
-)  # fmt: skip
+)
 def test_there_are_as_many_chunks_as_cores_or_several_times_that(
     tmp_path: Path, gib: int, cores: int, chunks: int
 ) -> None:
@@ -190,9 +196,7 @@ def test_where_too_much_was_guessed_wrong_each_task_reads_all_and_that_is_said(
     capture.write_bytes(forge.pcapng(records, (link,), comment="each packet has one"))
     told: list[str] = []
     analyzer.analyze(capture, tmp_path / "local")
-    ingest.analyze(
-        capture, tmp_path / "spark", spark=spark, split_bytes=0, chunk_bytes=16_000, tell=told.append
-    )  # fmt: skip
+    ingest.analyze(capture, tmp_path / "spark", spark=spark, split_bytes=0, chunk_bytes=16_000, tell=told.append)
     assert_same_dataset(tmp_path / "local", tmp_path / "spark")
     assert told == ["commented.pcapng: not read in chunks: 3 of 4 chunks were guessed wrong; each task reads all of it"]
 

@@ -66,9 +66,13 @@ def test_ctrl_c_leaves_the_old_dataset_and_no_process(way: str, tmp_path: Path) 
     # With settings of a cluster no class archive is made, which would take the end of the session some seconds.
     process = subprocess.Popen(
         [sys.executable, "-c", RUN, "analyze", str(capture), "-o", str(out), "--engine", "spark", *options],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        start_new_session=True,
         env={**os.environ, "SPARK_CONF_DIR": str(ROOT / "reports")},
-    )  # fmt: skip
+    )
     if way != "by capture point":  # in chunks, tasks have ended by then
         pieces = ".dataset.*.new/pieces/*-0[0-9]-*"
         wait_until(lambda: any(tmp_path.glob(pieces)), "no piece is written", process)
@@ -108,9 +112,13 @@ def test_ctrl_c_ends_a_query_that_has_begun(tmp_path: Path) -> None:
     query = "SELECT count(*) FROM exchanges AS e CROSS JOIN range(1000000000000) AS r WHERE r.id % 7 = e.exchange"
     process = subprocess.Popen(
         [sys.executable, "-c", BUSY, "sql", str(tmp_path / "dataset"), query, "--engine", "spark"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        start_new_session=True,
         env={**os.environ, "SPARK_CONF_DIR": str(ROOT / "reports"), "TMPDIR": str(tmp_path)},
-    )  # fmt: skip
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "busy\n", process.communicate()
     os.killpg(process.pid, signal.SIGINT)

@@ -117,8 +117,12 @@ def test_no_jvm_is_left_behind(way: int, tmp_path: Path) -> None:
     environment = {**os.environ, "KWIRE_CACHE_DIR": str(tmp_path / "file")}
     process = subprocess.Popen(
         [sys.executable, "-c", RUN + "print('up', flush=True); spark.range(10**13).selectExpr('sum(id)').collect()"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT, env=environment, text=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        env=environment,
+        text=True,
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
     jvms = children(process.pid)

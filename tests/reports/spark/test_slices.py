@@ -52,10 +52,23 @@ def sliced(spark: Any, dataset: str) -> Spark:
 def test_what_walks_over_all_exchanges_is_taken() -> None:
     """What a report asks of all of them, by name: who adds a question sees whether it is."""
     assert {*VIEWS} >= {
-        "connection_apis", "consumers", "error_runs", "events", "failed_exchanges", "fetch_efficiency", "groups_seen",
-        "latency_by_api", "latency_by_broker", "latency_by_client", "latency_by_topic", "logins", "producers",
-        "request_sizes", "slowest_exchanges", "unanswered",
-    }  # fmt: skip
+        "connection_apis",
+        "consumers",
+        "error_runs",
+        "events",
+        "failed_exchanges",
+        "fetch_efficiency",
+        "groups_seen",
+        "latency_by_api",
+        "latency_by_broker",
+        "latency_by_client",
+        "latency_by_topic",
+        "logins",
+        "producers",
+        "request_sizes",
+        "slowest_exchanges",
+        "unanswered",
+    }
     assert {one.name for one in OWN} == {"totals", "over_time", "queued"}
     assert taken(report._SPAN, "")
 
@@ -218,19 +231,24 @@ def test_slices_are_all_rows_once(halves: list[str], monkeypatch: pytest.MonkeyP
     assert slices.slices([], 2) == []
 
 
-@pytest.mark.parametrize("text", [
-    "SELECT api, avg(latency_us) AS mean FROM exchanges GROUP BY ALL",
-    "SELECT api, max(latency_us) - min(latency_us) AS span FROM exchanges GROUP BY ALL",
-    "SELECT api, count(DISTINCT client_id) AS clients FROM exchanges GROUP BY ALL",
-    "SELECT api, sum(latency_us) / count(*) AS mean FROM exchanges GROUP BY ALL",
-    "SELECT api, count(*) AS n FROM exchanges GROUP BY ALL HAVING n > 1",
-    "SELECT api, count(*) AS n FROM exchanges GROUP BY ALL ORDER BY n LIMIT 3",
-    "SELECT api, count(*) AS n FROM partitions GROUP BY ALL",
-    "SELECT x.api, count(*) AS n FROM exchanges AS x JOIN batches AS b ON b.exchange = x.exchange GROUP BY ALL",
-    "SELECT api, count(*) AS n FROM exchanges WHERE api = 'a' UNION ALL SELECT api, 1 AS n FROM exchanges GROUP BY ALL",
-    "SELECT DISTINCT api FROM exchanges", "SELECT api, latency_us FROM exchanges WHERE api_key = 0",
-    "SELECT api, row_number() OVER (ORDER BY api) AS n FROM exchanges GROUP BY ALL",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT api, avg(latency_us) AS mean FROM exchanges GROUP BY ALL",
+        "SELECT api, max(latency_us) - min(latency_us) AS span FROM exchanges GROUP BY ALL",
+        "SELECT api, count(DISTINCT client_id) AS clients FROM exchanges GROUP BY ALL",
+        "SELECT api, sum(latency_us) / count(*) AS mean FROM exchanges GROUP BY ALL",
+        "SELECT api, count(*) AS n FROM exchanges GROUP BY ALL HAVING n > 1",
+        "SELECT api, count(*) AS n FROM exchanges GROUP BY ALL ORDER BY n LIMIT 3",
+        "SELECT api, count(*) AS n FROM partitions GROUP BY ALL",
+        "SELECT x.api, count(*) AS n FROM exchanges AS x JOIN batches AS b ON b.exchange = x.exchange GROUP BY ALL",
+        "SELECT api, count(*) AS n FROM exchanges WHERE api = 'a' "
+        "UNION ALL SELECT api, 1 AS n FROM exchanges GROUP BY ALL",
+        "SELECT DISTINCT api FROM exchanges",
+        "SELECT api, latency_us FROM exchanges WHERE api_key = 0",
+        "SELECT api, row_number() OVER (ORDER BY api) AS n FROM exchanges GROUP BY ALL",
+    ],
+)
 def test_what_does_not_add_up_is_left_to_spark(text: str) -> None:
     assert slices.walk(text) is None
 

@@ -184,8 +184,9 @@ def test_several_folders_are_several_tasks(ring: Path, parts: list[Path]) -> Non
     while query.batch(finish="true"):
         pass
     assert query.planned == [
-        {"files": {"ring": 1, "other": 0}, "over": False}, {"files": {"ring": 1, "other": 1}, "over": True},
-    ]  # fmt: skip
+        {"files": {"ring": 1, "other": 0}, "over": False},
+        {"files": {"ring": 1, "other": 1}, "over": True},
+    ]
     assert same_rows(query.all(), pa.concat_tables([analyzer.analyze(one).exchanges for one in (ring, other)]))
 
 
@@ -409,8 +410,9 @@ def test_spark_goes_on_from_its_checkpoint(spark: Any, ring: Path, parts: list[P
     offsets = [path for path in sorted((tmp_path / "checkpoint" / "offsets").iterdir()) if path.name.isdecimal()]
     taken = [json.loads(path.read_text().splitlines()[-1]) for path in offsets]
     assert taken == [
-        {"files": {"ring": 1}, "over": False}, {"files": {"ring": 2}, "bytes": {"ring": 5000}, "over": False},
+        {"files": {"ring": 1}, "over": False},
+        {"files": {"ring": 2}, "bytes": {"ring": 5000}, "over": False},
         {"files": {"ring": 5}, "over": True},
-    ]  # fmt: skip
+    ]
     found = own.read.parquet(str(tmp_path / "rows")).toArrow().cast(tables.schema("exchanges"))
     assert same_rows(found, analyzer.analyze(ring).exchanges)

@@ -75,7 +75,12 @@ class Opened:
     """The page, and all that it complained of or asked others for."""
 
     def __init__(
-        self, browser: Any, place: Place, state: str = "", width: int = 1500, height: int = 900,
+        self,
+        browser: Any,
+        place: Place,
+        state: str = "",
+        width: int = 1500,
+        height: int = 900,
         scheme: str = "light",
     ) -> None:
         address, token = place
@@ -88,8 +93,10 @@ class Opened:
         self.given_up = 0
         self.page.on("console", self._said)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda asked: None if asked.url.startswith((address, "data:")) else
-                     self.complaints.append(asked.url))  # fmt: skip
+        self.page.on(
+            "request",
+            lambda asked: None if asked.url.startswith((address, "data:")) else self.complaints.append(asked.url),
+        )
         self._load(f"{address}?token={token}{'&' + state if state else ''}")
         self.wait("document.activeElement && ['list', 'other'].includes(document.activeElement.id)")
 

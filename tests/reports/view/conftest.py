@@ -27,10 +27,19 @@ TXN = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"
 
 def viewed(stack: contextlib.ExitStack, *sources: Path | str, **options: Any) -> View:
     """A view that keeps nothing."""
-    asked = argparse.Namespace(**{
-        "port": [], "rotated": False, "keylog": [], "threads": None, "window_bytes": None, "frame_limit": None,
-        "cache": False, "filter": None, **options,
-    })  # fmt: skip
+    asked = argparse.Namespace(
+        **{
+            "port": [],
+            "rotated": False,
+            "keylog": [],
+            "threads": None,
+            "window_bytes": None,
+            "frame_limit": None,
+            "cache": False,
+            "filter": None,
+            **options,
+        }
+    )
     return opening.opened([str(source) for source in sources], asked, stack)
 
 
@@ -82,8 +91,13 @@ def served(view: View | Stage) -> Iterator[tuple[str, str]]:
         port = listening.getsockname()[1]
         door = Door("token-of-the-tests", True, frozenset([f"127.0.0.1:{port}"]), port)
         stage = view if isinstance(view, Stage) else Stage.of(view)
-        config = uvicorn.Config(delayed(application(stage, door)), log_level="critical", lifespan="off", ws="none",
-                                timeout_graceful_shutdown=1)  # fmt: skip
+        config = uvicorn.Config(
+            delayed(application(stage, door)),
+            log_level="critical",
+            lifespan="off",
+            ws="none",
+            timeout_graceful_shutdown=1,
+        )
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()

@@ -93,9 +93,18 @@ def test_a_window_is_a_part_of_the_whole(txn: Asking) -> None:
 
 
 SORTED = (
-    "latency", "client_id", "request_time", "group_id", "api", "api_key", "error", "errors", "topic", "client",
+    "latency",
+    "client_id",
+    "request_time",
+    "group_id",
+    "api",
+    "api_key",
+    "error",
+    "errors",
+    "topic",
+    "client",
     "broker",
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("sample", ["client-kafkajs-3.9", "codecs-franzgo-4.3"])
@@ -234,8 +243,9 @@ def test_trees_and_bytes_are_those_of_show(txn: Asking, kept: bool, tmp_path: Pa
             asking = Asking(viewed(stack, tmp_path / "dataset"))
         seen: set[tuple[int, bool]] = set()
         for one in analyzer.exchanges(TXN):
-            key = json.dumps(["capture.pcap", one.row["connection"], one.row["exchange"], one.row["reply"]],
-                             separators=(",", ":"))  # fmt: skip
+            key = json.dumps(
+                ["capture.pcap", one.row["connection"], one.row["exchange"], one.row["reply"]], separators=(",", ":")
+            )
             what = (one.row["api_key"], bool(one.row["error_code"]))
             if what in seen and not kept:
                 continue
@@ -314,17 +324,23 @@ def test_arrays_become_the_lists_that_they_are(many: int, monkeypatch: pytest.Mo
     monkeypatch.setattr(answers, "MANY", many)
     random = np.random.default_rng(1)
     arrays: dict[str, Any] = {
-        "none": np.zeros(0, np.int64), "some": random.integers(1 - 2**53, 2**53, 300),
-        "small": np.array([-128, 0, 127], np.int8), "truths": random.random(50) < 0.5,
-        "unsigned": np.array([2**32 - 1], np.uint32), "nothing": np.zeros(0, np.bool_),
+        "none": np.zeros(0, np.int64),
+        "some": random.integers(1 - 2**53, 2**53, 300),
+        "small": np.array([-128, 0, 127], np.int8),
+        "truths": random.random(50) < 0.5,
+        "unsigned": np.array([2**32 - 1], np.uint32),
+        "nothing": np.zeros(0, np.bool_),
         "too large": np.array([2**53 - 1, 2**53, -(2**63)]),
-    }  # fmt: skip
+    }
     told = {"text": 'a","b\ud800', "inside": [{"one": one} for one in arrays.values()], "after": 1, **arrays}
     expected = {name: one.tolist() for name, one in arrays.items()}
     expected["too large"] = [2**53 - 1, str(2**53), str(-(2**63))]
     assert json.loads(answers._json(answers._safe(told))) == {
-        "text": 'a","b\ud800', "inside": [{"one": one} for one in expected.values()], "after": 1, **expected
-    }  # fmt: skip
+        "text": 'a","b\ud800',
+        "inside": [{"one": one} for one in expected.values()],
+        "after": 1,
+        **expected,
+    }
 
 
 def test_a_stored_message_is_copied_only_out_of_what_is_much_larger(tmp_path: Path) -> None:
@@ -453,12 +469,19 @@ def test_a_mistake_in_a_filter_has_its_place(txn: Asking) -> None:
 @pytest.mark.parametrize(
     ("what", "query"),
     [
-        ("rows", {"sort": "nonsense"}), ("rows", {"sort": "request.timeoutMs"}), ("rows", {"columns": "nonsense"}),
-        ("rows", {"start": "-1"}), ("rows", {"start": "9" * 40}), ("locate", {"key": "no"}),
-        ("locate", {"key": '["a","b",1]'}), ("locate", {"key": '[1,"b",1,1]'}), ("locate", {"key": '["a","b",1.5,1]'}),
-        ("message", {"key": '["a","b",1,1]'}), ("exchange", {"key": '["a","b",1,1]'}),
+        ("rows", {"sort": "nonsense"}),
+        ("rows", {"sort": "request.timeoutMs"}),
+        ("rows", {"columns": "nonsense"}),
+        ("rows", {"start": "-1"}),
+        ("rows", {"start": "9" * 40}),
+        ("locate", {"key": "no"}),
+        ("locate", {"key": '["a","b",1]'}),
+        ("locate", {"key": '[1,"b",1,1]'}),
+        ("locate", {"key": '["a","b",1.5,1]'}),
+        ("message", {"key": '["a","b",1,1]'}),
+        ("exchange", {"key": '["a","b",1,1]'}),
     ],
-)  # fmt: skip
+)
 def test_what_is_asked_wrongly_is_told(txn: Asking, what: str, query: dict[str, str]) -> None:
     assert txn.refused(what, **query)["message"]
 
@@ -507,8 +530,9 @@ def test_times_before_others_come_first_whatever_the_file_says(tmp_path: Path) -
     forged = Forged(tmp_path / "forged")
     for second in (5, 1, 3):
         forged.exchange("Fetch", second=second)
-    forged.exchange("Fetch", request_time=None, request_end=None, response_time=at(2), status="orphan_response",
-                    exchange=None)  # fmt: skip
+    forged.exchange(
+        "Fetch", request_time=None, request_end=None, response_time=at(2), status="orphan_response", exchange=None
+    )
     with contextlib.ExitStack() as stack:
         told = Asking(viewed(stack, forged.write()))("rows")
         assert told["columns"]["exchange"] == [1, None, 2, 0]
@@ -533,10 +557,9 @@ def test_a_message_whose_packet_brings_the_one_before_it_again(tmp_path: Path) -
     talk = [(forge.TO_BROKER, asked[0]), (forge.TO_CLIENT, answer)] * 2
     talk[2] = (forge.TO_BROKER, asked[1])
     segments = [
-        replace(one, sequence=one.sequence - len(asked[0]), payload=b"".join(asked))
-        if one.payload == asked[1] else one
+        replace(one, sequence=one.sequence - len(asked[0]), payload=b"".join(asked)) if one.payload == asked[1] else one
         for one in forge.converse([forge.Write(*said) for said in talk])
-    ]  # fmt: skip
+    ]
     _bytes_are_those_of_all(tmp_path / "capture.pcap", segments)
 
 

@@ -40,9 +40,11 @@ def test_it_serves_until_it_is_ended_and_leaves_nothing(tmp_path: Path) -> None:
     dataset = Forged(tmp_path / "forged")
     dataset.exchange("Fetch")
     started = subprocess.Popen(
-        [*KWIRE, "view", str(dataset.write()), "--no-open", "--no-cache"], stdout=subprocess.PIPE, text=True,
+        [*KWIRE, "view", str(dataset.write()), "--no-open", "--no-cache"],
+        stdout=subprocess.PIPE,
+        text=True,
         env={**os.environ, "TMPDIR": str(tmp_path)},
-    )  # fmt: skip
+    )
     assert started.stdout is not None
     with started.stdout:
         address = urlsplit(started.stdout.readline().strip())

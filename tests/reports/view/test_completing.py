@@ -21,16 +21,29 @@ def offered(txn: Asking, text: str, **query: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("text", "what", "first"),
     [
-        ("", "name", "api"), ("lat", "name", "latency"), ("api == Fetch and ", "name", "api"), ("not (", "name", "api"),
-        ("api ", "operator", "=="), ("api =", "operator", "=="), ("latency >= ", "value", "1ms"),
-        ("api == ", "value", "AddPartitionsToTxn"), ("api == fe", "value", "Fetch"), ("topic == ", "value", "tx-out"),
-        ("topic ~ ", "value", "tx-out"), ("topic in (", "value", "tx-out"), ("topic in (idem, ", "value", "tx-out"),
-        ("error == ", "value", "CONCURRENT_TRANSACTIONS"), ("broker == ", "value", "127.0.0.1:9092"),
-        ("status == ", "value", "answered"), ('client_id == "lab-t', "value", "lab-tx"),
+        ("", "name", "api"),
+        ("lat", "name", "latency"),
+        ("api == Fetch and ", "name", "api"),
+        ("not (", "name", "api"),
+        ("api ", "operator", "=="),
+        ("api =", "operator", "=="),
+        ("latency >= ", "value", "1ms"),
+        ("api == ", "value", "AddPartitionsToTxn"),
+        ("api == fe", "value", "Fetch"),
+        ("topic == ", "value", "tx-out"),
+        ("topic ~ ", "value", "tx-out"),
+        ("topic in (", "value", "tx-out"),
+        ("topic in (idem, ", "value", "tx-out"),
+        ("error == ", "value", "CONCURRENT_TRANSACTIONS"),
+        ("broker == ", "value", "127.0.0.1:9092"),
+        ("status == ", "value", "answered"),
+        ('client_id == "lab-t', "value", "lab-tx"),
         ("api == Fetch ", "joining", "and"),
-        ("topic in (a) ", "joining", "and"), ("error is null ", "joining", "and"), ("request.topicD", "name", None),
+        ("topic in (a) ", "joining", "and"),
+        ("error is null ", "joining", "and"),
+        ("request.topicD", "name", None),
     ],
-)  # fmt: skip
+)
 def test_what_may_come_next(txn: Asking, text: str, what: str, first: str | None) -> None:
     told = txn("complete", text=text)
     assert told["what"] == what

@@ -62,9 +62,13 @@ def test_bands_count_every_exchange_by_who_asked_whom_and_when(tmp_path: Path) -
     forged = Forged(tmp_path / "forged")
     for number in range(300):
         forged.exchange(
-            "Produce", second=number / 10, client_id=f"app-{number % 20 if number < 200 else 0}", exchange=number,
-            broker_ip=f"10.0.0.{number % 3}", error="NOT_LEADER_OR_FOLLOWER" if number % 50 == 0 else None,
-        )  # fmt: skip
+            "Produce",
+            second=number / 10,
+            client_id=f"app-{number % 20 if number < 200 else 0}",
+            exchange=number,
+            broker_ip=f"10.0.0.{number % 3}",
+            error="NOT_LEADER_OR_FOLLOWER" if number % 50 == 0 else None,
+        )
     for node, host in ((7, "10.0.0.2"), (8, "elsewhere")):
         forged.add("brokers", node_id=node, host=host, port=9092)
     with contextlib.ExitStack() as stack:
@@ -84,11 +88,16 @@ def test_bands_count_every_exchange_by_who_asked_whom_and_when(tmp_path: Path) -
         place = (who if who in clients else "client others", where, (time - told["first"]) // told["step"])
         wanted[*place, "all"] += 1
         wanted[*place, "wrong"] += bool(code)
-    found = {(told["actors"][one], told["actors"][other], row, what): count
-             for one, other, row, *both in told["cells"] for what, count in zip(("all", "wrong"), both, strict=True)}
+    found = {
+        (told["actors"][one], told["actors"][other], row, what): count
+        for one, other, row, *both in told["cells"]
+        for what, count in zip(("all", "wrong"), both, strict=True)
+    }
     assert found == dict(wanted)
-    starts = [sum((time - told["first"]) // told["step"] < row for time in rows["request_time"])
-              for row in range(told["rows"])]  # fmt: skip
+    starts = [
+        sum((time - told["first"]) // told["step"] < row for time in rows["request_time"])
+        for row in range(told["rows"])
+    ]
     assert told["starts"] == starts
 
 
@@ -167,9 +176,12 @@ def test_packets_of_chosen_connections_are_all_that_is_in_their_file(tmp_path: P
     link, records = forge.loaded(TXN)
     capture = tmp_path / "capture.pcap"
     capture.write_bytes(
-        write.pcap(records, link, nanoseconds=True, big_endian=True) if kind == "other order"
-        else write.pcapng(records, [link], comment="kept") if kind == "pcapng" else TXN.read_bytes()
-    )  # fmt: skip
+        write.pcap(records, link, nanoseconds=True, big_endian=True)
+        if kind == "other order"
+        else write.pcapng(records, [link], comment="kept")
+        if kind == "pcapng"
+        else TXN.read_bytes()
+    )
     with contextlib.ExitStack() as stack:
         asking = Asking(viewed(stack, capture))
         text = "transactional_id == lab-tx or group is not null"

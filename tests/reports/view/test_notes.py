@@ -58,11 +58,21 @@ def test_marks_and_rules_stay_for_the_next_look_and_the_dataset_as_it_is(
         viewed(stack, place, cache=True)
 
 
-@pytest.mark.parametrize("content", [
-    b"", b"[]", b"{}", b'{"marks": {}, "rules": [1]}', b'{"marks": {"no key": ""}, "rules": []}',
-    b'{"marks": {}, "rules": [], "more": 1}', b'{"marks": [], "rules": []}', b"[" * 100_000, b" " * (1 << 21),
-    json.dumps({"marks": {}, "rules": ["api == Fetch"] * 9}).encode(),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"marks": {}, "rules": [1]}',
+        b'{"marks": {"no key": ""}, "rules": []}',
+        b'{"marks": {}, "rules": [], "more": 1}',
+        b'{"marks": [], "rules": []}',
+        b"[" * 100_000,
+        b" " * (1 << 21),
+        json.dumps({"marks": {}, "rules": ["api == Fetch"] * 9}).encode(),
+    ],
+)
 def test_what_are_no_notes_is_refused(content: bytes) -> None:
     with pytest.raises(Wrong):
         Notes().become(content)
@@ -112,10 +122,18 @@ def test_a_column_is_shown_where_any_row_has_something_in_it(tmp_path: Path) -> 
     """Not only the first ones, which are seen first."""
     forged = Forged(tmp_path / "forged")
     for number in range(300):
-        forged.exchange("Fetch", exchange=number, second=number, connection=f"10.0.0.1:{1000 + number}-10.0.0.9:9092#1",
-                        request_file="first.pcap" if number < 200 else "second.pcap")  # fmt: skip
-        forged.add("connections", connection=f"10.0.0.1:{1000 + number}-10.0.0.9:9092#1",
-                   retransmissions=7 if number == 250 else 0)  # fmt: skip
+        forged.exchange(
+            "Fetch",
+            exchange=number,
+            second=number,
+            connection=f"10.0.0.1:{1000 + number}-10.0.0.9:9092#1",
+            request_file="first.pcap" if number < 200 else "second.pcap",
+        )
+        forged.add(
+            "connections",
+            connection=f"10.0.0.1:{1000 + number}-10.0.0.9:9092#1",
+            retransmissions=7 if number == 250 else 0,
+        )
     with contextlib.ExitStack() as stack:
         asking = Asking(viewed(stack, forged.write()))
         quiet = {one["name"]: one["quiet"] for one in asking("table", name="connections", count=100)["about"]}
@@ -134,8 +152,18 @@ def test_a_batch_is_followed_to_its_retry_on_another_connection(tmp_path: Path) 
     links = ["10.0.0.1:5000-10.0.0.9:9092#1", "10.0.0.1:5001-10.0.0.8:9092#1"]
     for number, (link, sequence) in enumerate([(0, 0), (0, 10), (1, 0), (1, 20)]):
         forged.exchange("Produce", second=number, connection=links[link])
-        forged.add("batches", connection=links[link], exchange=number, reply=number, topic="orders", partition=1,
-                   side="produce", producer_id=7, producer_epoch=0, base_sequence=sequence)  # fmt: skip
+        forged.add(
+            "batches",
+            connection=links[link],
+            exchange=number,
+            reply=number,
+            topic="orders",
+            partition=1,
+            side="produce",
+            producer_id=7,
+            producer_epoch=0,
+            base_sequence=sequence,
+        )
     with contextlib.ExitStack() as stack:
         asking = Asking(viewed(stack, forged.write()))
         keys = asking("rows")["keys"]

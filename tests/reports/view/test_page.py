@@ -44,9 +44,15 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str
     forged = Forged(tmp_path_factory.mktemp("view") / "hostile")
     for number in range(3_000):
         forged.exchange(
-            "Fetch", latency_ms=number % 90, second=number / 10, client_id=(HOSTILE, TURNED)[number % 2],
-            topics=[HOSTILE, TURNED], exchange=number, reply=2**63 - 1 - number, reason=HOSTILE,
-        )  # fmt: skip
+            "Fetch",
+            latency_ms=number % 90,
+            second=number / 10,
+            client_id=(HOSTILE, TURNED)[number % 2],
+            topics=[HOSTILE, TURNED],
+            exchange=number,
+            reply=2**63 - 1 - number,
+            reason=HOSTILE,
+        )
     with contextlib.ExitStack() as stack, served(viewed(stack, forged.write())) as one:
         yield one
 
@@ -57,9 +63,10 @@ def test_where_all_is_encrypted_the_page_says_so(chromium: Any, tmp_path: Path) 
         one = {"capture": forged.capture, "connection": link, "payload_bytes": 9, "looks_like": "TLS"}
         forged.unrecognised.append(one)
     with (
-        contextlib.ExitStack() as stack, served(viewed(stack, forged.write())) as place,
+        contextlib.ExitStack() as stack,
+        served(viewed(stack, forged.write())) as place,
         Look(chromium, place)(total="0") as opened,
-    ):  # fmt: skip
+    ):
         opened.page.locator("#none", has_text="2 of its connections are TLS, which stays shut: --keylog").wait_for()
 
 
@@ -67,9 +74,10 @@ def test_a_capture_that_was_not_read_to_its_end_says_so(chromium: Any, tmp_path:
     capture = tmp_path / "cut.pcap"
     capture.write_bytes(TXN.read_bytes()[:60_001])
     with (
-        contextlib.ExitStack() as stack, served(viewed(stack, capture)) as place,
+        contextlib.ExitStack() as stack,
+        served(viewed(stack, capture)) as place,
         Look(chromium, place)(total="114") as opened,
-    ):  # fmt: skip
+    ):
         opened.page.locator("#status", has_text="ends in the middle of packet 368").wait_for()
 
 
@@ -255,8 +263,10 @@ def test_a_notch_of_the_wheel_moves_the_same_rows_anywhere_and_none_is_blank(
         opened.total(f"{ROWS:,}")
         rows = """() => [...document.querySelectorAll('#list .row:not([hidden])')]
             .map(row => [Number(row.ariaRowIndex), row.children[2].textContent]).sort((a, b) => a[0] - b[0])"""
-        first = "Math.min(...[...document.querySelectorAll('#list .row:not([hidden])')].map(row => " \
-                "Number(row.ariaRowIndex)))"  # fmt: skip
+        first = (
+            "Math.min(...[...document.querySelectorAll('#list .row:not([hidden])')].map(row => "
+            "Number(row.ariaRowIndex)))"
+        )
         for place in ("top", "middle", "end"):
             if place == "middle":
                 bar = page.locator("#list .bar").bounding_box()
@@ -372,8 +382,10 @@ def test_lists_lead_to_exchanges_and_marks_colours_and_followed_ones_are_a_key_a
         for _ in range(5):
             page.keyboard.press("j")
         page.keyboard.press("m")
-        opened.wait("[...document.querySelectorAll('#list .row > :first-child')]"
-                    ".filter(one => one.textContent.includes('◆')).length === 2")  # fmt: skip
+        opened.wait(
+            "[...document.querySelectorAll('#list .row > :first-child')]"
+            ".filter(one => one.textContent.includes('◆')).length === 2"
+        )
         page.keyboard.press("[")
         opened.wait("document.querySelector('#list .row[aria-selected=true]')?.ariaRowIndex === '1'")
         # What is filtered now gets a colour and a letter, also where it is not filtered any more.

@@ -40,8 +40,10 @@ def test_a_runs_sides_stand_side_by_side_with_what_differs(chromium: Any, replay
         page.locator("#verdict", has_text="unexpected differences").wait_for()
         page.keyboard.press("d")  # those that differ
         page.locator("#other .row[data-verdict='different']").first.wait_for()
-        opened.wait("[...document.querySelectorAll('#other .row:not([hidden])')]"
-                    ".every(row => row.dataset.verdict !== 'not compared')")  # fmt: skip
+        opened.wait(
+            "[...document.querySelectorAll('#other .row:not([hidden])')]"
+            ".every(row => row.dataset.verdict !== 'not compared')"
+        )
         assert page.locator("#only").get_attribute("aria-pressed") == "true"
         page.keyboard.press("j")
         page.locator("#pair p", has_text="replayed: ok").wait_for()

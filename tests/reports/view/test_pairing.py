@@ -179,16 +179,20 @@ def test_elements_go_by_what_they_are_about_and_else_by_their_place() -> None:
     found, count = alike.differences(left, right)
     assert count == 5
     assert [tuple(one) for one in found] == [
-        ((0, 0), None, "left"), ((0, 1, 1), (0, 0, 1), "changed"), (None, (0, 1), "right"), ((1,), None, "left"),
+        ((0, 0), None, "left"),
+        ((0, 1, 1), (0, 0, 1), "changed"),
+        (None, (0, 1), "right"),
+        ((1,), None, "left"),
         (None, (1,), "right"),
-    ]  # fmt: skip
+    ]
     assert alike.counterpart(left, right, [0, 1, 1]) == [0, 0, 1]
     assert alike.counterpart(left, right, [0, 0, 1]) == [0]  # the list; the element is not there
     assert alike.counterpart(left, right, [1]) is None
     twice = tree(("all", [[("name", "a"), ("error", 0)], [("name", "a"), ("error", 1)]]))
     assert [tuple(one) for one in alike.differences(twice, tree(("all", [[("name", "a"), ("error", 1)]])))[0]] == [
-        ((0, 0, 1), (0, 0, 1), "changed"), ((0, 1), None, "left"),
-    ]  # fmt: skip
+        ((0, 0, 1), (0, 0, 1), "changed"),
+        ((0, 1), None, "left"),
+    ]
 
 
 def test_lengths_and_secrets_are_no_differences() -> None:
@@ -208,8 +212,10 @@ def test_frames_are_all_messages_in_order_of_time(txn: Asking) -> None:
     rows = analyzer.analyze(TXN).tables["exchanges"].to_pylist()
     wanted = sorted(
         (row[f"{side}_time"], row[f"{side}_packet"], side, row[f"{side}_bytes"])
-        for row in rows for side in ("request", "response") if row[f"{side}_time"] is not None
-    )  # fmt: skip
+        for row in rows
+        for side in ("request", "response")
+        if row[f"{side}_time"] is not None
+    )
     told = txn("table", name="frames", count=1000)
     assert told["total"] == len(wanted)
     found = told["columns"]
@@ -258,8 +264,11 @@ def test_a_partition_is_followed_through_all_who_write_read_and_commit_it(txn: A
     assert keys
     assert keys <= wanted
     missing = wanted - keys
-    apis = {row["api"] for row in analyzer.analyze(TXN).tables["exchanges"].to_pylist()
-            if (row["connection"], row["exchange"]) in missing}  # fmt: skip
+    apis = {
+        row["api"]
+        for row in analyzer.analyze(TXN).tables["exchanges"].to_pylist()
+        if (row["connection"], row["exchange"]) in missing
+    }
     assert apis <= {"AddPartitionsToTxn"}  # which the table of partitions leaves out
     # Everything else is within it, too.
     assert txn("stats", partition="tx-in-0", filter="")["exchanges"] == found["total"]

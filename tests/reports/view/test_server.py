@@ -34,10 +34,18 @@ class Client:
         said = {"host": HOST, **({"cookie": self.cookie} if self.cookie else {})}
         said |= {name.replace("_", "-"): value for name, value in headers.items()}
         scope = {
-            "type": "http", "method": method, "path": place, "raw_path": place.encode(), "query_string": query.encode(),
-            "headers": [(name.encode(), value.encode()) for name, value in said.items()], "http_version": "1.1",
-            "scheme": "http", "server": ("127.0.0.1", PORT), "client": ("127.0.0.1", 5), "root_path": "",
-        }  # fmt: skip
+            "type": "http",
+            "method": method,
+            "path": place,
+            "raw_path": place.encode(),
+            "query_string": query.encode(),
+            "headers": [(name.encode(), value.encode()) for name, value in said.items()],
+            "http_version": "1.1",
+            "scheme": "http",
+            "server": ("127.0.0.1", PORT),
+            "client": ("127.0.0.1", 5),
+            "root_path": "",
+        }
 
         async def receive() -> dict[str, Any]:
             return {"type": "http.request", "body": b"", "more_body": False}
@@ -129,7 +137,7 @@ def test_only_reading_is_possible(inside: Client) -> None:
 def test_the_page_is_served_and_nothing_beside_it(inside: Client) -> None:
     status, headers, body = inside.get("/")
     assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
-    assert b"<script type=\"module\" src=\"/page/view.js\"></script>" in body
+    assert b'<script type="module" src="/page/view.js"></script>' in body
     assert b"style=" not in body  # the policy would stop it
     assert b"onclick" not in body
     assert inside.get("/page/rows.js")[1]["content-type"].startswith("text/javascript")

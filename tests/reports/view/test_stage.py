@@ -33,10 +33,19 @@ from tests.shared import ROOT
 
 
 def asked(**options: Any) -> argparse.Namespace:
-    return argparse.Namespace(**{
-        "port": [], "rotated": False, "keylog": [], "threads": None, "window_bytes": None, "frame_limit": None,
-        "cache": False, "filter": None, **options,
-    })  # fmt: skip
+    return argparse.Namespace(
+        **{
+            "port": [],
+            "rotated": False,
+            "keylog": [],
+            "threads": None,
+            "window_bytes": None,
+            "frame_limit": None,
+            "cache": False,
+            "filter": None,
+            **options,
+        }
+    )
 
 
 class Slow:
@@ -269,9 +278,16 @@ def test_what_the_first_rows_of_a_dataset_do_not_need_is_not_loaded_before_them(
     loaded = set(ran.stdout.split())
     assert "reports.view.columns" in loaded
     assert not loaded & {
-        "analyzer.bulk.engine", "analyzer.points", "analyzer.reading", "lark", "pandas", "pyarrow.dataset",
-        "pyarrow.compute", "reports.view.bodies", "reports.view.packets",
-    }  # fmt: skip
+        "analyzer.bulk.engine",
+        "analyzer.points",
+        "analyzer.reading",
+        "lark",
+        "pandas",
+        "pyarrow.dataset",
+        "pyarrow.compute",
+        "reports.view.bodies",
+        "reports.view.packets",
+    }
 
 
 def test_a_large_dataset_that_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -29,10 +29,13 @@ def wrapping(segments: Sequence[Segment]) -> list[Segment]:
         numbers.setdefault(one.flow, []).append(one.sequence)
     by = {flow: (1 << 32) - sorted(some)[len(some) // 2] for flow, some in numbers.items()}
     return [
-        replace(one, sequence=(one.sequence + by[one.flow]) % (1 << 32),
-                acknowledgement=(one.acknowledgement + by.get((one.target, one.source), 0)) % (1 << 32))
+        replace(
+            one,
+            sequence=(one.sequence + by[one.flow]) % (1 << 32),
+            acknowledgement=(one.acknowledgement + by.get((one.target, one.source), 0)) % (1 << 32),
+        )
         for one in segments
-    ]  # fmt: skip
+    ]
 
 
 def small(segments: Sequence[Segment], rng: random.Random) -> list[Segment]:
@@ -56,10 +59,15 @@ HOW: dict[str, tuple[Callable[[list[Segment], random.Random], Sequence[Segment]]
 def rows(path: Path) -> list[tuple[dict[str, Any], analyzer.Exchange]]:
     """Exchanges with their columns as the view has them: times in us."""
     return [
-        ({name: micros(value) if name.endswith(("_time", "_end")) and value else value
-          for name, value in one.row.items()}, one)
+        (
+            {
+                name: micros(value) if name.endswith(("_time", "_end")) and value else value
+                for name, value in one.row.items()
+            },
+            one,
+        )
         for one in analyzer.exchanges(path)
-    ]  # fmt: skip
+    ]
 
 
 @pytest.mark.parametrize("how", HOW)
@@ -85,8 +93,10 @@ def test_a_message_of_its_place_is_that_of_the_whole_capture(tmp_path: Path, how
 
 def test_what_is_not_plainly_the_message_is_not_told(tmp_path: Path) -> None:
     path = tmp_path / "capture.pcap"
-    writes = [forge.Write(forge.TO_BROKER, bench.produce_request(7, "app", "orders", 0, b"x" * 5_000)),
-              forge.Write(forge.TO_CLIENT, bench.produce_response(7, "orders", 0, 0))]  # fmt: skip
+    writes = [
+        forge.Write(forge.TO_BROKER, bench.produce_request(7, "app", "orders", 0, b"x" * 5_000)),
+        forge.Write(forge.TO_CLIENT, bench.produce_response(7, "orders", 0, 0)),
+    ]
     segments = forge.converse(writes, mss=1_000)
     path.write_bytes(forge.pcap(forge.rendered(segments)))
     ((row, one),) = rows(path)
@@ -94,10 +104,17 @@ def test_what_is_not_plainly_the_message_is_not_told(tmp_path: Path) -> None:
     whole = one.request_message.data
     assert bytes(walking.message(str(path), row, "request") or b"") == whole
     for name, value in (
-        ("request_bytes", row["request_bytes"] + 1), ("request_offset", row["request_offset"] + 1),
-        ("request_offset", 24), ("request_offset", 1 << 40), ("request_offset", None), ("correlation_id", 8),
-        ("request_time", row["request_time"] + 1), ("client_ip", "10.9.9.9"), ("broker_port", 1), ("api_key", 1),
-    ):  # fmt: skip
+        ("request_bytes", row["request_bytes"] + 1),
+        ("request_offset", row["request_offset"] + 1),
+        ("request_offset", 24),
+        ("request_offset", 1 << 40),
+        ("request_offset", None),
+        ("correlation_id", 8),
+        ("request_time", row["request_time"] + 1),
+        ("client_ip", "10.9.9.9"),
+        ("broker_port", 1),
+        ("api_key", 1),
+    ):
         assert walking.message(str(path), {**row, name: value}, "request") is None, (name, value)
     # Nothing behind it is read; it is not there where its last packet is not, or is cut.
     carrying = [number for number, segment in enumerate(segments) if segment.payload in whole and segment.payload]

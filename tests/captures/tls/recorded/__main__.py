@@ -38,16 +38,41 @@ def java(name: str, folder: Path) -> str:
     store = folder / "store.p12"
     if not store.exists():
         subprocess.run(
-            ["keytool", "-genkeypair", "-alias", "a", "-keyalg", "RSA", "-keysize", "2048",
-             "-dname", "CN=broker.example", "-validity", "36500", "-storetype", "PKCS12",
-             "-keystore", str(store), "-storepass", "secret"],
-            check=True, capture_output=True,
-        )  # fmt: skip
+            [
+                "keytool",
+                "-genkeypair",
+                "-alias",
+                "a",
+                "-keyalg",
+                "RSA",
+                "-keysize",
+                "2048",
+                "-dname",
+                "CN=broker.example",
+                "-validity",
+                "36500",
+                "-storetype",
+                "PKCS12",
+                "-keystore",
+                str(store),
+                "-storepass",
+                "secret",
+            ],
+            check=True,
+            capture_output=True,
+        )
     texts = "30" if limits else "6"
     words = [
-        "java", f"-Djava.security.properties={settings}", f"-javaagent:{AGENT}={keys}",
-        str(FOLDER / "Sessions.java"), str(store), version, suite, str(connections), texts,
-    ]  # fmt: skip
+        "java",
+        f"-Djava.security.properties={settings}",
+        f"-javaagent:{AGENT}={keys}",
+        str(FOLDER / "Sessions.java"),
+        str(store),
+        version,
+        suite,
+        str(connections),
+        texts,
+    ]
     done = subprocess.run(words, check=True, capture_output=True, text=True)
     java_version = subprocess.run(["java", "-version"], check=True, capture_output=True, text=True).stderr.splitlines()[
         0
@@ -63,20 +88,46 @@ def openssl(folder: Path) -> str:
     early.write_bytes(b"early bird\n")
     port, out = _free(), []
     server = subprocess.Popen(
-        ["openssl", "s_server", "-accept", str(port), "-cert", str(folder / "server.pem"), "-early_data",
-         "-tls1_3", "-naccept", "2", "-quiet"],
-        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-    )  # fmt: skip
+        [
+            "openssl",
+            "s_server",
+            "-accept",
+            str(port),
+            "-cert",
+            str(folder / "server.pem"),
+            "-early_data",
+            "-tls1_3",
+            "-naccept",
+            "2",
+            "-quiet",
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+    )
     try:
         for words in (["-sess_out", str(session)], ["-sess_in", str(session), "-early_data", str(early)]):
             lines: list[str] = []
             time.sleep(1)
             relayed = _relay(port, lines)
             client = subprocess.Popen(
-                ["openssl", "s_client", "-connect", f"127.0.0.1:{relayed}", "-tls1_3", "-keylogfile", str(keys),
-                 "-quiet", "-no_ign_eof", "-servername", "broker.example", *words],
-                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
+                [
+                    "openssl",
+                    "s_client",
+                    "-connect",
+                    f"127.0.0.1:{relayed}",
+                    "-tls1_3",
+                    "-keylogfile",
+                    str(keys),
+                    "-quiet",
+                    "-no_ign_eof",
+                    "-servername",
+                    "broker.example",
+                    *words,
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
             assert client.stdin is not None
             assert server.stdin is not None
             said = [("C", early.read_bytes())] if "-sess_in" in words else []
