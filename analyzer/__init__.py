@@ -9,24 +9,25 @@ for exchange in analyzer.exchanges("orders.pcap"):
 
 from __future__ import annotations
 
+from analyzer.common.version import __version__
+
 TYPE_CHECKING = False  # not from `typing`: until `start` runs, an interrupt would be a traceback
 if TYPE_CHECKING:
     from typing import Any
 
-    from analyzer.dataset import Dataset, StoredDataset
-    from analyzer.reading import Exchange, analyze, exchanges
+    from analyzer.api import Exchange, analyze, exchanges
+    from analyzer.dataset.dataset import Dataset, StoredDataset
 
-__version__ = "0.1.0"
-__all__ = ["Dataset", "Exchange", "StoredDataset", "analyze", "exchanges", "open_dataset"]
+__all__ = ["Dataset", "Exchange", "StoredDataset", "__version__", "analyze", "exchanges", "open_dataset"]
 
 
 def __getattr__(name: str) -> Any:
     if name in ("analyze", "exchanges", "Exchange"):
-        from analyzer import reading
+        from analyzer import api
 
-        return getattr(reading, name)
+        return getattr(api, name)
     if name in ("Dataset", "StoredDataset", "open_dataset"):
-        from analyzer import dataset
+        from analyzer.dataset import dataset
 
         return getattr(dataset, name)
     raise AttributeError(f"module 'analyzer' has no attribute {name!r}")
@@ -37,4 +38,4 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
-    from analyzer.dataset import open_dataset
+    from analyzer.dataset.dataset import open_dataset

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from captures.files import CaptureError, CapturePoint, FileInfo, layouts
-from captures.files.growing import Left, Portion
+from captures.files.growing_files import Left, Portion
 from captures.files.layouts import (
     BAD,
     BLOCK,
@@ -399,7 +399,7 @@ class Reader:
 
     def _read_portion(self, source: Portion) -> Generator[Packets, None, None]:
         """A file that was left before its end, or is left there now."""
-        from captures.sums import crc32c  # see `Stored`
+        from captures.crc32c_sums import crc32c  # see `Stored`
 
         left, self._left = self._left, None
         index = len(self.files) - (left is not None)

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from analyzer.protocol import errors, many, names, plans, program, tree
+from analyzer.protocol import api_keys, errors, layouts, many, program, tree
 from analyzer.protocol.decoding import OK
 from analyzer.protocol.schema import RESPONSE
 
@@ -42,7 +42,7 @@ def said(answers: Sequence[Answer]) -> list[Said]:
     places: list[tuple[int, int, int, int]] = []
     at = 0
     for number, (data, key, version) in enumerate(answers):
-        start = _start(key, version) if key != names.API_VERSIONS else None
+        start = _start(key, version) if key != api_keys.API_VERSIONS else None
         if start is not None:
             known.append(number)
             places.append((at, at + len(data), *start))
@@ -53,7 +53,7 @@ def said(answers: Sequence[Answer]) -> list[Said]:
     says = np.zeros(len(known), np.bool_)
     codes: dict[int, list[int]] = {}
     whole = np.zeros(len(known), np.bool_)
-    for tape, endings in many.decode_all(plans.as_buffer(data), table, selected, loaded):
+    for tape, endings in many.decode_all(layouts.as_buffer(data), table, selected, loaded):
         held = throttles[tape[:, _FIELD]]
         throttle[tape[held, _ROW]] = tape[held, _VALUE]
         says[tape[held, _ROW]] = True
@@ -79,7 +79,7 @@ def _alone(data: bytes, key: int, version: int) -> Said:
 @functools.cache
 def _start(key: int, version: int) -> tuple[int, int] | None:
     """Where the code of an answer's header and of its body starts; None where Kafka never had it."""
-    if not plans.has_layout(key, version, RESPONSE):
+    if not layouts.has_layout(key, version, RESPONSE):
         return None
     loaded = program.load()
     header = loaded.header_start[RESPONSE, loaded.header_version[RESPONSE, key, version]]

@@ -3,7 +3,7 @@
 In: parsed options. Out: of `replay` a summary (or the plan) on stdout, notes on stderr, exit code 0, 1 where the
 target lacks what it acknowledged or made the run slower (`--fail-on`), 2 where nothing was sent, 3 where the run is no
 valid load test, 130 where it was interrupted; of `diff` what differs, grouped, on stdout (`--json`: as JSON), exit code
-1 where something unexpected differs, else 0. What the user can mend leaves as `captures.problems.Problem`.
+1 where something unexpected differs, else 0. What the user can mend leaves as `captures.errors.Problem`.
 """
 
 from __future__ import annotations
@@ -21,24 +21,25 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from analyzer import dataset, outfile
-from analyzer.cli import EXIT_INTERRUPTED
-from analyzer.escapes import printable
-from analyzer.failure import Failure
-from analyzer.live.ending import ended_by, interrupted_by_others
-from analyzer.options import Reading
-from replay import asked, outcome, reading, run
-from replay.audit import audit
+from analyzer.cli.parser import EXIT_INTERRUPTED
+from analyzer.common import output_file
+from analyzer.common.errors import Failure
+from analyzer.common.escapes import printable
+from analyzer.dataset import dataset
+from analyzer.live.stop_conditions import ended_by, interrupted_by_others
+from analyzer.pipeline.read_options import Reading
+from replay import outcome, request, run, source
+from replay.audit import auditor
 from replay.diff import junit, page, pairs, text
 from replay.diff.compare import compare, compare_beyond
 from replay.diff.latencies import SLOWER as SLOWER_KIND
-from replay.live import Live
+from replay.live_traffic import Live
 from replay.options import Options
 from replay.plan import renaming, steps
 from replay.plan.cluster import Cluster
-from replay.plan.flow import Flow
 from replay.plan.sessions import Session
 from replay.plan.values import Offers
+from replay.plan.windows import Flow
 from replay.remap.topology import Topology
 from replay.send import link
 from replay.send import target as targets
@@ -109,7 +110,7 @@ def replay(options: argparse.Namespace) -> int:
 
 
 def _replay(options: argparse.Namespace) -> int:
-    from analyzer.commands import _progress, announce_compilation
+    from analyzer.cli.commands import _progress, announce_compilation
 
     if options.audit is not None:
         return _audit(options)
@@ -119,20 +120,20 @@ def _replay(options: argparse.Namespace) -> int:
         raise Failure("--assume goes with --dry-run, and without --to", "a target that is asked says what it offers")
     if not options.to and options.assumed is None:
         raise Failure("replay needs --to HOST:PORT", "or --dry-run --assume VERSION, as in --assume 4.3")
-    host, port = asked.address(options.to) if options.to else ("", 0)
+    host, port = request.address(options.to) if options.to else ("", 0)
     if not options.dry_run and not options.out:
         raise Failure("replay needs -o RUN", "or --dry-run, which sends nothing")
-    wanted = asked.options_of(options, host, port)
+    wanted = request.options_of(options, host, port)
     announce_compilation()
     if not options.dry_run:
-        reading.check_apart(options.captures, options.out)
+        source.check_apart(options.captures, options.out)
         with dataset.Writer(options.out, wait=options.wait):
             pass  # a folder that cannot be written is told before captures are read; nothing is left of the try
     notes: list[str] = []
     dial = wanted.access.dial(host, port)
     with _progress() as report:
         how = Reading(options.rotated, options.port, keylogs=options.keylog)
-        captured = reading.source(options.captures, wanted, how=how, filter=options.filter, notes=notes, report=report)
+        captured = source.source(options.captures, wanted, how=how, filter=options.filter, notes=notes, report=report)
     if options.dry_run:
         assert not isinstance(captured, Live)
         return _dry_run(options, captured, wanted, dial)
@@ -238,9 +239,9 @@ def _audit(options: argparse.Namespace) -> int:
         )
     if not options.to:
         raise Failure("--audit needs --to HOST:PORT", "the target that the RUN was sent to")
-    host, port = asked.address(options.to)
-    access = asked.access(options)
-    found = _until_ended(audit.audit(options.audit, host, port, access.dial(host, port), access.reach(host, port)))
+    host, port = request.address(options.to)
+    access = request.access(options)
+    found = _until_ended(auditor.audit(options.audit, host, port, access.dial(host, port), access.reach(host, port)))
     for reason in (*filter(None, (found.elsewhere,)), *found.unread):
         sys.stderr.write(f"note: {printable(reason)}\n")
     if options.json:
@@ -446,7 +447,7 @@ def diff(options: argparse.Namespace) -> int:
 def _write(path: str, text: str) -> None:
     """A file for its owner only: it may show what was captured."""
     try:
-        with outfile.written(path) as made:
+        with output_file.written(path) as made:
             Path(made).write_text(text, encoding="utf-8")
     except OSError as failure:
         raise Failure(f"{path}: {failure.strerror}", "name a file that can be written") from None

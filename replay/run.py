@@ -19,36 +19,36 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from analyzer import dataset
-from analyzer.lending import give_back
-from analyzer.protocol import names
+from analyzer.dataset import dataset
+from analyzer.frame.buffer_pool import give_back
+from analyzer.protocol import api_keys
 from analyzer.protocol.schema import ZERO_UUID
 from analyzer.protocol.tree import Body
+from captures.errors import Problem
 from captures.kernels import without_collection
-from captures.problems import Problem
 from replay import pace
-from replay.audit import audit
-from replay.flowing import Flowing, beside, topic_id
-from replay.live import Live, Meeting, nodes
+from replay.audit import auditor as audit
+from replay.live_traffic import Live, Meeting, nodes
 from replay.options import Options
 from replay.outcome import Counts, quantiles
-from replay.plan import decide, fetched, times
+from replay.plan import decisions, fetched_records, record_times
 from replay.plan.cluster import Cluster, Topic
-from replay.plan.decide import Planner
-from replay.plan.flow import Flow
-from replay.plan.ours import Ours
-from replay.plan.parts import is_id, is_topic
+from replay.plan.decisions import Planner
+from replay.plan.owned_names import Ours
 from replay.plan.sessions import Session
 from replay.plan.steps import Plan, Skip, Step
+from replay.plan.topic_partitions import is_id, is_topic
 from replay.plan.values import Offers
-from replay.recording import Recorder
+from replay.plan.windows import Flow
 from replay.remap.remap import SHIFT, Remap, RemapOptions, row
 from replay.remap.topology import Topology
+from replay.run_writer import Recorder
 from replay.send import lifetime, link, principals, progress, seeding, seeding_records, workers
 from replay.send import target as targets
 from replay.send.engine import Engine
 from replay.send.same_cluster import SameCluster, why_same
 from replay.send.target import Target
+from replay.windowed import Flowing, beside, topic_id
 
 
 @dataclass(slots=True)
@@ -85,11 +85,11 @@ def _planned_for(
     options: Options, captured: Sequence[Session], offers: Offers, topology: Topology
 ) -> tuple[Options, Plan, Cluster]:
     ids = topic_names(options, captured, topology)
-    planned, cluster = decide.make(captured, offers, plan_options(options, ids, topology))
+    planned, cluster = decisions.make(captured, offers, plan_options(options, ids, topology))
     if options.prefix_topics:
         options = dataclasses.replace(options, map_topic=_prefixed(options, cluster, planned))
         if options.partial:
-            planned, cluster = decide.make(captured, offers, plan_options(options, ids, topology))
+            planned, cluster = decisions.make(captured, offers, plan_options(options, ids, topology))
     _check_names(options, cluster, planned)
     if options.rate is not None:
         span = max((step.at_ns for step in planned.steps), default=0) / 1e9
@@ -213,7 +213,7 @@ async def replay(
         mapped = {old: new for old, new in options.map_topic.items() if old not in cluster.topic_names}
         options = dataclasses.replace(options, map_topic=mapped)  # an id that it named is no name any more
         short = too_few(options, cluster, target.topology, planned)
-        if short and not options.partial and names.CREATE_PARTITIONS not in options.allow:
+        if short and not options.partial and api_keys.CREATE_PARTITIONS not in options.allow:
             raise seeding.TooFewPartitions(short)
         start_ns = flow.survey.start_ns if flow is not None else live.start_ns if live is not None else None
         remap_options = _remap_options(options, captured, start_ns)
@@ -232,7 +232,7 @@ async def replay(
             seeded = await seeding.seed(cluster, target, options.map_topic, options.allow, as_captured)
             notes += seeded.notes
         if flow is None:
-            made = times.record_times(planned, remap_options.time_delta_ms)
+            made = record_times.record_times(planned, remap_options.time_delta_ms)
         else:
             seen = flow.survey.record_times(cluster)
             made = {name: one.shifted(remap_options.time_delta_ms) for name, one in seen.items()}
@@ -356,14 +356,16 @@ async def _audit(out: str | os.PathLike[str], options: Options, dial: link.Dial,
             result.interrupted = True
 
 
-def _read_before(options: Options, captured: Sequence[Session], cluster: Cluster) -> fetched.Fetched:
+def _read_before(options: Options, captured: Sequence[Session], cluster: Cluster) -> fetched_records.Fetched:
     """What is written first, for it is read and not produced; nothing where that is not wanted."""
     if not options.seed_fetched:
-        return fetched.Fetched()
-    return fetched.shifted(fetched.unproduced(captured, cluster), _remap_options(options, captured).time_delta_ms)
+        return fetched_records.Fetched()
+    return fetched_records.shifted(
+        fetched_records.unproduced(captured, cluster), _remap_options(options, captured).time_delta_ms
+    )
 
 
-async def _seed_fetched(read: fetched.Fetched, target: Target, remap: Remap, options: Options) -> list[str]:
+async def _seed_fetched(read: fetched_records.Fetched, target: Target, remap: Remap, options: Options) -> list[str]:
     """Write it, and learn where it is; what the user should know."""
     done = await seeding_records.write(read, target, options.map_topic)
     for where, offset, there, count in done.placed:
@@ -392,7 +394,7 @@ def _about(options: Options, target: Target, result: Result, captured: Sequence[
         "target": f"{options.host}:{options.port}",
         "cluster_id": target.topology.cluster_id,
         "brokers": {str(node): f"{host}:{port}" for node, (host, port) in target.topology.nodes.items()},
-        "offers": {names.name(key): list(pair) for key, pair in sorted(target.offers.items())},
+        "offers": {api_keys.name(key): list(pair) for key, pair in sorted(target.offers.items())},
         "speed": settings.schedule.text if settings.schedule is not None else settings.speed or "max",
         "offsets": options.offsets,
         "timestamps": options.timestamps,
@@ -404,7 +406,7 @@ def _about(options: Options, target: Target, result: Result, captured: Sequence[
         "seeded_fetched": options.seed_fetched,
         "audited": False,
         "own_users": principals.are_all(captured, options.access.principals),
-        "allow": sorted(names.name(key) for key in options.allow),
+        "allow": sorted(api_keys.name(key) for key in options.allow),
         "valid": result.valid,
         "interrupted": result.interrupted,
         "failure": str(result.failure or ""),
@@ -546,14 +548,14 @@ def _topic_id_rows(captures: Sequence[str], cluster: Cluster, remap: Remap) -> l
     ]
 
 
-def plan_options(options: Options, topic_ids: dict[str, str], topology: Topology) -> decide.PlanOptions:
+def plan_options(options: Options, topic_ids: dict[str, str], topology: Topology) -> decisions.PlanOptions:
     """How to plan for this target."""
     captured = {new: old for old, new in options.map_topic.items()}
     counts = {captured.get(topic, topic): count for topic, count in topology.partitions.items()}
     ours = None
     if options.map_topic or options.prefix_topics or options.renaming:
         ours = Ours(options.map_topic, bool(options.prefix_topics), options.renaming)
-    return decide.PlanOptions(options.allow, topic_ids, counts if options.partial else {}, ours)
+    return decisions.PlanOptions(options.allow, topic_ids, counts if options.partial else {}, ours)
 
 
 def too_few(options: Options, cluster: Cluster, topology: Topology, planned: Plan) -> list[str]:
@@ -586,7 +588,7 @@ async def warned(
         delta_ms = _remap_options(options, (), captured.survey.start_ns).time_delta_ms
         found = {name: one.shifted(delta_ms) for name, one in captured.survey.record_times(cluster).items()}
     else:
-        found = times.record_times(planned, _remap_options(options, captured).time_delta_ms)
+        found = record_times.record_times(planned, _remap_options(options, captured).time_delta_ms)
     return await lifetime.told(target, found, options.map_topic, time.time_ns() // 1_000_000)
 
 

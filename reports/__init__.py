@@ -14,7 +14,8 @@ def register(spark: Any, datasets: str | os.PathLike[str] | Iterable[str | os.Pa
     """Make the tables of one dataset or several, and the views over them, temporary views of a Spark session.
 
     Returns their names. A table that a dataset lacks is there and empty. Where several datasets hold a capture point
-    of the same name, it becomes `DATASET/CAPTURE`, so that keys stay unique. Raises `analyzer.dataset.DatasetError`.
+    of the same name, it becomes `DATASET/CAPTURE`, so that keys stay unique. Raises
+    `analyzer.dataset.dataset.DatasetError`.
     """
     from reports import relations
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analyzer import __version__
-from analyzer.failure import Failure
+from analyzer.common.errors import Failure
 from reports import output
 
 if TYPE_CHECKING:
@@ -62,7 +62,8 @@ def _target(said: str | None) -> str | None:
 
 def _datasets(options: argparse.Namespace, stack: contextlib.ExitStack) -> list[str]:
     """The datasets to report on; captures are analysed into one that goes when `stack` does."""
-    from analyzer import commands, dataset
+    from analyzer.cli import commands
+    from analyzer.dataset import dataset
 
     found = [source for source in options.sources if dataset.is_dataset(source)]
     captures = [source for source in options.sources if source not in found]
@@ -113,9 +114,9 @@ def _render(made: Report, form: str) -> str:
 
 def analyze(options: argparse.Namespace) -> int:
     """`kwire analyze --engine spark`."""
-    from analyzer import dataset
-    from analyzer.commands import print_analysis
-    from analyzer.options import Reading
+    from analyzer.cli.commands import print_analysis
+    from analyzer.dataset import dataset
+    from analyzer.pipeline.read_options import Reading
     from captures.files import capture_points
     from reports.spark import session
 
@@ -131,8 +132,8 @@ def analyze(options: argparse.Namespace) -> int:
 
 
 def _analyzed(options: argparse.Namespace, spark: Any) -> Any:
-    from analyzer.options import Reading
-    from analyzer.points import Choice
+    from analyzer.pipeline.points import Choice
+    from analyzer.pipeline.read_options import Reading
     from reports.spark import ingest
 
     with _told_by_spark("--verbose shows what Spark says; the dataset is as it was"):

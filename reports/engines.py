@@ -14,9 +14,9 @@ import threading
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from captures.problems import Problem
+from captures.errors import Problem
 from reports import relations
-from reports.asking import Engine, UnknownColumn, Untaken
+from reports.engine_protocol import Engine, UnknownColumn, Untaken
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,7 +58,7 @@ def choose(options: argparse.Namespace, datasets: Sequence[str]) -> str:
 
 def _exchanges(datasets: Sequence[str]) -> int:
     """How many there are in these datasets. Raises DatasetError."""
-    from analyzer.dataset import open_dataset
+    from analyzer.dataset.dataset import open_dataset
 
     return relations.exchanges([open_dataset(path) for path in datasets])
 
@@ -84,7 +84,7 @@ def opened(
 def check_columns(query: str) -> None:
     """Raises WrongQuery where a query names a column that its tables and views do not have."""
     from reports.embedded import engine
-    from reports.wrong import unknown_column
+    from reports.query_errors import unknown_column
 
     with engine.opened([]) as empty:
         try:
@@ -139,7 +139,7 @@ class _Both:
 
     def ask(self, query: str, rows: int | None = None, ours: bool = False) -> tuple[pa.Table, bool]:
         """See `Engine`. Once a statement that is no query has gone to Spark, what follows may depend on it."""
-        from reports.wrong import check, unknown_column
+        from reports.query_errors import check, unknown_column
 
         if self._own:
             return self._spark.started().ask(query, rows)

@@ -10,8 +10,8 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from analyzer import outfile
-from analyzer.failure import Failure
+from analyzer.common import output_file
+from analyzer.common.errors import Failure
 from captures.files import urls
 
 
@@ -29,16 +29,16 @@ def check(path: str) -> None:
     if os.path.isdir(path):
         raise Failure(f"{path}: cannot be written: it is a folder", "give a file to -o")
     try:
-        outfile.check(path)
+        output_file.check(path)
     except OSError as failure:
         raise _unwritten(path, failure) from None
 
 
 @contextlib.contextmanager
 def written(path: str) -> Iterator[str]:
-    """A file beside, to be written, which becomes `path` when it is whole (`analyzer.outfile`)."""
+    """A file beside, to be written, which becomes `path` when it is whole (`analyzer.common.output_file`)."""
     try:
-        with outfile.written(path) as beside:
+        with output_file.written(path) as beside:
             yield beside
     except OSError as failure:
         raise _unwritten(path, failure) from None

@@ -16,9 +16,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from analyzer import dataset as datasets
-from analyzer import tables
-from analyzer.protocol import errors, judgements
+from analyzer.dataset import dataset as datasets
+from analyzer.dataset import tables
+from analyzer.protocol import error_severity, errors
 from analyzer.protocol import schema as definitions
 from reports import catalog, releases
 
@@ -101,7 +101,7 @@ _BESIDES_ABOUT = {
     "looks_like": "What its first bytes look like.", "error_code": "Kafka's number of the error.",
     "error": "Its name.", "retriable": "Kafka's clients send the same request again after it.",
     "message": "What Kafka says of it.",
-    "judgement": "`normal`, `transient`, `bad` or `admin`: see `analyzer/protocol/judgements.py`.",
+    "judgement": "`normal`, `transient`, `bad` or `admin`: see `analyzer/protocol/error_severity.py`.",
     "grace_us": "How long a client may keep getting it before that is a fault; null: for ever.",
     "why": "What the error means.", "release": "Name of the release, as `4.0`.",
     "position": "Its place in the order of releases.", "api_key": "Kafka's number of the API.",
@@ -133,7 +133,7 @@ BUCKETED = f"CASE WHEN value < 256 OR value IS NULL THEN value {_BUCKETS} ELSE (
 
 
 def spark_type(kind: pa.DataType) -> str:
-    """A type of `analyzer/tables.py` as Spark SQL writes it."""
+    """A type of `analyzer/dataset/tables.py` as Spark SQL writes it."""
     if pa.types.is_list(kind):
         return f"ARRAY<{spark_type(kind.value_type)}>"
     if pa.types.is_struct(kind):
@@ -308,7 +308,7 @@ def _error_rows() -> list[list[Any]]:
 def _judgement_rows() -> list[list[Any]]:
     return [
         [of.code, of.api, of.kind, None if of.grace_s is None else of.grace_s * 1_000_000, of.why]
-        for of in judgements.judgements()
+        for of in error_severity.judgements()
     ]
 
 

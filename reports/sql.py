@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import IO, TYPE_CHECKING
 
-from analyzer.failure import Failure
+from analyzer.common.errors import Failure
 from captures.cache import cache_root
-from captures.problems import Problem
+from captures.errors import Problem
 from reports import output, relations
-from reports.asking import Engine, interruptibly
+from reports.engine_protocol import Engine, interruptibly
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,7 +98,7 @@ def sql(options: argparse.Namespace) -> int:
 
 def _is_stored(path: str) -> bool:
     """Whether this is a dataset, no capture. Raises DatasetError where it is one that cannot be read, or nothing."""
-    from analyzer import dataset as datasets
+    from analyzer.dataset import dataset as datasets
     from captures.files.urls import is_url
 
     if path == "-":  # a capture from stdin
@@ -112,9 +112,9 @@ def _is_stored(path: str) -> bool:
 
 def _check(options: argparse.Namespace, stored: bool) -> None:
     """Raises WrongQuery where the query is surely wrong, before anything that takes long."""
-    from reports import engines, wrong
+    from reports import engines, query_errors
 
-    wrong.check(options.query)
+    query_errors.check(options.query)
     if engines.installed() and not (stored and engines.choose(options, [options.dataset]) == engines.EMBEDDED):
         engines.check_columns(options.query)
 
@@ -122,14 +122,14 @@ def _check(options: argparse.Namespace, stored: bool) -> None:
 @contextlib.contextmanager
 def _dataset(path: str, stored: bool, keylogs: Sequence[str] = ()) -> Iterator[str]:
     """A dataset; a capture is analysed into one that is gone afterwards."""
-    from analyzer import reading
+    from analyzer import api
 
     if stored:
         yield path
         return
     with tempfile.TemporaryDirectory(prefix="kwire-sql-") as folder:
         made = os.path.join(folder, "dataset")
-        reading.analyze(path, made, keylogs=keylogs)
+        api.analyze(path, made, keylogs=keylogs)
         yield made
 
 
@@ -179,7 +179,7 @@ def unkept(name: str | None, dataset: str, query: str) -> Iterator[str]:
     where a user gave it one."""
     import pyarrow.compute as pc
 
-    from analyzer import dataset as datasets
+    from analyzer.dataset import dataset as datasets
     from reports import catalog
 
     read = catalog.read_from(query) & _KEPT_BY.keys()

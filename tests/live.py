@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from captures import forge
 from captures.files.write import Record
+from tests.captures import forge
 from tests.shared import SAMPLES
 
 SAMPLE = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"

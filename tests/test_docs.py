@@ -65,7 +65,7 @@ CONSOLE = [(name, command, output) for name, text in blocks("console") for comma
 def test_console_examples(name: str, command: str, output: list[str], workplace: Path) -> None:
     words = shlex.split(command)
     assert words[0] == "kwire", f"{name}: only kwire is run from the documents"
-    printed = run([*PYTHON_HERE, "-m", "analyzer.cli", *words[1:]], workplace).splitlines()
+    printed = run([*PYTHON_HERE, "-m", "analyzer.cli.parser", *words[1:]], workplace).splitlines()
     at = 0
     skipping = False
     for line in output:
@@ -93,19 +93,19 @@ def test_python_examples(name: str, text: str, workplace: Path) -> None:
 
 
 def test_every_option_is_in_the_documents() -> None:
-    from analyzer import cli
+    from analyzer.cli import parser
 
     texts = "".join((ROOT / name).read_text() for name in DOCUMENTS)
-    helped = run([*PYTHON_HERE, "-m", "analyzer.cli", "show", "--help"], ROOT)
-    helped += run([*PYTHON_HERE, "-m", "analyzer.cli", "analyze", "--help"], ROOT)
+    helped = run([*PYTHON_HERE, "-m", "analyzer.cli.parser", "show", "--help"], ROOT)
+    helped += run([*PYTHON_HERE, "-m", "analyzer.cli.parser", "analyze", "--help"], ROOT)
     options = set(re.findall(r"--[a-z][a-z-]+", helped)) - {"--help"}
-    assert cli.EXIT_USAGE == 2
+    assert parser.EXIT_USAGE == 2
     undocumented = sorted(option for option in options if option not in texts)
     assert not undocumented, f"not in {', '.join(DOCUMENTS)}: {undocumented}"
 
 
 def test_every_column_says_what_it_holds() -> None:
-    from analyzer import tables
+    from analyzer.dataset import tables
 
     for name, columns in tables.TABLES.items():
         assert f"`{name}`" in (ROOT / "README.md").read_text()

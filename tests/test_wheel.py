@@ -134,7 +134,7 @@ def test_the_first_command_compiles_nothing(installed: Path, tmp_path: Path) -> 
     """Neither here nor in another process: nothing was put into the cache; and nobody imported Numba."""
     (tmp_path / "home").mkdir()
     code = (
-        "import sys; from analyzer.cli import main; from captures import kernels\n"
+        "import sys; from analyzer.cli.parser import main; from captures import kernels\n"
         f"codes = main(['analyze', {str(CAPTURE)!r}, '-o', 'dataset']), main(['show', {str(CAPTURE)!r}])\n"
         "print(codes, kernels.compiled_here(), 'numba' in sys.modules, kernels.came_along().folder.name)"
     )

@@ -39,7 +39,7 @@ NOT_THERE = {"x86-64-v2": re.compile(r"%[yz]mm\d"), "x86-64-v3": re.compile(r"%z
 
 def run(*arguments: str) -> None:
     """One command of kwire."""
-    from analyzer.cli import main
+    from analyzer.cli.parser import main
 
     code: object
     complained = io.StringIO()
@@ -61,7 +61,7 @@ def run_few(samples: Path, folder: Path) -> None:
 
 def run_all(samples: Path, folder: Path) -> None:
     """All that a kernel may be called by."""
-    from analyzer.reading import analyze
+    from analyzer.api import analyze
 
     for number, path in enumerate(sorted(samples.glob("*/capture.pcap*"))):
         capture, dataset = str(path), str(folder / f"{number}")
@@ -80,11 +80,11 @@ def run_all(samples: Path, folder: Path) -> None:
 
 def run_shared(capture: Path, folder: Path) -> None:
     """What tasks of Spark do with a capture in chunks, where shares see their own packets and where they see all."""
-    from analyzer import shares
-    from analyzer.dataset import Parts
-    from analyzer.options import Reading
-    from analyzer.points import Choice
-    from captures.chunks.reading import ChunkReader, Joining, chunks_of
+    from analyzer.dataset.dataset import Parts
+    from analyzer.pipeline import shares
+    from analyzer.pipeline.points import Choice
+    from analyzer.pipeline.read_options import Reading
+    from captures.chunks.chunk_reader import ChunkReader, Joining, chunks_of
     from captures.chunks.routing import Routed
     from captures.chunks.sorting import store
     from captures.files import capture_points
@@ -110,7 +110,7 @@ def by_themselves() -> None:
     """Kernels that only captures reach that are larger, live or encrypted, with the arguments that they get there."""
     from analyzer.bulk import shard, symbols
     from analyzer.protocol import encoding
-    from analyzer.records import opening
+    from analyzer.records import batch_reader
     from captures import out_of_order, packed, prefixes
     from captures.chunks import rows
     from captures.flows import Flows, rebuild_buckets
@@ -129,7 +129,7 @@ def by_themselves() -> None:
     conversations = shard.Conversations(shard.layouts())
     shard.move_regions(conversations._state.framing.f[:0], conversations._state.framing.slab, some)
     encoding.encode_request(18, 0, 1, "kwire", {})  # ApiVersions
-    opening._nested(some, 0, 0)
+    batch_reader._nested(some, 0, 0)
     prefixes.client_prefix(some, 0, 0)
     prefixes.broker_prefix(some, 0, 0, 0)
     records.fit(some, 0, 0, 64, 0, 64)

@@ -19,11 +19,11 @@ from typing import BinaryIO, ClassVar, Final
 import numpy as np
 
 from analyzer.bulk import state as s
-from analyzer.bulk.ended import Ended
+from analyzer.bulk.concat import Helpers
 from analyzer.bulk.framing import converse
-from analyzer.bulk.gathering import Helpers
 from analyzer.bulk.rows import Merging, Window
 from analyzer.bulk.shard import FRAME_LIMIT, Conversations, compile_converse, layouts
+from analyzer.bulk.shard_result import Ended
 from analyzer.bulk.zookeeper import Conversations as ZooKeepers
 from captures.attempts import Attempt, Unmet, attempts, unmet
 from captures.files import CapturePoint

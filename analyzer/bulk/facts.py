@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from analyzer.arrow import distinct
-from analyzer.bulk import gathering, merging
+from analyzer.bulk import concat, merging
 from analyzer.bulk import state as s
-from analyzer.bulk.ended import Ended
 from analyzer.bulk.rows import EndPoints, Exchanges, through
-from analyzer.lending import Lender
+from analyzer.bulk.shard_result import Ended
+from analyzer.frame.arrow import distinct
+from analyzer.frame.buffer_pool import Lender
 from captures.packed import Packed, pack, picked
 
 _WORKED_OUT: Final = (s.X_MUTED_US, s.X_NETWORK_US, s.X_HOLD_US, s.X_WAY_NS)
@@ -33,7 +33,7 @@ _OF_EXCHANGES: Final = (
     s.X_SESSION, s.X_SESSION_EPOCH, s.X_SESSION_GIVEN, s.X_TIMEOUT, s.X_ASSIGNMENTS, s.X_GENERATION,
 )
 # fmt: on
-"""What else `analyzer.meaning.latency` reads of those that matter, to decide how long they were held."""
+"""What else `analyzer.analysis.latency` reads of those that matter, to decide how long they were held."""
 _UNSAID: Final = tuple(set(range(s.X_COLUMNS)) - {*_OF_EXCHANGES, *_SYMBOLS, s.X_TRIGGER})
 _OF_PARTS: Final = (  # the owner first: it is said anew
     s.P_OWNER,
@@ -108,7 +108,7 @@ def facts_of(ended: Ended, naming: Naming, every: Exchanges | None = None, matte
     kept, place = np.zeros(len(x), np.bool_), np.arange(len(x))
     if every is not None and matter is not None and len(every):
         born = naming.born(slot)
-        place = gathering.places(np.array([0, len(x)]), merging.Orders(trigger, born, born))
+        place = concat.places(np.array([0, len(x)]), merging.Orders(trigger, born, born))
         kept = matter[place]
     told = kept | _first_of_each(slot)
     chosen = np.flatnonzero(told)
@@ -152,7 +152,7 @@ def _of(columns: np.ndarray, which: Sequence[int]) -> Packed:
     return pack(columns, range(len(which)))._replace(which=np.array(which))
 
 
-def put_together(told: Sequence[Facts], naming: gathering.Naming, lender: Lender) -> gathering.Gathered:
+def put_together(told: Sequence[Facts], naming: concat.Naming, lender: Lender) -> concat.Gathered:
     """The exchanges of one window of all shares in one order, symbols numbered for the capture point: as `gathered`
     gives them, but for columns that nobody decides by, which are NULL. `lender`: whose memory they are in."""
     begins = np.cumsum([0, *(one.names.rows for one in told)], dtype=np.int64)
@@ -163,7 +163,7 @@ def put_together(told: Sequence[Facts], naming: gathering.Naming, lender: Lender
     slots, sides, trigger = names[: -len(_SYMBOLS)]
     connection = naming.connections(slots, sides)
     age = naming.named()[1][connection]
-    place = gathering.places(begins, merging.Orders(trigger, connection, age))
+    place = concat.places(begins, merging.Orders(trigger, connection, age))
     x = lender.numbers(s.X_COLUMNS, len(place))
     for which in _UNSAID:
         x[which] = s.NULL
@@ -176,7 +176,7 @@ def put_together(told: Sequence[Facts], naming: gathering.Naming, lender: Lender
     ordered[place] = connection
     owner = _owners([one.parts for one in told], begins, place)
     tables = [_parts_together(told, owner, gone, len(place), symbols, lender) for gone in (False, True)]
-    return gathering.Gathered(x, ordered, *tables)
+    return concat.Gathered(x, ordered, *tables)
 
 
 def _owners(parts: Sequence[Packed], begins: np.ndarray, place: np.ndarray) -> np.ndarray:

@@ -10,11 +10,11 @@ from typing import Final
 
 import numpy as np
 
-from analyzer.bulk import roles as role
+from analyzer.bulk import projection as role
 from analyzer.bulk import state as s
 from analyzer.bulk.partitions import uuid_text
 from analyzer.bulk.symbols import ENTRY_AT, ENTRY_LENGTH, ENTRY_STAMP, STAMP, intern, lacks
-from analyzer.protocol import names
+from analyzer.protocol import api_keys
 from analyzer.protocol.decoding import read_int64
 from captures.kernels import Bytes, Flag, Int, Table, inline
 
@@ -237,7 +237,7 @@ def record_facts(st: s.State, lay: s.Layouts, buffer: Bytes, used: Int, slot: In
             if i + 3 < used and lay.role[tape[i + 3, 1]] == role.NODE_RACK and tape[i + 3, 2] >= 0:
                 facts[row, s.FACT_D] = intern(mt.strings, buffer, tape[i + 3, 3], tape[i + 3, 2])
             facts[row, s.FACT_TRIGGER] = trigger
-    if api == names.API_VERSIONS and mt.found[FOUND_FIRST_ERROR] == 0:
+    if api == api_keys.API_VERSIONS and mt.found[FOUND_FIRST_ERROR] == 0:
         fr.k[slot, s.K_OFFERED] = 1
 
 

@@ -43,7 +43,7 @@ import numpy as np
 from analyzer.bulk import state as s
 from analyzer.bulk.matching import take
 from analyzer.bulk.pending import flush_pending
-from analyzer.bulk.prefixes import before_first, first_bytes, is_sealed
+from analyzer.bulk.proxy_prefixes import before_first, first_bytes, is_sealed
 from analyzer.bulk.regions import (
     IN_SLAB,
     IN_WAITING,
@@ -54,18 +54,7 @@ from analyzer.bulk.regions import (
     frame_from_region,
     release,
 )
-from analyzer.bulk.seeking import (
-    CLOSING,
-    HOLE,
-    MAX_SOUGHT,
-    MORE,
-    WEAK,
-    answered,
-    not_kafka,
-    plan,
-    seek,
-    sought,
-)
+from analyzer.bulk.resync import CLOSING, HOLE, MAX_SOUGHT, MORE, WEAK, answered, not_kafka, plan, seek, sought
 from analyzer.protocol.decoding import read_int16, read_int32
 from captures.kernels import MACHINE_CODE, Array, Bytes, Flag, Int, Table, inline, kernel, soon_all
 from captures.stream_tables import (

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from analyzer.bulk import state as s
-from analyzer.protocol import errors, names
+from analyzer.protocol import api_keys, errors
 from analyzer.protocol.decoding import (
     BAD_LENGTH,
     OK,
@@ -129,7 +129,7 @@ def is_believed(lay: s.Layouts, status: Int, api: Int, version: Int) -> Flag:
 @inline
 def answered_version(buffer: Bytes, at: Int, end: Int, api: Int, version: Int) -> Int:
     """The version of the response whose body may start at `at`, to a request of this version (KIP-511)."""
-    if api == names.API_VERSIONS and version != 0 and end - at >= 2:
+    if api == api_keys.API_VERSIONS and version != 0 and end - at >= 2:
         if read_int16(buffer, at) == errors.UNSUPPORTED_VERSION:
             return np.int64(0)
     return np.int64(version)

@@ -21,7 +21,7 @@ from typing import Final
 
 import numpy as np
 
-from analyzer.bulk import roles as role
+from analyzer.bulk import projection as role
 from analyzer.bulk import state as s
 from analyzer.bulk.fields import (
     FOUND_FIRST_ERROR,
@@ -48,7 +48,7 @@ from analyzer.bulk.headers import (
 from analyzer.bulk.partitions import MAX_NAMED, count_named, record_parts, room_for_parts
 from analyzer.bulk.pending import end_first, find_pending, is_silent, put_out, take_first, wait
 from analyzer.bulk.symbols import ENTRY_LENGTH, intern
-from analyzer.protocol import names
+from analyzer.protocol import api_keys
 from analyzer.protocol.decoding import FULL, OK, SHORT, decode, read_int32
 from captures.kernels import Bytes, Flag, Int, Table, copy_bytes, inline
 
@@ -191,7 +191,7 @@ def _count_hole(fr: s.Framing, slot: Int, key: Int, row: Table, whole: Flag, dec
         f[key, s.F_HOLE] = 0  # of one that is not, others may be missing behind what is there
     if correlation != s.NULL:
         k[slot, s.K_LAST_ID] = correlation
-    if row[s.X_API_KEY] == names.END_TXN and not decoded:
+    if row[s.X_API_KEY] == api_keys.END_TXN and not decoded:
         k[slot, s.K_HOLES] += 1  # there, but what it said is lost
 
 
@@ -205,7 +205,7 @@ def _learn(fr: s.Framing, mt: s.Matching, slot: Int, row: Table, header: Flag, d
     if decoded and found[role.SOFTWARE_NAME] != s.NULL:
         k[slot, s.K_SOFTWARE_NAME] = found[role.SOFTWARE_NAME]
         k[slot, s.K_SOFTWARE_VERSION] = found[role.SOFTWARE_VERSION]
-    if row[s.X_API_KEY] == names.SASL_HANDSHAKE:
+    if row[s.X_API_KEY] == api_keys.SASL_HANDSHAKE:
         if decoded:
             k[slot, s.K_MECHANISM] = found[role.MECHANISM]
         if row[s.X_API_VERSION] == 0 and header:

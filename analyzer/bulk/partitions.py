@@ -18,10 +18,10 @@ from typing import Final
 
 import numpy as np
 
-from analyzer.bulk import roles as role
+from analyzer.bulk import projection as role
 from analyzer.bulk import state as s
 from analyzer.bulk.symbols import intern, lacks
-from analyzer.protocol import errors, names
+from analyzer.protocol import api_keys, errors
 from analyzer.protocol.decoding import read_int32, read_int64
 from captures.kernels import Bytes, Flag, Int, Table, copy_bytes, inline, shared
 
@@ -344,7 +344,7 @@ def record_parts(st: s.State, lay: s.Layouts, buffer: Bytes, used: Int, row: Tab
         elif kind == role.LEADER_ID or kind == role.META_PARTITION:
             leader = np.int64(-1)
             # Share groups are always answered with a leader, which is 0 unless the error is that it moved (KIP-932).
-            shared = row[s.X_API_KEY] == names.SHARE_FETCH or row[s.X_API_KEY] == names.SHARE_ACKNOWLEDGE
+            shared = row[s.X_API_KEY] == api_keys.SHARE_FETCH or row[s.X_API_KEY] == api_keys.SHARE_ACKNOWLEDGE
             error = parts.rows[part, s.P_ERROR] if part >= 0 else np.int64(0)
             moved = error == errors.NOT_LEADER_OR_FOLLOWER or error == errors.FENCED_LEADER_EPOCH
             blank = shared and not moved

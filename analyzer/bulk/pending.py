@@ -12,7 +12,7 @@ import numpy as np
 
 from analyzer.bulk import state as s
 from analyzer.bulk.partitions import MAX_WAITING, put_parts
-from analyzer.protocol import names
+from analyzer.protocol import api_keys
 from captures.kernels import Flag, Int, Table, inline
 
 MAX_PENDING: Final = 4096
@@ -78,7 +78,7 @@ def flush_pending(st: s.State, slot: Int, status: Int, trigger: Int) -> None:
 @inline
 def is_silent(row: Table) -> Flag:
     """Whether the request of an exchange is one that brokers do not answer: Produce with acks=0."""
-    return row[s.X_API_KEY] == names.PRODUCE and row[s.X_ACKS] == 0
+    return row[s.X_API_KEY] == api_keys.PRODUCE and row[s.X_ACKS] == 0
 
 
 @inline

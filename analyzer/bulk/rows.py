@@ -17,14 +17,14 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
-from analyzer.arrow import among, distinct, text
 from analyzer.bulk import state as s
-from analyzer.bulk.ended import SYMBOLS, TEXTS, Connections, Ended
-from analyzer.bulk.gathering import Each, Gathered, Naming, gathered, one_after_another
+from analyzer.bulk.column_names import COLUMNS
+from analyzer.bulk.concat import Each, Gathered, Naming, gathered, one_after_another
 from analyzer.bulk.merging import Numbers
-from analyzer.bulk.named import COLUMNS
+from analyzer.bulk.shard_result import SYMBOLS, TEXTS, Connections, Ended
 from analyzer.bulk.zookeeper import ZooKeeper
-from analyzer.lending import Lender
+from analyzer.frame.arrow import among, distinct, text
+from analyzer.frame.buffer_pool import Lender
 from captures.files import FileInfo
 
 
@@ -269,7 +269,7 @@ class Window:
     leaders      int64[:, L_COLUMNS], in order; L_TOPIC and L_TOPIC_ID numbers of strings, L_ISR of a list
     sets         record sets, where those are kept
     oldest       whatever ends in later windows has its first packet at this ordinal or later
-    measured     the parts of latencies have been worked out (`analyzer.meaning.latency`)
+    measured     the parts of latencies have been worked out (`analyzer.analysis.latency`)
     zookeeper    what was said to ZooKeeper, in order
     """
 

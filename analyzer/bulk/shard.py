@@ -11,13 +11,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from analyzer.arrow import distinct
 from analyzer.bulk import state as s
-from analyzer.bulk.ended import Ended, connections, sealed, way_behind
 from analyzer.bulk.fields import FOUND_COLUMNS
 from analyzer.bulk.framing import converse
-from analyzer.bulk.roles import roles
+from analyzer.bulk.projection import roles
+from analyzer.bulk.shard_result import Ended, connections, sealed, way_behind
 from analyzer.bulk.symbols import COUNT, Symbols, content, fresh, grown, of_all, without
+from analyzer.frame.arrow import distinct
 from analyzer.protocol import schema
 from analyzer.protocol.program import STACK_DEPTH, load
 from captures.cache import kept
@@ -26,7 +26,7 @@ from captures.kernels import Bytes, Int, Table, copy_bytes, doubled, kernel
 from captures.packets import no_packets
 from captures.stream_tables import D_CAPTURED, D_PACKETS, SEG_COLUMNS
 from captures.streams import Segments, Streams
-from captures.tls.overheard import Overheard
+from captures.tls.clear_handshakes import Overheard
 from captures.tls.stage import Stage
 
 FRAME_LIMIT = 512 << 20

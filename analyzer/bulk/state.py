@@ -35,7 +35,7 @@ from captures.kernels import Array, Bytes, Table
     F_FRAMES,  # frames seen: the next one's ordinal
     F_BROKEN,  # a gap came before the first frame was found
     F_LOST,  # bytes given up before the connection was recognised
-    F_PREFIX,  # something may stand before its first message (see `analyzer.bulk.prefixes`)
+    F_PREFIX,  # something may stand before its first message (see `analyzer.bulk.proxy_prefixes`)
     F_ASKS,  # a request without a name was found, with this correlation id (plus 1): its answer would prove it
     F_ANSWER,  # where an answer to what the other direction asks may start, behind F_AT; -1: none
     F_ANSWER_END,
@@ -161,7 +161,7 @@ X_NETWORK_US: Final = X_PARTS_LAST
 X_HOLD_US: Final = X_PARTS_COUNT
 X_BROKER_US: Final = X_SLOT
 X_CAUSE: Final = X_NEXT
-"""In a `Window`, where links mean nothing any more: what `analyzer.meaning.latency` finds, NULL where it does not."""
+"""In a `Window`, where links mean nothing any more: what `analyzer.analysis.latency` finds, NULL where it does not."""
 X_REQUEST: Final = X_REQUEST_FIRST_NS
 X_RESPONSE: Final = X_RESPONSE_FIRST_NS
 (

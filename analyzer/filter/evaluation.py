@@ -27,11 +27,11 @@ import pyarrow as pa
 from analyzer.bulk.fields import MAX_CODES
 from analyzer.filter.conditions import Whole, tested
 from analyzer.filter.language import And, Node, Not, Or, source_of, tree_of
-from analyzer.filter.naming import PACKETS, Columns, Named, Path, body_values, column_values
+from analyzer.filter.names import PACKETS, Columns, Named, Path, body_values, column_values
 from analyzer.filter.sources import Apis, Ints, Rows, Source, Table, TopicName, distinct
 from analyzer.filter.terms import Comparison, Relation
+from analyzer.filter.tokens import INT64_MAX, INT64_MIN, FilterError
 from analyzer.filter.values import STATED
-from analyzer.filter.words import INT64_MAX, INT64_MIN, FilterError
 from analyzer.protocol import schema
 
 if TYPE_CHECKING:

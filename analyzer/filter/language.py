@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from analyzer.filter.terms import Comparison, Relation, compare
-from analyzer.filter.words import FilterError, Word, WordProblem
+from analyzer.filter.tokens import FilterError, Word, WordProblem
 
 MAX_LENGTH: Final = 1 << 16
 """Characters of a filter. Long lists of values are ordinary; a filter of megabytes is a mistake."""

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from analyzer import columns
-from analyzer.bulk.named import COLUMNS
+from analyzer.bulk import exchange_tables
+from analyzer.bulk.column_names import COLUMNS
 from analyzer.filter.conditions import Test, tested
 from analyzer.filter.values import STATED
 from analyzer.protocol import schema
@@ -250,8 +250,8 @@ class Rows(Source):
             values, present = self._between(*ends)
             return values, present & (values >= 0)
         if name == "queue_us":
-            latency, _ = columns.latency_us(self.exchanges.columns)
-            queue = columns.queue_us(self.exchanges.columns, latency)
+            latency, _ = exchange_tables.latency_us(self.exchanges.columns)
+            queue = exchange_tables.queue_us(self.exchanges.columns, latency)
             return queue, queue != NULL
         if name == "throttle_us":
             throttle = self.exchanges.column("throttle_ms")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from analyzer.filter.conditions import Test, Text
-from analyzer.filter.naming import (
+from analyzer.filter.names import (
     PATH_COLUMNS,
     TYPES,
     Columns,
@@ -31,6 +31,7 @@ from analyzer.filter.naming import (
     paths,
     spelled,
 )
+from analyzer.filter.tokens import Word, WordProblem
 from analyzer.filter.values import (
     DURATION,
     PLAIN,
@@ -48,7 +49,6 @@ from analyzer.filter.values import (
     stated_as,
     words_of,
 )
-from analyzer.filter.words import Word, WordProblem
 from analyzer.protocol import errors as kafka_errors
 
 # --- what a comparison is about ---------------------------------------------------------------------------------------

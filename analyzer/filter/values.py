@@ -16,17 +16,17 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Final
 
-from analyzer import columns
+from analyzer.bulk import exchange_tables
 from analyzer.filter.conditions import DAY_US, Addresses, ErrorNames, Network, Reals, Test, Text, Truth, Whole, merged
-from analyzer.filter.words import INT64_MAX, INT64_MIN, Word, WordProblem, did_you_mean, short, suggest
+from analyzer.filter.tokens import INT64_MAX, INT64_MIN, Word, WordProblem, did_you_mean, short, suggest
 from analyzer.protocol import errors as kafka_errors
 from analyzer.protocol import schema
 
 STATED: Final = {
-    "status": columns.STATUSES,
-    "request_state": columns.STATES,
-    "response_state": columns.STATES,
-    "cause": columns.CAUSES,
+    "status": exchange_tables.STATUSES,
+    "request_state": exchange_tables.STATES,
+    "response_state": exchange_tables.STATES,
+    "cause": exchange_tables.CAUSES,
 }
 """Columns of text that have these values only."""
 

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from analyzer import arrow
+from analyzer.findings.capture import SECOND, Seen, once
 from analyzer.findings.columns import NULL, standing_for
 from analyzer.findings.rules import Found, Limits, rule
-from analyzer.findings.seen import SECOND, Seen, once
-from analyzer.findings.words import client, count, lasting, listed, name
+from analyzer.findings.wording import client, count, lasting, listed, name
+from analyzer.frame import arrow
 
 _PROTOCOLS: Final = ("classic", "consumer")
 """Groups in which a partition has one member. Connect gives out tasks, and streams groups theirs."""

@@ -8,18 +8,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from analyzer import arrow
-from analyzer.epochs import Epochs
-from analyzer.findings import roots
-from analyzer.findings.answers import about, found, of, taken, times
+from analyzer.common.leader_epochs import Epochs
+from analyzer.findings import root_causes
+from analyzer.findings.capture import SECOND, Seen
 from analyzer.findings.columns import NULL, coded
-from analyzer.findings.grouping import busiest, highest, parted
+from analyzer.findings.error_answers import about, found, of, taken, times
 from analyzer.findings.rules import Found, Limits, rule
-from analyzer.findings.seen import SECOND, Seen
-from analyzer.findings.words import client, count, lasting, moment, name, place, size, some
-from analyzer.protocol import names
+from analyzer.findings.wording import client, count, lasting, moment, name, place, size, some
+from analyzer.frame import arrow
+from analyzer.frame.grouping import busiest, highest, parted
+from analyzer.protocol import api_keys
 
-_NO_LEADER = taken((names.METADATA, names.LIST_OFFSETS, names.FETCH, names.PRODUCE), (5,))
+_NO_LEADER = taken((api_keys.METADATA, api_keys.LIST_OFFSETS, api_keys.FETCH, api_keys.PRODUCE), (5,))
 
 
 @rule(
@@ -38,7 +38,7 @@ _NO_LEADER = taken((names.METADATA, names.LIST_OFFSETS, names.FETCH, names.PRODU
     by_clock=True,
 )
 def metadata_storm(seen: Seen, at: Limits) -> Iterator[Found]:
-    rows = seen.of_one(seen.of_api(names.METADATA))
+    rows = seen.of_one(seen.of_api(api_keys.METADATA))
     if len(rows) < at.rate * at.window_s:
         return
     known = seen.exchanges.asked != NULL
@@ -49,7 +49,7 @@ def metadata_storm(seen: Seen, at: Limits) -> Iterator[Found]:
         mine = mine[np.argsort(seen.exchanges.asked[mine], kind="stable")]
         asked = seen.exchanges.asked[mine]
         most, start, past = busiest(asked, int(at.window_s * SECOND))
-        if most < at.rate * at.window_s or roots.near(seen, int(asked[start]), int(asked[past - 1])):
+        if most < at.rate * at.window_s or root_causes.near(seen, int(asked[start]), int(asked[past - 1])):
             continue
         who = seen.who(int(seen.client[mine[0]]))
         text = f"{client(who)} asks for Metadata {most / at.window_s:.1f} times a second."
@@ -86,7 +86,7 @@ def metadata_storm(seen: Seen, at: Limits) -> Iterator[Found]:
 )
 def all_topics(seen: Seen, at: Limits) -> Iterator[Found]:
     least = min(at.small, at.bytes)
-    rows = seen.of_one(seen.of_api(names.METADATA))
+    rows = seen.of_one(seen.of_api(api_keys.METADATA))
     if not len(rows) or seen.most("response_bytes") < least:
         return
     asked_bytes, told_bytes = (np.zeros(len(rows), np.int64) for _ in range(2))
@@ -173,7 +173,7 @@ def under_replicated(seen: Seen, at: Limits) -> Iterator[Found]:
     least = int(at.seconds * SECOND)
     if seen.span[1] - seen.span[0] < least:
         return
-    reassigned = seen.exchanges.asked[seen.of_api(names.ALTER_PARTITION_REASSIGNMENTS)]
+    reassigned = seen.exchanges.asked[seen.of_api(api_keys.ALTER_PARTITION_REASSIGNMENTS)]
     by_then = int(reassigned.min(initial=seen.span[1]))
     shrunk = [one for one in _shrunk(seen) if one.until - one.since >= least and one.since <= by_then]
     told = _told_of(seen, {one.place[0] for one in shrunk}, least + min((one.since for one in shrunk), default=0))
@@ -213,7 +213,7 @@ def _shrunk(seen: Seen) -> Iterator[_Shrunk]:
     full: dict[tuple[str, int], tuple[frozenset[int], int]] = {}  # the last, and the smallest size
     open_: dict[tuple[str, int], _Shrunk] = {}
     current = Epochs()
-    for row in roots.leaders_in_time(seen, ["time", "topic", "topic_id", "partition", "leader_epoch", "isr"]):
+    for row in root_causes.leaders_in_time(seen, ["time", "topic", "topic_id", "partition", "leader_epoch", "isr"]):
         if not row["isr"] or not row["topic"] or row["topic_id"] is None or row["topic"] in seen.remade:
             continue  # two clusters may have topics of one name
         if current.passed(row["topic_id"], row["partition"], row["leader_epoch"]):
@@ -235,7 +235,7 @@ def _shrunk(seen: Seen) -> Iterator[_Shrunk]:
 
 def _told_of(seen: Seen, topics: set[str], since: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Metadata answers that named these topics, from then on, in order of their times, and these."""
-    rows = seen.of_api(names.METADATA) if topics else _NONE
+    rows = seen.of_api(api_keys.METADATA) if topics else _NONE
     rows = rows[(seen.exchanges.error[rows] == 0) & (seen.exchanges.answered[rows] >= since)]
     known = {topic: number for number, topic in enumerate(topics)}
     found_ = []
@@ -268,7 +268,7 @@ def _told_of(seen: Seen, topics: set[str], since: int) -> dict[str, tuple[np.nda
     tries=2,
 )
 def unreachable(seen: Seen, at: Limits) -> Iterator[Found]:
-    for server, mine in roots.unreachable(seen).items():
+    for server, mine in root_causes.unreachable(seen).items():
         tries, clients = sum(one.times for one in mine), sorted({one.client for one in mine})
         if tries < at.tries:
             continue
@@ -276,7 +276,7 @@ def unreachable(seen: Seen, at: Limits) -> Iterator[Found]:
         text = f"Metadata sends clients to {name(server)}; {named} ({some(clients)}) got a connection there in "
         since, until = min(one.since for one in mine), max(one.until for one in mine)
         yield Found(
-            f"{text}{count(tries, 'try', 'tries')}: {roots.outcome(mine)}.",
+            f"{text}{count(tries, 'try', 'tries')}: {root_causes.outcome(mine)}.",
             tries,
             since,
             until,

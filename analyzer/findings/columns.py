@@ -14,8 +14,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from analyzer import arrow
-from analyzer.findings import large
+from analyzer.frame import arrow, spill
 
 NULL: Final = np.iinfo(np.int64).min
 """Absent, in arrays of integers of any use."""
@@ -135,7 +134,7 @@ class Filled:
 
     def _array(self) -> np.ndarray:
         if self._values is None:
-            self._values = large.empty(self._rows, self.dtype)
+            self._values = spill.empty(self._rows, self.dtype)
             if self._at:
                 self._values[: self._at] = self._one
         return self._values

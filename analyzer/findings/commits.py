@@ -7,18 +7,17 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from analyzer import arrow
-from analyzer.findings import large
-from analyzer.findings.answers import about, found, of, taken
+from analyzer.findings.capture import NO_CODE, SECOND, Seen
+from analyzer.findings.error_answers import about, found, of, taken
 from analyzer.findings.fetch import reads
-from analyzer.findings.grouping import busiest, by, first_of, grouped, in_order, parted
 from analyzer.findings.rules import Found, Limits, replaced, rule
 from analyzer.findings.runs import Run
-from analyzer.findings.seen import NO_CODE, SECOND, Seen
-from analyzer.findings.words import client, count, name, place
-from analyzer.protocol import names
+from analyzer.findings.wording import client, count, name, place
+from analyzer.frame import arrow, spill
+from analyzer.frame.grouping import busiest, by, first_of, grouped, in_order, parted
+from analyzer.protocol import api_keys
 
-_COMMIT = taken((names.OFFSET_COMMIT,), (12, 22, 25, 27, 28, 110, 113), every=True)
+_COMMIT = taken((api_keys.OFFSET_COMMIT,), (12, 22, 25, 27, 28, 110, 113), every=True)
 REBALANCE_IN_PROGRESS = 27
 
 
@@ -38,7 +37,7 @@ REBALANCE_IN_PROGRESS = 27
     by_clock=True,
 )
 def commit_storm(seen: Seen, at: Limits) -> Iterator[Found]:
-    rows = seen.of_one(seen.of_api(names.OFFSET_COMMIT))
+    rows = seen.of_one(seen.of_api(api_keys.OFFSET_COMMIT))
     groups, named = seen.groups
     for mine in parted(rows, seen.client[rows], seen.broker[rows], groups[rows], least=at.rate * at.window_s):
         mine = mine[np.argsort(seen.exchanges.asked[mine], kind="stable")]
@@ -141,8 +140,8 @@ def _clients_of(seen: Seen) -> dict[tuple[int, ...], np.ndarray]:
     """The clients of each group, by its number. Worked out once."""
     if "clients of groups" not in seen.memo:
         groups, _ = seen.groups
-        rows = large.true(groups >= 0)
-        clients, of = large.taken(seen.client, rows), large.taken(groups, rows)
+        rows = spill.true(groups >= 0)
+        clients, of = spill.taken(seen.client, rows), spill.taken(groups, rows)
         firsts = first_of(of, clients)
         seen.memo["clients of groups"] = by(clients[firsts], of[firsts])
     kept: dict[tuple[int, ...], np.ndarray] = seen.memo["clients of groups"]
@@ -152,10 +151,10 @@ def _clients_of(seen: Seen) -> dict[tuple[int, ...], np.ndarray]:
 def _committed(seen: Seen, row: int) -> list[tuple[int, int]]:
     """(place, offset) of the topic-partitions that an OffsetCommit names."""
     if "commits by row" not in seen.memo:
-        rows = seen.parts_of(names.OFFSET_COMMIT)
-        owner, rows = in_order(large.taken(seen.partitions.owner, rows), rows)
-        offset = large.taken(seen.table("partitions").numbers("offset"), rows)
-        seen.memo["commits by row"] = owner, large.taken(seen.partitions.place, rows), offset
+        rows = seen.parts_of(api_keys.OFFSET_COMMIT)
+        owner, rows = in_order(spill.taken(seen.partitions.owner, rows), rows)
+        offset = spill.taken(seen.table("partitions").numbers("offset"), rows)
+        seen.memo["commits by row"] = owner, spill.taken(seen.partitions.place, rows), offset
     owner, place_, offset = seen.memo["commits by row"]
     mine = slice(*np.searchsorted(owner, [row, row + 1]).tolist())
     return list(zip(place_[mine].tolist(), offset[mine].tolist(), strict=True))
@@ -180,7 +179,7 @@ def _commits(seen: Seen) -> tuple[dict[int, list[int]], dict[tuple[int, int], np
     """The places that each commit was refused for; by group and place when commits were taken, sorted."""
     if "commits" not in seen.memo:
         parts, (groups, _) = seen.partitions, seen.groups
-        of_commits = seen.parts_of(names.OFFSET_COMMIT)
+        of_commits = seen.parts_of(api_keys.OFFSET_COMMIT)
         of_commits = of_commits[parts.error[of_commits] != NO_CODE]
         bad: dict[int, list[int]] = defaultdict(list)
         for part in of_commits[parts.error[of_commits] != 0].tolist():
@@ -209,10 +208,10 @@ def _commits(seen: Seen) -> tuple[dict[int, list[int]], dict[tuple[int, int], np
     by_clock=True,
 )
 def commit_goes_back(seen: Seen, at: Limits) -> Iterator[Found]:
-    if not len(seen.of_api(names.OFFSET_COMMIT)):
+    if not len(seen.of_api(api_keys.OFFSET_COMMIT)):
         return
     parts, offset = seen.partitions, seen.table("partitions").numbers("offset")
-    rows = seen.parts_of(names.OFFSET_COMMIT)
+    rows = seen.parts_of(api_keys.OFFSET_COMMIT)
     rows = rows[(parts.error[rows] == 0) & (offset[rows] >= 0)]
     groups, named = seen.groups
     member, members = seen.table("exchanges").codes("member_id")

@@ -9,21 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from analyzer import arrow
-from analyzer.findings import large, roots
-from analyzer.findings.answers import about, found, of, taken, times
-from analyzer.findings.asked import Severity
+from analyzer.findings import root_causes
+from analyzer.findings.capture import SECOND, Seen, api_name
 from analyzer.findings.columns import NULL
-from analyzer.findings.grouping import busiest, by, grouped, highest, in_order, parted
+from analyzer.findings.error_answers import about, found, of, taken, times
+from analyzer.findings.query import Severity
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import runs
-from analyzer.findings.seen import SECOND, Seen, api_name
-from analyzer.findings.words import client, count, lasting, name, place, size
-from analyzer.protocol import names
+from analyzer.findings.wording import client, count, lasting, name, place, size
+from analyzer.frame import arrow, spill
+from analyzer.frame.grouping import busiest, by, grouped, highest, in_order, parted
+from analyzer.protocol import api_keys
 
-_OUT_OF_RANGE = taken((names.FETCH,), (1,), every=True)
-_WRONG_LEADER = taken((names.FETCH, names.PRODUCE), (3, 6, 74, 75, 100))
-_SESSIONS = taken((names.FETCH,), (70, 71, 106), every=True)
+_OUT_OF_RANGE = taken((api_keys.FETCH,), (1,), every=True)
+_WRONG_LEADER = taken((api_keys.FETCH, api_keys.PRODUCE), (3, 6, 74, 75, 100))
+_SESSIONS = taken((api_keys.FETCH,), (70, 71, 106), every=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +49,19 @@ class Reads:
             lag, end = self.lag[block], self.end[block]
             return np.where((lag != NULL) & (end != NULL), end - lag, self.at[block])
 
-        return large.made(len(self.at), np.int64, of_block)
+        return spill.made(len(self.at), np.int64, of_block)
 
 
 def reads(seen: Seen) -> Reads:
     """What was fetched. Worked out once."""
     if "reads" not in seen.memo:
         parts, table = seen.partitions, seen.table("partitions")
-        chosen = seen.parts_of(names.FETCH)
-        owner = large.taken(parts.owner, chosen)
-        times_, chosen, owner = in_order(large.taken(seen.exchanges.answered, owner), chosen, owner)
+        chosen = seen.parts_of(api_keys.FETCH)
+        owner = spill.taken(parts.owner, chosen)
+        times_, chosen, owner = in_order(spill.taken(seen.exchanges.answered, owner), chosen, owner)
         whole = table.together(("offset", "high_watermark", "last_stable_offset", "lag", "record_bytes"))
-        at, end, stable, lag, size_ = (large.taken(values, chosen) for values in whole)
-        place_ = large.taken(parts.place, chosen)
+        at, end, stable, lag, size_ = (spill.taken(values, chosen) for values in whole)
+        place_ = spill.taken(parts.place, chosen)
         seen.memo["reads"] = Reads(chosen, owner, place_, at, end, stable, lag, size_, times_)
     kept: Reads = seen.memo["reads"]
     return kept
@@ -71,13 +71,15 @@ def _empty_at_once(seen: Seen, quick_us: float) -> np.ndarray:
     """Fetch exchanges that were answered at once, without an error, a pause, or a record, though they might wait."""
     got = np.zeros(len(seen.exchanges) + 1, bool)  # the last is of topic-partitions without an exchange
     owner, size_ = seen.partitions.owner, seen.table("partitions").numbers("record_bytes")
-    for block in large.blocks(len(owner)):
+    for block in spill.blocks(len(owner)):
         got[owner[block][size_[block] > 0]] = True
-    rows = large.where(len(seen.exchanges), lambda block: (seen.exchanges.api[block] == names.FETCH) & ~got[:-1][block])
+    rows = spill.where(
+        len(seen.exchanges), lambda block: (seen.exchanges.api[block] == api_keys.FETCH) & ~got[:-1][block]
+    )
     if not len(rows):
         return rows
     whole = seen.table("exchanges").together(("latency_us", "max_wait_ms", "min_bytes", "throttle_us"))
-    latency, wait, least, pause = (large.taken(values, rows) for values in whole)
+    latency, wait, least, pause = (spill.taken(values, rows) for values in whole)
     quick: np.ndarray = rows[
         (seen.exchanges.error[rows] == 0)
         & (latency >= 0)
@@ -176,14 +178,14 @@ class _Asked:
     def __init__(self, seen: Seen, links: list[int]) -> None:
         self._seen = seen
         read = reads(seen)
-        link = large.taken(seen.exchanges.link, read.owner)
-        mine = large.where(len(link), lambda block: arrow.among(link[block], links) & (read.at[block] != NULL))
+        link = spill.taken(seen.exchanges.link, read.owner)
+        mine = spill.where(len(link), lambda block: arrow.among(link[block], links) & (read.at[block] != NULL))
         self._asked = _courses(read, mine, read.at, link)
         self._places: dict[int, list[int]] = defaultdict(list)
         for one, where in self._asked:
             self._places[one].append(where)
-        wanted = arrow.distinct(large.taken(read.place, mine))
-        told = large.where(len(link), lambda block: arrow.among(read.place[block], wanted) & (read.end[block] >= 0))
+        wanted = arrow.distinct(spill.taken(read.place, mine))
+        told = spill.where(len(link), lambda block: arrow.among(read.place[block], wanted) & (read.end[block] >= 0))
         self._ends = _courses(read, told, read.end, None)
 
     def beyond(self, link: int, time: int) -> tuple[tuple[str, int], int, int, int] | None:
@@ -215,14 +217,14 @@ def _courses(
 ) -> dict[tuple[int, int], _Course]:
     """Values of some reads, by whose they are (`whose` has a number for each read; None: all are 0's) and place; of
     those that were answered, for what was asked last is no beginning."""
-    rows = rows[large.taken(read.time, rows) != NULL]
-    mine = np.zeros(len(rows), np.int8) if whose is None else large.taken(whose, rows)
-    place_ = large.taken(read.place, rows)
+    rows = rows[spill.taken(read.time, rows) != NULL]
+    mine = np.zeros(len(rows), np.int8) if whose is None else spill.taken(whose, rows)
+    place_ = spill.taken(read.place, rows)
     order, starts, ends = grouped(mine, place_)
     heads = order[starts]
     keys = zip(mine[heads].tolist(), place_[heads].tolist(), strict=True)
-    rows = large.taken(rows, order)
-    times_, values = large.taken(read.time, rows), large.taken(values, rows)
+    rows = spill.taken(rows, order)
+    times_, values = spill.taken(read.time, rows), spill.taken(values, rows)
     each = zip(keys, starts.tolist(), ends.tolist(), strict=True)
     return {key: _Course(times_[start:end], values[start:end]) for key, start, end in each}
 
@@ -246,9 +248,9 @@ def out_of_range(seen: Seen, at: Limits) -> Iterator[Found]:
         return
     read = reads(seen)
     numbers = _numbers_of(seen, {where for trouble in troubles for where in trouble.places})
-    known = large.where(len(read.place), lambda block: arrow.among(read.place[block], list(numbers.values())))
-    whose = large.taken(seen.client, large.taken(read.owner, known))
-    rows_of = by(known, whose, large.taken(read.place, known))
+    known = spill.where(len(read.place), lambda block: arrow.among(read.place[block], list(numbers.values())))
+    whose = spill.taken(seen.client, spill.taken(read.owner, known))
+    rows_of = by(known, whose, spill.taken(read.place, known))
     told = _told(seen, list(numbers.values()))
     for trouble in troubles:
         for where in trouble.places:
@@ -339,14 +341,14 @@ def _numbers_of(seen: Seen, wanted: set[tuple[str, int]]) -> dict[tuple[str, int
 def _told(seen: Seen, places: list[int]) -> dict[tuple[int, ...], np.ndarray]:
     """By client and topic-partition, of these: where the client was told, or said itself, that it stands."""
     parts, offset = seen.partitions, seen.table("partitions").numbers("offset")
-    apis = names.OFFSET_FETCH, names.OFFSET_COMMIT, names.LIST_OFFSETS
+    apis = api_keys.OFFSET_FETCH, api_keys.OFFSET_COMMIT, api_keys.LIST_OFFSETS
 
     def are_of_groups(block: slice) -> Any:
         there = arrow.among(parts.place[block], places) & (offset[block] != NULL)
         return there & arrow.among(seen.api_of(parts.owner[block]), apis)
 
-    rows = large.where(len(offset), are_of_groups)
-    return by(large.taken(offset, rows), seen.client[parts.owner[rows]], large.taken(parts.place, rows))
+    rows = spill.where(len(offset), are_of_groups)
+    return by(spill.taken(offset, rows), seen.client[parts.owner[rows]], spill.taken(parts.place, rows))
 
 
 @rule(
@@ -380,12 +382,12 @@ def _given_twice(seen: Seen) -> Iterator[Found]:
     offset, records = table.together(("offset", "record_count"))
 
     def are_given(block: slice) -> Any:
-        of_produce = seen.api_of(parts.owner[block]) == names.PRODUCE
+        of_produce = seen.api_of(parts.owner[block]) == api_keys.PRODUCE
         return of_produce & (parts.error[block] == 0) & (offset[block] != NULL)
 
-    rows = large.where(len(offset), are_given)
-    owner, place_ = large.taken(parts.owner, rows), large.taken(parts.place, rows)
-    rows = rows[_several(place_, large.taken(seen.broker, owner), len(seen.places))]
+    rows = spill.where(len(offset), are_given)
+    owner, place_ = spill.taken(parts.owner, rows), spill.taken(parts.place, rows)
+    rows = rows[_several(place_, spill.taken(seen.broker, owner), len(seen.places))]
     order, starts, ends = grouped(parts.place[rows], seen.exchanges.answered[parts.owner[rows]])
     del starts, ends
     rows = rows[order]
@@ -420,27 +422,27 @@ def _several(place_: np.ndarray, values: np.ndarray, places: int) -> np.ndarray:
     """bool[n]: rows of those topic-partitions that have more than one value."""
     one, more = np.zeros(places, values.dtype), np.zeros(places, np.bool_)
     one[place_] = values  # of what is written twice one stays
-    for block in large.blocks(len(place_)):
+    for block in spill.blocks(len(place_)):
         some = place_[block]
         more[some[values[block] != one[some]]] = True
-    return large.taken(more, place_)
+    return spill.taken(more, place_)
 
 
 def _diverged(seen: Seen) -> Iterator[Found]:
     """Readers that were told that the log ends before where they stood: by Fetch (`divergingEpoch`), or by
     OffsetForLeaderEpoch (KIP-320). Replicas are told so in the course of things."""
     diverging = seen.table("partitions").numbers("diverging_offset")
-    if diverging.max(initial=NULL) == NULL and not len(seen.of_api(names.OFFSET_FOR_LEADER_EPOCH)):
+    if diverging.max(initial=NULL) == NULL and not len(seen.of_api(api_keys.OFFSET_FOR_LEADER_EPOCH)):
         return
     offset, parts = seen.table("partitions").numbers("offset"), seen.partitions
 
     def told(block: slice) -> np.ndarray:
-        of_epochs = seen.api_of(parts.owner[block]) == names.OFFSET_FOR_LEADER_EPOCH
+        of_epochs = seen.api_of(parts.owner[block]) == api_keys.OFFSET_FOR_LEADER_EPOCH
         ends = of_epochs & (parts.error[block] == 0) & (offset[block] >= 0)
         return np.where(ends, offset[block], diverging[block])
 
-    ends = large.made(len(offset), np.int64, told)
-    rows = large.true((parts.owner >= 0) & (ends != NULL))
+    ends = spill.made(len(offset), np.int64, told)
+    rows = spill.true((parts.owner >= 0) & (ends != NULL))
     rows = rows[~(seen.between_brokers | seen.mixed)[seen.client[parts.owner[rows]]]] if len(rows) else rows
     stood_at = _stood(seen, parts.place[rows]) if len(rows) else {}
     worst: dict[tuple[int, int], tuple[int, int, int]] = {}
@@ -473,8 +475,8 @@ def _stood(seen: Seen, places: np.ndarray) -> dict[tuple[int, int], _Course]:
     """By client and topic-partition, of these, where the client stood after each answer."""
     read = reads(seen)
     position, wanted = read.position(), arrow.distinct(places)
-    known = large.where(len(position), lambda block: arrow.among(read.place[block], wanted) & (position[block] != NULL))
-    return _courses(read, known, position, large.taken(seen.client, read.owner))
+    known = spill.where(len(position), lambda block: arrow.among(read.place[block], wanted) & (position[block] != NULL))
+    return _courses(read, known, position, spill.taken(seen.client, read.owner))
 
 
 def _fallen(seen: Seen) -> Iterator[Found]:
@@ -483,9 +485,9 @@ def _fallen(seen: Seen) -> Iterator[Found]:
     if epoch.max(initial=NULL) < 0:
         return
     read = reads(seen)
-    known = large.where(len(read.end), lambda block: (read.end[block] >= 0) & (epoch[read.part[block]] >= 0))
-    epochs = large.taken(epoch, large.taken(read.part, known))
-    known = known[_several(large.taken(read.place, known), epochs, len(seen.places))]
+    known = spill.where(len(read.end), lambda block: (read.end[block] >= 0) & (epoch[read.part[block]] >= 0))
+    epochs = spill.taken(epoch, spill.taken(read.part, known))
+    known = known[_several(spill.taken(read.place, known), epochs, len(seen.places))]
     broker = seen.broker[read.owner[known]]
     order, _, _ = grouped(read.place[known], broker, read.time[known])
     rows, servers = known[order], broker[order]
@@ -532,9 +534,9 @@ def lag_grows(seen: Seen, at: Limits) -> Iterator[Found]:
     if seen.span[1] - seen.span[0] < at.windows * width:
         return
     read = reads(seen)
-    known = large.true(read.lag >= 0)  # NULL is below
-    clients = large.taken(seen.client, large.taken(read.owner, known))
-    for mine in parted(known, clients, large.taken(read.place, known)):
+    known = spill.true(read.lag >= 0)  # NULL is below
+    clients = spill.taken(seen.client, spill.taken(read.owner, known))
+    for mine in parted(known, clients, spill.taken(read.place, known)):
         if seen.mixed[seen.client[read.owner[mine[0]]]]:
             continue
         if len(mine) <= at.windows or read.time[mine[-1]] - read.time[mine[0]] < at.windows * width:
@@ -584,10 +586,10 @@ def stuck(seen: Seen, at: Limits) -> Iterator[Found]:
     position = read.position()
     ends, followed, rebalanced = _last_ends(seen), _followed(seen), _rebalanced(seen)
     latest = np.full(len(seen.clients), NULL)
-    for block in large.blocks(len(read.owner)):
+    for block in spill.blocks(len(read.owner)):
         moved = block.start + np.flatnonzero(read.size[block] > 0)
         latest[seen.client[read.owner[moved]]] = read.time[moved]  # they come in order of time
-    for mine in parted(None, large.taken(seen.client, read.owner), read.place):
+    for mine in parted(None, spill.taken(seen.client, read.owner), read.place):
         mine = mine[(position[mine] != NULL) & (read.time[mine] != NULL)]  # no answer, no moment
         if not len(mine) or (seen.between_brokers | seen.mixed)[seen.client[read.owner[mine[0]]]]:
             continue
@@ -656,8 +658,8 @@ def _last_ends(seen: Seen) -> dict[tuple[str, int], int]:
     table, parts = seen.table("partitions"), seen.partitions
     end, offset, records = table.together(("high_watermark", "offset", "record_count"))
     last = np.full(len(seen.places), -1, np.int64)
-    for block in large.blocks(len(end)):
-        written = (seen.api_of(parts.owner[block]) == names.PRODUCE) & (parts.error[block] == 0)
+    for block in spill.blocks(len(end)):
+        written = (seen.api_of(parts.owner[block]) == api_keys.PRODUCE) & (parts.error[block] == 0)
         after = offset[block] + np.maximum(records[block], 0)
         known = np.where(written & (offset[block] >= 0), after, end[block])
         last = np.maximum(last, highest(parts.place[block], known, len(last), -1))
@@ -685,7 +687,7 @@ def session_churn(seen: Seen, at: Limits) -> Iterator[Found]:
     for client_, some in lost.items():
         rows = np.array(sorted(some), np.int64)
         if len(rows) >= at.losses:
-            rows = rows[~roots.near_each(seen, seen.exchanges.answered[rows])]
+            rows = rows[~root_causes.near_each(seen, seen.exchanges.answered[rows])]
         when = np.sort(seen.exchanges.answered[rows])
         most, first, past = busiest(when, int(at.window_s * SECOND))
         if most >= at.losses:
@@ -724,19 +726,19 @@ def sessionless(seen: Seen, at: Limits) -> Iterator[Found]:
     owner, clients = seen.partitions.owner, len(seen.clients)
     if len(owner) < at.requests * at.partitions or not _has_runs(owner, int(at.partitions)):
         return
-    rows = seen.of_one(seen.of_api(names.FETCH))
+    rows = seen.of_one(seen.of_api(api_keys.FETCH))
     if len(rows) < at.requests:
         return
-    client_of_row = large.taken(seen.client, rows)
+    client_of_row = spill.taken(seen.client, rows)
     requests = np.bincount(client_of_row, minlength=clients)
     named = np.zeros(clients, np.int64)
-    for block in large.blocks(len(owner)):
-        mine = owner[block][seen.api_of(owner[block]) == names.FETCH]
+    for block in spill.blocks(len(owner)):
+        mine = owner[block][seen.api_of(owner[block]) == api_keys.FETCH]
         named += np.bincount(seen.client[mine], minlength=clients)
     many = (requests >= at.requests) & (named >= at.partitions * requests) & ~seen.between_brokers
     if not many.any():
         return
-    many[client_of_row[large.taken(seen.exchanges.version, rows) < _WITH_SESSIONS]] = False
+    many[client_of_row[spill.taken(seen.exchanges.version, rows) < _WITH_SESSIONS]] = False
     table = seen.table("readers")
     reader, session = seen.links_of(table), table.numbers("session_id", np.int32)
     reads_ = np.bincount(seen.client_of[reader[reader >= 0]], minlength=clients)
@@ -771,7 +773,7 @@ def _has_runs(owner: np.ndarray, least: int) -> bool:
     """Does an exchange have so many topic-partitions? Those of one stand together. Where none does, no average is as
     high, and that is seen in a tenth of the time."""
     apart = max(least, 1) - 1
-    starts = large.blocks(max(len(owner) - apart, 0))
+    starts = spill.blocks(max(len(owner) - apart, 0))
     return any((owner[one] == owner[one.start + apart : one.stop + apart]).any() for one in starts)
 
 
@@ -814,7 +816,7 @@ def slow_transfer(seen: Seen, at: Limits) -> Iterator[Found]:
         known = (began[block] != NULL) & (rows.answered[block] != NULL)
         return known & (rows.answered[block] - began[block] >= least)
 
-    slow = large.where(len(rows), are_slow)
+    slow = spill.where(len(rows), are_slow)
     if not len(slow):
         return
     sent = seen.column("response_bytes")
@@ -859,7 +861,7 @@ def down_conversion(seen: Seen, at: Limits) -> Iterator[Found]:
     valid = np.flatnonzero(owner >= 0)
     fresh = {places[number][0] for number in arrow.distinct(where[valid[magic[valid] == 2]]).tolist()}
     api, version = seen.exchanges.api[owner[valid]], seen.exchanges.version[owner[valid]]
-    old = valid[(api == names.FETCH) & (version <= 3) & (magic[valid] < 2)]
+    old = valid[(api == api_keys.FETCH) & (version <= 3) & (magic[valid] < 2)]
     found_: dict[tuple[int, str], list[int]] = defaultdict(list)
     for batch in old.tolist():
         topic = places[where[batch]][0]

@@ -9,34 +9,35 @@ from typing import Any
 
 import numpy as np
 
-from analyzer import arrow
-from analyzer.findings import large, roots
-from analyzer.findings.answers import about, found, of, taken, times
+from analyzer.findings import root_causes
+from analyzer.findings.capture import ANSWERED, NO_CODE, SECOND, Seen, once
 from analyzer.findings.columns import NULL, standing_for
-from analyzer.findings.grouping import busiest, by, parted
+from analyzer.findings.error_answers import about, found, of, taken, times
 from analyzer.findings.rules import RULES, Found, Limits, limits_of, rule
 from analyzer.findings.runs import runs
-from analyzer.findings.seen import ANSWERED, NO_CODE, SECOND, Seen, once
-from analyzer.findings.words import client, count, lasting, moment, name
-from analyzer.protocol import names
+from analyzer.findings.wording import client, count, lasting, moment, name
+from analyzer.frame import arrow, spill
+from analyzer.frame.grouping import busiest, by, parted
+from analyzer.protocol import api_keys
 
 _JOIN = taken(
-    (names.JOIN_GROUP, names.HEARTBEAT, names.CONSUMER_GROUP_HEARTBEAT, names.SHARE_GROUP_HEARTBEAT),
+    (api_keys.JOIN_GROUP, api_keys.HEARTBEAT, api_keys.CONSUMER_GROUP_HEARTBEAT, api_keys.SHARE_GROUP_HEARTBEAT),
     (23, 24, 26, 81, 112, 128),
 )
-_FENCED = taken((names.CONSUMER_GROUP_HEARTBEAT, names.SHARE_GROUP_HEARTBEAT), (110, 111), every=True)
+_FENCED = taken((api_keys.CONSUMER_GROUP_HEARTBEAT, api_keys.SHARE_GROUP_HEARTBEAT), (110, 111), every=True)
 _LOADING = taken((), (14,))
 _MOVING = taken(
-    (names.FIND_COORDINATOR, names.HEARTBEAT, names.JOIN_GROUP, names.SYNC_GROUP, names.OFFSET_FETCH), (15, 16)
+    (api_keys.FIND_COORDINATOR, api_keys.HEARTBEAT, api_keys.JOIN_GROUP, api_keys.SYNC_GROUP, api_keys.OFFSET_FETCH),
+    (15, 16),
 )
 
 _HEARTBEATS = (
-    names.HEARTBEAT,
-    names.CONSUMER_GROUP_HEARTBEAT,
-    names.SHARE_GROUP_HEARTBEAT,
-    names.STREAMS_GROUP_HEARTBEAT,
+    api_keys.HEARTBEAT,
+    api_keys.CONSUMER_GROUP_HEARTBEAT,
+    api_keys.SHARE_GROUP_HEARTBEAT,
+    api_keys.STREAMS_GROUP_HEARTBEAT,
 )
-_BEATS = (*_HEARTBEATS, names.JOIN_GROUP, names.SYNC_GROUP, names.OFFSET_COMMIT)
+_BEATS = (*_HEARTBEATS, api_keys.JOIN_GROUP, api_keys.SYNC_GROUP, api_keys.OFFSET_COMMIT)
 """What a coordinator takes for a sign of life."""
 
 
@@ -224,7 +225,7 @@ def _unheard(seen: Seen, wanted: set[str]) -> set[str]:
     if not wanted or (seen.unbroken.all() and not seen.loses):
         return set()
     member, members = seen.table("exchanges").codes("member_id")
-    rows = large.true(arrow.among(member, standing_for(members, *wanted)))
+    rows = spill.true(arrow.among(member, standing_for(members, *wanted)))
     links = {members[key[0]]: arrow.distinct(mine) for key, mine in by(seen.exchanges.link[rows], member[rows]).items()}
     open_ = np.array([end == "open" for end in seen.closed], bool)
     doubtful = ~seen.unbroken | (open_ & seen.loses)
@@ -249,11 +250,11 @@ def _unheard(seen: Seen, wanted: set[str]) -> set[str]:
 )
 def poll_interval(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.exchanges
-    leaves = seen.of_one(seen.of_api(names.LEAVE_GROUP))
+    leaves = seen.of_one(seen.of_api(api_keys.LEAVE_GROUP))
     leavers = arrow.distinct(seen.client[leaves])
-    works = _by_client(seen, seen.of_api(names.FETCH, names.OFFSET_COMMIT, names.TXN_OFFSET_COMMIT), leavers)
-    joins = _by_client(seen, seen.of_api(names.JOIN_GROUP), leavers)
-    heart = _by_client(seen, seen.of_api(names.HEARTBEAT), leavers)
+    works = _by_client(seen, seen.of_api(api_keys.FETCH, api_keys.OFFSET_COMMIT, api_keys.TXN_OFFSET_COMMIT), leavers)
+    joins = _by_client(seen, seen.of_api(api_keys.JOIN_GROUP), leavers)
+    heart = _by_client(seen, seen.of_api(api_keys.HEARTBEAT), leavers)
     groups, named = seen.groups
     said = _Timeouts(seen)
     for leave in leaves.tolist():
@@ -263,7 +264,11 @@ def poll_interval(seen: Seen, at: Limits) -> Iterator[Found]:
         group = named[groups[leave]] if groups[leave] >= 0 else None
         poll = said.rebalance(seen.clients[who_], group, left)
         least = at.poll_s * SECOND if poll is None else poll
-        if not (rows.api[before] == names.FETCH).any() or not len(after) or left - int(rows.asked[before[-1]]) < least:
+        if (
+            not (rows.api[before] == api_keys.FETCH).any()
+            or not len(after)
+            or left - int(rows.asked[before[-1]]) < least
+        ):
             continue
         since = int(rows.asked[before[-1]])
         if len(_between(seen, joins.get(who_), since + 1, left)):
@@ -355,7 +360,7 @@ def heartbeat_late(seen: Seen, at: Limits) -> Iterator[Found]:
     seen_whole = (seen.link_numbers("gaps") == 0)[seen.exchanges.link[rows]]
     rows = rows[arrow.among(member[rows], alive) & (groups[rows] >= 0) & seen_whole]
     rows = rows[np.argsort(seen.exchanges.asked[rows], kind="stable")]
-    said, partial = _Timeouts(seen), roots.has_brokers_elsewhere(seen)
+    said, partial = _Timeouts(seen), root_causes.has_brokers_elsewhere(seen)
     for mine in parted(rows, groups[rows], member[rows]):
         asked = seen.exchanges.asked[mine]
         gap = asked[1:] - np.maximum(asked[:-1], seen.exchanges.answered[mine[:-1]])
@@ -398,7 +403,7 @@ def heartbeat_late(seen: Seen, at: Limits) -> Iterator[Found]:
     by_clock=True,
 )
 def slow_member(seen: Seen, at: Limits) -> Iterator[Found]:
-    rows = seen.of_api(names.JOIN_GROUP)
+    rows = seen.of_api(api_keys.JOIN_GROUP)
     groups, named = seen.groups
     generation = seen.column("generation")
     rows = rows[(seen.exchanges.error[rows] == 0) & (groups[rows] >= 0) & (seen.exchanges.answered[rows] != NULL)]
@@ -440,7 +445,7 @@ def slow_member(seen: Seen, at: Limits) -> Iterator[Found]:
     wait_s=1,
 )
 def sync_never_came(seen: Seen, at: Limits) -> Iterator[Found]:
-    rows, leaves = seen.of_api(names.SYNC_GROUP), seen.of_api(names.LEAVE_GROUP)
+    rows, leaves = seen.of_api(api_keys.SYNC_GROUP), seen.of_api(api_keys.LEAVE_GROUP)
     if not len(rows):
         return
     groups, named = seen.groups
@@ -501,7 +506,7 @@ def never_stable(seen: Seen, at: Limits) -> Iterator[Found]:
         return  # mostly, and then no column is read
     groups, named = seen.groups
     generation = seen.column("generation")
-    waits = _in_vain(seen, seen.of_api(names.SYNC_GROUP))
+    waits = _in_vain(seen, seen.of_api(api_keys.SYNC_GROUP))
     for mine in unstable:
         answered = seen.exchanges.answered[mine]
         many = len(arrow.distinct(generation[mine]))
@@ -540,10 +545,10 @@ def _in_vain(seen: Seen, rows: np.ndarray) -> np.ndarray:
 def _unstable(seen: Seen, at: Limits) -> Iterator[np.ndarray]:
     """Of each group without a good answer to SyncGroup its joins that went well, by time of the answer, where they are
     of as many generations and last so long."""
-    joins = seen.of_api(names.JOIN_GROUP)
+    joins = seen.of_api(api_keys.JOIN_GROUP)
     if seen.loses or len(joins) < at.generations:
         return
-    rows, (groups, _), syncs = seen.exchanges, seen.groups, seen.of_api(names.SYNC_GROUP)
+    rows, (groups, _), syncs = seen.exchanges, seen.groups, seen.of_api(api_keys.SYNC_GROUP)
     joins = joins[(rows.error[joins] == 0) & (groups[joins] >= 0) & (rows.answered[joins] != NULL)]
     refused = (rows.error[syncs] != 0) & ((rows.error[syncs] != NO_CODE) | (rows.status[syncs] != ANSWERED))
     doubtful = ~(refused & seen.unbroken[rows.link[syncs]])

@@ -9,14 +9,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from analyzer import arrow
-from analyzer.findings import large
+from analyzer.findings.capture import HELD, SECOND, Seen, api_name
 from analyzer.findings.columns import NULL
-from analyzer.findings.grouping import by, in_order, parted
 from analyzer.findings.rules import Found, Limits, rule
-from analyzer.findings.seen import HELD, SECOND, Seen, api_name
-from analyzer.findings.words import client, count, lasting, moment, share
-from analyzer.protocol import names
+from analyzer.findings.wording import client, count, lasting, moment, share
+from analyzer.frame import arrow, spill
+from analyzer.frame.grouping import by, in_order, parted
+from analyzer.protocol import api_keys
 
 JUDGED = 100
 """Answers that a 99th percentile needs: of fewer it is the longest but one."""
@@ -59,7 +58,7 @@ def broker_slow(seen: Seen, at: Limits) -> Iterator[Found]:
     if seen.most("broker_us") < at.note_ms * 1000:
         return
     spent = seen.column("broker_us")
-    rows = large.true((spent != NULL) & (seen.exchanges.answered != NULL))
+    rows = spill.true((spent != NULL) & (seen.exchanges.answered != NULL))
     # Followers' and voters' fetches wait for data that nobody may write for a while.
     rows = rows[~(seen.between_brokers[seen.client[rows]] & arrow.among(seen.exchanges.api[rows], HELD))]
     if len(rows) < at.answers:
@@ -114,10 +113,10 @@ def broker_stall(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.exchanges
     pause = int(at.pause_ms * 1000)
     asked: np.ndarray | None = None
-    known = large.true(rows.answered != NULL)
-    for mine in parted(known, large.taken(seen.broker, known)):
+    known = spill.true(rows.answered != NULL)
+    for mine in parted(known, spill.taken(seen.broker, known)):
         broker = int(seen.broker[mine[0]])
-        times, mine = in_order(large.taken(rows.answered, mine), mine)
+        times, mine = in_order(spill.taken(rows.answered, mine), mine)
         for gap in _apart(times, pause).tolist():
             begin, end = int(times[gap]), int(times[gap + 1])
             burst = int(np.searchsorted(times, end + at.burst_ms * 1000, side="right"))
@@ -151,7 +150,7 @@ def _apart(times: np.ndarray, least: int) -> np.ndarray:
     def far(block: slice) -> np.ndarray:
         return np.asarray(times[1:][block] - times[:-1][block] >= least)
 
-    return large.where(len(times) - 1, far)
+    return spill.where(len(times) - 1, far)
 
 
 @rule(
@@ -178,8 +177,8 @@ def replication_slow(seen: Seen, at: Limits) -> Iterator[Found]:
     rows, acks = seen.exchanges, seen.column("acks")
     taken = _own(seen)
     good = (rows.error == 0) & (taken != NULL)
-    every = large.true(good & (rows.api == names.PRODUCE) & (acks == -1))
-    plain = large.true(good & (((rows.api == names.PRODUCE) & (acks == 1)) | arrow.among(rows.api, _PROMPT)))
+    every = spill.true(good & (rows.api == api_keys.PRODUCE) & (acks == -1))
+    plain = spill.true(good & (((rows.api == api_keys.PRODUCE) & (acks == 1)) | arrow.among(rows.api, _PROMPT)))
     for broker in arrow.distinct(seen.broker[every]).tolist():
         mine, others = every[seen.broker[every] == broker], plain[seen.broker[plain] == broker]
         if len(mine) < at.answers or len(others) < at.compared:
@@ -216,7 +215,7 @@ def _spell(seen: Seen, rows: np.ndarray) -> np.ndarray:
     return found
 
 
-_PROMPT = (names.HEARTBEAT, names.METADATA, names.CONSUMER_GROUP_HEARTBEAT)
+_PROMPT = (api_keys.HEARTBEAT, api_keys.METADATA, api_keys.CONSUMER_GROUP_HEARTBEAT)
 
 
 def _own(seen: Seen) -> np.ndarray:
@@ -228,7 +227,7 @@ def _own(seen: Seen) -> np.ndarray:
         rest = whole - np.where(queue[block] == NULL, 0, queue[block]) - np.where(muted[block] == NULL, 0, muted[block])
         return np.where(whole == NULL, NULL, np.maximum(rest, 0))
 
-    return large.made(len(latency), np.int64, of_block)
+    return spill.made(len(latency), np.int64, of_block)
 
 
 @rule(
@@ -247,7 +246,7 @@ def _own(seen: Seen) -> np.ndarray:
 )
 def client_throttled(seen: Seen, at: Limits) -> Iterator[Found]:
     throttle = seen.column("throttle_us")
-    rows = large.true(throttle > 0)
+    rows = spill.true(throttle > 0)
     for mine in parted(rows, seen.client[rows], seen.broker[rows]):
         who = seen.who(int(seen.client[mine[0]]), int(seen.broker[mine[0]]))
         since, until = int(seen.exchanges.answered[mine].min()), int(seen.exchanges.answered[mine].max())
@@ -295,10 +294,10 @@ def _most_in_a_minute(when: np.ndarray, amounts: np.ndarray) -> int:
 )
 def throttle_ignored(seen: Seen, at: Limits) -> Iterator[Found]:
     throttle, rows = seen.column("throttle_us"), seen.exchanges
-    paused = large.true((throttle > at.slack_ms * 1000) & (rows.answered != NULL))
+    paused = spill.true((throttle > at.slack_ms * 1000) & (rows.answered != NULL))
     if not len(paused):
         return
-    ours = large.true(arrow.among(rows.link, arrow.distinct(rows.link[paused])) & (rows.asked != NULL))
+    ours = spill.true(arrow.among(rows.link, arrow.distinct(rows.link[paused])) & (rows.asked != NULL))
     ours = ours[np.lexsort((rows.asked[ours], rows.link[ours]))]
     found: dict[tuple[int, int], set[int]] = {}
     place = rows.link[ours].astype(np.int64)
@@ -346,8 +345,8 @@ def own_queue(seen: Seen, at: Limits) -> Iterator[Found]:
     if seen.most("queue_us") < at.queue_ms * 1000:
         return
     queue, latency = seen.table("exchanges").together(("queue_us", "latency_us"))
-    rows = seen.of_one(large.true((queue != NULL) & (latency != NULL)))
-    keys = (large.taken(column, rows) for column in (seen.client, seen.broker, seen.exchanges.api))
+    rows = seen.of_one(spill.true((queue != NULL) & (latency != NULL)))
+    keys = (spill.taken(column, rows) for column in (seen.client, seen.broker, seen.exchanges.api))
     for mine in parted(rows, *keys, least=at.answers):
         waited, whole = int(queue[mine].sum()), int(latency[mine].sum())
         if waited < at.share * whole or _quantile(queue[mine], 95) < at.queue_ms * 1000:
@@ -384,7 +383,7 @@ def _behind_pauses(seen: Seen, rows: np.ndarray) -> np.ndarray:
         return out
     came, queue, muted = seen.table("exchanges").together(("request_end", "queue_us", "muted_us"))
     links = arrow.distinct(seen.exchanges.link[rows])
-    pauses = large.true((muted > 0) & (queue != NULL) & (came != NULL) & arrow.among(seen.exchanges.link, links))
+    pauses = spill.true((muted > 0) & (queue != NULL) & (came != NULL) & arrow.among(seen.exchanges.link, links))
     by_link = by(pauses, seen.exchanges.link[pauses])
     for places in parted(np.arange(len(rows)), seen.exchanges.link[rows]):
         mine, before = rows[places], by_link.get((int(seen.exchanges.link[rows[places[0]]]),))

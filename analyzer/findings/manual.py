@@ -9,7 +9,7 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
-from analyzer.findings import judging
+from analyzer.findings import evaluate
 from analyzer.findings.rules import FAMILIES, POLICIES, RULES, Rule
 
 FILE = Path(__file__).resolve().parent / "FINDINGS.md"
@@ -47,7 +47,7 @@ Thresholds (`--threshold CODE.NAME=VALUE`, or `--thresholds FILE`, TOML: a table
 def markdown() -> str:
     """All rules, family by family."""
     policies = ", ".join(f"`{name}={value}`" for name, value in POLICIES.items())
-    parts = [_HEAD.format(count=len(RULES), most=judging.MOST, policies=policies)]
+    parts = [_HEAD.format(count=len(RULES), most=evaluate.MOST, policies=policies)]
     for family, about in FAMILIES.items():
         mine = [rule for rule in RULES.values() if rule.family == family]
         parts.append(f"\n## {family.capitalize()}\n\n{about}\n")

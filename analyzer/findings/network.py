@@ -9,35 +9,35 @@ from typing import Any
 
 import numpy as np
 
-from analyzer import arrow
-from analyzer.findings import large, roots
+from analyzer.findings import root_causes
+from analyzer.findings.capture import HELD, IN_FLIGHT, SECOND, UNANSWERED, Attempt, Seen, api_name
 from analyzer.findings.columns import NULL, standing_for
-from analyzer.findings.grouping import busiest, by, highest, parted
 from analyzer.findings.rules import Found, Limits, rule
-from analyzer.findings.seen import HELD, IN_FLIGHT, SECOND, UNANSWERED, Attempt, Seen, api_name
-from analyzer.findings.words import client, count, lasting, moment, name, share
-from analyzer.protocol import names
+from analyzer.findings.wording import client, count, lasting, moment, name, share
+from analyzer.frame import arrow, spill
+from analyzer.frame.grouping import busiest, by, highest, parted
+from analyzer.protocol import api_keys
 
 _IDLE = (
-    names.FETCH,
-    names.SHARE_FETCH,
-    names.HEARTBEAT,
-    names.CONSUMER_GROUP_HEARTBEAT,
-    names.SHARE_GROUP_HEARTBEAT,
-    names.STREAMS_GROUP_HEARTBEAT,
-    names.JOIN_GROUP,
-    names.SYNC_GROUP,
-    names.LEAVE_GROUP,
+    api_keys.FETCH,
+    api_keys.SHARE_FETCH,
+    api_keys.HEARTBEAT,
+    api_keys.CONSUMER_GROUP_HEARTBEAT,
+    api_keys.SHARE_GROUP_HEARTBEAT,
+    api_keys.STREAMS_GROUP_HEARTBEAT,
+    api_keys.JOIN_GROUP,
+    api_keys.SYNC_GROUP,
+    api_keys.LEAVE_GROUP,
 )
 """What a client leaves open when it goes: it waits for nothing that it needs."""
 
-_LOGIN = (names.SASL_HANDSHAKE, names.SASL_AUTHENTICATE)
+_LOGIN = (api_keys.SASL_HANDSHAKE, api_keys.SASL_AUTHENTICATE)
 
 
 def _next_answered(seen: Seen, rows: np.ndarray) -> np.ndarray:
     """bool[rows]: on the same connection a later request was answered."""
     last = np.full(len(seen.links), -1, np.int64)
-    for block in large.blocks(len(seen.exchanges)):
+    for block in spill.blocks(len(seen.exchanges)):
         answered = block.start + np.flatnonzero(seen.exchanges.status[block] == 0)
         link, exchange = seen.exchanges.link[answered], seen.exchanges.exchange[answered]
         last = np.maximum(last, highest(link, exchange, len(seen.links), -1))
@@ -64,7 +64,7 @@ def _silent(seen: Seen) -> np.ndarray:
         & ~arrow.among(api, _LOGIN)
         & ~(fin & left_open)
         & ~(last & seen.loses)
-        & ~roots.explained(seen, rows)
+        & ~root_causes.explained(seen, rows)
     ]
     return chosen
 
@@ -87,7 +87,9 @@ def _silent(seen: Seen) -> np.ndarray:
 def request_unanswered(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = _silent(seen)
     # A close without an answer to what a broker does not take is told by version-refused and frame-oversized.
-    rows = rows[~arrow.among(rows, roots.refused_versions(seen)) & ~arrow.among(rows, roots.oversized(seen))]
+    rows = rows[
+        ~arrow.among(rows, root_causes.refused_versions(seen)) & ~arrow.among(rows, root_causes.oversized(seen))
+    ]
     if not len(rows):
         return
     later = _next_answered(seen, rows)
@@ -156,7 +158,7 @@ def answer_after_timeout(seen: Seen, at: Limits) -> Iterator[Found]:
         known = seen.whole[link] & ((answered != NULL) | (not seen.loses))
         return old & ~arrow.among(rows.api[block], HELD) & known & (rows.status[block] != 1)
 
-    chosen = large.where(len(rows), are_old)
+    chosen = spill.where(len(rows), are_old)
     found: dict[tuple[int, int, int, int], list[int]] = {}
     around = int(at.around_s * SECOND)
     if not len(chosen):
@@ -252,7 +254,7 @@ def _repaired(seen: Seen, repair_ms: float, rate: float) -> dict[tuple[int, ...]
     """By client and broker the exchanges whose time on the network is longer than TCP's least timeout, without the way
     itself and what their bytes take at that rate, on connections where something was sent again."""
     network = seen.column("network_us")
-    slow = large.where(len(network), lambda block: network[block] >= repair_ms * 1000)
+    slow = spill.where(len(network), lambda block: network[block] >= repair_ms * 1000)
     link = seen.exchanges.link[slow]
     sent = sum(np.maximum(seen.column(name)[slow], 0) for name in ("request_bytes", "response_bytes"))
     rest = network[slow] - seen.link_numbers("rtt_us")[link] - sent * SECOND / rate
@@ -295,7 +297,7 @@ def zero_window(seen: Seen, at: Limits) -> Iterator[Found]:
     if not len(full):
         return
     rows = seen.exchanges
-    ours = large.true(arrow.among(rows.link, full))
+    ours = spill.true(arrow.among(rows.link, full))
     paused = arrow.distinct(rows.link[ours[seen.column("throttle_us")[ours] > 0]])
     answer = _span(seen.column("response_time")[ours], rows.answered[ours])
     request = _span(rows.asked[ours], seen.column("request_end")[ours])
@@ -354,10 +356,10 @@ def _span(first: np.ndarray, last: np.ndarray) -> np.ndarray:
 )
 def connection_reset(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.exchanges
-    still = large.true(rows.status == IN_FLIGHT) if not seen.loses else seen.left_open[:0]
+    still = spill.true(rows.status == IN_FLIGHT) if not seen.loses else seen.left_open[:0]
     open_ = arrow.distinct(np.concatenate([rows.link[seen.left_open], rows.link[still]]))
-    open_ = open_[~roots.explained_links(seen)[open_] & seen.unbroken[open_]]
-    open_ = open_[~arrow.among(open_, arrow.distinct(rows.link[roots.oversized(seen)]))]
+    open_ = open_[~root_causes.explained_links(seen)[open_] & seen.unbroken[open_]]
+    open_ = open_[~arrow.among(open_, arrow.distinct(rows.link[root_causes.oversized(seen)]))]
     reset = np.array([link for link in open_.tolist() if seen.closed[link] == "rst"], np.int64)
     ended = seen.link_times("last_time")
     wanted = _these(seen, reset)
@@ -473,19 +475,19 @@ def reconnect_loop(seen: Seen, at: Limits) -> Iterator[Found]:
 
 def _bootstraps(seen: Seen) -> np.ndarray:
     """bool[links]: it asked for versions and metadata, was answered, and that was all."""
-    return _served(seen, arrow.among(seen.exchanges.api, (names.API_VERSIONS, names.METADATA, *_LOGIN)))
+    return _served(seen, arrow.among(seen.exchanges.api, (api_keys.API_VERSIONS, api_keys.METADATA, *_LOGIN)))
 
 
 _WORK = (
     *_IDLE,
-    names.PRODUCE,
-    names.OFFSET_COMMIT,
-    names.INIT_PRODUCER_ID,
-    names.ADD_PARTITIONS_TO_TXN,
-    names.ADD_OFFSETS_TO_TXN,
-    names.END_TXN,
-    names.TXN_OFFSET_COMMIT,
-    names.SHARE_ACKNOWLEDGE,
+    api_keys.PRODUCE,
+    api_keys.OFFSET_COMMIT,
+    api_keys.INIT_PRODUCER_ID,
+    api_keys.ADD_PARTITIONS_TO_TXN,
+    api_keys.ADD_OFFSETS_TO_TXN,
+    api_keys.END_TXN,
+    api_keys.TXN_OFFSET_COMMIT,
+    api_keys.SHARE_ACKNOWLEDGE,
 )
 """What applications ask, and tools that look do not."""
 
@@ -496,7 +498,7 @@ def _served(seen: Seen, asked: np.ndarray) -> np.ndarray:
     good = asked & (rows.status == 0) & (rows.error == 0)
     out = np.zeros(len(seen.links), bool)
     out[rows.link] = True
-    for block in large.blocks(len(rows)):
+    for block in spill.blocks(len(rows)):
         out[rows.link[block][~good[block]]] = False
     return out
 
@@ -573,11 +575,11 @@ def connection_storm(seen: Seen, at: Limits) -> Iterator[Found]:
     by_clock=True,
 )
 def connect_failed(seen: Seen, at: Limits) -> Iterator[Found]:
-    told = {one.server for several in roots.unreachable(seen).values() for one in several}
+    told = {one.server for several in root_causes.unreachable(seen).values() for one in several}
     for one in seen.attempts:
         lost = any(
             seen.brokers[loss.broker] == one.server and one.since - at.lost_s * SECOND <= loss.time <= one.until
-            for loss in roots.losses(seen)
+            for loss in root_causes.losses(seen)
         )
         if one.most < at.tries or one.server in told or lost:
             continue
@@ -586,7 +588,7 @@ def connect_failed(seen: Seen, at: Limits) -> Iterator[Found]:
             if one.refused < at.tries:
                 continue
         text = f"{name(one.client)} asked {name(one.server)} for a connection {count(one.times, 'time')} in vain, "
-        text += f"{moment(one.since)} to {moment(one.until)}: {roots.outcome([one])}"
+        text += f"{moment(one.since)} to {moment(one.until)}: {root_causes.outcome([one])}"
         cause, proven, usual, got_in = _listening(seen, one, int(at.start_s * SECOND))
         text += f"; {count(got_in, 'connection')} to it came about meanwhile." if got_in else "."
         yield Found(

@@ -10,21 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from analyzer import arrow
-from analyzer.findings import large
-from analyzer.findings.answers import about, found, of, taken, times
-from analyzer.findings.asked import Severity
+from analyzer.findings.capture import NO_CODE, OF_BATCHES, SECOND, Seen, once
 from analyzer.findings.columns import NULL, standing_for
-from analyzer.findings.grouping import busiest, by, first_of, in_order, numbered, parted, summed
+from analyzer.findings.error_answers import about, found, of, taken, times
+from analyzer.findings.query import Severity
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import Trouble
-from analyzer.findings.seen import NO_CODE, OF_BATCHES, SECOND, Seen, once
-from analyzer.findings.words import client, count, lasting, listed, name, place, share, size, some
-from analyzer.protocol import names
+from analyzer.findings.wording import client, count, lasting, listed, name, place, share, size, some
+from analyzer.frame import arrow, spill
+from analyzer.frame.grouping import busiest, by, first_of, in_order, numbered, parted, summed
+from analyzer.protocol import api_keys
 
-_TOO_LARGE = taken((names.PRODUCE,), (10, 18))
-_REPLICAS = taken((names.PRODUCE,), (19, 20))
-_EXPIRED = taken((names.PRODUCE,), (7,))
+_TOO_LARGE = taken((api_keys.PRODUCE,), (10, 18))
+_REPLICAS = taken((api_keys.PRODUCE,), (19, 20))
+_EXPIRED = taken((api_keys.PRODUCE,), (7,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +54,11 @@ def batches(seen: Seen) -> Batches:
     rest = () if table.held else OF_BATCHES.greatest
     table.load({**OF_BATCHES.numbers, **dict.fromkeys(rest, np.int64)}, OF_BATCHES.strings)
     side, sides = table.codes("side")
-    chosen = large.true(arrow.among(side, standing_for(sides, "produce")))
+    chosen = spill.true(arrow.among(side, standing_for(sides, "produce")))
     places, known = seen.placed(table)
-    owner, place_ = large.taken(seen.owners(table), chosen), large.taken(places, chosen)
+    owner, place_ = spill.taken(seen.owners(table), chosen), spill.taken(places, chosen)
     columns = zip(_COLUMNS, table.together(tuple(_COLUMNS.values())), strict=True)
-    values = {field: large.taken(column, chosen) for field, column in columns}
+    values = {field: spill.taken(column, chosen) for field, column in columns}
     error, at = _answers(seen, owner, place_, known)
     return Batches(chosen, owner, place_, known, **values, error=error, at=at)
 
@@ -83,34 +82,34 @@ def _answers(
     numbers = {name: number for number, name in enumerate(seen.places)}
     asked = np.array([numbers.get(one, -1) for one in places], np.int32)
     # Mostly a request names one partition: then the exchange's first is it, and nothing is sorted.
-    first = large.full(len(seen.exchanges) + 1, 0, np.int32)
-    for block in reversed(list(large.blocks(len(parts.owner)))):  # of what is written twice the last stays
+    first = spill.full(len(seen.exchanges) + 1, 0, np.int32)
+    for block in reversed(list(spill.blocks(len(parts.owner)))):  # of what is written twice the last stays
         first[parts.owner[block][::-1]] = np.arange(block.stop - 1, block.start - 1, -1)
-    spot = large.taken(first, owner)
+    spot = spill.taken(first, owner)
 
     def is_first(block: slice) -> Any:
         at = spot[block]
         return (parts.owner[at] == owner[block]) & (parts.place[at] == asked[place_[block]])
 
-    same = large.made(len(spot), np.bool_, is_first)
-    rest = large.true(~same)
+    same = spill.made(len(spot), np.bool_, is_first)
+    rest = spill.true(~same)
     if not len(rest):
-        return large.taken(parts.error, spot), large.taken(offset, spot)
+        return spill.taken(parts.error, spot), spill.taken(offset, spot)
 
     def their_key(block: slice) -> Any:
         return (parts.owner[block].astype(np.int64) << 32) | parts.place[block]
 
-    theirs = large.made(len(parts.owner), np.int64, their_key)
+    theirs = spill.made(len(parts.owner), np.int64, their_key)
     order = np.argsort(theirs, kind="stable")
-    ordered = large.taken(theirs, order)
-    for block in large.blocks(len(rest)):
+    ordered = spill.taken(theirs, order)
+    for block in spill.blocks(len(rest)):
         some = rest[block]
         mine = (owner[some].astype(np.int64) << 32) | (asked[place_[some]].astype(np.int64) & 0xFFFFFFFF)
         spot[some] = order[np.minimum(np.searchsorted(ordered, mine), len(order) - 1)]
         same[some] = theirs[spot[some]] == mine
 
     def answered(values: np.ndarray, absent: int) -> np.ndarray:
-        return large.made(len(spot), values.dtype, lambda block: np.where(same[block], values[spot[block]], absent))
+        return spill.made(len(spot), values.dtype, lambda block: np.where(same[block], values[spot[block]], absent))
 
     return answered(parts.error, NO_CODE), answered(offset, NULL)
 
@@ -158,7 +157,7 @@ def _sent_by(seen: Seen, troubles: list[Trouble]) -> _SentBy:
     made = batches(seen)
     wanted = {where for trouble in troubles for where in trouble.places}
     places = [number for number, where in enumerate(made.places) if where in wanted]
-    rows = large.where(len(made.place), lambda block: arrow.among(made.place[block], places))
+    rows = spill.where(len(made.place), lambda block: arrow.among(made.place[block], places))
     found: _SentBy = defaultdict(lambda: defaultdict(list))
     for (client_, where), mine in by(rows, seen.client[np.maximum(made.owner[rows], 0)], made.place[rows]).items():
         found[client_][made.places[where]].append(mine)
@@ -172,7 +171,7 @@ def _split(seen: Seen, trouble: Trouble, sent_by: _SentBy, within: int) -> bool:
     sent = sent_by.get(trouble.client, {})
     mine = [rows for where in trouble.places for rows in sent.get(where, ())]
     rows = np.sort(np.concatenate([np.zeros(0, np.int64), *mine]))
-    by_owner, batch_of = in_order(large.taken(made.owner, rows), rows)
+    by_owner, batch_of = in_order(spill.taken(made.owner, rows), rows)
     good = rows[made.error[rows] == 0]
     asked, good = in_order(seen.exchanges.asked[np.maximum(made.owner[good], 0)], good)
     for row in trouble.rows.tolist():
@@ -251,8 +250,8 @@ def acks_zero(seen: Seen, at: Limits) -> Iterator[Found]:
     strict = seen.asked.policies.get("acks") == "all"
     acks = seen.column("acks")
     wrong = (acks == 0) | ((acks == 1) if strict else False)
-    rows = large.true(wrong & (seen.exchanges.api == names.PRODUCE))
-    parts = list(parted(rows, large.taken(seen.client, rows), large.taken(acks, rows)))
+    rows = spill.true(wrong & (seen.exchanges.api == api_keys.PRODUCE))
+    parts = list(parted(rows, spill.taken(seen.client, rows), spill.taken(acks, rows)))
     for mine, topics in zip(parts, _topics(seen, parts), strict=True):
         who, level = seen.who(int(seen.client[mine[0]])), int(acks[mine[0]])
         text = f"{client(who)} writes {some(topics)} with acks={level} ({count(len(mine), 'request')}): losses "
@@ -275,11 +274,11 @@ def _topics(seen: Seen, parts: list[np.ndarray]) -> list[list[str]]:
     if not parts:
         return []
     rows = seen.partitions
-    part_of = large.full(len(seen.exchanges) + 1, -1, np.int32)  # the last is of topic-partitions without an exchange
+    part_of = spill.full(len(seen.exchanges) + 1, -1, np.int32)  # the last is of topic-partitions without an exchange
     for number, mine in enumerate(parts):
         part_of[mine] = number
     found = [np.zeros(0, np.int64)]
-    for block in large.blocks(len(rows.place)):
+    for block in spill.blocks(len(rows.place)):
         part = part_of[rows.owner[block]].astype(np.int64)
         found.append(arrow.distinct((part << 32 | rows.place[block])[part >= 0]))
     topics: list[set[str]] = [set() for _ in parts]
@@ -299,8 +298,8 @@ class _Repeat:
 def _repeats(seen: Seen, made: Batches) -> list[_Repeat]:
     """Batches of idempotent producers that came in two requests (same producer, epoch, partition and sequence), in
     order of the time of the second."""
-    chosen = large.true((made.producer >= 0) & (made.sequence >= 0) & (made.owner >= 0))  # NULL is below
-    key = [large.taken(column, chosen) for column in (made.producer, made.epoch, made.place, made.sequence)]
+    chosen = spill.true((made.producer >= 0) & (made.sequence >= 0) & (made.owner >= 0))  # NULL is below
+    key = [spill.taken(column, chosen) for column in (made.producer, made.epoch, made.place, made.sequence)]
     found_ = []
     for mine in parted(chosen, *key, least=2):
         first = int(mine[0])
@@ -431,14 +430,14 @@ def retry_may_reorder(seen: Seen, at: Limits) -> Iterator[Found]:
     made = batches(seen)
     if not (made.error > 0).any():
         return
-    plain = large.true((made.producer < 0) & (made.owner >= 0))  # NULL is below
+    plain = spill.true((made.producer < 0) & (made.owner >= 0))  # NULL is below
     failed = plain[arrow.among(made.error[plain], _RETRIABLE)]
     if not len(failed):
         return
     stamps = [seen.table("batches").numbers(f"{which}_timestamp") for which in ("first", "last")]
-    first, last = (large.taken(one, made.row) for one in stamps)
+    first, last = (spill.taken(one, made.row) for one in stamps)
     asked, answered = seen.exchanges.asked, seen.exchanges.answered
-    for mine in parted(plain, large.taken(seen.client, large.taken(made.owner, plain)), large.taken(made.place, plain)):
+    for mine in parted(plain, spill.taken(seen.client, spill.taken(made.owner, plain)), spill.taken(made.place, plain)):
         retried = arrow.among(made.error[mine], _RETRIABLE)
         if not retried.any():
             continue
@@ -483,9 +482,9 @@ def mixed_idempotence(seen: Seen, at: Limits) -> Iterator[Found]:
     safe = made.producer >= 0  # NULL is below
     if safe.all() or not safe.any():
         return
-    good = large.true(made.owner >= 0)
-    owner = large.taken(made.owner, good)
-    columns = large.taken(made.place, good), large.taken(seen.client, owner), large.taken(safe.view(np.int8), good)
+    good = spill.true(made.owner >= 0)
+    owner = spill.taken(made.owner, good)
+    columns = spill.taken(made.place, good), spill.taken(seen.client, owner), spill.taken(safe.view(np.int8), good)
     firsts = np.sort(np.array([mine[0] for mine in parted(None, *columns)], np.int64))
     first = zip(*(column[firsts].tolist() for column in (*columns, owner)), strict=True)
     for where, client_, kind, row in first:
@@ -529,13 +528,13 @@ def tiny_batches(seen: Seen, at: Limits) -> Iterator[Found]:
     if not len(made.row):
         return
     for mine, some_ in _often(seen, made, at.rate * at.window_s):
-        sizes, records = large.taken(made.size, some_), large.taken(made.records, some_)
+        sizes, records = spill.taken(made.size, some_), spill.taken(made.records, some_)
         # Compressed batches of the old formats do not say how many records they hold: NULL is below, and may be many.
         counted = records >= 0
         records = np.where(counted, records, np.iinfo(np.int64).max) if not counted.all() else records
         if not (_mostly_below(sizes, at.small_bytes) and _mostly_below(records, at.records)):
             continue
-        asked, by_time = in_order(large.taken(seen.exchanges.asked, mine), mine)
+        asked, by_time = in_order(spill.taken(seen.exchanges.asked, mine), mine)
         most, first, past = busiest(asked, int(at.window_s * SECOND))
         seconds = min(at.window_s, seen.seconds)
         if most < at.rate * at.window_s or seconds < 1:
@@ -572,26 +571,26 @@ def _ended(seen: Seen, client_: int, since: int, until: int) -> int:
 @once
 def _ends(seen: Seen) -> dict[tuple[int, ...], np.ndarray]:
     """By client when it ended transactions, in order."""
-    rows = seen.of_api(names.END_TXN)
-    times_, rows = in_order(large.taken(seen.exchanges.asked, rows), rows)
-    return by(times_, large.taken(seen.client, rows))
+    rows = seen.of_api(api_keys.END_TXN)
+    times_, rows = in_order(spill.taken(seen.exchanges.asked, rows), rows)
+    return by(times_, spill.taken(seen.client, rows))
 
 
 def _often(seen: Seen, made: Batches, least: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """(Produce requests, rows of `Batches` in them) of each client and broker with at least so many, where they hold
     some."""
-    rows = seen.of_one(large.true((seen.exchanges.api == names.PRODUCE) & (seen.exchanges.asked != NULL)))
-    whose = large.taken(seen.client, rows), large.taken(seen.broker, rows)
+    rows = seen.of_one(spill.true((seen.exchanges.api == api_keys.PRODUCE) & (seen.exchanges.asked != NULL)))
+    whose = spill.taken(seen.client, rows), spill.taken(seen.broker, rows)
     if len(made.owner) == len(rows) and (made.owner == rows).all():  # mostly: one batch a request
-        yield from ((large.taken(rows, places), places) for places in parted(None, *whose, least=least))
+        yield from ((spill.taken(rows, places), places) for places in parted(None, *whose, least=least))
         return
     often = list(parted(rows, *whose, least=least))
-    number_of = large.full(len(seen.exchanges) + 1, -1, np.int32)
+    number_of = spill.full(len(seen.exchanges) + 1, -1, np.int32)
     for number, mine in enumerate(often):
         number_of[mine] = number
-    group = large.taken(number_of, made.owner)
-    of_group = large.true(group >= 0)
-    for some_ in parted(of_group, large.taken(group, of_group)):
+    group = spill.taken(number_of, made.owner)
+    of_group = spill.true(group >= 0)
+    for some_ in parted(of_group, spill.taken(group, of_group)):
         yield often[group[some_[0]]], some_
 
 
@@ -631,7 +630,7 @@ def no_compression(seen: Seen, at: Limits) -> Iterator[Found]:
     begin, end = seen.span
     seconds = max((end - begin) / SECOND, 1)
     enough = min(at.total, at.rate * seconds) if seconds >= 10 else at.total
-    if sum(int(np.maximum(made.size[block], 0).sum()) for block in large.blocks(len(made.size))) < enough:
+    if sum(int(np.maximum(made.size[block], 0).sum()) for block in spill.blocks(len(made.size))) < enough:
         return
     codec, codecs = seen.table("batches").codes("codec")
     none = standing_for(codecs, "none")
@@ -639,11 +638,11 @@ def no_compression(seen: Seen, at: Limits) -> Iterator[Found]:
     def are_plain(block: slice) -> np.ndarray:
         return arrow.among(codec[made.row[block]], none) & (made.owner[block] >= 0)
 
-    some_ = large.where(len(made.row), are_plain)
+    some_ = spill.where(len(made.row), are_plain)
     strict = seen.asked.policies.get("compression") == "required"
     topics: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     numbers = [made.places[where][0] for where in range(len(made.places))]
-    sums = summed(large.taken(made.place, some_), large.taken(made.size, some_), len(numbers))
+    sums = summed(spill.taken(made.place, some_), spill.taken(made.size, some_), len(numbers))
     first: dict[str, int] = {}
     for where, amount in enumerate(sums.tolist()):
         if amount:
@@ -695,17 +694,17 @@ def recompressed(seen: Seen, at: Limits) -> Iterator[Found]:
         found_: np.ndarray = where[some_].astype(np.int64) * kinds + codec[some_]
         return found_
 
-    written = large.distinct(large.made(len(made.row), np.int64, lambda block: kind(made.row[block])))
+    written = spill.distinct(spill.made(len(made.row), np.int64, lambda block: kind(made.row[block])))
     topics = arrow.distinct(written // kinds)
 
     def is_other(block: slice) -> Any:
         read = arrow.among(side[block], fetched) & (codec[block] >= 0) & arrow.among(where[block], topics)
         return read & ~arrow.among(kind(block), written)
 
-    other = large.where(len(side), is_other)  # mostly none: then nothing more is read
+    other = spill.where(len(side), is_other)  # mostly none: then nothing more is read
     if len(other) < at.batches:
         return
-    ours = large.where(len(made.row), lambda block: arrow.among(made.place[block], arrow.distinct(where[other])))
+    ours = spill.where(len(made.row), lambda block: arrow.among(made.place[block], arrow.distinct(where[other])))
     ours = ours[(made.error[ours] == 0) & (made.at[ours] >= 0) & (made.owner[ours] >= 0)]
     wanted = ("base_offset", "record_count", "producer_id", "producer_epoch", "base_sequence", "magic", "is_control")
     base, *alike, magic, control = table.together(wanted)
@@ -761,7 +760,7 @@ def recompressed(seen: Seen, at: Limits) -> Iterator[Found]:
 )
 def crc_bad(seen: Seen, at: Limits) -> Iterator[Found]:
     table = seen.table("batches")
-    wrong = large.true(table.numbers("crc_ok", np.int8) == 0)
+    wrong = spill.true(table.numbers("crc_ok", np.int8) == 0)
     wrong = wrong[table.numbers("partial", np.int8)[wrong] != 1] if len(wrong) else wrong
     if not len(wrong):
         return
@@ -786,7 +785,7 @@ def crc_bad(seen: Seen, at: Limits) -> Iterator[Found]:
         )
 
 
-_BAD_TIME = taken((names.PRODUCE,), (32,))
+_BAD_TIME = taken((api_keys.PRODUCE,), (32,))
 
 
 @rule(
@@ -806,7 +805,7 @@ _BAD_TIME = taken((names.PRODUCE,), (32,))
 def timestamps_off(seen: Seen, at: Limits) -> Iterator[Found]:
     made = batches(seen)
     ahead = _ahead(seen, made, at.note_s * SECOND)
-    off = large.true(ahead >= at.note_s * SECOND)
+    off = spill.true(ahead >= at.note_s * SECOND)
     topic_of = np.array([0] * len(made.places), np.int64)
     topics: dict[str, int] = {}
     for number, (topic, _) in enumerate(made.places):
@@ -851,7 +850,7 @@ def _ahead(seen: Seen, made: Batches, least: float) -> np.ndarray:
         ours = arrow.among(kinds[row], of_clients) & (last[row] != NULL) & (owner >= 0)
         return np.where(ours, last[row] - seen.exchanges.asked[np.maximum(owner, 0)], 0)
 
-    return large.made(len(made.row), np.int64, of_block)
+    return spill.made(len(made.row), np.int64, of_block)
 
 
 def _hours(micros: int) -> str:
@@ -877,10 +876,10 @@ def hot_partition(seen: Seen, at: Limits) -> Iterator[Found]:
     made = batches(seen)
     if max(Counter(topic for topic, _ in made.places).values(), default=0) < at.partitions:
         return
-    valid = large.true(made.owner >= 0)
-    where = large.taken(made.place, valid)
-    amounts = summed(where, large.taken(made.size, valid), len(made.places))
-    records = summed(where, large.taken(made.records, valid), len(made.places))
+    valid = spill.true(made.owner >= 0)
+    where = spill.taken(made.place, valid)
+    amounts = summed(where, spill.taken(made.size, valid), len(made.places))
+    records = summed(where, spill.taken(made.records, valid), len(made.places))
     topics: dict[str, list[int]] = defaultdict(list)
     for number, (topic, _) in enumerate(made.places):
         if amounts[number]:

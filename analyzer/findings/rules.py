@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from analyzer.findings.asked import Asked, Evidence, Severity
-from analyzer.findings.seen import Seen
+from analyzer.findings.capture import Seen
+from analyzer.findings.query import Asked, Evidence, Severity
 
 FAMILIES = {
     "quality": "What the capture itself lacks. Said first, for it silences others.",
@@ -111,7 +111,7 @@ POLICIES = {"acks": "all", "compression": "required", "tls": "required"}
 _CLOCK = " The capture's clock was set back (capture-clock-back)."
 
 RULES: dict[str, Rule] = {}
-"""By code, families in order; filled when `analyzer.findings.judging` is imported."""
+"""By code, families in order; filled when `analyzer.findings.evaluate` is imported."""
 
 
 def rule(

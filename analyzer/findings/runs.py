@@ -1,6 +1,6 @@
 """Errors as runs: what a client was answered about one thing, time after time, until a good answer.
 
-In: a capture point. Out: `Run`s, each judged (`analyzer.protocol.judgements`). Rules (measured on brokers of nine
+In: a capture point. Out: `Run`s, each judged (`analyzer.protocol.error_severity`). Rules (measured on brokers of nine
 versions): a client backs off 0.1 to 1 s, so that ten answers are seconds of trying; what passes by itself has passed
 within 5 s; one thing is a group, a transactional id, a topic or a topic-partition; whose connection it was does not
 matter, for coordinators answer on one what is mended on another.
@@ -17,19 +17,18 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from analyzer import arrow
-from analyzer.findings import large
+from analyzer.findings.capture import NO_CODE, SECOND, Seen, api_name
 from analyzer.findings.columns import NULL, coded
-from analyzer.findings.grouping import grouped
-from analyzer.findings.seen import NO_CODE, SECOND, Seen, api_name
-from analyzer.protocol import errors, names
-from analyzer.protocol.judgements import Judgement, judge
+from analyzer.frame import arrow, spill
+from analyzer.frame.grouping import grouped
+from analyzer.protocol import api_keys, errors
+from analyzer.protocol.error_severity import Judgement, judge
 
 TRIES = 10
 """Answers in a row that are a fault although the run was short, over `TRIED_US` at least."""
 TRIED_US = SECOND
 
-_NAMED_ALL = (names.METADATA,)
+_NAMED_ALL = (api_keys.METADATA,)
 _KEPT = "runs"
 
 
@@ -128,12 +127,12 @@ def _of_partitions(seen: Seen) -> list[Run]:
         found: np.ndarray = key << bits | about
         return found
 
-    concerned = _different(keys, large.true(broken))
-    chosen = large.where(len(said), lambda block: said[block] & arrow.among_ordered(keys(block), concerned))
-    owner = large.taken(parts.owner, chosen)
+    concerned = _different(keys, spill.true(broken))
+    chosen = spill.where(len(said), lambda block: said[block] & arrow.among_ordered(keys(block), concerned))
+    owner = spill.taken(parts.owner, chosen)
     made = []
-    key = large.made(len(chosen), np.int64, lambda block: keys(chosen[block]))
-    for packed, code, which, cleared in _runs(seen, key, bits, large.taken(parts.error, chosen), owner):
+    key = spill.made(len(chosen), np.int64, lambda block: keys(chosen[block]))
+    for packed, code, which, cleared in _runs(seen, key, bits, spill.taken(parts.error, chosen), owner):
         client, api = packed >> bits + 10, packed >> bits & 0x3FF
         of_group, place = divmod(packed & (1 << bits) - 1, places)
         thing = Thing(groups[of_group - 1] if of_group else None, None, *seen.places[place])
@@ -149,10 +148,10 @@ def _of_exchanges(seen: Seen) -> list[Run]:
     """Runs of answers whose error is not that of a topic-partition."""
     rows, parts = seen.exchanges, seen.partitions
     placed = np.zeros(len(rows), bool)
-    for block in large.blocks(len(parts.owner)):
+    for block in spill.blocks(len(parts.owner)):
         owner, error = parts.owner[block], parts.error[block]
         placed[owner[(error != NO_CODE) & (error != 0) & (owner >= 0)]] = True
-    broken = large.true((rows.error != NO_CODE) & (rows.error != 0) & ~placed)
+    broken = spill.true((rows.error != NO_CODE) & (rows.error != 0) & ~placed)
     if not len(broken):
         return []
 
@@ -165,18 +164,18 @@ def _of_exchanges(seen: Seen) -> list[Run]:
         return (rows.error[block] != NO_CODE) & arrow.among_ordered(keys(block), concerned) & ~placed[block]
 
     concerned = _different(keys, broken)
-    chosen = large.where(len(rows), told)
+    chosen = spill.where(len(rows), told)
     numbers: dict[Thing, int] = {}
     several = set[int]()
-    about = large.empty(len(chosen), np.int32)
+    about = spill.empty(len(chosen), np.int32)
     for places, some in seen.table("exchanges").some(chosen, ["group_id", "transactional_id", "topics", "api_key"]):
         for start in range(0, len(some), _TOGETHER):
             at = places[start : start + _TOGETHER]
             about[at] = _about(some.slice(start, _TOGETHER), rows.error[chosen[at]] != 0, numbers, several)
     things = [replace(thing, several=number in several) for thing, number in numbers.items()]
-    whole = large.made(len(chosen), np.int64, lambda block: (keys(chosen[block]) << 32) | about[block])
+    whole = spill.made(len(chosen), np.int64, lambda block: (keys(chosen[block]) << 32) | about[block])
     made = []
-    for packed, code, which, cleared in _runs(seen, whole, 32, large.taken(rows.error, chosen), chosen):
+    for packed, code, which, cleared in _runs(seen, whole, 32, spill.taken(rows.error, chosen), chosen):
         client, api = packed >> 42, (packed >> 32) & 0x3FF
         made.append(_run(seen, client, api, code, things[packed & 0xFFFFFFFF], which, cleared))
     return made
@@ -237,25 +236,25 @@ def _runs(
 ) -> Iterator[tuple[int, int, np.ndarray, bool]]:
     """(key, error, its exchanges in order of time, cleared) of runs: answers with one error between two good ones of
     the same key, whose bits have the API from `api_at` on."""
-    answered = large.taken(seen.exchanges.answered, row)
+    answered = spill.taken(seen.exchanges.answered, row)
     if ((answered[1:] < answered[:-1]) | ((answered[1:] == answered[:-1]) & (row[1:] < row[:-1]))).any():
         in_time = np.lexsort((row, answered))
-        key, code, row = (large.taken(values, in_time) for values in (key, code, row))
-    known = large.distinct(key)
-    number = large.made(len(key), np.int32, lambda block: np.searchsorted(known, key[block]).astype(np.int32))
+        key, code, row = (spill.taken(values, in_time) for values in (key, code, row))
+    known = spill.distinct(key)
+    number = spill.made(len(key), np.int32, lambda block: np.searchsorted(known, key[block]).astype(np.int32))
     order, starts, ends = grouped(number)
-    code = large.taken(code, order)
-    good, bad = large.true(code == 0), large.true(code != 0)
+    code = spill.taken(code, order)
+    good, bad = spill.true(code == 0), spill.true(code != 0)
     last_good = np.append(good, -1)[np.searchsorted(good, ends) - 1]
     begins = np.zeros(len(code), np.bool_)
     begins[starts] = True
-    begins = large.taken(begins, bad)
+    begins = spill.taken(begins, bad)
     begins[1:] |= bad[1:] != bad[:-1] + 1
-    stretch = np.cumsum(begins, dtype=np.int32, out=large.empty(len(bad), np.int32))
+    stretch = np.cumsum(begins, dtype=np.int32, out=spill.empty(len(bad), np.int32))
     # Between two good answers there may be errors of several kinds: a run each, in order of their first.
-    places, firsts, pasts = grouped(stretch, large.taken(code, bad))
-    places = large.taken(bad, places)
-    rows = large.taken(row, large.taken(order, places))
+    places, firsts, pasts = grouped(stretch, spill.taken(code, bad))
+    places = spill.taken(bad, places)
+    rows = spill.taken(row, spill.taken(order, places))
     of = np.searchsorted(starts, places[firsts], side="right") - 1
     codes, tries = code[places[firsts]], pasts - firsts
     since, until = (seen.exchanges.answered[rows[at]] for at in (firsts, pasts - 1))
@@ -281,7 +280,7 @@ def _run(seen: Seen, client: int, api: int, code: int, thing: Thing, rows: np.nd
 
 def _different(keys: Callable[[np.ndarray], np.ndarray], rows: np.ndarray) -> np.ndarray:
     """The keys of some rows, each once, in order."""
-    return large.distinct(large.made(len(rows), np.int64, lambda block: keys(rows[block])))
+    return spill.distinct(spill.made(len(rows), np.int64, lambda block: keys(rows[block])))
 
 
 @dataclass(frozen=True)

@@ -8,17 +8,16 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from analyzer import arrow
-from analyzer.findings import large
-from analyzer.findings.answers import about, found, of, taken, times
+from analyzer.findings.capture import ANSWERED, SECOND, Seen, api_name, once
 from analyzer.findings.columns import NULL
-from analyzer.findings.grouping import highest, parted
+from analyzer.findings.error_answers import about, found, of, taken, times
 from analyzer.findings.rules import Found, Limits, rule
-from analyzer.findings.seen import ANSWERED, SECOND, Seen, api_name, once
-from analyzer.findings.words import client, count, listed, moment, name, size
-from analyzer.protocol import names
+from analyzer.findings.wording import client, count, listed, moment, name, size
+from analyzer.frame import arrow, spill
+from analyzer.frame.grouping import highest, parted
+from analyzer.protocol import api_keys
 
-_LOGIN = taken((names.SASL_HANDSHAKE, names.SASL_AUTHENTICATE), (33, 34, 58))
+_LOGIN = taken((api_keys.SASL_HANDSHAKE, api_keys.SASL_AUTHENTICATE), (33, 34, 58))
 _RIGHTS = taken((), (29, 30, 31, 53, 65))
 
 
@@ -59,7 +58,7 @@ def _mechanisms(seen: Seen) -> list[str | None]:
 )
 def authentication_failed(seen: Seen, at: Limits) -> Iterator[Found]:
     mechanisms = _mechanisms(seen)
-    good = seen.of_api(names.SASL_AUTHENTICATE)
+    good = seen.of_api(api_keys.SASL_AUTHENTICATE)
     good = good[seen.exchanges.error[good] == 0]
     troubles = of(seen, _LOGIN)
     # SCRAM's first message is answered well although the second will not be: what counts is what came after.
@@ -77,7 +76,7 @@ def authentication_failed(seen: Seen, at: Limits) -> Iterator[Found]:
         text += "; it was let in after." if let_in else "."
         yield found(seen, trouble, text, "warning" if let_in else None)
     shut = _shut_out(seen, int(at.close_s * SECOND))
-    into = large.true(_went_on(seen)) if shut else np.zeros(0, np.int64)
+    into = spill.true(_went_on(seen)) if shut else np.zeros(0, np.int64)
     began, ends = seen.link_times("first_time"), seen.link_times("last_time")
     last_into = highest(seen.client_of[into], began[into], len(seen.clients), NULL)
     for (client_, broker, mechanism), links in shut.items():
@@ -106,17 +105,17 @@ def _shut_out(seen: Seen, within: int) -> dict[tuple[int, int, str], list[int]]:
     was said."""
     codes, mechanisms = seen.table("connections").codes("sasl_mechanism")
     closed = np.array([end != "open" for end in seen.closed], bool)
-    asking = large.true(codes >= 0)
+    asking = spill.true(codes >= 0)
     asking = asking[(closed & seen.whole & ~_went_on(seen))[asking]] if len(asking) and not seen.loses else asking[:0]
     if not len(asking):
         return {}
     rows, sizes = seen.exchanges, seen.column("response_bytes")
     tokens, said = seen.link_numbers("opaque_sasl_bytes"), seen.link_numbers("broker_bytes")
-    ended, ours = seen.link_times("last_time"), large.true(arrow.among(rows.link, asking))
+    ended, ours = seen.link_times("last_time"), spill.true(arrow.among(rows.link, asking))
     found_: dict[tuple[int, int, str], list[int]] = defaultdict(list)
     for mine in parted(ours, rows.link[ours]):
         link, last = int(rows.link[mine[0]]), int(mine[rows.asked[mine].argmax()])
-        sent = rows.api[last] == names.SASL_HANDSHAKE and rows.error[last] == 0 and tokens[link] > 0
+        sent = rows.api[last] == api_keys.SASL_HANDSHAKE and rows.error[last] == 0 and tokens[link] > 0
         silent = said[link] <= np.maximum(sizes[mine], 0).sum() and ended[link] - rows.asked[last] <= within
         if sent and silent:
             found_[int(seen.client_of[link]), int(seen.broker_of[link]), mechanisms[codes[link]]].append(link)
@@ -125,7 +124,9 @@ def _shut_out(seen: Seen, within: int) -> dict[tuple[int, int, str], list[int]]:
 
 def _went_on(seen: Seen) -> np.ndarray:
     """bool[links]: the client asked for something else than a login on that connection, and was answered."""
-    asked = ~arrow.among(seen.exchanges.api, (names.SASL_HANDSHAKE, names.SASL_AUTHENTICATE, names.API_VERSIONS))
+    asked = ~arrow.among(
+        seen.exchanges.api, (api_keys.SASL_HANDSHAKE, api_keys.SASL_AUTHENTICATE, api_keys.API_VERSIONS)
+    )
     went_on = np.zeros(len(seen.links), bool)
     went_on[seen.exchanges.link[asked & (seen.exchanges.status <= 1)]] = True
     return went_on
@@ -151,10 +152,10 @@ def authorization_failed(seen: Seen, at: Limits) -> Iterator[Found]:
 
 
 _CHANGES: Mapping[str, tuple[int, ...]] = {
-    "ACLs": (names.CREATE_ACLS, names.DELETE_ACLS),
-    "SCRAM users": (names.ALTER_USER_SCRAM_CREDENTIALS,),
-    "quotas": (names.ALTER_CLIENT_QUOTAS,),
-    "configs": (names.ALTER_CONFIGS, names.INCREMENTAL_ALTER_CONFIGS),
+    "ACLs": (api_keys.CREATE_ACLS, api_keys.DELETE_ACLS),
+    "SCRAM users": (api_keys.ALTER_USER_SCRAM_CREDENTIALS,),
+    "quotas": (api_keys.ALTER_CLIENT_QUOTAS,),
+    "configs": (api_keys.ALTER_CONFIGS, api_keys.INCREMENTAL_ALTER_CONFIGS),
 }
 
 

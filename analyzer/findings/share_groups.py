@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from analyzer.findings.answers import found, of, taken
+from analyzer.findings.capture import SECOND, Seen
 from analyzer.findings.columns import NULL
-from analyzer.findings.grouping import parted
+from analyzer.findings.error_answers import found, of, taken
 from analyzer.findings.rules import Found, Limits, replaced, rule
 from analyzer.findings.runs import runs
-from analyzer.findings.seen import SECOND, Seen
-from analyzer.findings.words import client, count, moment, name, share
-from analyzer.protocol import names
+from analyzer.findings.wording import client, count, moment, name, share
+from analyzer.frame.grouping import parted
+from analyzer.protocol import api_keys
 
-_LOCK = taken((names.SHARE_FETCH, names.SHARE_ACKNOWLEDGE), (121,), every=True)
+_LOCK = taken((api_keys.SHARE_FETCH, api_keys.SHARE_ACKNOWLEDGE), (121,), every=True)
 
 
 @rule(

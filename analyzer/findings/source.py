@@ -20,10 +20,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from analyzer import tables
-from analyzer.dataset import Dataset, StoredDataset, readable
+from analyzer.dataset import tables
+from analyzer.dataset.dataset import Dataset, StoredDataset, readable
 from analyzer.findings.columns import NULL, Columns, Filled, fill
-from analyzer.findings.grouping import grouped
+from analyzer.frame.grouping import grouped
 
 KEPT_ROWS: Final = 3_000_000
 """Rows of a table up to which its columns are kept once they are read: 24 MB each."""

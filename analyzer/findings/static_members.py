@@ -9,25 +9,25 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from analyzer import arrow
-from analyzer.findings.answers import taken
-from analyzer.findings.grouping import busiest, parted
+from analyzer.findings.capture import SECOND, Seen
+from analyzer.findings.error_answers import taken
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import runs
-from analyzer.findings.seen import SECOND, Seen
-from analyzer.findings.words import client, count, listed, moment, name
-from analyzer.protocol import names
+from analyzer.findings.wording import client, count, listed, moment, name
+from analyzer.frame import arrow
+from analyzer.frame.grouping import busiest, parted
+from analyzer.protocol import api_keys
 
 _STATIC = taken(
     (
-        names.JOIN_GROUP,
-        names.SYNC_GROUP,
-        names.HEARTBEAT,
-        names.LEAVE_GROUP,
-        names.OFFSET_COMMIT,
-        names.TXN_OFFSET_COMMIT,
-        names.OFFSET_FETCH,
-        names.CONSUMER_GROUP_HEARTBEAT,
+        api_keys.JOIN_GROUP,
+        api_keys.SYNC_GROUP,
+        api_keys.HEARTBEAT,
+        api_keys.LEAVE_GROUP,
+        api_keys.OFFSET_COMMIT,
+        api_keys.TXN_OFFSET_COMMIT,
+        api_keys.OFFSET_FETCH,
+        api_keys.CONSUMER_GROUP_HEARTBEAT,
     ),
     (82,),
 )

@@ -9,28 +9,27 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analyzer import arrow
-from analyzer.findings import large
-from analyzer.findings.answers import TOLD, about, found, of, taken, times
+from analyzer.findings.capture import SECOND, Seen, once
 from analyzer.findings.columns import NULL, standing_for
+from analyzer.findings.error_answers import TOLD, about, found, of, taken, times
 from analyzer.findings.fetch import reads
-from analyzer.findings.grouping import busiest, by, first_of, in_order, parted
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import Run, Trouble, runs
-from analyzer.findings.seen import SECOND, Seen, once
-from analyzer.findings.words import client, count, lasting, name, place, share
-from analyzer.protocol import names
+from analyzer.findings.wording import client, count, lasting, name, place, share
+from analyzer.frame import arrow, spill
+from analyzer.frame.grouping import busiest, by, first_of, in_order, parted
+from analyzer.protocol import api_keys
 
 _OF_TRANSACTIONS = (
-    names.INIT_PRODUCER_ID,
-    names.ADD_PARTITIONS_TO_TXN,
-    names.ADD_OFFSETS_TO_TXN,
-    names.END_TXN,
-    names.TXN_OFFSET_COMMIT,
-    names.PRODUCE,
+    api_keys.INIT_PRODUCER_ID,
+    api_keys.ADD_PARTITIONS_TO_TXN,
+    api_keys.ADD_OFFSETS_TO_TXN,
+    api_keys.END_TXN,
+    api_keys.TXN_OFFSET_COMMIT,
+    api_keys.PRODUCE,
 )
 _FENCED = taken(_OF_TRANSACTIONS, (47, 90), every=True)
-_SEQUENCE = taken((names.PRODUCE,), (45, 59), every=True)
+_SEQUENCE = taken((api_keys.PRODUCE,), (45, 59), every=True)
 _WAITING = taken(_OF_TRANSACTIONS, (51,))
 
 
@@ -103,7 +102,7 @@ def _transaction_of(seen: Seen, rows: np.ndarray) -> list[str | None]:
 def _taken_by(seen: Seen, transaction: str) -> set[int]:
     """The clients that InitProducerId gave an id."""
     codes, said = seen.table("exchanges").codes("transactional_id")
-    rows = seen.of_api(names.INIT_PRODUCER_ID)
+    rows = seen.of_api(api_keys.INIT_PRODUCER_ID)
     if transaction not in said:
         return set()
     mine = rows[(codes[rows] == said.index(transaction)) & (seen.exchanges.error[rows] == 0)]
@@ -184,8 +183,8 @@ def hanging(seen: Seen, at: Limits) -> Iterator[Found]:
     if seen.span[1] - seen.span[0] < shortest * SECOND:
         return
     read = reads(seen)
-    known = large.true((read.stable >= 0) & (read.end >= 0))
-    for mine in parted(known, large.taken(read.place, known)):
+    known = spill.true((read.stable >= 0) & (read.end >= 0))
+    for mine in parted(known, spill.taken(read.place, known)):
         last = int(read.stable[mine[-1]])
         same = mine[read.stable[mine] == last]
         since, until = int(read.time[same[0]]), int(read.time[same[-1]])
@@ -297,7 +296,7 @@ def _late(seen: Seen) -> dict[_Whose, list[_Late]]:
         proof = shown["evidence"] or {}
         end = seen.row_of(proof["connection"], proof["exchange"]) if proof.get("exchange") is not None else None
         # What its producer aborted by itself is another matter.
-        if shown["outcome"] == "fenced" or (end is not None and int(rows.api[end]) == names.WRITE_TXN_MARKERS):
+        if shown["outcome"] == "fenced" or (end is not None and int(rows.api[end]) == api_keys.WRITE_TXN_MARKERS):
             found_.append((row, _Late(int(lasted[row]), int(timeout[row]) * 1000, int(ended[row]), end)))
     refused = _no_transaction(seen)
     open_ = limited & (began != NULL) & arrow.among(outcome, standing_for(outcomes, "open"))
@@ -321,7 +320,7 @@ _INVALID_TXN_STATE = 48
 def _no_transaction(seen: Seen) -> dict[str, list[int]]:
     """By transactional id the EndTxns that found none open, by time."""
     rows = seen.exchanges
-    ends = seen.of_api(names.END_TXN)
+    ends = seen.of_api(api_keys.END_TXN)
     ends = ends[(rows.error[ends] == _INVALID_TXN_STATE) & (rows.asked[ends] != NULL)]
     if not len(ends):
         return {}
@@ -341,7 +340,7 @@ def _since(seen: Seen) -> dict[str | None, int]:
 
 
 def _told_as_late(seen: Seen, trouble: Trouble) -> bool:
-    if (trouble.api, trouble.code) != (names.END_TXN, _INVALID_TXN_STATE):
+    if (trouble.api, trouble.code) != (api_keys.END_TXN, _INVALID_TXN_STATE):
         return False
     since = _since(seen).get(trouble.thing.transaction)
     return since is not None and trouble.since >= since
@@ -393,7 +392,7 @@ def tiny_transactions(seen: Seen, at: Limits) -> Iterator[Found]:
     whose, ids = table.codes("transactional_id")
     outcome, outcomes = table.codes("outcome")
     over = arrow.among(outcome, standing_for(outcomes, "committed", "aborted"))
-    rows = large.true(over & (began != NULL) & (records >= 0) & (whose >= 0))
+    rows = spill.true(over & (began != NULL) & (records >= 0) & (whose >= 0))
     for mine in parted(rows, whose[rows], least=at.rate * at.window_s):
         when, mine = in_order(began[mine], mine)
         most, first, past = busiest(when, int(at.window_s * SECOND))
@@ -436,7 +435,7 @@ def tiny_transactions(seen: Seen, at: Limits) -> Iterator[Found]:
     by_clock=True,
 )
 def producer_churn(seen: Seen, at: Limits) -> Iterator[Found]:
-    rows, known = seen.exchanges, seen.of_one(seen.of_api(names.INIT_PRODUCER_ID))
+    rows, known = seen.exchanges, seen.of_one(seen.of_api(api_keys.INIT_PRODUCER_ID))
     known = known[(rows.error[known] == 0) & (rows.asked[known] != NULL)]
     if len(known) < at.often:
         return

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from analyzer import arrow
-from analyzer.findings import large, roots
-from analyzer.findings.asked import Severity
+from analyzer.findings import root_causes
+from analyzer.findings.capture import ANSWERED, BY_BROKERS, NO_CODE, SECOND, Seen, api_name, once
 from analyzer.findings.columns import NULL, standing_for
-from analyzer.findings.grouping import by, first_of, highest, parted
+from analyzer.findings.query import Severity
 from analyzer.findings.rules import Found, Limits, rule
-from analyzer.findings.seen import ANSWERED, BY_BROKERS, NO_CODE, SECOND, Seen, api_name, once
-from analyzer.findings.words import client, count, lasting, listed, name, some
-from analyzer.protocol import names, schema
+from analyzer.findings.wording import client, count, lasting, listed, name, some
+from analyzer.frame import arrow, spill
+from analyzer.frame.grouping import by, first_of, highest, parted
+from analyzer.protocol import api_keys, schema
 
 REMOVED: Mapping[int, int] = {
     0: 3,
@@ -55,8 +55,8 @@ def _lowest(seen: Seen) -> dict[int, int]:
     if target is None:
         return dict(REMOVED)
     lowest = {key: low for key, (low, _) in target.items()}
-    if lowest.get(names.FETCH, 0) >= REMOVED[names.FETCH]:
-        lowest[names.PRODUCE] = max(lowest.get(names.PRODUCE, 0), REMOVED[names.PRODUCE])
+    if lowest.get(api_keys.FETCH, 0) >= REMOVED[api_keys.FETCH]:
+        lowest[api_keys.PRODUCE] = max(lowest.get(api_keys.PRODUCE, 0), REMOVED[api_keys.PRODUCE])
     return lowest
 
 
@@ -104,7 +104,7 @@ def _newest(seen: Seen, old: np.ndarray) -> np.ndarray:
     wanted = rows.link[old].astype(np.int64) * _APIS + rows.api[old]
     at = np.searchsorted(key[:-1], wanted, side="right") - 1  # the last of equal ones is the highest; -1: the end
     late = np.zeros(len(seen.links) + 1, bool)  # one more: -1 is nobody's
-    late[rows.link[(rows.api == names.API_VERSIONS) & (rows.version >= _SINCE_2_4)]] = True
+    late[rows.link[(rows.api == api_keys.API_VERSIONS) & (rows.version >= _SINCE_2_4)]] = True
     late[-1] = False
     newest: np.ndarray = (key[at] == wanted) & (rows.version[old] == highest[at]) & late[rows.link[old]]
     return newest
@@ -184,7 +184,7 @@ def removed(seen: Seen, at: Limits) -> Iterator[Found]:
 def refused(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = seen.exchanges
     found_: dict[tuple[int, int, int, int], list[int]] = defaultdict(list)
-    for row in roots.refused_versions(seen).tolist():
+    for row in root_causes.refused_versions(seen).tolist():
         found_[int(seen.client[row]), int(seen.broker[row]), int(rows.api[row]), int(rows.version[row])].append(row)
     for (client_, broker, api, version), mine in found_.items():
         who = seen.who(client_, broker)
@@ -204,7 +204,7 @@ def refused(seen: Seen, at: Limits) -> Iterator[Found]:
         )
 
 
-_LOGIN = (names.SASL_HANDSHAKE, names.SASL_AUTHENTICATE)
+_LOGIN = (api_keys.SASL_HANDSHAKE, api_keys.SASL_AUTHENTICATE)
 
 
 @rule(
@@ -229,13 +229,13 @@ def unasked(seen: Seen, at: Limits) -> Iterator[Found]:
     if seen.loses or not silent.any():
         return
     silent &= ~seen.unread & ~seen.between_brokers
-    silent[seen.client[seen.of_api(names.API_VERSIONS)]] = False
+    silent[seen.client[seen.of_api(api_keys.API_VERSIONS)]] = False
     silent[seen.client[_old(seen)]] = False
     if not silent.any():
         return
     silent &= _answered(seen, silent)
     numbers = {seen.clients[client_]: client_ for client_ in np.flatnonzero(silent).tolist()}
-    theirs = large.true(silent[seen.client_of])
+    theirs = spill.true(silent[seen.client_of])
     links = by(theirs, seen.client_of[theirs])
     columns = ["client_id", "client_ip", "apis", "first_time", "last_time"]
     for row in seen.table("clients").every(columns):
@@ -271,7 +271,7 @@ def _span(use: Mapping[str, Any]) -> str:
 def _answered(seen: Seen, wanted: np.ndarray) -> np.ndarray:
     """bool[clients]: those that got an answer, as far as they are `wanted`."""
     rows, found_ = seen.exchanges, np.zeros(len(seen.clients), bool)
-    for block in large.blocks(len(rows)):
+    for block in spill.blocks(len(rows)):
         found_[seen.client[block][rows.status[block] == ANSWERED]] = True
         if not (wanted & ~found_).any():
             break
@@ -331,7 +331,7 @@ def old_format(seen: Seen, at: Limits) -> Iterator[Found]:
 def in_zookeeper(seen: Seen, at: Limits) -> Iterator[Found]:
     table = seen.table("offsets")
     kind, kinds = table.codes("kind")
-    rows = large.true(arrow.among(kind, standing_for(kinds, "zookeeper")))
+    rows = spill.true(arrow.among(kind, standing_for(kinds, "zookeeper")))
     if not len(rows):
         return
     group, groups = table.codes("group_id")
@@ -363,10 +363,11 @@ def in_zookeeper(seen: Seen, at: Limits) -> Iterator[Found]:
 
 # fmt: off
 _OF_CLIENTS = (
-    names.PRODUCE, names.FETCH, names.LIST_OFFSETS, names.METADATA, names.OFFSET_COMMIT, names.OFFSET_FETCH,
-    names.FIND_COORDINATOR, names.JOIN_GROUP, names.HEARTBEAT, names.LEAVE_GROUP, names.SYNC_GROUP,
-    names.DESCRIBE_GROUPS, names.LIST_GROUPS, names.INIT_PRODUCER_ID, names.ADD_PARTITIONS_TO_TXN,
-    names.ADD_OFFSETS_TO_TXN, names.END_TXN, names.TXN_OFFSET_COMMIT,
+    api_keys.PRODUCE, api_keys.FETCH, api_keys.LIST_OFFSETS, api_keys.METADATA, api_keys.OFFSET_COMMIT,
+    api_keys.OFFSET_FETCH,
+    api_keys.FIND_COORDINATOR, api_keys.JOIN_GROUP, api_keys.HEARTBEAT, api_keys.LEAVE_GROUP, api_keys.SYNC_GROUP,
+    api_keys.DESCRIBE_GROUPS, api_keys.LIST_GROUPS, api_keys.INIT_PRODUCER_ID, api_keys.ADD_PARTITIONS_TO_TXN,
+    api_keys.ADD_OFFSETS_TO_TXN, api_keys.END_TXN, api_keys.TXN_OFFSET_COMMIT,
 )
 # fmt: on
 """APIs that a broker answers itself. Of those that it passes on it offers what its controller has, as soon as it knows
@@ -472,7 +473,7 @@ def _steady_offers(seen: Seen) -> dict[int, tuple[tuple[int, int, int], ...]]:
     return {
         broker: tuple(offers)
         for broker, offers in said.items()
-        if offers[0][0] == names.PRODUCE and len({key for key, _, _ in offers}) == len(offers)
+        if offers[0][0] == api_keys.PRODUCE and len({key for key, _, _ in offers}) == len(offers)
     }
 
 
@@ -507,7 +508,7 @@ def _of_topics(seen: Seen) -> Iterator[list[int]]:
     table, parts = seen.table("partitions"), seen.partitions
     ids, texts = table.codes("topic_id")
     everywhere = standing_for(texts, *_EVERYWHERE)
-    rows = large.where(
+    rows = spill.where(
         len(ids),
         lambda block: (
             (ids[block] >= 0)
@@ -516,8 +517,8 @@ def _of_topics(seen: Seen) -> Iterator[list[int]]:
             & ~arrow.among(ids[block], everywhere)
         ),
     )
-    broker = large.taken(seen.broker, large.taken(parts.owner, rows))
-    pairs = large.distinct(large.taken(ids, rows).astype(np.int64) << 32 | broker)
+    broker = spill.taken(seen.broker, spill.taken(parts.owner, rows))
+    pairs = spill.distinct(spill.taken(ids, rows).astype(np.int64) << 32 | broker)
     for some_ in parted(pairs & 0xFFFFFFFF, pairs >> 32, least=2):
         yield some_.tolist()
 
@@ -527,7 +528,7 @@ def _in_sync(seen: Seen) -> Iterator[list[int]]:
     numbers = {end: number for number, end in enumerate(seen.brokers)}
     ends: dict[int, set[str]] = defaultdict(set)
     for row in seen.table("brokers").every(["node_id", "host", "port"]):
-        ends[row["node_id"]].add(roots.end_point(row["host"], row["port"]))
+        ends[row["node_id"]].add(root_causes.end_point(row["host"], row["port"]))
     where = {node: numbers[end] for node, (end, *more) in ends.items() if not more and end in numbers}
     if len(where) > 1:
         for together in {tuple(row["isr"]) for row in seen.table("leaders").every(["isr"]) if row["isr"]}:

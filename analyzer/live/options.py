@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from captures.live.opening import Asked
+    from captures.live.open_interface import Asked
 
 LIVE = ("bpf", "snaplen", "duration", "via", "spool", "rotate_bytes", "rotate_seconds", "keep")
 """Options that mean nothing without an interface."""
@@ -98,7 +98,7 @@ def add_record(record: argparse.ArgumentParser) -> None:
         help="a capture file (pcap; pcapng where it ends so), a folder for several, or - for stdout",
     )
     add_rotation(record, "file", "before one is so large")
-    record.set_defaults(run="analyzer.live.listening:record")
+    record.set_defaults(run="analyzer.live.startup:record")
 
 
 def add_watch(watch: argparse.ArgumentParser) -> None:
@@ -125,12 +125,12 @@ def add_watch(watch: argparse.ArgumentParser) -> None:
         action="store_true",
         help="of a folder: begin at the oldest file, not where the last watch of it in this way was",
     )
-    watch.set_defaults(run="analyzer.live.listening:watch")
+    watch.set_defaults(run="analyzer.live.startup:watch")
 
 
 def asked(options: argparse.Namespace) -> Asked:
     """What is to be captured."""
-    from captures.live.opening import Asked
+    from captures.live.open_interface import Asked
     from captures.live.taps import SNAPLEN
 
     return Asked(options.interface, options.bpf, options.snaplen or SNAPLEN, options.via)

@@ -19,15 +19,15 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from analyzer.escapes import printable
-from analyzer.findings.words import moment as clock
-from analyzer.lines import Lines
-from analyzer.live.counts import Line, Moment
-from analyzer.live.session import Session
-from analyzer.points import parsed
-from analyzer.protocol import names as apis
-from analyzer.text import duration, size
-from captures.problems import Problem
+from analyzer.cli.exchange_lines import Lines
+from analyzer.cli.text import duration, size
+from analyzer.common.escapes import printable
+from analyzer.findings.wording import moment as clock
+from analyzer.live.live_counts import Line, Moment
+from analyzer.live.watch_session import Session
+from analyzer.pipeline.points import parsed
+from analyzer.protocol import api_keys as apis
+from captures.errors import Problem
 
 UPDATE_SECONDS = 0.5
 _ROWS_OF_OTHERS = 14

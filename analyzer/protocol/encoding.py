@@ -43,8 +43,8 @@ from analyzer.protocol.program import (
 )
 from analyzer.protocol.schema import NEITHER, REQUEST, RESPONSE, Field, Layout
 from analyzer.protocol.tree import REDACTED, UNKNOWN_TAGS
+from captures.errors import Problem
 from captures.kernels import Array, Bytes, Held, Int, Table, holding, inline, kernel
-from captures.problems import Problem
 
 OK: Final = 0
 NO_ROOM: Final = 1

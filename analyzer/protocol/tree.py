@@ -32,10 +32,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from analyzer.protocol import many, program, schema
+from analyzer.protocol.api_keys import ENVELOPE
 from analyzer.protocol.budget import DEPTH
 from analyzer.protocol.decoding import NO_LAYOUT, OK, REASONS, SHORT
-from analyzer.protocol.names import ENVELOPE
-from analyzer.protocol.plans import (
+from analyzer.protocol.layouts import (
     BOOL,
     FLOAT,
     INTEGER,

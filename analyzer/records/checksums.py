@@ -23,8 +23,8 @@ from analyzer.records.batches import (
     PARTIAL,
     view,
 )
+from captures.crc32c_sums import crc32c
 from captures.kernels import Array, Bytes, Int, Table, inline, kernel
-from captures.sums import crc32c
 
 CASTAGNOLI: Final = 0x82F63B78
 IEEE: Final = 0xEDB88320

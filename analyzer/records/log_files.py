@@ -22,8 +22,8 @@ from analyzer.records import batches as b
 from analyzer.records import checksums
 from analyzer.records.batches import Batches, batches
 from analyzer.records.log_names import LogError, beside_kind
+from captures.crc32c_sums import crc32c
 from captures.kernels import NULL
-from captures.sums import crc32c
 
 WINDOW_BYTES: Final = 16 << 20
 

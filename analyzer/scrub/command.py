@@ -16,9 +16,9 @@ import tempfile
 from collections.abc import Iterator
 from typing import Final
 
-from analyzer import outfile
-from analyzer.escapes import printable
-from analyzer.failure import Failure
+from analyzer.common import output_file
+from analyzer.common.errors import Failure
+from analyzer.common.escapes import printable
 
 _LEAST_KEY: Final = 16
 _MOST_KEY: Final = 1 << 20
@@ -26,8 +26,8 @@ _MOST_KEY: Final = 1 << 20
 
 def scrub(options: argparse.Namespace) -> int:
     """`kwire scrub`."""
-    from analyzer.commands import announce_compilation
-    from analyzer.scrub import work
+    from analyzer.cli.commands import announce_compilation
+    from analyzer.scrub import rewrite
     from analyzer.scrub.content import KEEPABLE
     from captures.files import capture_points
     from captures.tls.ciphers import available
@@ -43,15 +43,15 @@ def scrub(options: argparse.Namespace) -> int:
         raise Failure("-o -: is no file", "name one, as clean.pcapng; or /dev/stdout")
     if os.path.isdir(options.out):
         raise Failure(f"-o {options.out}: is a folder", "name a file, as clean.pcapng")
-    with _stored(options.capture, outfile.folder_for(options.out)) as path:
+    with _stored(options.capture, output_file.folder_for(options.out)) as path:
         point = capture_points([path])[0]
-        if work.same_file(options.out, [os.path.join(point.folder, one) for one in point.paths]):
+        if rewrite.same_file(options.out, [os.path.join(point.folder, one) for one in point.paths]):
             raise Failure(f"-o {options.out}: is the capture itself", "name another file")
         bar = (lambda _: None) if not sys.stderr.isatty() else _say
-        report = work.scrub(point, options.out, work.Task(key, keep, tuple(options.port), options.dry_run), bar)
+        report = rewrite.scrub(point, options.out, rewrite.Task(key, keep, tuple(options.port), options.dry_run), bar)
     for note in [*notes, *report.notes]:
         sys.stderr.write(f"note: {printable(note)}\n")
-    said = sys.stderr if outfile.is_stream(options.out) else sys.stdout  # that may be where the capture went
+    said = sys.stderr if output_file.is_stream(options.out) else sys.stdout  # that may be where the capture went
     if options.json:
         json.dump(report.json(), said, indent=1)
         said.write("\n")

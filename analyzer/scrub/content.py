@@ -13,7 +13,7 @@ import numpy as np
 
 from analyzer.protocol.embedded import Embedded
 from analyzer.scrub.addresses import Addresses
-from analyzer.scrub.messages import (
+from analyzer.scrub.message_spans import (
     CONTENT,
     IDENTIFIER,
     KEEP,
@@ -27,7 +27,7 @@ from analyzer.scrub.messages import (
 )
 from analyzer.scrub.pseudonyms import Pseudonyms, is_public
 from analyzer.scrub.records import Kept, Records
-from analyzer.scrub.report import Report
+from analyzer.scrub.scrub_summary import Report
 from analyzer.scrub.spans import END, KIND, START, Batch, Parts
 
 KEEPABLE: Final = {

@@ -25,12 +25,12 @@ import numpy as np
 from analyzer.protocol import embedded
 from analyzer.protocol.embedded import Embedded
 from analyzer.protocol.schema import TOPICS
+from analyzer.records import batch_reader as r
 from analyzer.records import batches as b
 from analyzer.records import checksums, codecs
-from analyzer.records import opening as r
-from analyzer.scrub.fitting import fitted
+from analyzer.scrub.pad import fitted
 from analyzer.scrub.pseudonyms import Pseudonyms
-from analyzer.scrub.report import Report
+from analyzer.scrub.scrub_summary import Report
 from captures.kernels import NULL
 
 _HEADER_OLD: Final = 18

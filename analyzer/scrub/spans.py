@@ -17,13 +17,13 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from analyzer.protocol import embedded, program, schema
+from analyzer.protocol.api_keys import API_VERSIONS, ENVELOPE
 from analyzer.protocol.decoding import OK
 from analyzer.protocol.many import AT as PLACE_AT
 from analyzer.protocol.many import BODY, ENDED, HEADER, PLACE_COLUMNS, STATUS, decode_all
 from analyzer.protocol.many import END as PLACE_END
-from analyzer.protocol.names import API_VERSIONS, ENVELOPE
 from analyzer.protocol.schema import REQUEST, RESPONSE, Field
-from analyzer.scrub.messages import (
+from analyzer.scrub.message_spans import (
     CONTENT,
     IDENTIFIER,
     KEEP,

@@ -17,16 +17,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analyzer import arrow
-from analyzer.findings import large
+from analyzer.cli.text import size
+from analyzer.common.times import moment
 from analyzer.findings.columns import NULL, coded, standing_for
-from analyzer.findings.grouping import grouped, indexed, put_owners
 from analyzer.findings.source import Table
-from analyzer.protocol.judgements import judge
+from analyzer.frame import arrow, spill
+from analyzer.frame.grouping import grouped, indexed, put_owners
+from analyzer.protocol.error_severity import judge
+from analyzer.story.events import WHY, Event, Row, count, error, later, places, some, span, who, within
 from analyzer.story.sources import ASKED, Source
-from analyzer.story.telling import WHY, Event, Row, count, error, later, places, some, span, who, within
-from analyzer.text import size
-from analyzer.times import moment
 
 _RUN_US, _SOON_US = 60_000_000, 2_000_000
 """Refusals farther apart than the first are told apart; nearer than the second they are told together."""
@@ -121,41 +120,41 @@ def _carried(source: Source) -> Iterator[Row]:
     api, apis = asked["api"]
     of_data = arrow.among(api, standing_for(apis, "Produce", "Fetch"))
     of_data &= (asked["exchange"] != NULL) & (asked["request_time"] != NULL)
-    rows = large.true(of_data)
+    rows = spill.true(of_data)
     if not len(rows):
         return
     numbers = dict.fromkeys(("exchange", "partition", "record_count", "record_bytes", "error_code"), np.int64)
     known = {name: number for number, name in enumerate(names)}
     parts = source.stored("partitions").gather(numbers, {"connection": known, "topic": {}, "topic_id": {}})
-    owner = large.full(len(parts["exchange"]), -1, np.int32)
-    index = indexed(rows, large.taken(links, rows), large.taken(asked["exchange"], rows), len(names))
+    owner = spill.full(len(parts["exchange"]), -1, np.int32)
+    index = indexed(rows, spill.taken(links, rows), spill.taken(asked["exchange"], rows), len(names))
     put_owners(owner, index, parts["connection"][0], parts["exchange"], parts["exchange"] != NULL)
-    chosen = large.true(owner >= 0)
-    owner = large.taken(owner, chosen)
-    keys = [large.taken(asked[name][0], owner) for name in ("client_id", "client_ip", "api")]
-    keys += [large.taken(parts[name][0], chosen) for name in ("topic", "topic_id")]
-    error, acks = large.taken(parts["error_code"], chosen), large.taken(asked["acks"], owner)
+    chosen = spill.true(owner >= 0)
+    owner = spill.taken(owner, chosen)
+    keys = [spill.taken(asked[name][0], owner) for name in ("client_id", "client_ip", "api")]
+    keys += [spill.taken(parts[name][0], chosen) for name in ("topic", "topic_id")]
+    error, acks = spill.taken(parts["error_code"], chosen), spill.taken(asked["acks"], owner)
     unanswered = (error == NULL) & (acks != NULL) & (acks != 0)
-    keys += [large.taken(parts["partition"], chosen)]
+    keys += [spill.taken(parts["partition"], chosen)]
     keys += [np.where(unanswered, _UNANSWERED, np.where((error == 0) | (error == NULL), _TAKEN, _REFUSED))]
     order, starts, _ = grouped(*keys)
     if not len(order):
         return
-    chosen, owner = large.taken(chosen, order), large.taken(owner, order)
+    chosen, owner = spill.taken(chosen, order), spill.taken(owner, order)
 
     def many(name: str) -> np.ndarray:
         whole = parts[name]
-        return large.made(len(chosen), np.int64, lambda block: np.maximum(whole[chosen[block]], 0))
+        return spill.made(len(chosen), np.int64, lambda block: np.maximum(whole[chosen[block]], 0))
 
     records, amount = parts["record_count"], parts["record_bytes"]
-    uncounted = large.made(
+    uncounted = spill.made(
         len(chosen), np.bool_, lambda block: (records[chosen[block]] == NULL) & (amount[chosen[block]] > 0)
     )
     sums = np.add.reduceat(many("record_count"), starts), np.add.reduceat(many("record_bytes"), starts)
     some_uncounted = np.logical_or.reduceat(uncounted, starts)
-    begun = large.taken(asked["request_time"], owner)
+    begun = spill.taken(asked["request_time"], owner)
     first = np.minimum.reduceat(begun, starts)
-    last = np.maximum.reduceat(np.maximum(large.taken(asked["response_end"], owner), begun), starts)
+    last = np.maximum.reduceat(np.maximum(spill.taken(asked["response_end"], owner), begun), starts)
     heads = order[starts]
     for at in np.argsort(heads).tolist():
         client, ip, api, topic, topic_id, partition, outcome = (int(key[heads[at]]) for key in keys)
@@ -190,9 +189,9 @@ def _refusals(source: Source) -> Iterator[Event]:
     bad = _refused(source, asked)
     if not len(bad):
         return
-    codes = {name: large.taken(asked[name][0], bad) for name in _WHOSE}
+    codes = {name: spill.taken(asked[name][0], bad) for name in _WHOSE}
     texts = {name: asked[name][1] for name in _WHOSE}
-    begun, ended = (large.taken(asked[name], bad) for name in times)
+    begun, ended = (spill.taken(asked[name], bad) for name in times)
     begun, ended = np.where(begun != NULL, begun, ended), np.where(ended != NULL, ended, begun)
     topic, topics = _first_topics(source, stored, bad)
     clients = sorted({_text(texts["client_id"], code) or "" for code in arrow.distinct(codes["client_id"]).tolist()})
@@ -235,21 +234,21 @@ def _refusals(source: Source) -> Iterator[Event]:
 def _refused(source: Source, asked: Mapping[str, Any]) -> np.ndarray:
     """Exchanges with an error, but for those that are told of as commits and resets."""
     error, api = asked["error"], asked["api"]
-    bad = large.true(error[0] >= 0)
+    bad = spill.true(error[0] >= 0)
     if not len(bad) or not source.dataset.offsets.count_rows():
         return bad
 
     def are(column: tuple[np.ndarray, list[str]], *named: str) -> np.ndarray:
-        return arrow.among(large.taken(column[0], bad), standing_for(column[1], *named))
+        return arrow.among(spill.taken(column[0], bad), standing_for(column[1], *named))
 
     resets = are(api, "Fetch") & are(error, "OFFSET_OUT_OF_RANGE")
-    return large.taken(bad, np.flatnonzero(~resets & ~are(api, "OffsetCommit", "TxnOffsetCommit")))
+    return spill.taken(bad, np.flatnonzero(~resets & ~are(api, "OffsetCommit", "TxnOffsetCommit")))
 
 
 def _first_topics(source: Source, stored: Table, rows: np.ndarray) -> tuple[np.ndarray, list[str]]:
     """Of exchanges the topic that each names first, -1 where none, and the topics' names."""
     known: dict[str, int] = {}
-    out = large.empty(len(rows), np.int32)
+    out = spill.empty(len(rows), np.int32)
     for places_, some_rows in stored.some(rows, ["topics"]):
         out[places_] = _firsts(some_rows.column("topics").combine_chunks(), known)
     return _by_name(source, out, known)
@@ -259,7 +258,7 @@ def _by_name(source: Source, codes: np.ndarray, known: Iterable[str]) -> tuple[n
     """Numbers of topics as numbers of their names: a topic's id and its name are one."""
     numbers: dict[str, int] = {}
     number_of = [numbers.setdefault(source.topics.get(text, text), len(numbers)) for text in known]
-    return large.taken(np.array([*number_of, -1], np.int32), codes), list(numbers)
+    return spill.taken(np.array([*number_of, -1], np.int32), codes), list(numbers)
 
 
 def _firsts(lists: pa.Array, known: dict[str, int]) -> np.ndarray:
@@ -396,14 +395,14 @@ def _unanswered(source: Source) -> Iterator[Event]:
     asked = stored.gather({"exchange": np.int64}, {"status": {}, "connection": {}, "api": {}})
     (status, known), (link, links), (api, apis) = (asked[name] for name in ("status", "connection", "api"))
     ordinal = asked["exchange"]
-    lost = large.true(arrow.among(status, standing_for(known, "unanswered")))
+    lost = spill.true(arrow.among(status, standing_for(known, "unanswered")))
     if not len(lost):
         return
     answered = np.full(len(links), -1)
     """The last request of each connection that was answered."""
-    some_answered = large.true(arrow.among(status, standing_for(known, "answered")))
-    np.maximum.at(answered, large.taken(link, some_answered), large.taken(ordinal, some_answered))
-    link, api, ordinal = (large.taken(column, lost) for column in (link, api, ordinal))
+    some_answered = spill.true(arrow.among(status, standing_for(known, "answered")))
+    np.maximum.at(answered, spill.taken(link, some_answered), spill.taken(ordinal, some_answered))
+    link, api, ordinal = (spill.taken(column, lost) for column in (link, api, ordinal))
     order, starts, ends = grouped(link)
     each = sorted(zip(order[starts].tolist(), starts.tolist(), ends.tolist(), strict=True))
     firsts = source.picked(stored, lost[[head for head, _, _ in each]], ASKED)

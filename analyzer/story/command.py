@@ -17,15 +17,15 @@ from typing import IO, Any
 
 import pyarrow.compute as pc
 
-from analyzer import commands
-from analyzer.dataset import StoredDataset, is_dataset, open_dataset
-from analyzer.escapes import json_text, printable
-from analyzer.failure import Failure
-from analyzer.findings import large
-from analyzer.story import clients, cluster, groups, offsets, overview, questions, transactions
+from analyzer.cli import commands
+from analyzer.common.errors import Failure
+from analyzer.common.escapes import json_text, printable
+from analyzer.common.times import rfc3339
+from analyzer.dataset.dataset import StoredDataset, is_dataset, open_dataset
+from analyzer.frame import spill
+from analyzer.story import clients, cluster, groups, offsets, overview, requests, transactions
+from analyzer.story.events import JSON_FIELDS, Event, Wanted, between, count, some
 from analyzer.story.sources import Source, names_in
-from analyzer.story.telling import JSON_FIELDS, Event, Wanted, between, count, some
-from analyzer.times import rfc3339
 
 _TELLERS = (clients.events, cluster.events, groups.events, offsets.events, transactions.events)
 
@@ -37,7 +37,7 @@ def story(options: argparse.Namespace) -> int:
     """`kwire story`."""
     with contextlib.ExitStack() as stack:
         dataset = _opened(options, stack)
-        stack.enter_context(large.reuse())
+        stack.enter_context(spill.reuse())
         wanted = Wanted(options.group, options.client, options.topic, options.transaction, options.connection)
         _check(dataset, wanted)
         told = [(_heading(source), _told(source, wanted)) for source in _sources(dataset)]
@@ -83,9 +83,9 @@ def _told(source: Source, wanted: Wanted) -> list[Event]:
     """The events that are wanted, in order."""
     every = [event for teller in _TELLERS for event in teller(source)]
     if wanted.connection is not None:
-        every += questions.dialogue(source, wanted.connection)
+        every += requests.dialogue(source, wanted.connection)
     elif wanted.client is not None:
-        every += questions.asked(source, wanted.client)
+        every += requests.asked(source, wanted.client)
     told_elsewhere = {
         (event.connection, event.exchange, event.reply)
         for event in every

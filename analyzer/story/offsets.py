@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from analyzer.story.events import WHY, Event, Row, count, of_group, places, who, within
 from analyzer.story.sources import Source
-from analyzer.story.telling import WHY, Event, Row, count, of_group, places, who, within
 
 _TOGETHER = datetime.timedelta(seconds=2)
 """What a client does to its partitions within this is one event."""

@@ -16,12 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analyzer import tables
-from analyzer.dataset import StoredDataset
+from analyzer.analysis.cluster_metadata import METADATA_TOPIC
+from analyzer.dataset import tables
+from analyzer.dataset.dataset import StoredDataset
 from analyzer.findings import source as stored_tables
 from analyzer.findings.source import Table
-from analyzer.meaning.names import METADATA_TOPIC
-from analyzer.story.telling import Row
+from analyzer.story.events import Row
 
 ASKED = (
     "connection",

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import pyarrow.compute as pc
 
-from analyzer.meaning.producers import OFFSETS_TOPIC
+from analyzer.analysis.producers import OFFSETS_TOPIC
+from analyzer.story.events import Event, Row, between, count, places, some, span, who
 from analyzer.story.sources import Source, moments
-from analyzer.story.telling import Event, Row, between, count, places, some, span, who
 
 _LONG_US = 1_000_000
 """A transaction that took this long is told of from its beginning: others' records wait behind it (read_committed)."""

@@ -20,7 +20,7 @@ from typing import Final
 
 import numpy as np
 
-from captures.chunks.reading import Heard, changed
+from captures.chunks.chunk_reader import Heard, changed
 from captures.chunks.rows import WAY_WORDS, WORDS, as_words, place_rows, tell_rows
 from captures.chunks.sorting import LINE, Scratch, Stored
 from captures.files import CaptureError, CapturePoint, FileInfo, urls

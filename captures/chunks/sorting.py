@@ -19,8 +19,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from captures.chunks.chunk_reader import ChunkReader, Said
 from captures.chunks.groups import Met, pairs_of
-from captures.chunks.reading import ChunkReader, Said
 from captures.chunks.rows import WORDS, as_words, extent, gather, group_rows, grouped, put_rows, sum_up, ways_of
 from captures.flows import FORGET_NS, REMEMBERED
 from captures.kernels import NULL

@@ -12,9 +12,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from captures.files import beside, layouts, urls
+from captures.errors import CaptureError
+from captures.files import layouts, sidecar, urls
 from captures.files.sources import Source, not_a_capture, place_of, unreadable, utf8
-from captures.problems import CaptureError
 
 PEEK_BYTES = 1 << 20
 """How far into a file the first packet is looked for when files are put in time order."""
@@ -99,7 +99,7 @@ def _captures_among(paths: Sequence[str]) -> tuple[list[tuple[bool, int, str]], 
     for path in paths:
         if not urls.is_url(path) and not os.path.isfile(path):
             continue  # folders in a folder: captures are not looked for further down
-        if path.endswith(beside.ENDING):
+        if path.endswith(sidecar.ENDING):
             continue  # is read with its capture
         try:
             seen = _glimpse(path)

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
-from captures.files import beside, urls
-from captures.problems import CaptureError
+from captures.errors import CaptureError
+from captures.files import sidecar, urls
 
 if TYPE_CHECKING:
     from captures.files.stores import Place
@@ -92,7 +92,7 @@ class Stored:
     that were read already, with that checksum."""
 
     def __init__(self, handle: BinaryIO, before: int = 0, crc32c_before: int = 0) -> None:
-        from captures.sums import crc32c  # whoever only names files does not wait for it
+        from captures.crc32c_sums import crc32c  # whoever only names files does not wait for it
 
         self._sum = crc32c
         self._handle = handle
@@ -288,7 +288,7 @@ class Source:
         """Packets that the capture lost, where that is said elsewhere than in its bytes: beside the file, or by what
         captures at this moment."""
         if self._beside:
-            return beside.dropped(self._beside)
+            return sidecar.dropped(self._beside)
         lost: int | None = getattr(self._handle, "dropped", None)
         return lost
 

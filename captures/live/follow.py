@@ -18,10 +18,10 @@ from collections.abc import Iterable, Iterator
 from time import monotonic
 from typing import BinaryIO, Final, NamedTuple
 
+from captures.errors import CaptureError
 from captures.files import layouts, urls
 from captures.files.points import PEEK_BYTES
 from captures.files.sources import Source, place_of, unreadable
-from captures.problems import CaptureError
 
 _STDIN = "-"
 _LOOK_SECONDS = 0.1

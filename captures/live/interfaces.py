@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from captures.problems import CaptureError
+from captures.errors import CaptureError
 
 ANY = "any"
 """All interfaces at once, where the system is Linux."""

@@ -13,6 +13,7 @@ import ctypes
 import threading
 from typing import Any, Final
 
+from captures.errors import CaptureError
 from captures.live import interfaces
 from captures.live.pcap_library import TEXT_BYTES, Dump, Program, Statistics, dump, plain, wait_of
 from captures.live.taps import (
@@ -25,7 +26,6 @@ from captures.live.taps import (
     Ending,
     no_rights,
 )
-from captures.problems import CaptureError
 
 _NO_SUCH_DEVICE, _NO_RIGHTS, _NOT_UP, _NO_RIGHTS_PROMISCUOUS = -5, -8, -9, -11
 _NANO: Final = 1

@@ -24,7 +24,8 @@ from typing import Final
 
 import numpy as np
 
-from captures.files import beside
+from captures.errors import CaptureError
+from captures.files import sidecar
 from captures.files.layouts import (
     ENHANCED_PACKET,
     INTERFACE_DESCRIPTION,
@@ -35,9 +36,8 @@ from captures.files.layouts import (
 )
 from captures.files.write import block_of, option
 from captures.live import records
-from captures.live.belt import Drops
+from captures.live.capture_queue import Drops
 from captures.live.taps import HEADER, MICROSECONDS, Chunk, Tap
-from captures.problems import CaptureError
 
 STDOUT: Final = "-"
 _NUMBERED = "{stem}-{number:05d}-{when}{ending}"
@@ -192,14 +192,14 @@ class Recording:
             raise CaptureError(f"{self.path}: is there already, and is no capture", "name another file")
         os.unlink(self.path)
         with contextlib.suppress(OSError):
-            os.unlink(beside.path_of(self.path))
+            os.unlink(sidecar.path_of(self.path))
 
     def _tidy(self) -> None:
         """Delete the oldest of the row."""
         if self._target.keep is None:
             return
         for _, name in self._earlier()[: -self._target.keep]:
-            for path in (os.path.join(self._folder, name), beside.path_of(os.path.join(self._folder, name))):
+            for path in (os.path.join(self._folder, name), sidecar.path_of(os.path.join(self._folder, name))):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)
 
@@ -310,7 +310,7 @@ class Recording:
             "dropped": drops.total,
         }
         with contextlib.suppress(OSError):  # a full disk is told by the capture itself
-            beside.write(self.path, json.dumps(said, indent=1).encode() + b"\n")
+            sidecar.write(self.path, json.dumps(said, indent=1).encode() + b"\n")
 
     def _finish(self) -> None:
         """End a file."""

@@ -20,10 +20,10 @@ from typing import Final
 
 import numpy as np
 
+from captures.errors import CaptureError
 from captures.live import interfaces
 from captures.live.interfaces import Session
 from captures.live.taps import BUFFER_BYTES, NOTHING, WAIT_SECONDS, Chunk, Counts, Ending, file_header, no_rights
-from captures.problems import CaptureError
 
 _SOL_PACKET, _SO_ATTACH_FILTER = 263, 26
 _ADD_MEMBERSHIP, _RX_RING, _STATISTICS, _VERSION = 1, 5, 6, 10

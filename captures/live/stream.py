@@ -6,7 +6,7 @@ many packets were lost so far.
 
 from __future__ import annotations
 
-from captures.live.belt import Belt
+from captures.live.capture_queue import Belt
 
 _PATIENCE_SECONDS = 3600.0
 """Looked at again after so long; what comes wakes us."""

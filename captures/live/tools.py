@@ -20,6 +20,7 @@ from typing import Final
 
 import numpy as np
 
+from captures.errors import CaptureError
 from captures.live import interfaces
 from captures.live.taps import (
     BUFFER_BYTES,
@@ -32,7 +33,6 @@ from captures.live.taps import (
     Counts,
     no_rights,
 )
-from captures.problems import CaptureError
 
 TOOLS: Final = ("tcpdump", "dumpcap", "scapy")
 

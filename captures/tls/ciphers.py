@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
-from captures.problems import CaptureError
+from captures.errors import CaptureError
 from captures.tls import evp
 from captures.tls.derivation import KeyBlock, expand_label, following, key_block
 from captures.tls.suites import CBC, CCM, CHACHA, GCM, SUITES, Suite

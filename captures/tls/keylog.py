@@ -18,7 +18,7 @@ import stat
 from collections.abc import Sequence
 from typing import Final
 
-from captures.problems import CaptureError
+from captures.errors import CaptureError
 
 MASTER: Final = "CLIENT_RANDOM"
 EARLY: Final = "CLIENT_EARLY_TRAFFIC_SECRET"

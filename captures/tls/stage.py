@@ -39,9 +39,9 @@ from captures.stream_tables import (
 )
 from captures.streams import Segments
 from captures.tls.ciphers import Keys
+from captures.tls.detection import HEAD, Opening, begins_tls, may_follow
 from captures.tls.direction import LARGEST, Direction, Row
 from captures.tls.keylog import TRAFFIC, KeyLog
-from captures.tls.opening import HEAD, Opening, begins_tls, may_follow
 from captures.tls.runs import Made, Sources, opened
 from captures.tls.session import Session
 

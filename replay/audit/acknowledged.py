@@ -18,10 +18,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from analyzer.protocol import names
+from analyzer.protocol import api_keys
 from replay.diff.correspondence import TopicNames
 from replay.diff.pairs import Pair, decode
-from replay.diff.records import DIGEST, FORMS, Form, Numbers, Reader, Record
+from replay.diff.record_facts import DIGEST, FORMS, Form, Numbers, Reader, Record
 
 Where = tuple[str, int]
 
@@ -295,10 +295,10 @@ class _Acknowledged:
             self._left, self._right = TopicNames(dict(pair.left.named)), TopicNames(dict(pair.right.named))
         asked, said = pair.left.asked(), pair.right.said(pair.api_key)
         if asked is None or said is None or said.body is None:
-            if pair.api_key == names.PRODUCE and asked is not None and pair.right.state not in _NOT_SENT:
+            if pair.api_key == api_keys.PRODUCE and asked is not None and pair.right.state not in _NOT_SENT:
                 self.unsure |= _parts(asked, self._left)
             return
-        if pair.api_key == names.PRODUCE:
+        if pair.api_key == api_keys.PRODUCE:
             self._produced(pair, asked, said.body, self._left)
             if len(self._waiting) >= _TOGETHER or self._waiting_bytes >= _TOGETHER_BYTES:
                 self.settle()
@@ -309,7 +309,7 @@ class _Acknowledged:
     def _produced(self, pair: Pair, asked: dict[str, Any], answer: dict[str, Any], left: TopicNames) -> None:
         bases = _bases(answer, self._right)
         self.unsure |= _parts(asked, left) - bases.keys()
-        before = pair.left.said(names.PRODUCE)
+        before = pair.left.said(api_keys.PRODUCE)
         captured = _bases(before.body, left) if before is not None and before.body is not None else {}
         forms = self._forms(pair)
         for topic in asked["topicData"]:
@@ -374,7 +374,7 @@ def _parts(asked: dict[str, Any], called: TopicNames) -> set[Where]:
 
 def _deleted(api_key: int, answer: dict[str, Any], called: TopicNames, found: dict[Where, Partition]) -> None:
     """What the target was asked to delete, and did."""
-    if api_key == names.DELETE_TOPICS:
+    if api_key == api_keys.DELETE_TOPICS:
         gone = {called.of(topic) for topic in answer.get("responses", ()) if not topic["errorCode"]}
         for where in [where for where in found if where[0] in gone]:
             del found[where]

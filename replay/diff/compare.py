@@ -20,13 +20,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from analyzer.protocol import errors, names, schema
-from analyzer.protocol.topics import topics_of
-from replay.diff import audited, readings
+from analyzer.protocol import api_keys, errors, schema
+from analyzer.protocol.topic_lists import topics_of
+from replay.diff import audit_results, reader_progress
 from replay.diff import noise as noises
-from replay.diff.alike import alike
 from replay.diff.correspondence import Correspondence, Group
 from replay.diff.differences import Difference, Differences
+from replay.diff.equality import alike
 from replay.diff.fields import ERRORS_ONLY, NOISE, PRESENT, Fact, Facts, Kind, Naming, Place, facts, paths
 from replay.diff.latencies import Both, Latencies
 from replay.diff.learning import learn, texts_of
@@ -35,7 +35,7 @@ from replay.diff.pairs import COMPARABLE, Pair, Pairs, Side
 PARTITIONS: Final = "topics.partitions"
 TOPIC_ERROR: Final = "topics.errorCode"
 """Paths of a topic's partition, and of its error, in Metadata answers."""
-_TOPIC_RESOURCE: Final = f"{names.TOPIC_RESOURCE}:"
+_TOPIC_RESOURCE: Final = f"{api_keys.TOPIC_RESOURCE}:"
 """How the key of a topic's settings begins."""
 # fmt: off
 _RACES: Final = frozenset((
@@ -83,17 +83,17 @@ _NOT_THERE: Final = frozenset(
 )
 _GROUP_APIS: Final = frozenset(
     (
-        names.OFFSET_COMMIT,
-        names.OFFSET_FETCH,
-        names.JOIN_GROUP,
-        names.HEARTBEAT,
-        names.LEAVE_GROUP,
-        names.SYNC_GROUP,
-        names.TXN_OFFSET_COMMIT,
-        names.CONSUMER_GROUP_HEARTBEAT,
-        names.SHARE_GROUP_HEARTBEAT,
-        names.SHARE_FETCH,
-        names.SHARE_ACKNOWLEDGE,
+        api_keys.OFFSET_COMMIT,
+        api_keys.OFFSET_FETCH,
+        api_keys.JOIN_GROUP,
+        api_keys.HEARTBEAT,
+        api_keys.LEAVE_GROUP,
+        api_keys.SYNC_GROUP,
+        api_keys.TXN_OFFSET_COMMIT,
+        api_keys.CONSUMER_GROUP_HEARTBEAT,
+        api_keys.SHARE_GROUP_HEARTBEAT,
+        api_keys.SHARE_FETCH,
+        api_keys.SHARE_ACKNOWLEDGE,
     )
 )
 _GROUP_ERRORS: Final = frozenset(
@@ -110,12 +110,12 @@ _GROUP_ERRORS: Final = frozenset(
 )
 _TRANSACTION_APIS: Final = frozenset(
     (
-        names.PRODUCE,
-        names.INIT_PRODUCER_ID,
-        names.ADD_PARTITIONS_TO_TXN,
-        names.ADD_OFFSETS_TO_TXN,
-        names.END_TXN,
-        names.TXN_OFFSET_COMMIT,
+        api_keys.PRODUCE,
+        api_keys.INIT_PRODUCER_ID,
+        api_keys.ADD_PARTITIONS_TO_TXN,
+        api_keys.ADD_OFFSETS_TO_TXN,
+        api_keys.END_TXN,
+        api_keys.TXN_OFFSET_COMMIT,
     )
 )
 _TRANSACTION_ERRORS: Final = frozenset(
@@ -140,17 +140,17 @@ _LOST_BATCH_ERRORS: Final = frozenset(
 )
 _JOINING: Final = frozenset(
     (
-        names.JOIN_GROUP,
-        names.SYNC_GROUP,
-        names.OFFSET_COMMIT,
-        names.CONSUMER_GROUP_HEARTBEAT,
-        names.SHARE_GROUP_HEARTBEAT,
+        api_keys.JOIN_GROUP,
+        api_keys.SYNC_GROUP,
+        api_keys.OFFSET_COMMIT,
+        api_keys.CONSUMER_GROUP_HEARTBEAT,
+        api_keys.SHARE_GROUP_HEARTBEAT,
     )
 )
 """What goes wrong in these, the group's later exchanges follow from."""
-_MEMBERSHIP: Final = frozenset((names.JOIN_GROUP, names.CONSUMER_GROUP_HEARTBEAT, names.SHARE_GROUP_HEARTBEAT))
+_MEMBERSHIP: Final = frozenset((api_keys.JOIN_GROUP, api_keys.CONSUMER_GROUP_HEARTBEAT, api_keys.SHARE_GROUP_HEARTBEAT))
 """What makes a member of a group."""
-_LONG_POLLS: Final = frozenset((names.FETCH, names.SHARE_FETCH))
+_LONG_POLLS: Final = frozenset((api_keys.FETCH, api_keys.SHARE_FETCH))
 """Answered when there is something to say: what was held is not compared."""
 _SAME, _EXPECTED, _UNEXPECTED = 1, 2, 3
 """What came of an exchange that was compared; 0 of one that was not."""
@@ -160,7 +160,7 @@ _PERHAPS_TWICE: Final = "perhaps_twice"
 """By this rule of the replayer a request was sent again whose records the target may have had."""
 _LOST: Final = frozenset(("unreachable", "session_lost"))
 """Rules of what was not sent, or not answered, for the run ended first; or one broker of several was away."""
-_WAITS_FOR_OTHERS: Final = frozenset((names.JOIN_GROUP, names.SYNC_GROUP))
+_WAITS_FOR_OTHERS: Final = frozenset((api_keys.JOIN_GROUP, api_keys.SYNC_GROUP))
 """Answered when other members have spoken: their latency is not the broker's."""
 
 
@@ -175,7 +175,7 @@ class Comparison:
     before all was sent."""
 
     differences: Differences = field(default_factory=Differences)
-    audit: audited.Audited | None = None
+    audit: audit_results.Audited | None = None
     judged: bool = True
     compared: int = 0
     same: int = 0
@@ -274,14 +274,14 @@ class _Comparing:
         else:
             for place, pair in enumerate(self.pairs):
                 self._pair(place, pair)
-        audit = self.result.audit = audited.of(self.runs)
+        audit = self.result.audit = audit_results.of(self.runs)
         self._take(self._twice(audit))
         self._take(self._produced())
-        read = readings.differences(
+        read = reader_progress.differences(
             self.correspondence.partitions.values(), self.failed_parts, self.stored_twice, self.failed_reads, self.pairs
         )
         self._take(map(self._unread, read))
-        self._take(readings.acquired(self.correspondence, self.failed_groups))
+        self._take(reader_progress.acquired(self.correspondence, self.failed_groups))
         for group in self.correspondence.groups.values():
             self._take(self._group(group))
         self.result.learned = self.noise is not None
@@ -297,7 +297,7 @@ class _Comparing:
     def _audited(self, difference: Difference) -> Difference:
         """It, with what it follows from: of two batches that were acknowledged at one offset one is missing."""
         cause = self.stored_once.get((difference.key[0], int(difference.key[1])))
-        if cause is None or difference.kind != audited.MISSING:
+        if cause is None or difference.kind != audit_results.MISSING:
             return difference
         return dataclasses.replace(difference, rule="consequence", cause=cause)
 
@@ -319,13 +319,18 @@ class _Comparing:
         """It, as expected where a topic was deleted when captured and begun anew, and not by the replay: on its side
         one log has what were two, and places in them are not alike. That records are missing is never expected."""
         anew = difference.key and difference.key[0] in self.correspondence.deleted
-        if anew and difference.unexpected and difference.path == "(records)" and difference.kind != audited.MISSING:
+        if (
+            anew
+            and difference.unexpected
+            and difference.path == "(records)"
+            and difference.kind != audit_results.MISSING
+        ):
             return dataclasses.replace(difference, rule="seeded")
         return difference
 
     def _unread(self, difference: Difference) -> Difference:
         """It, with what it follows from: a run that ended first reads less."""
-        if self.ended is None or not difference.unexpected or difference.kind not in readings.READ_LESS:
+        if self.ended is None or not difference.unexpected or difference.kind not in reader_progress.READ_LESS:
             return difference
         return dataclasses.replace(difference, rule="consequence", cause=self.ended)
 
@@ -345,7 +350,7 @@ class _Comparing:
             self.result.answers += apis
             self.result.noise += found.noise
             timed = found.same & (~np.isin(block.api_key, list(_WAITS_FOR_OTHERS)))
-            timed &= (block.api_key != names.FETCH) | found.read
+            timed &= (block.api_key != api_keys.FETCH) | found.read
             timed &= ~(np.isin(block.api_key, list(_LONG_POLLS)) & block.held)
             self.result.measured.add_all(block, timed, pairs)
             for place in block.places[~found.same].tolist():
@@ -414,7 +419,7 @@ class _Comparing:
     def _latency(self, pair: Pair, left: Facts, right: Facts) -> None:
         if pair.api_key in _WAITS_FOR_OTHERS:
             return
-        if pair.api_key == names.FETCH and not all(_has_records(side) for side in (left, right)):
+        if pair.api_key == api_keys.FETCH and not all(_has_records(side) for side in (left, right)):
             return  # waited for records: the latency of a producer
         if pair.api_key in _LONG_POLLS and pair.row.get("cause") == "hold":
             return
@@ -437,7 +442,7 @@ class _Comparing:
             if mine.kind is Kind.ERROR:
                 wrong.add(place.key)
             cause = self.failed_topics.get(_topic(place)) if difference.unexpected else None
-            if cause is not None and pair.api_key != names.METADATA:
+            if cause is not None and pair.api_key != api_keys.METADATA:
                 difference = dataclasses.replace(difference, rule="consequence", cause=cause)
             differences.append((place, mine.kind, difference))
         for place, kind, difference in differences:
@@ -469,21 +474,25 @@ class _Comparing:
         rule = None
         if kind is Kind.CONFIG:
             rule = "target_config"
-        elif place.path == "topics" and pair.api_key in (names.METADATA, names.DESCRIBE_TOPIC_PARTITIONS):
+        elif place.path == "topics" and pair.api_key in (api_keys.METADATA, api_keys.DESCRIBE_TOPIC_PARTITIONS):
             name = place.key[0]
             if name not in self.correspondence.named_topics or name.startswith("__"):
                 rule = "other_topics"
             elif not on_left:
                 rule = "seeded"
-        elif pair.api_key == names.METADATA and place.path == PARTITIONS and self._counts_differ(place.key[0], on_left):
+        elif (
+            pair.api_key == api_keys.METADATA
+            and place.path == PARTITIONS
+            and self._counts_differ(place.key[0], on_left)
+        ):
             return self._partitions(pair, place, on_left)
-        elif pair.api_key == names.METADATA and not on_left:
+        elif pair.api_key == api_keys.METADATA and not on_left:
             rule = "seeded"
         elif on_left and _topic(place) in self.other_counts:
             # What is for a partition that is not there is not sent.
             cause = self.other_counts[_topic(place)]
             return Difference(pair.row, place.path, "missing", "there", "missing", place.key, "consequence", cause)
-        elif on_left and pair.api_key == names.OFFSET_FETCH and self._follows(pair):
+        elif on_left and pair.api_key == api_keys.OFFSET_FETCH and self._follows(pair):
             rule = "consequence"  # what its members would have committed
         states = ("there", "missing") if on_left else ("missing", "there")
         kinds = "missing" if on_left else "extra"
@@ -534,7 +543,7 @@ class _Comparing:
             if verdict == "same":
                 return None
             rule = verdict
-        elif pair.api_key == names.OFFSET_FETCH and pair.left.version == 0 and place.path.endswith("metadata"):
+        elif pair.api_key == api_keys.OFFSET_FETCH and pair.left.version == 0 and place.path.endswith("metadata"):
             rule = "zookeeper"
         elif kind is Kind.LISTED:
             verdict = self._listed(pair, place, left, right)
@@ -601,10 +610,10 @@ class _Comparing:
         both = {left, right}
         if errors.MEMBER_ID_REQUIRED in both:
             return "member_id_given"
-        if both & _SESSIONS and pair.api_key == names.FETCH:
+        if both & _SESSIONS and pair.api_key == api_keys.FETCH:
             return "session_remade"
         # What is acknowledged in a lost share session is lost with it; a fetch begins another.
-        if both & _SHARE_SESSIONS and (pair.api_key == names.SHARE_ACKNOWLEDGE or not right):
+        if both & _SHARE_SESSIONS and (pair.api_key == api_keys.SHARE_ACKNOWLEDGE or not right):
             return "session_remade"
         if errors.REBALANCE_IN_PROGRESS in both and pair.api_key in _GROUP_APIS:
             return "rebalance"
@@ -625,7 +634,7 @@ class _Comparing:
             return "race"
         if right in _RACES and not left and _captured_error(pair, place) == right:
             return "race"  # as captured: the other RUN did not meet it
-        if errors.TOPIC_ALREADY_EXISTS in both and pair.api_key == names.CREATE_TOPICS:
+        if errors.TOPIC_ALREADY_EXISTS in both and pair.api_key == api_keys.CREATE_TOPICS:
             return "seeded"
         return None
 
@@ -651,7 +660,7 @@ class _Comparing:
             return _behind(self.failed_groups[group], error, _GROUP_ERRORS)
         if transaction in self.failed_transactions and pair.api_key in _TRANSACTION_APIS:
             return _behind(self.failed_transactions[transaction], error, _TRANSACTION_ERRORS)
-        if pair.api_key == names.PRODUCE and (error is None or error in _LOST_BATCH_ERRORS | _TRANSACTION_ERRORS):
+        if pair.api_key == api_keys.PRODUCE and (error is None or error in _LOST_BATCH_ERRORS | _TRANSACTION_ERRORS):
             for batch in self.correspondence.batches_of(pair):
                 cause = self.lost_batches.get(batch) or self.failed_producers.get(batch[2])
                 if cause is not None:
@@ -663,25 +672,25 @@ class _Comparing:
         if difference.rule not in (None, "consequence", "target_refuses"):
             return
         row, cause = pair.row, self._caused(pair, difference).root
-        if pair.api_key == names.METADATA and difference.kind == "error appeared" and difference.path == TOPIC_ERROR:
+        if pair.api_key == api_keys.METADATA and difference.kind == "error appeared" and difference.path == TOPIC_ERROR:
             self.failed_topics.setdefault(difference.key[0], cause)
-        if pair.api_key == names.FETCH and difference.kind == "error appeared" and len(difference.key) == 2:
+        if pair.api_key == api_keys.FETCH and difference.kind == "error appeared" and len(difference.key) == 2:
             topic, number = difference.key
             self.failed_reads.setdefault((row["connection"], topic, int(number)), cause)
-        if pair.api_key == names.FIND_COORDINATOR and difference.kind == "error appeared":
+        if pair.api_key == api_keys.FIND_COORDINATOR and difference.kind == "error appeared":
             of = self.failed_groups, self.failed_transactions
-            kind = (pair.left.asked() or {}).get("keyType", names.GROUP_COORDINATOR)
-            if difference.key and kind in (names.GROUP_COORDINATOR, names.TRANSACTION_COORDINATOR):
+            kind = (pair.left.asked() or {}).get("keyType", api_keys.GROUP_COORDINATOR)
+            if difference.key and kind in (api_keys.GROUP_COORDINATOR, api_keys.TRANSACTION_COORDINATOR):
                 of[kind].setdefault(difference.key[0], cause)
         if pair.api_key in _JOINING and row.get("group_id"):
             self.failed_groups.setdefault(row["group_id"], cause)
         if pair.api_key in _TRANSACTION_APIS and row.get("transactional_id"):
             self.failed_transactions.setdefault(row["transactional_id"], cause)
-        if pair.api_key == names.INIT_PRODUCER_ID:
+        if pair.api_key == api_keys.INIT_PRODUCER_ID:
             said = pair.left.said(pair.api_key)
             if said is not None and said.body is not None and said.body["producerId"] >= 0:
                 self.failed_producers.setdefault(said.body["producerId"], cause)
-        if pair.api_key == names.PRODUCE:
+        if pair.api_key == api_keys.PRODUCE:
             for batch in self.correspondence.batches_of(pair):
                 self.lost_batches.setdefault(batch, cause)
             for topic in (pair.left.asked() or {}).get("topicData", ()):
@@ -692,7 +701,7 @@ class _Comparing:
 
     # --- over many exchanges
 
-    def _twice(self, audit: audited.Audited | None) -> Iterator[Difference]:
+    def _twice(self, audit: audit_results.Audited | None) -> Iterator[Difference]:
         """Partitions that have more records than were acknowledged, as the audit sees; or may have, where it cannot
         see that."""
         known = {where: audit.unclaimed(where) for where in sorted(audit.after)} if audit is not None else {}
@@ -700,8 +709,8 @@ class _Comparing:
             more, again = known.get(where), self.perhaps_twice.get(where, [])
             if more == 0:
                 continue
-            place = again[0] if again else audited.place_of(self.correspondence.partitions.get(where))
-            kind, before, told = audited.UNCLAIMED, "none more", f"{more} more"
+            place = again[0] if again else audit_results.place_of(self.correspondence.partitions.get(where))
+            kind, before, told = audit_results.UNCLAIMED, "none more", f"{more} more"
             if again:
                 kind = "stored twice" if more else "perhaps stored twice"
                 before, told = "stored once", f"{len(again)} request{'s' * (len(again) != 1)} sent again"
@@ -758,7 +767,9 @@ class _Comparing:
 
 def _behind(cause: Difference, error: int | None, following: frozenset[int]) -> Difference | None:
     """A cause, where an error can follow from it: one of these, or what already FindCoordinator had said."""
-    told = cause.row["api_key"] == names.FIND_COORDINATOR and error is not None and errors.label(error) == cause.right
+    told = (
+        cause.row["api_key"] == api_keys.FIND_COORDINATOR and error is not None and errors.label(error) == cause.right
+    )
     return cause if error is None or error in following or told else None
 
 

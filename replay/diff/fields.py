@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from analyzer.protocol import names, schema
+from analyzer.protocol import api_keys as names
+from analyzer.protocol import schema
 from analyzer.protocol.program import FieldInfo
 from analyzer.protocol.schema import RESPONSE, ZERO_UUID, Field
 from analyzer.protocol.tree import Body

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 from xml.etree import ElementTree
 
-from analyzer.escapes import printable
+from analyzer.common.escapes import printable
 from analyzer.protocol import schema
 from replay.diff.compare import Comparison
 from replay.diff.differences import Grouped, grouped

@@ -12,19 +12,19 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from analyzer.protocol import names, program
+from analyzer.protocol import api_keys, program
 from analyzer.protocol.schema import REQUEST, RESPONSE
-from analyzer.protocol.topics import RESPONSE_LISTS, lists_of
+from analyzer.protocol.topic_lists import RESPONSE_LISTS, lists_of
 from captures.kernels import NULL
 from replay.diff.correspondence import STEPS, Correspondence, learn_names, learn_step
+from replay.diff.field_rows import Partitions, Tape, partitions_of, tape_of, topic_fields
 from replay.diff.offsets import Stored
 from replay.diff.pairs import Block, Pair, Pairs
-from replay.diff.records import DIGEST
+from replay.diff.record_facts import DIGEST
 from replay.diff.stored_run import Flags, Numbers, Part
-from replay.diff.tapes import Partitions, Tape, partitions_of, tape_of, topic_fields
 from replay.diff.topic_texts import Texts
 
-_NAMING: Final = (names.METADATA, names.CREATE_TOPICS)
+_NAMING: Final = (api_keys.METADATA, api_keys.CREATE_TOPICS)
 
 
 def learn(pairs: Sequence[Pair]) -> Correspondence:
@@ -132,7 +132,7 @@ class _Block:
 
     def _produced(self) -> dict[int, list[Produced]]:
         """By exchange of the block, the plain ones: both sides have stored all that was asked."""
-        block, key = self._block, names.PRODUCE
+        block, key = self._block, api_keys.PRODUCE
         wanted = self._answered & (block.api_key == key)
         if not wanted.any():
             return {}
@@ -201,7 +201,7 @@ class _Block:
 
     def _fetched(self) -> dict[int, Fetched]:
         """By exchange of the block, the plain ones: answered at once, and nothing aborted in it."""
-        block, key = self._block, names.FETCH
+        block, key = self._block, api_keys.FETCH
         wanted = self._answered & ~block.retried & (block.api_key == key)
         if not wanted.any():
             return {}
@@ -225,7 +225,7 @@ class _Block:
 
     def _read(self, asked: Tape, said: Tape, side: int, plain: Flags) -> Iterator[tuple[int, Read]]:
         """What one side's answers hold of each partition with records, with its exchange."""
-        key = names.FETCH
+        key = api_keys.FETCH
         wanted = partitions_of(asked, key, REQUEST, lists_of(key)[0], {"fetchOffset": 0})
         given = partitions_of(said, key, RESPONSE, RESPONSE_LISTS[key], {"records": 0})
         given = given.where(plain[given.message] & (given.lengths["records"] > 0))

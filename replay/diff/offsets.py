@@ -17,8 +17,8 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from replay.diff.records import DIGEST, Numbers, Record
-from replay.diff.scratch import Growing, Heap, mapped
+from replay.diff.mapped_arrays import Growing, Heap, mapped
+from replay.diff.record_facts import DIGEST, Numbers, Record
 
 
 class Stored(NamedTuple):

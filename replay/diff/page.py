@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from typing import Any, Final
 
-from analyzer.escapes import printable
+from analyzer.common.escapes import printable
 from replay.diff import noise
-from replay.diff.audited import Audited
+from replay.diff.audit_results import Audited
 from replay.diff.compare import Comparison
 from replay.diff.differences import RULES, Difference, Grouped, grouped
 from replay.diff.pairs import Pair, Side

@@ -15,8 +15,9 @@ from typing import Any, Final, overload
 
 import numpy as np
 
-from analyzer.dataset import DatasetError
-from analyzer.protocol import names, schema, tree
+from analyzer.dataset.dataset import DatasetError
+from analyzer.protocol import api_keys as names
+from analyzer.protocol import schema, tree
 from analyzer.protocol.decoding import OK
 from replay.diff.stored_run import ConnectionNames, Flags, Numbers, Part, Run
 

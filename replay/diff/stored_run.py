@@ -25,10 +25,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analyzer.dataset import DatasetError, StoredDataset, open_dataset, readable
+from analyzer.dataset.dataset import DatasetError, StoredDataset, open_dataset, readable
+from analyzer.dataset.tables import REPLAYED
 from analyzer.protocol.schema import ZERO_UUID
-from analyzer.tables import REPLAYED
-from replay.diff.scratch import filled, mapped, no_room, slices
+from replay.diff.mapped_arrays import filled, mapped, no_room, slices
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

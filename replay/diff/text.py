@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from analyzer.escapes import printable
+from analyzer.common.escapes import printable
 from analyzer.protocol import schema
 from replay.diff import noise
-from replay.diff.audited import Audited
+from replay.diff.audit_results import Audited
 from replay.diff.compare import Comparison
 from replay.diff.differences import RULES, Consequence, Difference, Grouped, grouped
 

@@ -15,8 +15,8 @@ import numpy as np
 from analyzer.protocol import program
 from analyzer.protocol.schema import ZERO_UUID
 from replay.diff.correspondence import Correspondence
+from replay.diff.field_rows import Tape
 from replay.diff.stored_run import Flags, Numbers
-from replay.diff.tapes import Tape
 
 
 @functools.cache

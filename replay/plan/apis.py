@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from analyzer.protocol import names
+from analyzer.protocol import api_keys
 
-GROUP_HEARTBEATS: Final = (names.CONSUMER_GROUP_HEARTBEAT, names.SHARE_GROUP_HEARTBEAT)
+GROUP_HEARTBEATS: Final = (api_keys.CONSUMER_GROUP_HEARTBEAT, api_keys.SHARE_GROUP_HEARTBEAT)
 """By which members join, stay and leave where the broker assigns (KIP-848, KIP-932)."""
 
 
@@ -48,105 +48,108 @@ class Api:
 
 # fmt: off
 _SEND: Final = (
-    names.METADATA, names.FIND_COORDINATOR, names.LIST_GROUPS, names.DESCRIBE_ACLS, names.DESCRIBE_LOG_DIRS,
-    names.LIST_PARTITION_REASSIGNMENTS, names.DESCRIBE_CLIENT_QUOTAS, names.DESCRIBE_USER_SCRAM_CREDENTIALS,
-    names.DESCRIBE_QUORUM, names.DESCRIBE_CLUSTER, names.LIST_TRANSACTIONS, names.LIST_CONFIG_RESOURCES,
-    names.DESCRIBE_TOPIC_PARTITIONS,
+    api_keys.METADATA, api_keys.FIND_COORDINATOR, api_keys.LIST_GROUPS, api_keys.DESCRIBE_ACLS,
+    api_keys.DESCRIBE_LOG_DIRS,
+    api_keys.LIST_PARTITION_REASSIGNMENTS, api_keys.DESCRIBE_CLIENT_QUOTAS, api_keys.DESCRIBE_USER_SCRAM_CREDENTIALS,
+    api_keys.DESCRIBE_QUORUM, api_keys.DESCRIBE_CLUSTER, api_keys.LIST_TRANSACTIONS, api_keys.LIST_CONFIG_RESOURCES,
+    api_keys.DESCRIBE_TOPIC_PARTITIONS,
 )
 # fmt: on
 _GROUP_SEND: Final = (
-    names.DESCRIBE_GROUPS,
-    names.CONSUMER_GROUP_DESCRIBE,
-    names.SHARE_GROUP_DESCRIBE,
-    names.STREAMS_GROUP_DESCRIBE,
-    names.DESCRIBE_SHARE_GROUP_OFFSETS,
+    api_keys.DESCRIBE_GROUPS,
+    api_keys.CONSUMER_GROUP_DESCRIBE,
+    api_keys.SHARE_GROUP_DESCRIBE,
+    api_keys.STREAMS_GROUP_DESCRIBE,
+    api_keys.DESCRIBE_SHARE_GROUP_OFFSETS,
 )
 _GROUP_REMAP: Final = (
-    names.OFFSET_COMMIT,
-    names.OFFSET_FETCH,
-    names.JOIN_GROUP,
-    names.HEARTBEAT,
-    names.LEAVE_GROUP,
-    names.SYNC_GROUP,
-    names.TXN_OFFSET_COMMIT,
-    names.CONSUMER_GROUP_HEARTBEAT,
-    names.SHARE_GROUP_HEARTBEAT,
+    api_keys.OFFSET_COMMIT,
+    api_keys.OFFSET_FETCH,
+    api_keys.JOIN_GROUP,
+    api_keys.HEARTBEAT,
+    api_keys.LEAVE_GROUP,
+    api_keys.SYNC_GROUP,
+    api_keys.TXN_OFFSET_COMMIT,
+    api_keys.CONSUMER_GROUP_HEARTBEAT,
+    api_keys.SHARE_GROUP_HEARTBEAT,
 )
 _LEADER_REMAP: Final = (
-    names.PRODUCE,
-    names.FETCH,
-    names.LIST_OFFSETS,
-    names.OFFSET_FOR_LEADER_EPOCH,
-    names.SHARE_FETCH,
-    names.SHARE_ACKNOWLEDGE,
+    api_keys.PRODUCE,
+    api_keys.FETCH,
+    api_keys.LIST_OFFSETS,
+    api_keys.OFFSET_FOR_LEADER_EPOCH,
+    api_keys.SHARE_FETCH,
+    api_keys.SHARE_ACKNOWLEDGE,
 )
 _TRANSACTION_REMAP: Final = (
-    names.INIT_PRODUCER_ID,
-    names.ADD_PARTITIONS_TO_TXN,
-    names.ADD_OFFSETS_TO_TXN,
-    names.END_TXN,
+    api_keys.INIT_PRODUCER_ID,
+    api_keys.ADD_PARTITIONS_TO_TXN,
+    api_keys.ADD_OFFSETS_TO_TXN,
+    api_keys.END_TXN,
 )
 # fmt: off
 _ALLOW: Final = (
-    names.CREATE_TOPICS, names.DELETE_TOPICS, names.CREATE_ACLS, names.DELETE_ACLS, names.ALTER_REPLICA_LOG_DIRS,
-    names.CREATE_PARTITIONS, names.CREATE_DELEGATION_TOKEN, names.RENEW_DELEGATION_TOKEN,
-    names.EXPIRE_DELEGATION_TOKEN, names.DESCRIBE_DELEGATION_TOKEN, names.ELECT_LEADERS,
-    names.ALTER_PARTITION_REASSIGNMENTS, names.ALTER_CLIENT_QUOTAS, names.ALTER_USER_SCRAM_CREDENTIALS,
-    names.UPDATE_FEATURES, names.UNREGISTER_BROKER, names.GET_TELEMETRY_SUBSCRIPTIONS, names.PUSH_TELEMETRY,
-    names.ADD_RAFT_VOTER, names.REMOVE_RAFT_VOTER, names.UNREGISTER_CONTROLLER,
+    api_keys.CREATE_TOPICS, api_keys.DELETE_TOPICS, api_keys.CREATE_ACLS, api_keys.DELETE_ACLS,
+    api_keys.ALTER_REPLICA_LOG_DIRS,
+    api_keys.CREATE_PARTITIONS, api_keys.CREATE_DELEGATION_TOKEN, api_keys.RENEW_DELEGATION_TOKEN,
+    api_keys.EXPIRE_DELEGATION_TOKEN, api_keys.DESCRIBE_DELEGATION_TOKEN, api_keys.ELECT_LEADERS,
+    api_keys.ALTER_PARTITION_REASSIGNMENTS, api_keys.ALTER_CLIENT_QUOTAS, api_keys.ALTER_USER_SCRAM_CREDENTIALS,
+    api_keys.UPDATE_FEATURES, api_keys.UNREGISTER_BROKER, api_keys.GET_TELEMETRY_SUBSCRIPTIONS, api_keys.PUSH_TELEMETRY,
+    api_keys.ADD_RAFT_VOTER, api_keys.REMOVE_RAFT_VOTER, api_keys.UNREGISTER_CONTROLLER,
 )
 # fmt: on
 _GROUP_ALLOW: Final = (
-    names.DELETE_GROUPS,
-    names.OFFSET_DELETE,
-    names.ALTER_SHARE_GROUP_OFFSETS,
-    names.DELETE_SHARE_GROUP_OFFSETS,
+    api_keys.DELETE_GROUPS,
+    api_keys.OFFSET_DELETE,
+    api_keys.ALTER_SHARE_GROUP_OFFSETS,
+    api_keys.DELETE_SHARE_GROUP_OFFSETS,
 )
 # fmt: off
 _INTERNAL: Final = (
-    names.LEADER_AND_ISR, names.STOP_REPLICA, names.UPDATE_METADATA, names.CONTROLLED_SHUTDOWN,
-    names.WRITE_TXN_MARKERS, names.VOTE, names.BEGIN_QUORUM_EPOCH, names.END_QUORUM_EPOCH, names.ALTER_PARTITION,
-    names.ENVELOPE, names.FETCH_SNAPSHOT, names.BROKER_REGISTRATION, names.BROKER_HEARTBEAT,
-    names.ALLOCATE_PRODUCER_IDS, names.CONTROLLER_REGISTRATION, names.ASSIGN_REPLICAS_TO_DIRS,
-    names.UPDATE_RAFT_VOTER, names.INITIALIZE_SHARE_GROUP_STATE, names.READ_SHARE_GROUP_STATE,
-    names.WRITE_SHARE_GROUP_STATE, names.DELETE_SHARE_GROUP_STATE, names.READ_SHARE_GROUP_STATE_SUMMARY,
-    names.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE,
+    api_keys.LEADER_AND_ISR, api_keys.STOP_REPLICA, api_keys.UPDATE_METADATA, api_keys.CONTROLLED_SHUTDOWN,
+    api_keys.WRITE_TXN_MARKERS, api_keys.VOTE, api_keys.BEGIN_QUORUM_EPOCH, api_keys.END_QUORUM_EPOCH,
+    api_keys.ALTER_PARTITION,
+    api_keys.ENVELOPE, api_keys.FETCH_SNAPSHOT, api_keys.BROKER_REGISTRATION, api_keys.BROKER_HEARTBEAT,
+    api_keys.ALLOCATE_PRODUCER_IDS, api_keys.CONTROLLER_REGISTRATION, api_keys.ASSIGN_REPLICAS_TO_DIRS,
+    api_keys.UPDATE_RAFT_VOTER, api_keys.INITIALIZE_SHARE_GROUP_STATE, api_keys.READ_SHARE_GROUP_STATE,
+    api_keys.WRITE_SHARE_GROUP_STATE, api_keys.DELETE_SHARE_GROUP_STATE, api_keys.READ_SHARE_GROUP_STATE_SUMMARY,
+    api_keys.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE,
 )
 # fmt: on
 
 APIS: Final[dict[int, Api]] = {
     **{key: Api(Policy.SEND) for key in _SEND},
     **{key: Api(Policy.SEND, Route.GROUP) for key in _GROUP_SEND},
-    names.DESCRIBE_CONFIGS: Api(Policy.SEND, Route.BROKER),
-    names.ALTER_CONFIGS: Api(Policy.ALLOW, Route.BROKER),
-    names.INCREMENTAL_ALTER_CONFIGS: Api(Policy.ALLOW, Route.BROKER),
-    names.DESCRIBE_PRODUCERS: Api(Policy.SEND, Route.LEADER),
-    names.DESCRIBE_TRANSACTIONS: Api(Policy.SEND, Route.TRANSACTION),
+    api_keys.DESCRIBE_CONFIGS: Api(Policy.SEND, Route.BROKER),
+    api_keys.ALTER_CONFIGS: Api(Policy.ALLOW, Route.BROKER),
+    api_keys.INCREMENTAL_ALTER_CONFIGS: Api(Policy.ALLOW, Route.BROKER),
+    api_keys.DESCRIBE_PRODUCERS: Api(Policy.SEND, Route.LEADER),
+    api_keys.DESCRIBE_TRANSACTIONS: Api(Policy.SEND, Route.TRANSACTION),
     **{key: Api(Policy.REMAP, Route.GROUP) for key in _GROUP_REMAP},
     **{key: Api(Policy.REMAP, Route.LEADER) for key in _LEADER_REMAP},
     **{key: Api(Policy.REMAP, Route.TRANSACTION) for key in _TRANSACTION_REMAP},
     **{key: Api(Policy.ALLOW) for key in _ALLOW},
     **{key: Api(Policy.ALLOW, Route.GROUP) for key in _GROUP_ALLOW},
-    names.DELETE_RECORDS: Api(Policy.ALLOW, Route.LEADER),
+    api_keys.DELETE_RECORDS: Api(Policy.ALLOW, Route.LEADER),
     **{key: Api(Policy.INTERNAL) for key in _INTERNAL},
-    names.STREAMS_GROUP_HEARTBEAT: Api(Policy.STREAMS, Route.GROUP),
-    names.API_VERSIONS: Api(Policy.REPLAYER),
-    names.SASL_HANDSHAKE: Api(Policy.LOGIN),
-    names.SASL_AUTHENTICATE: Api(Policy.LOGIN),
+    api_keys.STREAMS_GROUP_HEARTBEAT: Api(Policy.STREAMS, Route.GROUP),
+    api_keys.API_VERSIONS: Api(Policy.REPLAYER),
+    api_keys.SASL_HANDSHAKE: Api(Policy.LOGIN),
+    api_keys.SASL_AUTHENTICATE: Api(Policy.LOGIN),
 }
 
 
 ADMIN: Final = frozenset(
     (
-        names.CREATE_TOPICS,
-        names.CREATE_PARTITIONS,
-        names.CREATE_ACLS,
-        names.ALTER_CONFIGS,
-        names.INCREMENTAL_ALTER_CONFIGS,
-        names.ALTER_CLIENT_QUOTAS,
-        names.ALTER_SHARE_GROUP_OFFSETS,
-        names.ALTER_PARTITION_REASSIGNMENTS,
-        names.ALTER_REPLICA_LOG_DIRS,
+        api_keys.CREATE_TOPICS,
+        api_keys.CREATE_PARTITIONS,
+        api_keys.CREATE_ACLS,
+        api_keys.ALTER_CONFIGS,
+        api_keys.INCREMENTAL_ALTER_CONFIGS,
+        api_keys.ALTER_CLIENT_QUOTAS,
+        api_keys.ALTER_SHARE_GROUP_OFFSETS,
+        api_keys.ALTER_PARTITION_REASSIGNMENTS,
+        api_keys.ALTER_REPLICA_LOG_DIRS,
     )
 )
 """`--allow admin`: what creates and alters. What deletes, elects, or hands out secrets is allowed by its own name."""

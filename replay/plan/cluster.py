@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from analyzer.protocol import names
+from analyzer.protocol import api_keys
 from analyzer.protocol.schema import ZERO_UUID
-from analyzer.protocol.topics import RESPONSE_LISTS, structs, topics_of
+from analyzer.protocol.topic_lists import RESPONSE_LISTS, structs, topics_of
 from analyzer.protocol.tree import Body
 from replay.plan import apis, batches
 from replay.plan.config_changes import Said, Settings, changed
@@ -22,7 +22,7 @@ from replay.plan.early_members import Early
 from replay.plan.sessions import Decoded, decoded
 
 if TYPE_CHECKING:
-    from analyzer.meaning.gist import Touched
+    from analyzer.analysis.traffic_summary import Touched
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,9 @@ class Cluster:
         """Do the captured requests, of the APIs that may be sent, make a topic themselves? Not where it was there
         before, or where what deletes it before it is made again is not sent."""
         made, deleted = self.made.get(name), self.deleted.get(name)
-        if made is None or names.CREATE_TOPICS not in allow:
+        if made is None or api_keys.CREATE_TOPICS not in allow:
             return False
-        return deleted is None or (made < deleted and names.DELETE_TOPICS in allow)
+        return deleted is None or (made < deleted and api_keys.DELETE_TOPICS in allow)
 
     # --- what is noted ---
 
@@ -116,7 +116,7 @@ class Learning:
             return
         _learn_answer(self.cluster, key, body, answer)
         _learn_life(self.cluster, key, body, answer, message.request.sent_ns)
-        if key == names.FETCH:
+        if key == api_keys.FETCH:
             for one in _fetched_by_id(answer, self.cluster.topic_names):
                 self._ids.fetch(one)
         elif key in _SETTING:
@@ -124,7 +124,7 @@ class Learning:
 
     def touch(self, some: Touched) -> None:
         """What many requests of one API say of a topic."""
-        if some.api_key == names.PRODUCE and some.asked >= 0:
+        if some.api_key == api_keys.PRODUCE and some.asked >= 0:
             self.cluster.produced.add(some.topic or some.topic_id)
         if some.topic and some.served >= 0:
             self.cluster.note(some.topic, some.served + 1)
@@ -176,25 +176,25 @@ class Learning:
                 self._ids.used[topic_id] = max(self._ids.used.get(topic_id, 0), partition)
 
 
-_SETTING: Final = (names.CREATE_TOPICS, names.ALTER_CONFIGS, names.INCREMENTAL_ALTER_CONFIGS)
+_SETTING: Final = (api_keys.CREATE_TOPICS, api_keys.ALTER_CONFIGS, api_keys.INCREMENTAL_ALTER_CONFIGS)
 
 
 def _learn_request(cluster: Cluster, api_key: int, body: Body, answer: Body | None) -> None:
-    if api_key == names.JOIN_GROUP or (api_key in apis.GROUP_HEARTBEATS and body["memberEpoch"] == 0):
+    if api_key == api_keys.JOIN_GROUP or (api_key in apis.GROUP_HEARTBEATS and body["memberEpoch"] == 0):
         cluster.members.add((body["groupId"], body["memberId"]))
         cluster.members.add((body["groupId"], (answer or {}).get("memberId") or ""))
-    elif api_key == names.SYNC_GROUP and body["assignments"]:
+    elif api_key == api_keys.SYNC_GROUP and body["assignments"]:
         cluster.assignments[body["groupId"], body["generationId"]] = body["assignments"]
-    elif api_key == names.PRODUCE:
+    elif api_key == api_keys.PRODUCE:
         cluster.produced.update(topic.get("name") or topic.get("topicId") for topic in body["topicData"])
 
 
-_SERVED: Final = (names.PRODUCE, names.FETCH, names.LIST_OFFSETS)
+_SERVED: Final = (api_keys.PRODUCE, api_keys.FETCH, api_keys.LIST_OFFSETS)
 """A capture that began later may have no Metadata: what these served exists."""
 
 
 def _learn_answer(cluster: Cluster, api_key: int, body: Body, answer: Body) -> None:
-    if api_key == names.METADATA:
+    if api_key == api_keys.METADATA:
         cluster.nodes.update(broker["nodeId"] for broker in answer["brokers"])
         cluster.brokers.update((broker["host"], broker["port"]) for broker in answer["brokers"])
         cluster.ids.update(one for one in (answer.get("clusterId"),) if one)
@@ -204,14 +204,14 @@ def _learn_answer(cluster: Cluster, api_key: int, body: Body, answer: Body) -> N
                 replicas = max((len(partition["replicaNodes"]) for partition in topic["partitions"]), default=1)
                 internal = topic.get("isInternal", False)
                 cluster.note(topic["name"], len(topic["partitions"]), replicas, internal=internal)
-    elif api_key == names.DESCRIBE_CLUSTER and not answer["errorCode"]:
+    elif api_key == api_keys.DESCRIBE_CLUSTER and not answer["errorCode"]:
         cluster.brokers.update((broker["host"], broker["port"]) for broker in answer["brokers"])
         cluster.ids.update(one for one in (answer["clusterId"],) if one)
-    elif api_key == names.DESCRIBE_TOPIC_PARTITIONS:
+    elif api_key == api_keys.DESCRIBE_TOPIC_PARTITIONS:
         for topic in answer["topics"]:
             if not topic["errorCode"]:
                 cluster.note_id(topic)
-    elif api_key == names.CREATE_TOPICS:
+    elif api_key == api_keys.CREATE_TOPICS:
         asked = {topic["name"]: topic for topic in body["topics"]}
         for topic in answer["topics"]:
             wanted = asked.get(topic["name"])
@@ -231,9 +231,9 @@ def _learn_answer(cluster: Cluster, api_key: int, body: Body, answer: Body) -> N
 
 def _learn_life(cluster: Cluster, api_key: int, body: Body, answer: Body, sent_ns: int) -> None:
     """When topics were made and deleted."""
-    if api_key == names.CREATE_TOPICS and not body.get("validateOnly"):
+    if api_key == api_keys.CREATE_TOPICS and not body.get("validateOnly"):
         first, topics = cluster.made, answer["topics"]
-    elif api_key == names.DELETE_TOPICS:
+    elif api_key == api_keys.DELETE_TOPICS:
         first, topics = cluster.deleted, answer["responses"]
     else:
         return
@@ -277,7 +277,7 @@ def _match_ids(cluster: Cluster, requests: Iterable[Decoded], fetched: Iterable[
     batch's checksum is the same in both, because the broker's own fields lie before it."""
     wanted = {(partition, checksum) for _, partition, checksum in fetched}
     produced: dict[tuple[int, bytes], str] = {}
-    for _, message in decoded((0, one) for one in requests if one.request.row["api_key"] == names.PRODUCE):
+    for _, message in decoded((0, one) for one in requests if one.request.row["api_key"] == api_keys.PRODUCE):
         for where, name in _produced_by_name(message):
             if where in wanted:
                 produced[where] = name

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from analyzer.protocol import names
+from analyzer.protocol import api_keys
 from analyzer.protocol.tree import Body
 
 Settings = dict[str, str | None]
@@ -56,12 +56,12 @@ def changed(requests: Iterable[Said], created: Mapping[str, Settings]) -> Change
     """Settings as they stood in the end. `created`: topics with the settings that they were made with last."""
     found = Changed()
     for said in sorted(requests, key=lambda one: one.sent_ns):
-        if said.api_key == names.CREATE_TOPICS:
+        if said.api_key == api_keys.CREATE_TOPICS:
             for name in _made(said):
                 found.topics.pop(name, None)
             continue
         for kind, name, resource in _altered(said):
-            if kind == names.TOPIC_RESOURCE:
+            if kind == api_keys.TOPIC_RESOURCE:
                 start = created.get(name, {})
                 found.topics[name] = _applied(said.api_key, found.topics.get(name, dict(start)), resource["configs"])
             elif kind == GROUP_RESOURCE:
@@ -86,7 +86,7 @@ def _altered(said: Said) -> Iterator[tuple[int, str, Body]]:
 
 def _applied(api_key: int, before: Settings, configs: Iterable[Body]) -> Settings:
     """AlterConfigs says all settings; the incremental request what becomes of each that it names."""
-    after: Settings = dict(before) if api_key == names.INCREMENTAL_ALTER_CONFIGS else {}
+    after: Settings = dict(before) if api_key == api_keys.INCREMENTAL_ALTER_CONFIGS else {}
     largest = before.get(_LARGEST)
     for config in configs:
         name, value = config["name"], config["value"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from analyzer.protocol import names, schema, tree
+from analyzer.protocol import api_keys, schema, tree
 from analyzer.protocol.schema import REQUEST, ZERO_UUID, Field
 from analyzer.protocol.tree import Body
 
@@ -37,10 +37,10 @@ _MEANING: Final = frozenset(
 """Fields whose loss would change what the request asks for."""
 
 _FIRST_WITH: Final = {
-    (names.LIST_OFFSETS, -3): 7,
-    (names.LIST_OFFSETS, -4): 8,
-    (names.LIST_OFFSETS, -5): 9,
-    (names.LIST_OFFSETS, -6): 11,
+    (api_keys.LIST_OFFSETS, -3): 7,
+    (api_keys.LIST_OFFSETS, -4): 8,
+    (api_keys.LIST_OFFSETS, -5): 9,
+    (api_keys.LIST_OFFSETS, -6): 11,
 }
 """Special timestamps of ListOffsets, and the first version that has them (KIP-734, 405, 1005, 1023)."""
 
@@ -53,33 +53,33 @@ def choose(version: int, offered: tuple[int, int]) -> int:
 
 def canonical(api_key: int, version: int, body: Body) -> Body:
     """The body as if the newest version had been used, so that it can be taken to any version. Changes `body`."""
-    if api_key == names.FIND_COORDINATOR and version >= 4:
+    if api_key == api_keys.FIND_COORDINATOR and version >= 4:
         keys = body.get("coordinatorKeys") or [""]
         body.setdefault("key", keys[0])
-    elif api_key == names.FIND_COORDINATOR:
+    elif api_key == api_keys.FIND_COORDINATOR:
         body["coordinatorKeys"] = [body["key"]]
         body.setdefault("keyType", 0)
-    elif api_key == names.OFFSET_FETCH and version < 8:
+    elif api_key == api_keys.OFFSET_FETCH and version < 8:
         body["groups"] = [{"groupId": body["groupId"], "topics": _copied(body["topics"])}]
-    elif api_key == names.OFFSET_FETCH:
+    elif api_key == api_keys.OFFSET_FETCH:
         first = body["groups"][0] if body["groups"] else {}
         body["groupId"], body["topics"] = first.get("groupId", ""), _copied(first.get("topics", []))
-    elif api_key == names.LEAVE_GROUP and version < 3:
+    elif api_key == api_keys.LEAVE_GROUP and version < 3:
         body["members"] = [{"memberId": body["memberId"]}]
-    elif api_key == names.LEAVE_GROUP:
+    elif api_key == api_keys.LEAVE_GROUP:
         body["memberId"] = body["members"][0]["memberId"] if body["members"] else ""
-    elif api_key == names.JOIN_GROUP and version == 0:
+    elif api_key == api_keys.JOIN_GROUP and version == 0:
         body["rebalanceTimeoutMs"] = body["sessionTimeoutMs"]  # KIP-62: before, one timeout was both
-    elif api_key == names.METADATA and version == 0 and body.get("topics") == []:
+    elif api_key == api_keys.METADATA and version == 0 and body.get("topics") == []:
         body["topics"] = None  # v0: an empty list asks for every topic
-    elif api_key == names.FETCH and version >= 15:
+    elif api_key == api_keys.FETCH and version >= 15:
         body.setdefault("replicaId", body.get("replicaState", {}).get("replicaId", -1))
-    elif api_key == names.DELETE_TOPICS:
+    elif api_key == api_keys.DELETE_TOPICS:
         if version >= 6:
             body["topicNames"] = [topic["name"] for topic in body["topics"]]
         else:
             body["topics"] = [{"name": name, "topicId": ZERO_UUID} for name in body["topicNames"]]
-    elif api_key == names.ADD_PARTITIONS_TO_TXN and version >= 4:
+    elif api_key == api_keys.ADD_PARTITIONS_TO_TXN and version >= 4:
         raise CannotConvert("the form of AddPartitionsToTxn that brokers use")
     return body
 
@@ -92,27 +92,27 @@ def check(api_key: int, version: int, body: Body) -> None:
     """May a canonical body be said in this version? Raises CannotConvert."""
     layout = schema.layout(api_key, version, REQUEST)
     if layout is None:
-        raise CannotConvert(f"{names.name(api_key)} v{version} is not known")
-    if api_key == names.FIND_COORDINATOR:
+        raise CannotConvert(f"{api_keys.name(api_key)} v{version} is not known")
+    if api_key == api_keys.FIND_COORDINATOR:
         if version < 4 and len(body["coordinatorKeys"]) != 1:
             raise CannotConvert(f"{len(body['coordinatorKeys'])} keys, and v{version} has one")
-        if version < 1 and body["keyType"] != names.GROUP_COORDINATOR:
+        if version < 1 and body["keyType"] != api_keys.GROUP_COORDINATOR:
             raise CannotConvert("transaction coordinators are asked for from v1 on")
-        if body["keyType"] == names.SHARE_COORDINATOR and version < 6:
+        if body["keyType"] == api_keys.SHARE_COORDINATOR and version < 6:
             raise CannotConvert("share coordinators are asked for from v6 on")
-    if api_key == names.OFFSET_FETCH and version < 8 and len(body["groups"]) != 1:
+    if api_key == api_keys.OFFSET_FETCH and version < 8 and len(body["groups"]) != 1:
         raise CannotConvert(f"{len(body['groups'])} groups, and v{version} has one")
-    if api_key == names.OFFSET_FETCH and version < 2 and body["topics"] is None:
+    if api_key == api_keys.OFFSET_FETCH and version < 2 and body["topics"] is None:
         raise CannotConvert("all topics are asked for from v2 on")
-    if api_key == names.LEAVE_GROUP and version < 3 and len(body["members"]) != 1:
+    if api_key == api_keys.LEAVE_GROUP and version < 3 and len(body["members"]) != 1:
         raise CannotConvert(f"{len(body['members'])} members, and v{version} has one")
-    if api_key == names.LIST_OFFSETS:
+    if api_key == api_keys.LIST_OFFSETS:
         for topic in body["topics"]:
             for partition in topic["partitions"]:
                 first = _FIRST_WITH.get((api_key, partition["timestamp"]), 0)
                 if version < first:
                     raise CannotConvert(f"timestamp {partition['timestamp']} is asked for from v{first} on")
-    if api_key == names.OFFSET_COMMIT and version < 9 and body.get("_member_epoch"):
+    if api_key == api_keys.OFFSET_COMMIT and version < 9 and body.get("_member_epoch"):
         raise CannotConvert("a member of a KIP-848 group commits from v9 on")
     _check(layout.fields, body, _newest(api_key), "")
 

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from analyzer.protocol import errors, names
+from analyzer.protocol import api_keys, errors
 from analyzer.protocol.encoding import encode_data
 from analyzer.protocol.schema import ZERO_UUID
-from analyzer.protocol.topics import topics_of
+from analyzer.protocol.topic_lists import topics_of
 from analyzer.protocol.tree import Body
 from replay.plan import apis
 
@@ -24,8 +24,8 @@ SESSION_TIMEOUT_MS: Final = 45_000
 REBALANCE_TIMEOUT_MS: Final = 300_000
 """The defaults of the Java consumer (`session.timeout.ms`, `max.poll.interval.ms`)."""
 
-_CLASSIC: Final = (names.JOIN_GROUP, names.SYNC_GROUP, names.HEARTBEAT, names.LEAVE_GROUP)
-_COMMITS: Final = (names.OFFSET_COMMIT, names.TXN_OFFSET_COMMIT)
+_CLASSIC: Final = (api_keys.JOIN_GROUP, api_keys.SYNC_GROUP, api_keys.HEARTBEAT, api_keys.LEAVE_GROUP)
+_COMMITS: Final = (api_keys.OFFSET_COMMIT, api_keys.TXN_OFFSET_COMMIT)
 
 
 _ID: Final = "\0"
@@ -68,7 +68,7 @@ class EarlyMembers:
 
     def take(self, said: Said) -> None:
         """A request of a group, or a Fetch; in order of time."""
-        if said.api_key == names.FETCH:
+        if said.api_key == api_keys.FETCH:
             self.fetched(said.client, _topics(said.api_key, said.body))
         else:
             self._see(said)
@@ -85,11 +85,11 @@ class EarlyMembers:
             committed = _named(self._topics.get(group, ()), topic_names)
             fetched = _named(self._fetched.get(client, ()), topic_names)
             body = None
-            if names.CONSUMER_GROUP_HEARTBEAT in kinds:
-                api_key = names.CONSUMER_GROUP_HEARTBEAT
+            if api_keys.CONSUMER_GROUP_HEARTBEAT in kinds:
+                api_key = api_keys.CONSUMER_GROUP_HEARTBEAT
                 body = _assigned_join(group, member, instance, committed or fetched)
             elif kinds & set(_CLASSIC):
-                api_key = names.JOIN_GROUP
+                api_key = api_keys.JOIN_GROUP
                 join = self._joins.get((group, member)) or self._joins.get((group, ""))
                 body = _classic_join(join, group, instance, fetched or committed)
             if body is not None:
@@ -103,13 +103,13 @@ class EarlyMembers:
             return
         if key in (*_CLASSIC, *apis.GROUP_HEARTBEATS):
             self._kinds.setdefault(group, set()).add(key)
-        if key in (*_COMMITS, names.OFFSET_FETCH):
+        if key in (*_COMMITS, api_keys.OFFSET_FETCH):
             self._topics.setdefault(group, set()).update(_topics(key, body))
-        if key == names.CONSUMER_GROUP_HEARTBEAT:
+        if key == api_keys.CONSUMER_GROUP_HEARTBEAT:
             self._topics.setdefault(group, set()).update(body.get("subscribedTopicNames") or ())
         given = (said.answer or {}).get("memberId")
-        joins = key == names.JOIN_GROUP or (key in apis.GROUP_HEARTBEATS and body["memberEpoch"] == 0)
-        if key == names.JOIN_GROUP:
+        joins = key == api_keys.JOIN_GROUP or (key in apis.GROUP_HEARTBEATS and body["memberEpoch"] == 0)
+        if key == api_keys.JOIN_GROUP:
             for member in ("", body["memberId"], given or ""):
                 self._joins.setdefault((group, member), body)
         if errors.UNKNOWN_MEMBER_ID not in said.errors:
@@ -149,18 +149,18 @@ def speakers(key: int, body: Body) -> Iterator[tuple[str, str]]:
 
 def _speakers(key: int, body: Body) -> Iterator[tuple[str, int, str | None]]:
     """(member, generation or epoch, static instance) of who speaks as a member that has joined."""
-    if key in (names.HEARTBEAT, names.SYNC_GROUP):
+    if key in (api_keys.HEARTBEAT, api_keys.SYNC_GROUP):
         yield body["memberId"], body["generationId"], body.get("groupInstanceId")
     elif key in _COMMITS:
         yield body.get("memberId", ""), body.get("generationIdOrMemberEpoch", -1), body.get("groupInstanceId")
-    elif key == names.JOIN_GROUP:
+    elif key == api_keys.JOIN_GROUP:
         yield body["memberId"], -1, body.get("groupInstanceId")
-    elif key == names.LEAVE_GROUP:
+    elif key == api_keys.LEAVE_GROUP:
         for leaver in body["members"]:
             yield leaver["memberId"], -1, leaver.get("groupInstanceId")
-    elif key == names.CONSUMER_GROUP_HEARTBEAT and body["memberEpoch"] != 0:
+    elif key == api_keys.CONSUMER_GROUP_HEARTBEAT and body["memberEpoch"] != 0:
         yield body["memberId"], body["memberEpoch"], body.get("instanceId")
-    elif key == names.OFFSET_FETCH:
+    elif key == api_keys.OFFSET_FETCH:
         for asked in body["groups"]:
             if asked["groupId"] == body["groupId"]:
                 yield asked.get("memberId") or "", asked.get("memberEpoch", -1), None

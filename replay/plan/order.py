@@ -20,46 +20,46 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from analyzer.protocol import names
-from analyzer.protocol.topics import topics_of
+from analyzer.protocol import api_keys
+from analyzer.protocol.topic_lists import topics_of
 from analyzer.protocol.tree import Body
 from replay.plan import batches
-from replay.plan.parts import NAME
-from replay.plan.plain import Quick
+from replay.plan.produce_requests import Quick
 from replay.plan.sessions import Decoded
+from replay.plan.topic_partitions import NAME
 
 _EXCLUSIVE_GROUP: Final = frozenset(
     (
-        names.JOIN_GROUP,
-        names.SYNC_GROUP,
-        names.LEAVE_GROUP,
-        names.DELETE_GROUPS,
-        names.DESCRIBE_GROUPS,
-        names.OFFSET_DELETE,
-        names.CONSUMER_GROUP_HEARTBEAT,
-        names.CONSUMER_GROUP_DESCRIBE,
-        names.SHARE_GROUP_HEARTBEAT,
-        names.SHARE_GROUP_DESCRIBE,
-        names.OFFSET_COMMIT,
-        names.TXN_OFFSET_COMMIT,
+        api_keys.JOIN_GROUP,
+        api_keys.SYNC_GROUP,
+        api_keys.LEAVE_GROUP,
+        api_keys.DELETE_GROUPS,
+        api_keys.DESCRIBE_GROUPS,
+        api_keys.OFFSET_DELETE,
+        api_keys.CONSUMER_GROUP_HEARTBEAT,
+        api_keys.CONSUMER_GROUP_DESCRIBE,
+        api_keys.SHARE_GROUP_HEARTBEAT,
+        api_keys.SHARE_GROUP_DESCRIBE,
+        api_keys.OFFSET_COMMIT,
+        api_keys.TXN_OFFSET_COMMIT,
     )
 )
 _TRANSACTIONS: Final = frozenset(
     (
-        names.INIT_PRODUCER_ID,
-        names.ADD_PARTITIONS_TO_TXN,
-        names.ADD_OFFSETS_TO_TXN,
-        names.END_TXN,
-        names.TXN_OFFSET_COMMIT,
+        api_keys.INIT_PRODUCER_ID,
+        api_keys.ADD_PARTITIONS_TO_TXN,
+        api_keys.ADD_OFFSETS_TO_TXN,
+        api_keys.END_TXN,
+        api_keys.TXN_OFFSET_COMMIT,
     )
 )
-_COMMITS: Final = frozenset((names.OFFSET_COMMIT, names.TXN_OFFSET_COMMIT))
+_COMMITS: Final = frozenset((api_keys.OFFSET_COMMIT, api_keys.TXN_OFFSET_COMMIT))
 _TOPIC_MAKERS: Final = frozenset(
     (
-        names.CREATE_TOPICS,
-        names.DELETE_TOPICS,
-        names.CREATE_PARTITIONS,
-        names.DELETE_RECORDS,
+        api_keys.CREATE_TOPICS,
+        api_keys.DELETE_TOPICS,
+        api_keys.CREATE_PARTITIONS,
+        api_keys.DELETE_RECORDS,
     )
 )
 
@@ -87,10 +87,10 @@ def uses(key: int, body: Body, answer: Body | None) -> Iterator[tuple[Key, bool]
             used: Any = side.get("producerId", side.get("v3AndBelowProducerId", -1))
             if used >= 0:
                 yield ("producer", used), True
-    elif key == names.DESCRIBE_TRANSACTIONS:
+    elif key == api_keys.DESCRIBE_TRANSACTIONS:
         for name in body["transactionalIds"]:
             yield ("transaction", name), False
-    elif key == names.PRODUCE:
+    elif key == api_keys.PRODUCE:
         if body.get("transactionalId"):
             yield ("transaction", body["transactionalId"]), False
         for produced in _producers(body):
@@ -98,8 +98,8 @@ def uses(key: int, body: Body, answer: Body | None) -> Iterator[tuple[Key, bool]
     for _, topic in topics_of(key, body):
         if topic.get(NAME):
             yield ("topic", topic[NAME]), key in _TOPIC_MAKERS
-            if key in (names.PRODUCE, names.LIST_OFFSETS):
-                yield ("end", topic[NAME]), key == names.LIST_OFFSETS
+            if key in (api_keys.PRODUCE, api_keys.LIST_OFFSETS):
+                yield ("end", topic[NAME]), key == api_keys.LIST_OFFSETS
 
 
 def _groups(key: int, body: Body) -> Iterator[str]:
@@ -333,19 +333,19 @@ class Order:
                 waits.update(state.exclusive.before(session, sent))
             if exclusive:
                 waits.update(state.shared.before(session, sent))
-            if key == names.JOIN_GROUP and state_key[0] == "group":
+            if key == api_keys.JOIN_GROUP and state_key[0] == "group":
                 # Who rejoins does it because somebody else wants to join: that one goes first.
                 after.update(step for step, other in state.open.items() if other != session)
                 state.open[number] = session
             users = state.exclusive if exclusive else state.shared
             if done is not None:
                 users.add(session, sent, done, number)
-        if key == names.PRODUCE:
+        if key == api_keys.PRODUCE:
             writes = _writes(message, body)
             self._wait_for_writers(waits, number, session, message, writes)
             self._note_inside(number, session, message, body, writes)
             self._note_stored(number, session, message, body, writes)
-        elif key == names.FETCH:
+        elif key == api_keys.FETCH:
             assert body is not None
             waits.update(self._below(body, "partition", "fetchOffset", session))
             if message.answer is not None and done is not None:
@@ -357,7 +357,7 @@ class Order:
             # they are on the target, the answers to what wrote the records before them tell.
             assert body is not None
             waits.update(self._below(body, "partitionIndex", "committedOffset", session))
-        elif key == names.END_TXN and body is not None:
+        elif key == api_keys.END_TXN and body is not None:
             waits.update(step for answered, step in self._written_inside(body) if answered < sent)
             if not (message.answer or {}).get("errorCode", -1):
                 self.ended.setdefault(body["producerId"], []).append((sent, number, session))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from analyzer.protocol import names
+from analyzer.protocol import api_keys
 from analyzer.protocol.decoding import OK
 from analyzer.protocol.encoding import encode_request, encode_response
 from analyzer.protocol.tree import Body
@@ -103,7 +103,7 @@ def request(request: Request, how: Renaming) -> Request:
     decoded = request.decoded() if row["api_key"] is not None else None
     if decoded is None or decoded.status != OK or decoded.body is None or decoded.header is None:
         return replace(request, row={**row, **named})
-    kind = decoded.body.get("keyType", names.GROUP_COORDINATOR)
+    kind = decoded.body.get("keyType", api_keys.GROUP_COORDINATOR)
     body = _named(request.api_key, decoded.body, how, kind)
     client = decoded.header.get("clientId")
     data = encode_request(
@@ -120,7 +120,7 @@ def _answer(request: Request, how: Renaming, kind: int) -> bytes | None:
     answer = request.decoded_answer()
     if request.answer is None or answer is None or answer.status != OK or answer.body is None:
         return request.answer
-    if request.api_key == names.FETCH:
+    if request.api_key == api_keys.FETCH:
         return request.answer  # names nobody, and may be large
     correlation = int.from_bytes(request.answer[:4], "big", signed=True)
     body = _named(request.api_key, answer.body, how, kind)
@@ -130,13 +130,13 @@ def _answer(request: Request, how: Renaming, kind: int) -> bytes | None:
 def _named(api_key: int, body: Body, how: Renaming, kind: int) -> Body:
     """`kind`: what FindCoordinator asks for (`keyType`)."""
     named: Body = _walked(body, how)
-    if api_key == names.FIND_COORDINATOR:
+    if api_key == api_keys.FIND_COORDINATOR:
         _coordinators(named, how, kind)
-    elif api_key in (names.DESCRIBE_CONFIGS, names.ALTER_CONFIGS, names.INCREMENTAL_ALTER_CONFIGS):
+    elif api_key in (api_keys.DESCRIBE_CONFIGS, api_keys.ALTER_CONFIGS, api_keys.INCREMENTAL_ALTER_CONFIGS):
         for resource in _each(named, ("resources", "results", "responses")):
             if resource.get("resourceType") == GROUP_RESOURCE:
                 resource["resourceName"] = how.group(resource["resourceName"])
-    elif api_key == names.PRODUCE and how.copy:
+    elif api_key == api_keys.PRODUCE and how.copy:
         for topic in _each(named, ("topicData",)):
             for part in topic["partitionData"]:
                 part["records"] = _records(part["records"], how)
@@ -151,8 +151,8 @@ def _each(body: Body, lists: tuple[str, ...]) -> Iterator[Body]:
 def _coordinators(body: Body, how: Renaming, kind: int) -> None:
     """FindCoordinator: its keys are groups or transactional ids."""
     kinds: dict[int, Callable[[str], str]] = {
-        names.GROUP_COORDINATOR: how.group,
-        names.TRANSACTION_COORDINATOR: how.transaction,
+        api_keys.GROUP_COORDINATOR: how.group,
+        api_keys.TRANSACTION_COORDINATOR: how.transaction,
     }
     name = kinds.get(kind)
     if name is None:

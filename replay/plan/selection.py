@@ -16,24 +16,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from analyzer.common.times import utc
 from analyzer.filter.evaluation import Filter, parse
-from analyzer.protocol import names
-from analyzer.times import utc
-from captures.problems import Problem
+from analyzer.protocol import api_keys
+from captures.errors import Problem
 from replay.plan import apis
 from replay.plan.sessions import Decoded, Request, Session
 
 _TELLING: Final = frozenset(
     (
-        names.METADATA,
-        names.DESCRIBE_CLUSTER,
-        names.DESCRIBE_TOPIC_PARTITIONS,
-        names.CREATE_TOPICS,
-        names.ALTER_CONFIGS,
-        names.INCREMENTAL_ALTER_CONFIGS,
+        api_keys.METADATA,
+        api_keys.DESCRIBE_CLUSTER,
+        api_keys.DESCRIBE_TOPIC_PARTITIONS,
+        api_keys.CREATE_TOPICS,
+        api_keys.ALTER_CONFIGS,
+        api_keys.INCREMENTAL_ALTER_CONFIGS,
     )
 )
-_OF_MEMBERS: Final = frozenset((names.JOIN_GROUP, names.SYNC_GROUP, names.HEARTBEAT, *apis.GROUP_HEARTBEATS))
+_OF_MEMBERS: Final = frozenset((api_keys.JOIN_GROUP, api_keys.SYNC_GROUP, api_keys.HEARTBEAT, *apis.GROUP_HEARTBEATS))
 _NAMED: Final = 5
 """Clients that a note names."""
 _UNITS: Final = {"us": 1_000, "ms": 1_000_000, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9, "": 10**9}

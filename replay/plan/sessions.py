@@ -13,17 +13,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from analyzer.cells import Row
-from analyzer.protocol import names as apis
+from analyzer.frame.cells import Row
+from analyzer.protocol import api_keys as apis
 from analyzer.protocol import tree
 from analyzer.protocol.decoding import OK
 from analyzer.protocol.schema import REQUEST, RESPONSE
 from analyzer.protocol.tree import Body
-from replay.plan.plain import Quick
+from replay.plan.produce_requests import Quick
 
 if TYPE_CHECKING:
-    from analyzer.options import Reading
-    from analyzer.reading import Look
+    from analyzer.api import Look
+    from analyzer.pipeline.read_options import Reading
 
 _LOGINS = (apis.SASL_HANDSHAKE, apis.SASL_AUTHENTICATE)
 _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
@@ -33,8 +33,8 @@ _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 class Request:
     """One captured request with its answer.
 
-    `row` has the columns of the table `exchanges` (a dict, or one of `analyzer.cells`). `data` and `answer` are whole
-    frames without their four bytes of length, None where not seen or not complete. `sent_ns`: first byte of the
+    `row` has the columns of the table `exchanges` (a dict, or one of `analyzer.frame.cells`). `data` and `answer` are
+    whole frames without their four bytes of length, None where not seen or not complete. `sent_ns`: first byte of the
     request; `answered_ns`: last byte of the response, None where there is none.
     """
 
@@ -244,15 +244,15 @@ def told(
     look: Look | None = None,
 ) -> Iterator[Told]:
     """Exchanges of captures, about in order of their requests; not `ordered` (of stdin always): as they end. `look`:
-    as of `analyzer.reading.light`; frames of Produce and Fetch are not kept then. Raises CaptureError and FilterError
+    as of `analyzer.api.light`; frames of Produce and Fetch are not kept then. Raises CaptureError and FilterError
     as `analyzer.exchanges` does."""
-    from analyzer import reading
-    from analyzer.meaning import gist
-    from analyzer.meaning.logins import Login
+    from analyzer import api
+    from analyzer.analysis import traffic_summary
+    from analyzer.analysis.logins import Login
 
     logins: dict[tuple[str, str], Login] = {}
-    bodies = None if look is None else gist.OTHERS
-    for one in reading.light(
+    bodies = None if look is None else traffic_summary.OTHERS
+    for one in api.light(
         captures, how, filter=filter, ordered=ordered, notes=notes, progress=progress, bodies=bodies, look=look
     ):
         row, data, answer = one

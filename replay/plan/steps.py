@@ -14,9 +14,9 @@ from typing import Any, Final
 from analyzer.protocol.tree import Body
 from replay.plan import convert
 from replay.plan.apis import Route
-from replay.plan.parts import name_topics
-from replay.plan.plain import Quick
+from replay.plan.produce_requests import Quick
 from replay.plan.sessions import Request
+from replay.plan.topic_partitions import name_topics
 
 RULES: Final[dict[str, str]] = {
     # skipped by the plan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from analyzer.protocol import errors, names
+from analyzer.protocol import api_keys, errors
 from analyzer.protocol.tree import Body
 
 Offers = dict[int, tuple[int, int]]
@@ -22,8 +22,8 @@ def offers_of(answer: Body) -> Offers:
     """The versions in an ApiVersions answer. Produce 0 to 2 are advertised by 4.x for an old client's sake, and their
     connection is closed (KAFKA-18659): such a broker lacks Fetch 0 to 3 too."""
     offers = {api["apiKey"]: (api["minVersion"], api["maxVersion"]) for api in answer["apiKeys"]}
-    if names.PRODUCE in offers and offers.get(names.FETCH, (0, 0))[0] >= 4:
-        offers[names.PRODUCE] = max(offers[names.PRODUCE][0], 3), offers[names.PRODUCE][1]
+    if api_keys.PRODUCE in offers and offers.get(api_keys.FETCH, (0, 0))[0] >= 4:
+        offers[api_keys.PRODUCE] = max(offers[api_keys.PRODUCE][0], 3), offers[api_keys.PRODUCE][1]
     return offers
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from analyzer.protocol import errors, names
+from analyzer.protocol import api_keys, errors
 from analyzer.protocol.schema import ZERO_UUID
 from analyzer.protocol.tree import Body
 from replay.plan import batches
-from replay.plan.parts import NAME, Partition, answered, partitions
 from replay.plan.steps import Step
+from replay.plan.topic_partitions import NAME, Partition, answered, partitions
 from replay.remap import share_sessions
 from replay.remap.offsets import AS_IS, POSITION, Offsets, asked_offsets
 from replay.remap.share_sessions import ShareSessions
@@ -138,9 +138,9 @@ class Fetches:
         when captured, because nothing had said yet how offsets here and there belong together when it was sent."""
         if self._offsets.mode == AS_IS:
             return
-        before = answered(names.FETCH, captured)
+        before = answered(api_keys.FETCH, captured)
         asked, had = asked_offsets(step.body), asked_offsets(sent)
-        for (topic, partition), now in answered(names.FETCH, replayed).items():
+        for (topic, partition), now in answered(api_keys.FETCH, replayed).items():
             where = self._topics.captured(topic), partition
             was = before.get(where)
             if now["errorCode"] != errors.OFFSET_OUT_OF_RANGE or was is None:
@@ -171,7 +171,7 @@ class Fetches:
         """The partitions that a fetch reads, and its session if it is in one, by captured name."""
         session = self._session(step)
         places = dict(session.partitions) if session is not None else {}
-        places |= {(name, number): part for name, number, part in partitions(names.FETCH, body) if part is not None}
+        places |= {(name, number): part for name, number, part in partitions(api_keys.FETCH, body) if part is not None}
         return places
 
     def has_read(self, step: Step, sent: Body, captured: Body) -> bool:
@@ -200,19 +200,19 @@ class Fetches:
     # --- as a family ---
 
     def write(self, step: Step, body: Body) -> None:
-        if step.request.api_key == names.FETCH:
+        if step.request.api_key == api_keys.FETCH:
             self._fetch(step, body)
 
     def learn(self, step: Step, sent: Body, captured: Body | None, replayed: Body) -> None:
-        if step.request.api_key == names.FETCH:
+        if step.request.api_key == api_keys.FETCH:
             self._learn_session(step, sent, captured, replayed)
         elif step.request.api_key in share_sessions.APIS and not replayed["errorCode"]:
             self._shares_made.add(_share(step, sent))
 
     def again(self, step: Step, body: Body, rule: str, captured: Body | None, replayed: Body | None) -> None:
-        if step.request.api_key == names.SHARE_FETCH and rule == "session_remade":
+        if step.request.api_key == api_keys.SHARE_FETCH and rule == "session_remade":
             self.shares.begin_anew(body)
-        if step.request.api_key != names.FETCH or body["sessionEpoch"] == -1:
+        if step.request.api_key != api_keys.FETCH or body["sessionEpoch"] == -1:
             return
         session = self._session(step)
         if session is None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from analyzer.protocol import errors, names
+from analyzer.protocol import api_keys, errors
 from analyzer.protocol.tree import Body
 from replay.plan import apis
 from replay.plan.steps import Step
@@ -53,7 +53,7 @@ class Member:
     member has confirmed, `subscription` what it has said of itself, as it was sent; `api_key`: how it heartbeats.
     `apart`: the assignment came in answer to a heartbeat of the replayer's own."""
 
-    api_key: int = names.CONSUMER_GROUP_HEARTBEAT
+    api_key: int = api_keys.CONSUMER_GROUP_HEARTBEAT
     epoch: int = 0
     subscription: Body = field(default_factory=dict)
     assignment: list[Body] | None = None
@@ -108,17 +108,17 @@ class Groups:
         body, key = step.body, step.request.api_key
         assert body is not None
         speaks: list[Who] = []
-        if key in (names.HEARTBEAT, names.SYNC_GROUP):
+        if key in (api_keys.HEARTBEAT, api_keys.SYNC_GROUP):
             speaks = [(body["groupId"], body["memberId"])]
-        elif key in (names.OFFSET_COMMIT, names.TXN_OFFSET_COMMIT):
+        elif key in (api_keys.OFFSET_COMMIT, api_keys.TXN_OFFSET_COMMIT):
             if body.get("memberId") and body["generationIdOrMemberEpoch"] >= 0:
                 speaks = [(body["groupId"], body["memberId"])]
         elif key in apis.GROUP_HEARTBEATS:
             who = body["groupId"], body["memberId"]
             speaks = [who] if body["memberEpoch"] > 0 or (body["memberEpoch"] < 0 and who in self._kept_out) else []
-        elif key == names.OFFSET_FETCH:
+        elif key == api_keys.OFFSET_FETCH:
             speaks = [(asked["groupId"], asked["memberId"]) for asked in body["groups"] if asked.get("memberId")]
-        elif key == names.LEAVE_GROUP:
+        elif key == api_keys.LEAVE_GROUP:
             leaving = [
                 (body["groupId"], each["memberId"]) for each in body["members"] if not each.get("groupInstanceId")
             ]
@@ -178,7 +178,7 @@ class Groups:
         rebalance only if that comes from another member's joining again: others are the capture's, with joins of its
         own."""
         who = _speaker(step, captured)
-        if step.request.api_key == names.JOIN_GROUP:
+        if step.request.api_key == api_keys.JOIN_GROUP:
             return bool(step.body["memberId"])
         if self.is_lost(step, captured):
             return False
@@ -234,7 +234,7 @@ class Groups:
                 },
             )
         return (
-            names.HEARTBEAT,
+            api_keys.HEARTBEAT,
             _CLASSIC_HEARTBEAT,
             {
                 "groupId": group,
@@ -334,23 +334,23 @@ class Groups:
 
     def write(self, step: Step, body: Body) -> None:
         match step.request.api_key:
-            case names.OFFSET_COMMIT | names.TXN_OFFSET_COMMIT:
+            case api_keys.OFFSET_COMMIT | api_keys.TXN_OFFSET_COMMIT:
                 self._commit(body)
-            case names.OFFSET_FETCH:
+            case api_keys.OFFSET_FETCH:
                 self._offset_fetch(body)
-            case names.JOIN_GROUP:
+            case api_keys.JOIN_GROUP:
                 # By an id that it never gave the target does not know it.
                 body["memberId"] = self._ids.get((body["groupId"], body["memberId"]), "")
                 self._arrives(step)
-            case names.SYNC_GROUP:
+            case api_keys.SYNC_GROUP:
                 self._sync(body)
-            case names.HEARTBEAT:
+            case api_keys.HEARTBEAT:
                 self._speak(body)
-            case names.LEAVE_GROUP:
+            case api_keys.LEAVE_GROUP:
                 self._leave(body)
-            case names.CONSUMER_GROUP_HEARTBEAT:
+            case api_keys.CONSUMER_GROUP_HEARTBEAT:
                 self._group_heartbeat(body)
-            case names.SHARE_GROUP_HEARTBEAT:
+            case api_keys.SHARE_GROUP_HEARTBEAT:
                 self._subscribe(body)
                 state = self._members.setdefault((body["groupId"], body["memberId"]), Member(step.request.api_key))
                 if body["memberEpoch"] > 0:
@@ -366,7 +366,7 @@ class Groups:
     def learn(self, step: Step, sent: Body, captured: Body | None, replayed: Body) -> None:
         if moves(step):
             self._still.discard(step.body["groupId"])
-        if step.request.api_key == names.JOIN_GROUP:
+        if step.request.api_key == api_keys.JOIN_GROUP:
             self._arriving.pop(step.number, None)
             self._learn_join(step, sent, captured, replayed)
         elif step.request.api_key in apis.GROUP_HEARTBEATS:
@@ -374,14 +374,14 @@ class Groups:
             state = self._members.setdefault(who, Member(step.request.api_key))
             self._take_heartbeat(who, state, sent, replayed)
             self._note_entry(who, captured, replayed, leaves=sent["memberEpoch"] < 0)
-        elif step.request.api_key == names.LEAVE_GROUP and not replayed["errorCode"]:
+        elif step.request.api_key == api_keys.LEAVE_GROUP and not replayed["errorCode"]:
             leaving = [step.body.get("memberId"), *(one["memberId"] for one in step.body["members"])]
             self._left.update((step.body["groupId"], one) for one in leaving if one)
 
     def again(self, step: Step, body: Body, rule: str, captured: Body | None, replayed: Body | None) -> None:
         if rule == "member_id_given" and replayed is not None:
             body["memberId"] = replayed["memberId"]
-        if rule == "rejoined" and step.request.api_key == names.JOIN_GROUP:
+        if rule == "rejoined" and step.request.api_key == api_keys.JOIN_GROUP:
             body["memberId"] = ""
         if step.request.api_key in apis.GROUP_HEARTBEATS and rule in ("rebalance_awaited", "rejoined"):
             self._heartbeat_again(_speaker(step, captured), body, rule == "rejoined")
@@ -518,7 +518,7 @@ def moves(step: Step) -> bool:
     """Does a request set off a rebalance of its group: is it that of a member that joins, leaves or subscribes anew?"""
     key = step.request.api_key
     if key not in apis.GROUP_HEARTBEATS:
-        return key in (names.JOIN_GROUP, names.LEAVE_GROUP)
+        return key in (api_keys.JOIN_GROUP, api_keys.LEAVE_GROUP)
     body = step.body
     return body["memberEpoch"] <= 0 or body.get("subscribedTopicNames") is not None
 

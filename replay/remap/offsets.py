@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from analyzer.protocol import names
+from analyzer.protocol import api_keys
 from analyzer.protocol.tree import Body
 from replay.plan import batches
-from replay.plan.parts import NAME, Partition, answered, partitions
 from replay.plan.steps import Step
+from replay.plan.topic_partitions import NAME, Partition, answered, partitions
 from replay.remap.topics import Topics
 
 AS_IS: Final = "as-is"
@@ -170,15 +170,15 @@ class Offsets:
 
     def write(self, step: Step, body: Body) -> None:
         match step.request.api_key:
-            case names.OFFSET_COMMIT | names.TXN_OFFSET_COMMIT:
+            case api_keys.OFFSET_COMMIT | api_keys.TXN_OFFSET_COMMIT:
                 for where, partition in _named(body):
                     partition["committedOffset"] = self.offset(where, partition["committedOffset"])
                     if "committedLeaderEpoch" in partition:
                         partition["committedLeaderEpoch"] = -1
-            case names.ALTER_SHARE_GROUP_OFFSETS:
+            case api_keys.ALTER_SHARE_GROUP_OFFSETS:
                 for where, partition in _named(body):
                     partition["startOffset"] = self.offset(where, partition["startOffset"])
-            case names.SHARE_FETCH | names.SHARE_ACKNOWLEDGE:
+            case api_keys.SHARE_FETCH | api_keys.SHARE_ACKNOWLEDGE:
                 for where, partition in _named(body, known_only=True):
                     for acknowledged in partition.get("acknowledgementBatches") or ():
                         for end in ("firstOffset", "lastOffset"):
@@ -186,18 +186,18 @@ class Offsets:
 
     def learn(self, step: Step, sent: Body, captured: Body | None, replayed: Body) -> None:
         match step.request.api_key:
-            case names.PRODUCE:
+            case api_keys.PRODUCE:
                 self._learn_produce(step, captured, replayed)
-            case names.LIST_OFFSETS:
+            case api_keys.LIST_OFFSETS:
                 self._learn_listed(captured, replayed)
-            case names.FETCH:
+            case api_keys.FETCH:
                 self._learn_position(step, sent, captured, replayed)
 
     def again(self, step: Step, body: Body, rule: str, captured: Body | None, replayed: Body | None) -> None:
         """Nothing: what is known of a partition only grows."""
 
     def _learn_produce(self, step: Step, captured: Body | None, replayed: Body) -> None:
-        before, after = answered(names.PRODUCE, captured), answered(names.PRODUCE, replayed)
+        before, after = answered(api_keys.PRODUCE, captured), answered(api_keys.PRODUCE, replayed)
         for topic in step.body["topicData"]:
             name = topic.get(NAME, "")
             for partition in topic["partitionData"]:
@@ -211,8 +211,8 @@ class Offsets:
                 self.appended((name, partition["index"]), was["baseOffset"], now["baseOffset"], count)
 
     def _learn_listed(self, captured: Body | None, replayed: Body) -> None:
-        before = answered(names.LIST_OFFSETS, captured)
-        for (topic, partition), now in answered(names.LIST_OFFSETS, replayed).items():
+        before = answered(api_keys.LIST_OFFSETS, captured)
+        for (topic, partition), now in answered(api_keys.LIST_OFFSETS, replayed).items():
             where = self._topics.captured(topic), partition
             was = before.get(where)
             if was is None or was["errorCode"] or now["errorCode"]:
@@ -223,10 +223,10 @@ class Offsets:
 
     def _learn_position(self, step: Step, sent: Body, captured: Body | None, replayed: Body) -> None:
         """Where a reader is on both sides: behind the records that it got, else where it asked."""
-        before = answered(names.FETCH, captured)
+        before = answered(api_keys.FETCH, captured)
         now = {
             (self._topics.captured(topic), number): partition
-            for (topic, number), partition in answered(names.FETCH, replayed).items()
+            for (topic, number), partition in answered(api_keys.FETCH, replayed).items()
         }
         asked_there, asked_here = asked_offsets(step.body), asked_offsets(sent)
         for where in (before.keys() | now.keys()) if captured is not None else ():
@@ -252,7 +252,7 @@ def asked_offsets(fetch: Body) -> dict[Partition, int]:
     """The offsets that a fetch asks for."""
     return {
         (topic, number): partition["fetchOffset"]
-        for topic, number, partition in partitions(names.FETCH, fetch)
+        for topic, number, partition in partitions(api_keys.FETCH, fetch)
         if partition is not None and "fetchOffset" in partition
     }
 

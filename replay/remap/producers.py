@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from analyzer.protocol import names
+from analyzer.protocol import api_keys
 from analyzer.protocol.tree import Body
 from replay.plan import batches
-from replay.plan.parts import NAME
-from replay.plan.plain import Spot
+from replay.plan.produce_requests import Spot
 from replay.plan.steps import Step
+from replay.plan.topic_partitions import NAME
 from replay.plan.values import Producer
 
 Header = batches.Batch | Spot
@@ -24,11 +24,11 @@ _SEQUENCES: Final = 1 << 31
 
 # fmt: off
 _FIELDS: Final = {
-    names.ADD_PARTITIONS_TO_TXN: (
+    api_keys.ADD_PARTITIONS_TO_TXN: (
         "v3AndBelowTransactionalId", "v3AndBelowProducerId", "v3AndBelowProducerEpoch",
     ),
     **dict.fromkeys(
-        (names.INIT_PRODUCER_ID, names.ADD_OFFSETS_TO_TXN, names.END_TXN, names.TXN_OFFSET_COMMIT),
+        (api_keys.INIT_PRODUCER_ID, api_keys.ADD_OFFSETS_TO_TXN, api_keys.END_TXN, api_keys.TXN_OFFSET_COMMIT),
         ("transactionalId", "producerId", "producerEpoch"),
     ),
 }
@@ -79,7 +79,7 @@ class Producers:
 
     def unknown(self, api_key: int, body: Body) -> list[tuple[Producer, str | None]]:
         """(producer, transactional id) that a captured request uses and no answer has brought."""
-        if api_key == names.PRODUCE:
+        if api_key == api_keys.PRODUCE:
             return [
                 (producer, body.get("transactionalId") if batch.transactional else None)
                 for topic in body["topicData"]
@@ -88,7 +88,7 @@ class Producers:
                 if (producer := Producer(batch.producer_id, batch.producer_epoch)) not in self._given
                 and batch.producer_id >= 0
             ]
-        if api_key == names.INIT_PRODUCER_ID:
+        if api_key == api_keys.INIT_PRODUCER_ID:
             return []
         used = _transaction(api_key, body)
         return [] if used is None or used[0].id < 0 or used[0] in self._given else [used]
@@ -113,26 +113,26 @@ class Producers:
     # --- as a family ---
 
     def write(self, step: Step, body: Body) -> None:
-        if step.request.api_key == names.PRODUCE:
+        if step.request.api_key == api_keys.PRODUCE:
             self._produce(body)
             return
         used = _transaction(step.request.api_key, body)
         given = self._given.get(used[0]) if used is not None else None
-        if used is None or (given is None and step.request.api_key != names.INIT_PRODUCER_ID):
+        if used is None or (given is None and step.request.api_key != api_keys.INIT_PRODUCER_ID):
             return
         _, id_field, epoch_field = _FIELDS[step.request.api_key]
         body[id_field], body[epoch_field] = given or _NO_PRODUCER
 
     def learn(self, step: Step, sent: Body, captured: Body | None, replayed: Body) -> None:
-        if step.request.api_key not in (names.INIT_PRODUCER_ID, names.END_TXN):
+        if step.request.api_key not in (api_keys.INIT_PRODUCER_ID, api_keys.END_TXN):
             return
         if captured is None or captured["errorCode"]:
             return
         if replayed["errorCode"]:
-            if step.request.api_key == names.INIT_PRODUCER_ID:
+            if step.request.api_key == api_keys.INIT_PRODUCER_ID:
                 self.refuse(_producer(captured), replayed["errorCode"])
             return
-        if step.request.api_key == names.INIT_PRODUCER_ID:
+        if step.request.api_key == api_keys.INIT_PRODUCER_ID:
             given = _producer(replayed)
             self._given[_producer(captured)] = given
             self._refused.pop(_producer(captured), None)

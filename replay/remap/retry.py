@@ -11,12 +11,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from analyzer.protocol import errors, names, schema
-from analyzer.protocol.topics import RESPONSE_LISTS, structs, topics_of
+from analyzer.protocol import api_keys, errors, schema
+from analyzer.protocol.topic_lists import RESPONSE_LISTS, structs, topics_of
 from analyzer.protocol.tree import Body
 from replay.plan import apis, batches
-from replay.plan.parts import NAME, named, subset, without
 from replay.plan.steps import Step
+from replay.plan.topic_partitions import NAME, named, subset, without
 from replay.plan.values import NO_COORDINATOR
 from replay.remap import share_sessions
 from replay.remap.remap import Remap
@@ -65,15 +65,15 @@ _MOST_ASKED: Final = 3
 _REJOINS: Final = {
     **dict.fromkeys(apis.GROUP_HEARTBEATS, (errors.UNKNOWN_MEMBER_ID, errors.FENCED_MEMBER_EPOCH)),
     **dict.fromkeys(
-        (names.HEARTBEAT, names.SYNC_GROUP, names.OFFSET_COMMIT, names.TXN_OFFSET_COMMIT),
+        (api_keys.HEARTBEAT, api_keys.SYNC_GROUP, api_keys.OFFSET_COMMIT, api_keys.TXN_OFFSET_COMMIT),
         (errors.UNKNOWN_MEMBER_ID, errors.ILLEGAL_GENERATION, errors.REBALANCE_IN_PROGRESS),
     ),
-    names.JOIN_GROUP: (errors.UNKNOWN_MEMBER_ID,),
+    api_keys.JOIN_GROUP: (errors.UNKNOWN_MEMBER_ID,),
 }
 """Errors after which a client joins its group again, by API."""
-_NOT_FOR: Final = frozenset((names.METADATA, names.DESCRIBE_CONFIGS, names.DELETE_TOPICS))
+_NOT_FOR: Final = frozenset((api_keys.METADATA, api_keys.DESCRIBE_CONFIGS, api_keys.DELETE_TOPICS))
 """APIs that ask about a topic: that it is not there is an answer."""
-_TELLING: Final = {names.METADATA: ("topics", "name"), names.DESCRIBE_CONFIGS: ("results", "resourceName")}
+_TELLING: Final = {api_keys.METADATA: ("topics", "name"), api_keys.DESCRIBE_CONFIGS: ("results", "resourceName")}
 """Of those that brokers answer from what they know by then: where their answers list topics, and call them."""
 _BY_BROKERS: Final = frozenset(schema.TOPICS) - {"__cluster_metadata"}
 """Topics that brokers make themselves, when somebody first asks for a coordinator."""
@@ -109,21 +109,26 @@ def rule_for(
             continue
         if name is not None:
             return name
-        if code in share_sessions.LOST and api_key == names.SHARE_FETCH:
+        if code in share_sessions.LOST and api_key == api_keys.SHARE_FETCH:
             return "session_remade"
         if code == errors.OUT_OF_ORDER_SEQUENCE_NUMBER and after_retry:
             return "leader_moved"
-        if code == errors.OFFSET_OUT_OF_RANGE and api_key == names.FETCH:
+        if code == errors.OFFSET_OUT_OF_RANGE and api_key == api_keys.FETCH:
             return "position_asked"
         if code in _REJOINS.get(api_key, ()):
             return "rejoined"
-        if code == errors.MEMBER_ID_REQUIRED and api_key == names.JOIN_GROUP and captured is not None and not expected:
+        if (
+            code == errors.MEMBER_ID_REQUIRED
+            and api_key == api_keys.JOIN_GROUP
+            and captured is not None
+            and not expected
+        ):
             return "member_id_given"
     if captured is None:
         return None
-    if api_key == names.FETCH and has_records(captured) and not has_records(replayed) and not said:
+    if api_key == api_keys.FETCH and has_records(captured) and not has_records(replayed) and not said:
         return "records_awaited"
-    if api_key == names.HEARTBEAT and not replayed["errorCode"]:
+    if api_key == api_keys.HEARTBEAT and not replayed["errorCode"]:
         if captured["errorCode"] == errors.REBALANCE_IN_PROGRESS:
             return "rebalance_awaited"
     if api_key in apis.GROUP_HEARTBEATS and not said:
@@ -240,7 +245,7 @@ class Retries:
         the others, which is kept."""
         key = self._step.request.api_key
         failed = None
-        if apis.api(key).route is apis.Route.LEADER and key != names.FETCH:
+        if apis.api(key).route is apis.Route.LEADER and key != api_keys.FETCH:
             failed = failed_partitions(key, replayed, self.captured)
         there = {where: (self._remap.topics.name(where[0]), where[1]) for where in named(key, sent)} if failed else {}
         if not failed or not failed < set(there.values()):
@@ -251,7 +256,7 @@ class Retries:
     def _is_perhaps_stored(self, sent: Body, replayed: Body | None) -> bool:
         """May the target have records of what is sent again, and not see that it has? It knows batches by their
         producer."""
-        if self._step.request.api_key != names.PRODUCE:
+        if self._step.request.api_key != api_keys.PRODUCE:
             return False
         if replayed is not None and _PERHAPS_STORED.isdisjoint(codes(replayed)):
             return False
@@ -278,7 +283,7 @@ class Retries:
             lost = self._remap.fetches.lost_places(step, sent, self.captured, replayed)
             self._asked += 1
             return rule if self._asked <= _MOST_ASKED and any(lost) else None
-        if rule == "session_remade" and step.request.api_key == names.SHARE_FETCH:
+        if rule == "session_remade" and step.request.api_key == api_keys.SHARE_FETCH:
             self._remade += 1
             return rule if self._remade <= _MOST_REMADE else None
         if rule == "rejoined" and not self._remap.groups.can_rejoin(step, self.captured, codes(replayed)):
@@ -301,7 +306,7 @@ class Retries:
         key = self._step.request.api_key
         wanted = set(_REJOINS.get(key, ()))
         again = wanted & (codes(replayed) - codes(self.captured)) if wanted else wanted
-        return bool(again) and key != names.JOIN_GROUP and self._remap.groups.is_lost(self._step, self.captured)
+        return bool(again) and key != api_keys.JOIN_GROUP and self._remap.groups.is_lost(self._step, self.captured)
 
     def _bound(self, rule: str) -> float:
         limits = self._limits

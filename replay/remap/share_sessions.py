@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from analyzer.protocol import errors, names
+from analyzer.protocol import api_keys, errors
 from analyzer.protocol.tree import Body
-from replay.plan.parts import NAME, Partition, subset
+from replay.plan.topic_partitions import NAME, Partition, subset
 
-APIS: Final = frozenset((names.SHARE_FETCH, names.SHARE_ACKNOWLEDGE))
+APIS: Final = frozenset((api_keys.SHARE_FETCH, api_keys.SHARE_ACKNOWLEDGE))
 LOST: Final = frozenset(
     (
         errors.SHARE_SESSION_NOT_FOUND,
@@ -65,7 +65,7 @@ class ShareSessions:
     ) -> list[tuple[int, Body]]:
         """(node, body) of each part of a request; to the broker `home` where it is for none."""
         there = self._sessions.get(_who(body), {})
-        fetches, asked = api_key == names.SHARE_FETCH, body["shareSessionEpoch"]
+        fetches, asked = api_key == api_keys.SHARE_FETCH, body["shareSessionEpoch"]
         nodes = set(by_leader)
         if asked == _CLOSES or (fetches and asked > 0):
             nodes |= there.keys()
@@ -88,7 +88,7 @@ class ShareSessions:
             epoch = part["shareSessionEpoch"]
             if epoch == _CLOSES:
                 sessions.pop(node, None)
-            elif api_key == names.SHARE_FETCH:
+            elif api_key == api_keys.SHARE_FETCH:
                 session = sessions.setdefault(node, _Session())
                 session.epoch = epoch + 1
                 session.take(part)

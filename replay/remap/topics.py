@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from analyzer.protocol import names
+from analyzer.protocol import api_keys
 from analyzer.protocol.schema import ZERO_UUID
-from analyzer.protocol.topics import topics_of
+from analyzer.protocol.topic_lists import topics_of
 from analyzer.protocol.tree import Body
-from replay.plan.parts import NAME
 from replay.plan.steps import Step
+from replay.plan.topic_partitions import NAME
 from replay.remap.topology import Topology
 
-_BY_NAME_OR_ID: Final = (names.METADATA, names.DELETE_TOPICS)
+_BY_NAME_OR_ID: Final = (api_keys.METADATA, api_keys.DELETE_TOPICS)
 """Requests that ask by name or by id; brokers refuse both at once."""
 
 _ASKS_BY_ID: Final = 12
@@ -63,11 +63,11 @@ class Topics:
             if name is None:
                 continue
             there = self.name(name)
-            if where.name and (topic.get(where.name) is not None or api_key != names.METADATA):
+            if where.name and (topic.get(where.name) is not None or api_key != api_keys.METADATA):
                 topic[where.name] = there
             if where.id and (api_key not in _BY_NAME_OR_ID or topic.get(where.id, ZERO_UUID) != ZERO_UUID):
                 topic[where.id] = self._ids.get(there, topic.get(where.id, ZERO_UUID))
-        if api_key == names.DELETE_TOPICS:  # up to version 5 it lists names only, and no structs
+        if api_key == api_keys.DELETE_TOPICS:  # up to version 5 it lists names only, and no structs
             body["topicNames"] = [
                 self.name(topic[NAME]) if topic.get(NAME) else topic.get("name") for topic in body["topics"]
             ]
@@ -76,16 +76,16 @@ class Topics:
 
     def write(self, step: Step, body: Body) -> None:
         match step.request.api_key:
-            case names.METADATA:
+            case api_keys.METADATA:
                 body["allowAutoTopicCreation"] = False
                 if step.version < _ASKS_BY_ID:
                     self._by_name(body)
-            case names.LIST_OFFSETS:
+            case api_keys.LIST_OFFSETS:
                 for _, _, partition in _partitions(body):
                     partition["currentLeaderEpoch"] = -1
-            case names.OFFSET_FOR_LEADER_EPOCH:
+            case api_keys.OFFSET_FOR_LEADER_EPOCH:
                 self._epoch_ends(body)
-            case names.DESCRIBE_CONFIGS | names.ALTER_CONFIGS | names.INCREMENTAL_ALTER_CONFIGS:
+            case api_keys.DESCRIBE_CONFIGS | api_keys.ALTER_CONFIGS | api_keys.INCREMENTAL_ALTER_CONFIGS:
                 self._resources(body)
 
     def learn(self, step: Step, sent: Body, captured: Body | None, replayed: Body) -> None:
@@ -110,9 +110,9 @@ class Topics:
         """Configurations of a topic or a broker: by their name on the target."""
         for resource in body["resources"]:
             name = resource["resourceName"]
-            if resource["resourceType"] == names.TOPIC_RESOURCE:
+            if resource["resourceType"] == api_keys.TOPIC_RESOURCE:
                 resource["resourceName"] = self.name(name)
-            elif resource["resourceType"] in names.BROKER_RESOURCES and name.isdigit():
+            elif resource["resourceType"] in api_keys.BROKER_RESOURCES and name.isdigit():
                 resource["resourceName"] = str(self.nodes.get(int(name), int(name)))
 
 

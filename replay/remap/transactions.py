@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from analyzer.protocol import names
+from analyzer.protocol import api_keys
 from analyzer.protocol.tree import Body
-from replay.plan.parts import named
 from replay.plan.steps import Step
+from replay.plan.topic_partitions import named
 from replay.remap.remap import Remap
 
 VERSION: Final = 3
 """What both are asked in: later versions of AddPartitionsToTxn have a form that only brokers use."""
-_BY_ITSELF: Final = {names.PRODUCE: 12, names.TXN_OFFSET_COMMIT: 5}
+_BY_ITSELF: Final = {api_keys.PRODUCE: 12, api_keys.TXN_OFFSET_COMMIT: 5}
 """From these versions on a broker adds the partitions or the group by itself."""
 
 
@@ -45,7 +45,7 @@ class Additions:
         if producer is None:
             return None
         added = self._added.get(name, set())
-        if key == names.PRODUCE:
+        if key == api_keys.PRODUCE:
             missing = {*named(key, body)} - added
             asked: Body = {
                 "v3AndBelowTransactionalId": name,
@@ -56,10 +56,10 @@ class Additions:
                     for topic in sorted({topic for topic, _ in missing})
                 ],
             }
-            return Missing(name, names.ADD_PARTITIONS_TO_TXN, asked, {*missing}) if missing else None
+            return Missing(name, api_keys.ADD_PARTITIONS_TO_TXN, asked, {*missing}) if missing else None
         group = body["groupId"]
         asked = {"transactionalId": name, "producerId": producer.id, "producerEpoch": producer.epoch, "groupId": group}
-        return Missing(name, names.ADD_OFFSETS_TO_TXN, asked, {group}) if group not in added else None
+        return Missing(name, api_keys.ADD_OFFSETS_TO_TXN, asked, {group}) if group not in added else None
 
     def add(self, missing: Missing) -> None:
         """It was added."""

@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from analyzer.protocol import names, tree
+from analyzer.protocol import api_keys, tree
 from analyzer.protocol.decoding import OK
 from analyzer.protocol.encoding import encode_request
 from analyzer.protocol.tree import Body
@@ -90,11 +90,11 @@ class Channel:
             answer = await asyncio.wait_for(waiter, timeout)
         except TimeoutError:
             self.close()
-            raise ChannelClosed(f"{self.address}: no answer to {names.name(api_key)} after {timeout:g} s") from None
+            raise ChannelClosed(f"{self.address}: no answer to {api_keys.name(api_key)} after {timeout:g} s") from None
         decoded = tree.decode_response(answer, api_key, version, exact=True)
         if decoded.status != OK or decoded.body is None:
             self.close()
-            raise ChannelClosed(f"{self.address}: not Kafka: the answer to {names.name(api_key)} cannot be decoded")
+            raise ChannelClosed(f"{self.address}: not Kafka: the answer to {api_keys.name(api_key)} cannot be decoded")
         return decoded.body
 
     def frame(self, data: bytes) -> None:
@@ -143,10 +143,10 @@ async def connect(dial: Dial, host: str, port: int) -> Channel:
 async def introduce(channel: Channel, offers: dict[int, tuple[int, int]] | None, timeout: float) -> Body | None:
     """ApiVersions, as a client's first request: in a version that `offers` has, or (None) version 0, which every broker
     since 0.10 takes. Raises LinkError where the target does not speak Kafka."""
-    version = 0 if offers is None else min(3, offers.get(names.API_VERSIONS, (0, 0))[1])
+    version = 0 if offers is None else min(3, offers.get(api_keys.API_VERSIONS, (0, 0))[1])
     body: Body = {"clientSoftwareName": "kwire", "clientSoftwareVersion": "0"} if version >= 3 else {}
     try:
-        return await channel.ask(names.API_VERSIONS, version, body, timeout)
+        return await channel.ask(api_keys.API_VERSIONS, version, body, timeout)
     except ChannelClosed as failure:
         raise LinkError(
             str(failure), "is this a Kafka listener (0.10 or newer), and does it want TLS or a login?"

@@ -19,16 +19,16 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
 
-from analyzer.protocol import errors, names, tree
+from analyzer.protocol import api_keys, errors, tree
 from analyzer.protocol.decoding import OK
 from analyzer.protocol.encoding import EncodeError, encode_request, encode_response
 from analyzer.protocol.tree import Body
 from replay.outcome import Outcome
-from replay.plan import apis, convert, plain
+from replay.plan import apis, convert, produce_requests
 from replay.plan.cluster import Cluster
-from replay.plan.parts import merged, name_answer, without_names
 from replay.plan.sessions import Session
 from replay.plan.steps import Plan, Step
+from replay.plan.topic_partitions import merged, name_answer, without_names
 from replay.plan.values import Offers
 from replay.remap import retry, share_sessions
 from replay.remap.groups import moves
@@ -37,17 +37,17 @@ from replay.remap.topology import Topology
 from replay.send import produce_in_place
 from replay.send.channel import Channel, ChannelClosed
 from replay.send.dependencies import Waiting
-from replay.send.keeping import Keeping
+from replay.send.keep_alive import Keeping
 from replay.send.link import Dial, LinkError
 from replay.send.own_requests import Asker
-from replay.send.preparing import Job, Preparation, Skipped
+from replay.send.preparation import Job, Preparation, Skipped
 from replay.send.progress import Standing
 from replay.send.reach import NotReached
 from replay.send.routing import Router
 from replay.send.session_state import SessionState
 from replay.send.settings import Settings
+from replay.send.target_watch import Watch
 from replay.send.timetable import Timetable
-from replay.send.watch import Watch
 
 _LEAST_BACKLOG: Final = 64 << 10
 _SPLIT: Final = 1.0
@@ -501,7 +501,7 @@ class Engine:
             return  # the run has ended without it
         good = None
         if isinstance(answer, bytes):
-            good = plain.success(answer, step.version, short.partition)
+            good = produce_requests.success(answer, step.version, short.partition)
         if good is None:
             waiter: asyncio.Future[bytes] = self._loop.create_future()
             if isinstance(answer, bytes):
@@ -535,7 +535,7 @@ class Engine:
         job.parts = [(node, body) for node, _, body in reached]
         step = job.step
         outcome = job.outcome
-        answered = not (step.request.api_key == names.PRODUCE and job.body["acks"] == 0)
+        answered = not (step.request.api_key == api_keys.PRODUCE and job.body["acks"] == 0)
         for _, channel, body in reached:
             correlation = channel.correlation()
             frame = self._encoded(step, body, correlation)
@@ -588,7 +588,7 @@ class Engine:
             step, captured, state.history, self.remap, self.topology, self.settings.limits, self._loop.time()
         )
         kept: list[Body] = []
-        if step.request.api_key == names.JOIN_GROUP:
+        if step.request.api_key == api_keys.JOIN_GROUP:
             self._loop.call_later(_SPLIT, self._let_go_on_without, step)
         try:
             while True:
@@ -602,7 +602,7 @@ class Engine:
                 if replayed is not None and decision.rule == "rebalance_awaited":
                     # Its epoch and its partitions are new all the same.
                     self._preparation.learn(job, captured, replayed)
-                elif decision.rule == "session_remade" and step.request.api_key == names.SHARE_FETCH:
+                elif decision.rule == "session_remade" and step.request.api_key == api_keys.SHARE_FETCH:
                     # Each broker has a session of its own: what the others gave stays.
                     kept += [answer for answer in job.answers if not answer["errorCode"]]
                 elif replayed is not None and decision.rule != "records_awaited":
@@ -739,7 +739,7 @@ class Engine:
             outcome.verdict, outcome.rule = "not_comparable", "not_captured"
         elif errors.UNSUPPORTED_VERSION in others:
             self._preparation.refuse(key)
-            outcome.reason = f"the target offers {names.name(key)} and answers UNSUPPORTED_VERSION (35)"
+            outcome.reason = f"the target offers {api_keys.name(key)} and answers UNSUPPORTED_VERSION (35)"
 
 
 async def _ended(tasks: Iterable[asyncio.Task[Any]]) -> None:
@@ -759,7 +759,7 @@ def _size(step: Step) -> int:
 def _joins(step: Step) -> bool:
     """Does its member ask to be let into its group?"""
     key = step.request.api_key
-    return key == names.JOIN_GROUP or (key in apis.GROUP_HEARTBEATS and step.body["memberEpoch"] == 0)
+    return key == api_keys.JOIN_GROUP or (key in apis.GROUP_HEARTBEATS and step.body["memberEpoch"] == 0)
 
 
 def _abort(step: Step, outcome: Outcome) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from analyzer.protocol import errors, names
-from replay.plan.times import Times
+from analyzer.protocol import api_keys, errors
+from replay.plan.record_times import Times
 from replay.send.target import Target
 
 _RETENTION: Final = "retention.ms"
@@ -36,7 +36,7 @@ async def told(target: Target, times: Mapping[str, Times], map_topic: Mapping[st
     there = sorted(name for name in wanted if name in target.topology.partitions)
     if not there:
         return []
-    if names.DESCRIBE_CONFIGS not in target.offers:
+    if api_keys.DESCRIBE_CONFIGS not in target.offers:
         return ["the target does not tell its topics' settings: whether it keeps old records is not known"]
     said: list[str] = []
     for name, settings in (await _settings(target, there)).items():
@@ -46,13 +46,13 @@ async def told(target: Target, times: Mapping[str, Times], map_topic: Mapping[st
 
 async def _settings(target: Target, topics: list[str]) -> dict[str, Settings]:
     """The settings of topics, as far as the target tells them."""
-    version = target.version(names.DESCRIBE_CONFIGS, 4)
+    version = target.version(api_keys.DESCRIBE_CONFIGS, 4)
     asked = [
-        {"resourceType": names.TOPIC_RESOURCE, "resourceName": name, "configurationKeys": list(_ASKED)}
+        {"resourceType": api_keys.TOPIC_RESOURCE, "resourceName": name, "configurationKeys": list(_ASKED)}
         for name in topics
     ]
     body = {"resources": asked, "includeSynonyms": False, "includeDocumentation": False}
-    answer = await target.ask(names.DESCRIBE_CONFIGS, version, body, _TIMEOUT)
+    answer = await target.ask(api_keys.DESCRIBE_CONFIGS, version, body, _TIMEOUT)
     return {
         result["resourceName"]: {one["name"]: one["value"] or "" for one in result["configs"]}
         for result in answer["results"]

@@ -13,7 +13,7 @@ import ssl
 from dataclasses import dataclass
 from typing import Protocol
 
-from captures.problems import Problem
+from captures.errors import Problem
 
 MAX_FRAME = 256 << 20
 """Larger answers are not Kafka's: a broker's own limit for a fetch is far below. What claims more is closed."""

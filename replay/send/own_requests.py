@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from analyzer.protocol import names
+from analyzer.protocol import api_keys
 from analyzer.protocol.tree import Body
 from replay.plan import convert
 from replay.plan.values import NO_COORDINATOR, Offers, Producer
@@ -160,9 +160,9 @@ class Asker:
         """What `Channel.ask` takes, in the nearest version that is offered."""
         if api_key not in self._offers:
             host, port = self._bootstrap
-            raise LinkError(f"{host}:{port}: does not offer {names.name(api_key)}", "is it Kafka?")
+            raise LinkError(f"{host}:{port}: does not offer {api_keys.name(api_key)}", "is it Kafka?")
         version = convert.choose(version, self._offers[api_key])
-        self.own_requests[names.name(api_key)] += 1
+        self.own_requests[api_keys.name(api_key)] += 1
         return api_key, version, convert.fit(api_key, version, body), self._settings.answer_timeout
 
     async def ask_until(self, api_key: int, version: int, body: Body, transaction: str | None = None) -> Body:
@@ -173,7 +173,7 @@ class Asker:
         while True:
             late = self._loop.time() - started > self._settings.limits.errors
             try:
-                node = await self.coordinator(names.TRANSACTION_COORDINATOR, transaction) if transaction else None
+                node = await self.coordinator(api_keys.TRANSACTION_COORDINATOR, transaction) if transaction else None
                 answer = await self._ask(api_key, version, body, node)
             except LinkError:
                 if late:
@@ -184,9 +184,9 @@ class Asker:
                 if rule is None or late:
                     return answer
             if transaction and rule == "coordinator_loads":
-                await self.find_coordinator(names.TRANSACTION_COORDINATOR, transaction)
+                await self.find_coordinator(api_keys.TRANSACTION_COORDINATOR, transaction)
             elif transaction:
-                self._topology.coordinators.pop((names.TRANSACTION_COORDINATOR, transaction), None)
+                self._topology.coordinators.pop((api_keys.TRANSACTION_COORDINATOR, transaction), None)
             assert rule is not None
             self._notes[rule] += 1
             await asyncio.sleep(pause)
@@ -195,9 +195,11 @@ class Asker:
     async def ask_as_member(self, group: str, api_key: int, version: int, body: Body) -> Body:
         """Ask a group's coordinator as one of its members (`joining.Ask`, once the group is given). Raises
         LinkError."""
-        answer = await self._ask_apart(await self.coordinator(names.GROUP_COORDINATOR, group), api_key, version, body)
+        answer = await self._ask_apart(
+            await self.coordinator(api_keys.GROUP_COORDINATOR, group), api_key, version, body
+        )
         if answer["errorCode"] in NO_COORDINATOR:
-            await self.find_coordinator(names.GROUP_COORDINATOR, group)
+            await self.find_coordinator(api_keys.GROUP_COORDINATOR, group)
         return answer
 
     # --- the questions ---
@@ -205,7 +207,7 @@ class Asker:
     async def refresh(self, topics: Sequence[str]) -> None:
         """Ask for the leaders of topics (and all brokers). Raises LinkError."""
         body: Body = {"topics": [{"name": name} for name in topics], "allowAutoTopicCreation": False}
-        self._topology.learn_metadata(await self._ask(names.METADATA, 12, body))
+        self._topology.learn_metadata(await self._ask(api_keys.METADATA, 12, body))
         self._remap.topics.learn_from(self._topology)
 
     async def settle(self, made: Mapping[str, int], gone: Collection[str]) -> None:
@@ -215,7 +217,7 @@ class Asker:
         body: Body = {"topics": [{"name": name} for name in (*made, *gone)], "allowAutoTopicCreation": False}
         pause = self._settings.limits.first_pause
         while self._loop.time() < deadline:
-            answer = await self._ask(names.METADATA, 12, body)
+            answer = await self._ask(api_keys.METADATA, 12, body)
             self._topology.learn_metadata(answer)
             self._remap.topics.learn_from(self._topology)
             there = {topic["name"]: topic["partitions"] for topic in answer["topics"] if not topic["errorCode"]}
@@ -232,13 +234,13 @@ class Asker:
             by_leader: dict[int, list[Body]] = {}
             for one in partitions:
                 numbers = by_leader.setdefault(one["leaderId"], [])
-                numbers += list_offsets(name, one["partitionIndex"], names.END_OF_LOG)["topics"][0]["partitions"]
+                numbers += list_offsets(name, one["partitionIndex"], api_keys.END_OF_LOG)["topics"][0]["partitions"]
             for leader, numbers in by_leader.items():
                 asked.setdefault(leader, []).append({"name": name, "partitions": numbers})
         for leader, some in asked.items():
             if leader < 0:
                 return False
-            answer = await self._ask(names.LIST_OFFSETS, 5, {"replicaId": -1, "topics": some}, leader)
+            answer = await self._ask(api_keys.LIST_OFFSETS, 5, {"replicaId": -1, "topics": some}, leader)
             if any(one["errorCode"] for topic in answer["topics"] for one in topic["partitions"]):
                 return False
         return True
@@ -246,7 +248,7 @@ class Asker:
     async def end(self, topic: str, partition: int) -> int | None:
         """Where a partition of the target ends; None where it does not say. Raises LinkError."""
         leader = self._topology.leaders.get((topic, partition))
-        answer = await self._ask(names.LIST_OFFSETS, 5, list_offsets(topic, partition, names.END_OF_LOG), leader)
+        answer = await self._ask(api_keys.LIST_OFFSETS, 5, list_offsets(topic, partition, api_keys.END_OF_LOG), leader)
         listed = [one for each in answer["topics"][:1] for one in each["partitions"][:1]]
         return None if not listed or listed[0]["errorCode"] else max(listed_offset(listed[0]), 0)
 
@@ -261,7 +263,7 @@ class Asker:
         """Ask for a coordinator. A cluster that was never asked has none: the question makes the topic that it keeps
         its state in, and a capture may begin after its clients had asked."""
         self._topology.coordinators.pop((key_type, key), None)
-        answer = await self.ask_until(names.FIND_COORDINATOR, 3, {"key": key, "keyType": key_type})
+        answer = await self.ask_until(api_keys.FIND_COORDINATOR, 3, {"key": key, "keyType": key_type})
         if answer["errorCode"]:
             return next(iter(self._topology.nodes))
         self._topology.learn_coordinator(key_type, key, answer["nodeId"], answer["host"], answer["port"])
@@ -270,7 +272,7 @@ class Asker:
     async def producer(self, transactional_id: str | None) -> Producer | int:
         """A producer id of the target, or the error with which it refuses one. Raises LinkError."""
         body = {"transactionalId": transactional_id or None, "transactionTimeoutMs": _TRANSACTION_TIMEOUT_MS}
-        answer = await self.ask_until(names.INIT_PRODUCER_ID, 4, body, transactional_id)
+        answer = await self.ask_until(api_keys.INIT_PRODUCER_ID, 4, body, transactional_id)
         return int(answer["errorCode"]) or Producer(answer["producerId"], answer["producerEpoch"])
 
 

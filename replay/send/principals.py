@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from captures.problems import Problem
+from captures.errors import Problem
 from replay.plan.sessions import Session
 from replay.send import login
 from replay.send.channel import connect

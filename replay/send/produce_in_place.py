@@ -11,7 +11,7 @@ import struct
 from typing import Final
 
 from replay.plan import batches
-from replay.plan.plain import Quick
+from replay.plan.produce_requests import Quick
 from replay.plan.values import Producer
 from replay.remap.remap import Remap
 

@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from analyzer.protocol import names
+from analyzer.protocol import api_keys as names
 from analyzer.protocol.tree import Body
 from replay.plan import apis
 from replay.plan.apis import Route
-from replay.plan.parts import named, named_broker, subset
+from replay.plan.topic_partitions import named, named_broker, subset
 from replay.remap import share_sessions
 from replay.remap.remap import Remap
 from replay.remap.topology import Topology

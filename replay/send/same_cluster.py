@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from captures.problems import Problem
+from captures.errors import Problem
 from replay.plan.cluster import Cluster
 from replay.plan.sessions import Session
 from replay.remap.topology import Topology

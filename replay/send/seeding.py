@@ -13,9 +13,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from analyzer.protocol import errors, names
+from analyzer.protocol import api_keys, errors
 from analyzer.protocol.tree import Body
-from captures.problems import Problem
+from captures.errors import Problem
 from replay.plan.cluster import Cluster, Topic
 from replay.plan.config_changes import GROUP_RESOURCE, Settings
 from replay.remap.topology import Topology
@@ -33,7 +33,7 @@ _REFUSING: Final = (
 """Settings that would refuse old records, or that do not go with the others."""
 
 _LEAST_IN_SYNC: Final = "min.insync.replicas"
-_ALTERS: Final = frozenset((names.ALTER_CONFIGS, names.INCREMENTAL_ALTER_CONFIGS))
+_ALTERS: Final = frozenset((api_keys.ALTER_CONFIGS, api_keys.INCREMENTAL_ALTER_CONFIGS))
 
 _MADE: Final = (errors.NONE, errors.TOPIC_ALREADY_EXISTS)
 """What CreateTopics answers where the topic is there afterwards."""
@@ -59,7 +59,7 @@ async def not_empty(written: Iterable[str], target: Target, map_topic: Mapping[s
     full = []
     for name in sorted(written):
         there = map_topic.get(name, name)
-        if await target.ends([there], names.START_OF_LOG) != await target.ends([there], names.END_OF_LOG):
+        if await target.ends([there], api_keys.START_OF_LOG) != await target.ends([there], api_keys.END_OF_LOG):
             full.append(there)
     return full
 
@@ -124,7 +124,7 @@ async def seed(
     for topic in wanted:
         settings = dict(left[topic.name]) if as_captured else surviving(left[topic.name])
         chosen[topic.name] = _acknowledgeable(settings, _replicas(topic, replicas))
-    version = target.version(names.CREATE_TOPICS, 4)
+    version = target.version(api_keys.CREATE_TOPICS, 4)
     plain: Settings = {}
     refused: list[str] = []
     otherwise = [dict.fromkeys(chosen, plain)] if as_captured else [dict.fromkeys(chosen, surviving({})), {}]
@@ -134,7 +134,7 @@ async def seed(
             "timeoutMs": 30_000,
             "validateOnly": False,
         }
-        answer = await target.ask(names.CREATE_TOPICS, version, body, 60.0)
+        answer = await target.ask(api_keys.CREATE_TOPICS, version, body, 60.0)
         failed = {topic["name"]: topic["errorCode"] for topic in answer["topics"] if topic["errorCode"] not in _MADE}
         for topic in wanted:
             made = configs.get(topic.name, plain).items()
@@ -170,7 +170,7 @@ async def _seed_groups(cluster: Cluster, target: Target) -> list[str]:
     wanted = {name: configs for name, configs in sorted(cluster.group_configs.items()) if configs}
     if not wanted:
         return []
-    if names.INCREMENTAL_ALTER_CONFIGS not in target.offers:
+    if api_keys.INCREMENTAL_ALTER_CONFIGS not in target.offers:
         return ["the target cannot be told settings of groups, which the capture changes"]
     resources = [
         {
@@ -181,8 +181,8 @@ async def _seed_groups(cluster: Cluster, target: Target) -> list[str]:
         for group, configs in wanted.items()
     ]
     body = {"resources": resources, "validateOnly": False}
-    version = target.version(names.INCREMENTAL_ALTER_CONFIGS, 1)
-    answer = await target.ask(names.INCREMENTAL_ALTER_CONFIGS, version, body, 30.0)
+    version = target.version(api_keys.INCREMENTAL_ALTER_CONFIGS, 1)
+    answer = await target.ask(api_keys.INCREMENTAL_ALTER_CONFIGS, version, body, 30.0)
     return [
         f"group {one['resourceName']}: its captured settings were refused: {errors.label(one['errorCode'])}"
         for one in answer["responses"]
@@ -205,6 +205,6 @@ async def _settle(cluster: Cluster, target: Target, map_topic: Mapping[str, str]
     UNKNOWN_TOPIC_OR_PARTITION and NOT_LEADER_OR_FOLLOWER for a while."""
     wanted = [map_topic.get(name, name) for name, topic in cluster.topics.items() if not topic.internal]
     for _ in range(100):
-        if await target.learn(wanted) >= set(wanted) and None not in await target.ends(wanted, names.END_OF_LOG):
+        if await target.learn(wanted) >= set(wanted) and None not in await target.ends(wanted, api_keys.END_OF_LOG):
             return
         await asyncio.sleep(0.1)

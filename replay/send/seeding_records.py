@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from analyzer.protocol import errors, names
+from analyzer.protocol import api_keys, errors
 from analyzer.protocol.tree import Body
 from replay.plan import convert
-from replay.plan.fetched import Fetched
-from replay.plan.parts import Partition
+from replay.plan.fetched_records import Fetched
+from replay.plan.topic_partitions import Partition
 from replay.send.channel import ChannelClosed
 from replay.send.link import LinkError
 from replay.send.target import Target
@@ -57,12 +57,12 @@ async def _partition(
     if leader is None:
         return "the target has no such partition; --seed-topics makes topics"
     channel = await target.at(leader)
-    version = target.version(names.PRODUCE, _NEWEST)
+    version = target.version(api_keys.PRODUCE, _NEWEST)
     for offset, count, data in some:
         # A broker takes one batch of a partition in a request (KIP-98).
-        body = convert.fit(names.PRODUCE, version, _produce(where, data))
+        body = convert.fit(api_keys.PRODUCE, version, _produce(where, data))
         try:
-            answer = await channel.ask(names.PRODUCE, version, body, 2 * _TIMEOUT_MS / 1000)
+            answer = await channel.ask(api_keys.PRODUCE, version, body, 2 * _TIMEOUT_MS / 1000)
         except ChannelClosed as closed:
             raise LinkError(str(closed), "see the broker's log") from None
         told = next(_answers(answer), None)

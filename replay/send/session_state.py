@@ -12,7 +12,7 @@ from collections import deque
 from replay.outcome import Outcome
 from replay.plan.steps import Step
 from replay.remap import retry
-from replay.send.preparing import Job
+from replay.send.preparation import Job
 from replay.send.routing import Connections
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from analyzer.protocol import names
+from analyzer.protocol import api_keys
 from analyzer.protocol.tree import Body
 from replay.plan import convert
 from replay.plan.values import Offers, offers_of
@@ -46,7 +46,7 @@ class Target:
     async def ends(self, topics: list[str], timestamp: int) -> list[int | None]:
         """The first (`START_OF_LOG`) or next (`END_OF_LOG`) offset of each partition, asked of its leader; None where
         it has no leader yet."""
-        version = self.version(names.LIST_OFFSETS, 5)
+        version = self.version(api_keys.LIST_OFFSETS, 5)
         listed: list[int | None] = []
         for topic in topics:
             for partition in range(self.topology.partitions.get(topic, 0)):
@@ -54,10 +54,10 @@ class Target:
                 if leader is None:
                     listed.append(None)
                     continue
-                body = convert.fit(names.LIST_OFFSETS, version, list_offsets(topic, partition, timestamp))
+                body = convert.fit(api_keys.LIST_OFFSETS, version, list_offsets(topic, partition, timestamp))
                 try:
                     channel = await self.at(leader)
-                    answer = await channel.ask(names.LIST_OFFSETS, version, body, 10.0)
+                    answer = await channel.ask(api_keys.LIST_OFFSETS, version, body, 10.0)
                 except (LinkError, ChannelClosed):
                     self.others.pop(leader, None)  # it went away; another will lead
                     listed.append(None)
@@ -69,7 +69,7 @@ class Target:
     def version(self, api_key: int, newest: int) -> int:
         """The version in which an API is asked, at most `newest`. Raises LinkError where it is not offered."""
         if api_key not in self.offers:
-            raise LinkError(f"{self.channel.address}: does not offer {names.name(api_key)}", "is it Kafka?")
+            raise LinkError(f"{self.channel.address}: does not offer {api_keys.name(api_key)}", "is it Kafka?")
         return min(self.offers[api_key][1], newest)
 
     async def ask(self, api_key: int, version: int, body: Body, timeout: float) -> Body:
@@ -82,11 +82,11 @@ class Target:
     async def learn(self, topics: list[str] | None, timeout: float = 10.0) -> set[str]:
         """Ask for topics (None: all) and brokers, and take what comes; the topics that are there. Raises
         LinkError."""
-        version = min(self.offers.get(names.METADATA, (0, 0))[1], 12)
+        version = min(self.offers.get(api_keys.METADATA, (0, 0))[1], 12)
         everything: list[Body] | None = None if version else []
         asked = everything if topics is None else [{"name": topic} for topic in topics]
         body: Body = {"topics": asked, "allowAutoTopicCreation": False}
-        answer = await self.ask(names.METADATA, version, body, timeout)
+        answer = await self.ask(api_keys.METADATA, version, body, timeout)
         self.topology.learn_metadata(answer)
         codes = {topic["name"]: topic["errorCode"] for topic in answer["topics"]}
         self.refused = {name: code for name, code in {**self.refused, **codes}.items() if code}

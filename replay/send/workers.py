@@ -27,7 +27,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any, Final
 
-from analyzer import dataset
+from analyzer.dataset import dataset
 from replay import journal
 from replay.journal import Journal
 from replay.outcome import Counts, Outcome
@@ -36,9 +36,9 @@ from replay.plan.order import used_by_quick, uses
 from replay.plan.sessions import Session
 from replay.plan.steps import Plan, Step
 from replay.plan.values import Offers
-from replay.recording import Recorder
 from replay.remap.remap import Learned, News, Remap, offset
 from replay.remap.topology import Topology
+from replay.run_writer import Recorder
 from replay.send import link, login, principals
 from replay.send.engine import Engine
 from replay.send.reach import Reach

@@ -27,12 +27,12 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from analyzer import dataset as datasets
-from analyzer import tables
+from analyzer.dataset import dataset as datasets
+from analyzer.dataset import tables
 from reports import catalog, relations
-from reports.asking import UnknownColumn, Untaken, cancel
 from reports.embedded import functions
 from reports.embedded.prepared import Prepared
+from reports.engine_protocol import UnknownColumn, Untaken, cancel
 
 MEMORY = 2 << 30
 """What DuckDB may hold. A report shares this machine with what it reports on."""
@@ -276,7 +276,7 @@ def _interruptible() -> Iterator[None]:
 
 
 def _type(kind: pa.DataType) -> str:
-    """A type of `analyzer/tables.py` as DuckDB writes it."""
+    """A type of `analyzer/dataset/tables.py` as DuckDB writes it."""
     if pa.types.is_list(kind):
         return f"{_type(kind.value_type)}[]"
     if pa.types.is_struct(kind):

@@ -21,9 +21,9 @@ from typing import Any
 from sqlglot import errors, exp
 from sqlglot.dialects.duckdb import DuckDB
 
-from reports.asking import Untaken
-from reports.embedded import kinds, quantiles
+from reports.embedded import quantiles, value_types
 from reports.embedded.parsing import parsed, shown
+from reports.engine_protocol import Untaken
 
 # fmt: off
 _PLAIN = (
@@ -95,7 +95,7 @@ def _rewrite(tree: Any, relations: Container[str]) -> None:
     for select in tree.find_all(exp.Select):
         select.set("hint", None)  # how to join is Spark's affair
     _name_columns(tree)
-    kinds.check(tree)
+    value_types.check(tree)
     _group_by_all(tree)
     for node in reversed(list(tree.walk())):
         if isinstance(node, exp.Table):
@@ -278,7 +278,7 @@ def _typed_literal(node: Any) -> Any:
     """`timestamp'2026-01-02 03:04:05'`, in UTC as the session is."""
     if node.to.this.value not in ("TIMESTAMPTZ", "TIMESTAMP"):
         raise Untaken(shown(node))
-    if isinstance(node.this, exp.Literal) and kinds.TIMED.fullmatch(node.this.this):
+    if isinstance(node.this, exp.Literal) and value_types.TIMED.fullmatch(node.this.this):
         return exp.Cast(this=node.this.copy(), to=exp.DataType.build("timestamptz", dialect=DuckDB))
     raise Untaken(shown(node))
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from analyzer.text import duration, printable, size
+from analyzer.cli.text import duration, printable, size
 from reports.page.questions import Answer
 
 Verdict = Literal["bad", "look", "note", "good"]

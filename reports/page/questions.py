@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from reports import catalog
-from reports.asking import Engine, cancel
+from reports.engine_protocol import Engine, cancel
 
 FOLDER = Path(__file__).resolve().parent / "questions"
 """Questions that only a report asks."""

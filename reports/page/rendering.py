@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analyzer.text import duration, printable, size
-from analyzer.times import rfc3339, utc
+from analyzer.cli.text import duration, printable, size
+from analyzer.common.times import rfc3339, utc
 from reports.page import sections
 from reports.page.health import count, share
 from reports.page.questions import Answer
@@ -57,7 +57,7 @@ def is_number(value: Any) -> bool:
 
 
 def cell(column: str, value: Any, span: Span | None) -> Cell:
-    """A value by its column's name, which says its unit (see `analyzer/tables.py`)."""
+    """A value by its column's name, which says its unit (see `analyzer/dataset/tables.py`)."""
     if value is None:
         return Cell("", "", False)
     if isinstance(value, bool):

@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from analyzer.times import EPOCH, moment
+from analyzer.common.times import EPOCH, moment
 from reports.page import health, questions, sections
 from reports.page.health import Statement
 from reports.page.questions import Answer
 from reports.page.sections import Section, Span
 
 if TYPE_CHECKING:
-    from reports.asking import Engine
+    from reports.engine_protocol import Engine
 
 _SPAN = """
 WITH summed AS (

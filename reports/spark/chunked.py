@@ -15,7 +15,8 @@ and nothing is guessed of what a connection said before. Only where so many conn
 some are forgotten, they read what tells connections apart of all packets (some 40 bytes each).
 
 What is guessed is where a chunk's first record is and how it is to be read. The driver takes what chunks say in order,
-and has those read again whose guess was wrong (`captures.chunks.reading.Joining`). Where that is more than a tenth, the
+and has those read again whose guess was wrong (`captures.chunks.chunk_reader.Joining`). Where that is more than a
+tenth, the
 capture point is decoded as before: each share reads all of it. What it costs is room for up to a second copy of what
 TCP packets hold, in the folder of the unfinished dataset.
 """
@@ -28,10 +29,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from analyzer.dataset import DatasetError
-from analyzer.points import Choice
-from analyzer.shares import Share, Shared, ShareOfPackets, ShareOfPairs
-from captures.chunks.reading import Chunk, ChunkReader, Joining, Known, Said, chunks_of
+from analyzer.dataset.dataset import DatasetError
+from analyzer.pipeline.points import Choice
+from analyzer.pipeline.shares import Share, Shared, ShareOfPackets, ShareOfPairs
+from captures.chunks.chunk_reader import Chunk, ChunkReader, Joining, Known, Said, chunks_of
 from captures.chunks.routing import MOST_IN_PLACE, Routed, check_same
 from captures.chunks.sorting import Stored, apart, divided, store
 from captures.files import CaptureError, CapturePoint, stored_bytes
@@ -41,7 +42,7 @@ from reports.spark.tasks import Done, Refused, attempt
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-    from analyzer.options import Settings
+    from analyzer.pipeline.read_options import Settings
 
 LEAST_CHUNK_BYTES, MOST_CHUNK_BYTES = 1 << 30, 4 << 30
 """Bytes of a task that reads: some seconds, or a part of one. The first that a Python process reads, and each that a

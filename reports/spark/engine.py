@@ -13,11 +13,11 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from analyzer.dataset import open_dataset
+from analyzer.dataset.dataset import open_dataset
 from reports import catalog, relations
-from reports.asking import interruptibly
+from reports.engine_protocol import interruptibly
+from reports.query_errors import WrongQuery, column_hint, unknown_relation
 from reports.spark.slices import Sliced
-from reports.wrong import WrongQuery, column_hint, unknown_relation
 
 if TYPE_CHECKING:
     import pyarrow as pa

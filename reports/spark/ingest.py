@@ -1,7 +1,7 @@
 """`kwire analyze --engine spark`: the local engine's work in tasks of Spark, and one commit by the driver.
 
 In: capture arguments and a session. Out: a dataset, row for row what the local engine writes. Spark decides the split
-and starts again what was lost; decoding is `analyzer.points.read_point`, the same as everywhere.
+and starts again what was lost; decoding is `analyzer.pipeline.points.read_point`, the same as everywhere.
 
 Rules
 - A task writes its Parquet files under a name of its own attempt into the folder beside the dataset, and says which.
@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from analyzer import tables
-from analyzer.dataset import Dataset, DatasetError, Parts, Writer
-from analyzer.options import FEW_THREADS, Reading
-from analyzer.points import BATCHES, Choice, check_names, joined, manifest, read_point
-from analyzer.reading import judged
+from analyzer.api import judged
+from analyzer.dataset import tables
+from analyzer.dataset.dataset import Dataset, DatasetError, Parts, Writer
+from analyzer.pipeline.points import BATCHES, Choice, check_names, joined, manifest, read_point
+from analyzer.pipeline.read_options import FEW_THREADS, Reading
 from captures.files import CaptureError, CapturePoint, capture_points, stored_bytes
 from reports.spark.chunked import Tell, chunk_point
 from reports.spark.session import cancel
@@ -36,7 +36,7 @@ from reports.spark.tasks import Done, Refused, attempt
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from analyzer.options import Settings
+    from analyzer.pipeline.read_options import Settings
 
 SPLIT_BYTES = 16 << 30
 """A capture point this large takes one task of two threads half a minute to some minutes."""

@@ -41,7 +41,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from captures.cache import cache_root, ours_alone
-from captures.problems import Problem
+from captures.errors import Problem
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -32,7 +32,7 @@ from reports import catalog, relations
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from analyzer.dataset import StoredDataset
+    from analyzer.dataset.dataset import StoredDataset
 
 WALKED = ("exchanges", "timed_exchanges", "exchange_topics")
 

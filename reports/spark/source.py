@@ -1,7 +1,7 @@
 """Captures as a data source of Spark: `spark.read.format("kafka-capture").option("table", "exchanges").load("day1")`.
 
-In: a path and options. Out: rows of one table of `analyzer/tables.py`, decoded on the way; a task for each capture
-point. Each table read is a decode of its own: to ask more than once, `kwire analyze` first.
+In: a path and options. Out: rows of one table of `analyzer/dataset/tables.py`, decoded on the way; a task for each
+capture point. Each table read is a decode of its own: to ask more than once, `kwire analyze` first.
 
 Options (any case): `table` (default `exchanges`), `columns` (`a,b,c`: only these cross over to Java), and as of `kwire
 analyze` `filter`, `rotated`, `port` (`9092,9093`), `threads`, `windowBytes`, `frameLimit`, `keylog`. The table
@@ -28,17 +28,17 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from analyzer import tables
-from analyzer.arrow import plain
-from analyzer.dataset import concatenated
-from analyzer.options import FEW_THREADS, Reading
-from analyzer.points import BATCHES, META, NO_RECORDS, Choice, joined, point_tables, read_point
-from analyzer.reading import judged
+from analyzer.api import judged
+from analyzer.dataset import tables
+from analyzer.dataset.dataset import concatenated
+from analyzer.frame.arrow import plain
+from analyzer.pipeline.points import BATCHES, META, NO_RECORDS, Choice, joined, point_tables, read_point
+from analyzer.pipeline.read_options import FEW_THREADS, Reading
 from captures.files import CapturePoint
 from reports.spark.ingest import task_points
 
 if TYPE_CHECKING:
-    from analyzer.options import Settings
+    from analyzer.pipeline.read_options import Settings
 
 BATCH_ROWS = 64_000
 """Rows of an Arrow batch handed to Spark."""

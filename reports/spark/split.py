@@ -37,9 +37,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from analyzer.dataset import DatasetError, Parts
-from analyzer.points import LARGE_POINT, META, Choice, how_to_read
-from analyzer.shares import Piece, Share, Shared, by_range, decided_path, merge, names_said, share, take_facts
+from analyzer.dataset.dataset import DatasetError, Parts
+from analyzer.pipeline.points import LARGE_POINT, META, Choice, how_to_read
+from analyzer.pipeline.shares import Piece, Share, Shared, by_range, decided_path, merge, names_said, share, take_facts
 from captures.files import CaptureError, CapturePoint
 from captures.packets import Reader
 from reports.spark.tasks import Done, Refused, attempt
@@ -47,7 +47,7 @@ from reports.spark.tasks import Done, Refused, attempt
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-    from analyzer.options import Settings
+    from analyzer.pipeline.read_options import Settings
 
 S = TypeVar("S")
 T = TypeVar("T")

@@ -34,19 +34,19 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 
-from analyzer.arrow import plain
-from analyzer.locks import DatasetError, Writing
-from analyzer.points import Choice
-from analyzer.snapshots.course import Course
-from analyzer.snapshots.sealing import key_of_user
+from analyzer.checkpoints.authentication import key_of_user
+from analyzer.checkpoints.resumable_reader import Course
+from analyzer.dataset.locks import DatasetError, Writing
+from analyzer.frame.arrow import plain
+from analyzer.pipeline.points import Choice
 from captures.cache import put_at_once
+from captures.errors import CaptureError, Problem
 from captures.files import CapturePoint, urls
 from captures.files.sources import Source, place_of
 from captures.live.follow import Found, Known, as_now, found_in, known_by, path_in, unread
-from captures.problems import CaptureError, Problem
 
 if TYPE_CHECKING:
-    from analyzer.options import Settings
+    from analyzer.pipeline.read_options import Settings
 
 BATCH_ROWS: Final = 64_000
 """Rows of an Arrow batch handed to Spark."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from analyzer.points import PointRead
+from analyzer.pipeline.points import PointRead
 
 
 @dataclass(frozen=True, slots=True)

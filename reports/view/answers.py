@@ -18,29 +18,33 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from analyzer import __version__, lines, tables
+from analyzer import __version__
+from analyzer.cli import exchange_lines
+from analyzer.common.times import micros
+from analyzer.dataset import tables
 from analyzer.filter.values import STATED
-from analyzer.findings.asked import SEVERITIES
-from analyzer.times import micros
-from captures.problems import Problem
+from analyzer.findings.query import SEVERITIES
+from captures.errors import Problem
 from reports.view import (
-    alike,
-    completing,
-    counts,
     drawings,
     exporting,
+    filter_completion,
     frames,
     heatmap,
-    others,
-    pairing,
+    message_diff,
+    other_tables,
+    summary_counts,
     timeline,
 )
-from reports.view.captured import SIDES
-from reports.view.counting import GivenUp, wanted
+from reports.view import (
+    exchange_pairs as pairing,
+)
+from reports.view.exchange_pairs import Pairing
 from reports.view.messages import Messages
 from reports.view.notes import Notes
-from reports.view.pairing import Pairing
+from reports.view.source_captures import SIDES
 from reports.view.tables import Key, Tables, Wrong, key_read, key_text
+from reports.view.value_counts import GivenUp, wanted
 
 Query = Mapping[str, str]
 
@@ -275,7 +279,7 @@ def complete(view: View, query: Query) -> Any:
     """What may stand at a place of a filter."""
     text = query.get("text", "")
     at = _number(query, "at", len(text))
-    return completing.candidates(view.tables, text, min(at, len(text)))
+    return filter_completion.candidates(view.tables, text, min(at, len(text)))
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
@@ -309,8 +313,8 @@ def rows(view: View, query: Query) -> Any:
         "start": start,
         "filter": selection.text,
         "keys": list(map(key_text, view.tables.keys_of(numbers))),
-        "outcome": list(map(lines.outcome, found)),
-        "subject": list(map(lines.subject, found)),
+        "outcome": list(map(exchange_lines.outcome, found)),
+        "subject": list(map(exchange_lines.subject, found)),
         "columns": {name: [_safe(row[name]) for row in found] for name in names},
         "rule": _rules(view, numbers),
     }
@@ -353,7 +357,7 @@ def table(view: View, query: Query) -> Any:
     if name == "pairs":
         differing = query.get("only", "") == "differing"
         return _safe(_paired(view).window(view.tables, text, sort, differing, start, count))
-    return _safe(others.window(view.tables, name, sort, start, count))
+    return _safe(other_tables.window(view.tables, name, sort, start, count))
 
 
 def ladder(view: View, query: Query) -> Any:
@@ -386,24 +390,24 @@ def export(view: View, query: Query) -> Any:
 
 def batch(view: View, query: Query) -> Any:
     """A filter for all exchanges that carry the first batch of one again; null where it has none."""
-    return {"filter": others.sent_again(view.tables, key_read(query.get("key", "")))}
+    return {"filter": other_tables.sent_again(view.tables, key_read(query.get("key", "")))}
 
 
 def partitions(view: View, query: Query) -> Any:
     """The partitions that an exchange names."""
-    return {"partitions": others.partitions_of(view.tables, key_read(query.get("key", "")))}
+    return {"partitions": other_tables.partitions_of(view.tables, key_read(query.get("key", "")))}
 
 
 def facets(view: View, query: Query) -> Any:
     """Values of some names among what a filter chooses, most frequent first."""
     asked = query.get("fields", "")
-    names = asked.split(",") if asked else [*counts.FACETS]
-    return {"facets": counts.facets(view.tables, view.tables.chosen(query.get("filter", "")), names)}
+    names = asked.split(",") if asked else [*summary_counts.FACETS]
+    return {"facets": summary_counts.facets(view.tables, view.tables.chosen(query.get("filter", "")), names)}
 
 
 def stats(view: View, query: Query) -> Any:
     """Counts, bytes and quantiles of what a filter chooses."""
-    return _safe(counts.stats(view.tables, view.tables.chosen(query.get("filter", ""))))
+    return _safe(summary_counts.stats(view.tables, view.tables.chosen(query.get("filter", ""))))
 
 
 def heat(view: View, query: Query) -> Answer:
@@ -433,7 +437,7 @@ def exchange(view: View, query: Query) -> Any:
     if number is None:
         raise Wrong("there is no such exchange", "it may be of another capture")
     row = view.tables.row(number)
-    outcome, subject = lines.outcome(row), lines.subject(row)
+    outcome, subject = exchange_lines.outcome(row), exchange_lines.subject(row)
     return {"key": key_text(key), "outcome": outcome, "subject": subject, "row": _safe(row)}
 
 
@@ -479,7 +483,7 @@ def _side_told(view: View, key: Key | None) -> Any:
     if row is None:
         return None
     told = view.tables.row(row)
-    return {"outcome": lines.outcome(told), "latency_us": told["latency_us"]}
+    return {"outcome": exchange_lines.outcome(told), "latency_us": told["latency_us"]}
 
 
 def differences(view: View, query: Query) -> Any:
@@ -488,7 +492,7 @@ def differences(view: View, query: Query) -> Any:
     _, other = _twin(view, key)
     if other is None:
         return {"total": 0, "differences": []}
-    found, total = alike.differences(*(view.messages.of(one).tree(side)[0] for one in (key, other)))
+    found, total = message_diff.differences(*(view.messages.of(one).tree(side)[0] for one in (key, other)))
     return {"total": total, "differences": [one._asdict() for one in found]}
 
 
@@ -499,7 +503,7 @@ def counterpart(view: View, query: Query) -> Any:
     if other is None:
         return {"path": None}
     here, there = (view.messages.of(one).tree(side)[0] for one in (key, other))
-    return {"path": alike.counterpart(here, there, _path(query))}
+    return {"path": message_diff.counterpart(here, there, _path(query))}
 
 
 def judged(view: View, query: Query) -> Any:

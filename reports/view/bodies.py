@@ -16,24 +16,24 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet
 
-from analyzer import reading
+from analyzer import api
 from analyzer.bulk.rows import Message
-from analyzer.dataset import readable
-from analyzer.exchange import Exchange
+from analyzer.common.times import moment
+from analyzer.dataset.dataset import readable
+from analyzer.exchanges.exchange import Exchange
+from analyzer.exchanges.raw_messages import masked
 from analyzer.filter import evaluation
 from analyzer.filter.values import micros
-from analyzer.messages import masked
 from analyzer.protocol import embedded
-from analyzer.times import moment
+from captures.errors import Problem
 from captures.files import capture_points
 from captures.kernels import NULL
-from captures.problems import Problem
-from reports.view import closed, trees, walking
-from reports.view.captured import SIDES, Captures
-from reports.view.counting import wanted
-from reports.view.excerpts import excerpt
-from reports.view.naming import quoted
+from reports.view import lazy_tree, message_reader, trees
+from reports.view.capture_slice import excerpt
+from reports.view.filter_values import quoted
+from reports.view.source_captures import SIDES, Captures
 from reports.view.tables import Key, Tables, Wrong
+from reports.view.value_counts import wanted
 
 WINDOW: Final = 2 << 20
 """Bytes of a capture that are read at a time for messages that are no longer."""
@@ -171,7 +171,7 @@ class Bodies:
             if row[ordinal] is not None:
                 path = self._path(arguments, row[f"{side}_file"] or "")
                 with contextlib.suppress(OSError):
-                    data = None if path is None else walking.message(path, row, side)
+                    data = None if path is None else message_reader.message(path, row, side)
                 if data is None:
                     return None
             found.append(None if data is None else _message(data, True, row, side))
@@ -197,7 +197,7 @@ class Bodies:
         try:
             how = replace(how, rotated=False, window_bytes=how.window_bytes or window)
             with part:
-                every = reading.decoded(["-"], how, filter=text, ordered=False, stdin=part)
+                every = api.decoded(["-"], how, filter=text, ordered=False, stdin=part)
                 found = [one for one in every if _first(one.row, row)]  # a packet may bring what was sent before, too
                 return found[0] if len(found) == 1 and _same(found[0].row, row) else None
         except Problem:  # it begins in the middle of something
@@ -253,7 +253,7 @@ class Bodies:
 
     def _exchanges(self, arguments: Sequence[str], text: str, bodies: bool) -> Iterator[Exchange]:
         assert self._captures is not None
-        return reading.decoded(
+        return api.decoded(
             arguments, self._captures.how, filter=text, bodies=bodies, ordered=False, progress=lambda *_: wanted()
         )
 
@@ -261,7 +261,7 @@ class Bodies:
 def _message(data: memoryview, complete: bool, row: dict[str, Any], side: str) -> Message:
     """A message of bytes that are its own. Records are looked at where they are, for they may be a hundred megabytes;
     of others, which are little, the decoders make what they like."""
-    kept = cast("bytes", data) if closed.has_records(row, side) else bytes(data)
+    kept = cast("bytes", data) if lazy_tree.has_records(row, side) else bytes(data)
     return Message(kept, complete, request=side == "request")
 
 

@@ -20,13 +20,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from analyzer import tables
-from analyzer.arrow import absent, numbers
-from analyzer.dataset import StoredDataset, readable
-from analyzer.filter.naming import ADDRESSES
+from analyzer.dataset import tables
+from analyzer.dataset.dataset import StoredDataset, readable
+from analyzer.filter.names import ADDRESSES
+from analyzer.frame.arrow import absent, numbers
 from captures.kernels import NULL
-from reports.view.counting import blocks
-from reports.view.listed import Listed, distinct, numbered
+from reports.view.list_columns import Listed, distinct, numbered
+from reports.view.value_counts import blocks
 
 LAYOUT: Final = 2
 """Of the folder; another one is made again."""

@@ -21,9 +21,9 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from analyzer.failure import Failure
-from captures.problems import Problem
-from reports.view.stage import Stage
+from analyzer.common.errors import Failure
+from captures.errors import Problem
+from reports.view.current_view import Stage
 
 if TYPE_CHECKING:
     import uvicorn
@@ -112,7 +112,7 @@ class _Opening:
 
     def open(self) -> None:
         """Open it, here and now. Raises Problem."""
-        from reports.view import opening
+        from reports.view import open_view as opening
 
         self._opened = True
         opening.begun(self._options.sources, self._options, self._stack, self.stage)

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from analyzer import tables as contract
+from analyzer.dataset import tables as contract
 from analyzer.protocol import errors
 from captures.files import CapturePoint, capture_points
 from reports import results
-from reports.view.captured import Captures
-from reports.view.counting import wanted as still
+from reports.view.source_captures import Captures
 from reports.view.tables import Tables, Wrong
+from reports.view.value_counts import wanted as still
 
 if TYPE_CHECKING:
     from reports.view.packets import Wanted

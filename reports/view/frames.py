@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from analyzer import lines
+from analyzer.cli import exchange_lines
 from reports.view.tables import Tables, Wrong, key_text
 
 SIDES: Final = ("request", "response")
@@ -85,7 +85,7 @@ def window(tables: Tables, text: str, sort: str, start: int, count: int) -> dict
 
 
 def _frame(row: dict[str, Any], side: str) -> dict[str, Any]:
-    ends = [lines.end(row[f"{end}_ip"], row[f"{end}_port"]) for end in ("client", "broker")]
+    ends = [exchange_lines.end(row[f"{end}_ip"], row[f"{end}_port"]) for end in ("client", "broker")]
     here, there = ends if side == "request" else reversed(ends)
     return {
         "time": row[f"{side}_time"],
@@ -93,7 +93,7 @@ def _frame(row: dict[str, Any], side: str) -> dict[str, Any]:
         "direction": side,
         "from": here,
         "to": there,
-        "api": lines.api(row),
+        "api": exchange_lines.api(row),
         "correlation_id": row["correlation_id"],
         "bytes": row[f"{side}_bytes"],
         "state": row[f"{side}_state"],

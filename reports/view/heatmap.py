@@ -13,8 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from reports.view.counting import before, blocks, wanted
 from reports.view.tables import Selection, Tables
+from reports.view.value_counts import before, blocks, wanted
 
 WIDEST: Final = 2_000
 """Intervals of time in a grid: more than a screen has pixels."""

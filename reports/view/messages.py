@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from reports.view.captured import Captures
+from reports.view.source_captures import Captures
 from reports.view.tables import Key, Tables, Wrong
 
 if TYPE_CHECKING:
@@ -69,9 +69,9 @@ class Messages:
     def ready(self) -> None:
         """Load what they are read and decoded with, before somebody waits for it."""
         self.bodies()
-        from reports.view import closed
+        from reports.view import lazy_tree
 
-        closed.ready()
+        lazy_tree.ready()
 
     def bodies(self) -> Bodies:
         """What reads them."""

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from reports.view.counting import blocks
+from reports.view.value_counts import blocks
 
 NEAR: Final = 10_000
 """Rows from an end up to which a window is found by looking at each key once."""

@@ -25,8 +25,8 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response, S
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from captures.problems import Problem
-from reports.view.stage import Stage
+from captures.errors import Problem
+from reports.view.current_view import Stage
 
 if TYPE_CHECKING:
     from reports.view.answers import Answer
@@ -181,7 +181,7 @@ def _answer(stage: Stage, what: str, query: dict[str, str], gone: threading.Even
 
         return refusal(500, problem)
     from reports.view.answers import answered
-    from reports.view.counting import asked
+    from reports.view.value_counts import asked
 
     with asked(gone):
         return answered(view, what, query)

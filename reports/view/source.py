@@ -14,7 +14,7 @@ import numpy as np
 from analyzer.filter.conditions import Test, tested
 from analyzer.filter.sources import Coded, Ints, Listed, Source
 from reports.view.columns import Columns
-from reports.view.counting import spread
+from reports.view.value_counts import spread
 
 Memory = dict[Any, np.ndarray]
 """What tests said of distinct values."""

@@ -17,16 +17,17 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from analyzer import tables
-from analyzer.dataset import StoredDataset, readable
-from analyzer.filter import evaluation, naming
-from analyzer.filter.words import Word, WordProblem
-from captures.problems import Problem
+from analyzer.dataset import tables
+from analyzer.dataset.dataset import StoredDataset, readable
+from analyzer.filter import evaluation
+from analyzer.filter import names as naming
+from analyzer.filter.tokens import Word, WordProblem
+from captures.errors import Problem
 from reports.view import orders
+from reports.view.cache import Kept
 from reports.view.columns import Columns
-from reports.view.counting import blocks, wanted
-from reports.view.kept import Kept
 from reports.view.source import Mapped, Memory
+from reports.view.value_counts import blocks, wanted
 
 Key = tuple[str, str, int | None, int | None]
 """capture, connection, exchange, reply: unique (the contract of datasets)."""

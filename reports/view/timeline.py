@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from reports.view.counting import BLOCK, before, blocks, tally
-from reports.view.naming import quoted
+from reports.view.filter_values import quoted
 from reports.view.tables import Tables, Wrong
+from reports.view.value_counts import BLOCK, before, blocks, tally
 
 TRACKS: Final = 50
 """Tracks; the rest is counted."""

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from analyzer.exchange import Exchange
-from analyzer.filter import naming
-from analyzer.lines import node_value
+from analyzer.cli.exchange_lines import node_value
+from analyzer.cli.text import printable
+from analyzer.exchanges.exchange import Exchange
+from analyzer.filter import names
 from analyzer.protocol.budget import BYTES, Budget
 from analyzer.protocol.tree import Node
-from analyzer.records.tree import Records
-from analyzer.text import printable
-from reports.view import closed
-from reports.view.closed import LENGTH
+from analyzer.records.record_trees import Records
+from reports.view import lazy_tree
+from reports.view.lazy_tree import LENGTH
 
 AT_ONCE: Final = 200
 """Children of one node in an answer."""
@@ -45,10 +45,10 @@ def nodes(exchange: Exchange, side: str) -> Tree:
     if message is None:
         return Tree((), "not in the capture")
     length = Node("length", "int32", int.from_bytes(message.data[:LENGTH], "big"), 0, min(LENGTH, len(message.data)))
-    found = closed.nodes(exchange, side)
+    found = lazy_tree.nodes(exchange, side)
     if found is not None:
         return Tree((length, *found.nodes), found.reason, not found.secrets)
-    decoded = exchange.decoded(side, nodes=True, budget=Budget(bytes=BYTES, nodes=closed.RECORDS))
+    decoded = exchange.decoded(side, nodes=True, budget=Budget(bytes=BYTES, nodes=lazy_tree.RECORDS))
     if decoded is None:
         return Tree((length,), exchange.row["reason"] or "not decoded")
     return Tree((length, *map(_shifted, decoded.nodes)), decoded.reason)
@@ -92,8 +92,8 @@ def _field(path: list[str]) -> str | None:
     if len(path) == 2 and path[1] in _HEADER:
         return _HEADER[path[1]]
     name = ".".join(path)
-    infos = naming.paths().get(name)
-    if infos is None or all(naming.family(name, info) == "opaque" for info in infos):
+    infos = names.paths().get(name)
+    if infos is None or all(names.family(name, info) == "opaque" for info in infos):
         return None
     return "topic" if all(info.listed == "topics" for info in infos) else name
 
@@ -139,7 +139,7 @@ def at(tree: Sequence[Node], offset: int) -> list[int]:
     """The path of the innermost node that holds a byte; empty where none does."""
     path: list[int] = []
     while True:
-        if isinstance(tree, closed.Later | closed.Inside | Records):
+        if isinstance(tree, lazy_tree.Later | lazy_tree.Inside | Records):
             inside = tree.holding(offset)
         else:
             inside = next((i for i, node in enumerate(tree) if node.start <= offset < node.end), None)

@@ -1,7 +1,7 @@
 """Forged Kafka conversations for tests: messages by name, packets by hand, and what kwire makes of them.
 
 Messages are made with `analyzer.protocol.encoding`, which the golden files prove against Kafka's own code; packets with
-`captures.forge`. `read` checks what must hold of any capture, so every test that reads one checks it too.
+`tests.captures.forge`. `read` checks what must hold of any capture, so every test that reads one checks it too.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 
 import analyzer
+from analyzer.dataset.tables import OPAQUE_REASONS
 from analyzer.protocol.encoding import encode_request, encode_response
-from analyzer.tables import OPAQUE_REASONS
-from captures.forge import TO_BROKER, TO_CLIENT, Record, Segment, Write, pcap, rendered
+from tests.captures.forge import TO_BROKER, TO_CLIENT, Record, Segment, Write, pcap, rendered
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
 FIND_COORDINATOR, JOIN_GROUP, HEARTBEAT, SYNC_GROUP = 10, 11, 12, 14

@@ -1,6 +1,6 @@
 """Whoever waits for kernels to be compiled is told so: why, how many at most, and on a terminal which one it is.
 
-(proves: analyzer/commands.py and analyzer/live/preparing.py, what they say about compiling)
+(proves: analyzer/cli/commands.py and analyzer/live/preparation.py, what they say about compiling)
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from analyzer import commands
-from analyzer.live import preparing
+from analyzer.cli import commands
+from analyzer.live import preparation
 from captures import kernels
 from captures.kernels import Compiling
 from captures.shipped import Shipped
@@ -101,8 +101,8 @@ def test_watch_says_so_where_only_some_are_compiled(
     """Some are there; reading a sample compiles the others, once."""
     (tmp_path / "captures.packets.scan.0123456789abcdef").touch()
     monkeypatch.setattr(kernels, "object_folder", lambda: tmp_path)
-    monkeypatch.setattr(preparing, "_read_sample", compile_two)
-    preparing.warm_up()
+    monkeypatch.setattr(preparation, "_read_sample", compile_two)
+    preparation.warm_up()
     assert capsys.readouterr().err == "kwire: compiling kernels, once on this machine: at most 7 ...\n"
-    preparing.warm_up()
+    preparation.warm_up()
     assert not capsys.readouterr().err

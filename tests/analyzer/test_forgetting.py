@@ -1,8 +1,8 @@
 """Names that nobody means any more are forgotten on the way, and no row tells: what is kept of them is what is open.
 
-(proves: `Summary._cut` of analyzer/meaning/summary.py; `Merging.forget`, `Names.forget` of analyzer/bulk/rows.py;
+(proves: `Summary._cut` of analyzer/analysis/summary.py; `Merging.forget`, `Names.forget` of analyzer/bulk/rows.py;
 `without` of analyzer/bulk/symbols.py; `Conversations._number_anew` of analyzer/bulk/shard.py; `PointTables.named` of
-analyzer/points.py)
+analyzer/pipeline/points.py)
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analyzer import points
+from analyzer.analysis import sessions, summary
+from analyzer.api import decode
 from analyzer.bulk import rows, shard
 from analyzer.bulk.engine import Engine, Settings
 from analyzer.bulk.rows import Names
 from analyzer.bulk.shard import Conversations
 from analyzer.bulk.symbols import content, of_all, without
-from analyzer.dataset import Dataset
-from analyzer.meaning import sessions, summary
-from analyzer.options import Reading
-from analyzer.points import Choice, PointTables
-from analyzer.reading import decode
-from analyzer.snapshots import course
+from analyzer.checkpoints import resumable_reader
+from analyzer.dataset.dataset import Dataset
+from analyzer.pipeline import points
+from analyzer.pipeline.points import Choice, PointTables
+from analyzer.pipeline.read_options import Reading
 from captures.files import capture_points
-from tests.analyzer.meaning import ways
-from tests.analyzer.snapshots import cutting
+from tests.analyzer.analysis import read_modes
+from tests.analyzer.checkpoints import cutting
 from tests.bench import seen
 from tests.shared import SAMPLES, capture_files
 
@@ -60,7 +60,7 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(Names, "forget", poisoned)
     monkeypatch.setattr(Names, "crowded", property(lambda _: True))
     monkeypatch.setattr(points, "ENOUGH_ROWS", 1)
-    monkeypatch.setattr(course, "ENOUGH_ROWS", 1)
+    monkeypatch.setattr(resumable_reader, "ENOUGH_ROWS", 1)
     return forgotten
 
 
@@ -97,10 +97,10 @@ def test_no_row_is_another_where_it_was_stored_in_between(
 def test_shares_of_a_capture_forget_too(forgetful: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     [path] = capture_files(SAMPLES / "group-kip848-librdkafka-4.3")
     names = ("clients", "readers", "groups", "rebalances", "offsets", "leaders", "brokers", "topic_ids", "connections")
-    found = ways.rows(ways.shared_out(path, tmp_path), names)
+    found = read_modes.rows(read_modes.shared_out(path, tmp_path), names)
     assert max(forgetful) > 0
     monkeypatch.undo()
-    assert found == ways.rows(read(path).tables, names)
+    assert found == read_modes.rows(read(path).tables, names)
 
 
 @pytest.mark.parametrize("kind", ["clients", "groups", "offsets", "transactions", "topics"])

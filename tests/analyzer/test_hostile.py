@@ -1,7 +1,7 @@
 """Hostile captures and names at every door of the analyzer: a value with a reason, in bounds of time and memory; and
 nothing of others reaches a terminal unescaped.
 
-proves: analyzer.escapes, analyzer.protocol.budget.
+proves: analyzer.common.escapes, analyzer.protocol.budget.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from types import SimpleNamespace
 import pytest
 
 import analyzer
-from analyzer import cli, lines
-from analyzer.escapes import json_text, printable
-from analyzer.lines import Lines
+from analyzer.cli import exchange_lines, parser
+from analyzer.cli.exchange_lines import Lines
+from analyzer.common.escapes import json_text, printable
 from analyzer.protocol import budget
-from captures import forge
 from captures.files.sources import utf8
+from tests.captures import forge
 from tests.shared import KWIRE, ROOT, SAMPLES
 
 CASES = ROOT / "tests" / "fuzz" / "cases"
@@ -67,7 +67,7 @@ def test_a_stop_by_time_is_named(
     """On a clock that is a second and a half further each time it is looked at."""
     ticks = itertools.count(0, 1.5)
     monkeypatch.setattr(budget, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
-    assert cli.main(["show", str(CASES / "record-bomb.pcap"), form]) == 0
+    assert parser.main(["show", str(CASES / "record-bomb.pcap"), form]) == 0
     said = capsysbinary.readouterr().out
     if form == "--tree":
         assert re.search(rb"and [\d,]+ records more: stopped after 2 s", said)
@@ -94,7 +94,7 @@ def test_pages_of_a_tree_hold_each_node_once(monkeypatch: pytest.MonkeyPatch) ->
         whole: list[str] = []
         assert Lines()._nodes(decoded.nodes, None, 1, whole) == 0
         with monkeypatch.context() as small:
-            small.setattr(lines, "PAGE", 7)
+            small.setattr(exchange_lines, "PAGE", 7)
             for page, first in enumerate(range(0, len(whole), 7), 1):
                 shown: list[str] = []
                 left = Lines()._nodes(decoded.nodes, None, page, shown)

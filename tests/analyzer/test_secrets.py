@@ -1,6 +1,7 @@
 """Secrets where nothing says that they are: answers without their requests, raw SASL tokens, copied metadata logs.
 
-proves: analyzer.messages, analyzer.records.contents, analyzer.records.log_names. (Passwords are made up.)
+proves: analyzer.exchanges.raw_messages, analyzer.records.internal_topics, analyzer.records.log_names. (Passwords are
+made up.)
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from pathlib import Path
 import pytest
 
 import analyzer
-from analyzer.messages import masked
-from analyzer.protocol import names
+from analyzer.exchanges.raw_messages import masked
+from analyzer.protocol import api_keys
 from analyzer.protocol.tree import Node
-from analyzer.records.tree import record_set
-from captures.forge import converse
+from analyzer.records.record_trees import record_set
 from tests.analyzer import forging
+from tests.captures.forge import converse
 from tests.shared import KWIRE, ROOT
 
 CASES = ROOT / "tests" / "fuzz" / "cases"
@@ -53,7 +54,9 @@ def test_a_raw_sasl_token_without_its_handshake_is_masked_whole() -> None:
     assert any(frame == clear for (_, _, frame), (_, _, clear) in zip(masked_frames, whole, strict=True))
 
 
-@pytest.mark.parametrize(("api_key", "version"), [(97, 27753), (names.DESCRIBE_TRANSACTIONS, 0x646D), (-1, 0), (3, -1)])
+@pytest.mark.parametrize(
+    ("api_key", "version"), [(97, 27753), (api_keys.DESCRIBE_TRANSACTIONS, 0x646D), (-1, 0), (3, -1)]
+)
 def test_what_no_layout_describes_is_masked(api_key: int, version: int) -> None:
     """A user called `Admin` makes of a PLAIN token a DescribeTransactions request of version 25,709."""
     frame = b"\0\0\0\x10" + b"\0Admin\0Admin-pass"[:16]
@@ -63,7 +66,7 @@ def test_what_no_layout_describes_is_masked(api_key: int, version: int) -> None:
 
 def test_what_is_decoded_is_kept_as_it_was() -> None:
     frame = bytes.fromhex("0000000c 0012 0000 00000001 0002 636c")
-    assert masked(frame, names.API_VERSIONS, 0, request=True) == frame
+    assert masked(frame, api_keys.API_VERSIONS, 0, request=True) == frame
 
 
 def token(user: str, password: str) -> bytes:

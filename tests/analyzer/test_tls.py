@@ -1,6 +1,7 @@
 """TLS with keys, end to end: the exchanges are those of the plain capture, however it is read; what is missing is said.
 
-(proves: captures/tls/stage.py, captures/tls/certificates.py, analyzer/bulk/engine.py (keys), analyzer/options.py)
+(proves: captures/tls/stage.py, captures/tls/certificates.py, analyzer/bulk/engine.py (keys),
+analyzer/pipeline/read_options.py)
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from typing import Any
 import pytest
 
 import analyzer
-from analyzer import shares
 from analyzer.bulk.engine import Engine, Settings
-from analyzer.dataset import Parts
-from analyzer.options import Reading
-from analyzer.points import Choice, joined
+from analyzer.dataset.dataset import Parts
+from analyzer.pipeline import shares
+from analyzer.pipeline.points import Choice, joined
+from analyzer.pipeline.read_options import Reading
+from captures.errors import CaptureError
 from captures.files import capture_points
 from captures.files.write import pcap, pcapng
-from captures.forge import START_NS, Segment, Write, converse, interleaved, rendered
-from captures.problems import CaptureError
 from tests.analyzer import forging
-from tests.analyzer.test_cli import kwire, refused
+from tests.analyzer.cli.test_parser import kwire, refused
+from tests.captures.forge import START_NS, Segment, Write, converse, interleaved, rendered
 from tests.captures.tls.records import Forged
 from tests.captures.tls.sealing import HOST, How, Talk
 from tests.shared import shared_folder

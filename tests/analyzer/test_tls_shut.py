@@ -1,7 +1,7 @@
 """TLS that nobody opens: what its handshake says, why it failed, what stands before it, and its middle.
 
-(proves: captures/tls/overheard.py, captures/tls/opening.py, captures/tls/alerts.py, captures/tls/midstream.py,
-analyzer/findings/sealed.py)
+(proves: captures/tls/clear_handshakes.py, captures/tls/detection.py, captures/tls/alerts.py, captures/tls/midstream.py,
+analyzer/findings/tls.py)
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 
 import analyzer
-from analyzer.summary_text import summary_text
-from captures.forge import START_NS, Segment, Write, converse
+from analyzer.cli.summary_lines import summary_text
 from captures.tls import midstream
 from captures.tls.ciphers import Opener13
 from captures.tls.keylog import TRAFFIC, KeyLog
 from tests.analyzer import forging
 from tests.analyzer.test_tls import HOWS, log_of, plain, talked
+from tests.captures.forge import START_NS, Segment, Write, converse
 from tests.captures.tls.records import CHANGE_CIPHER, HANDSHAKE, SHAKING, Forged, message
 from tests.captures.tls.sealing import HOST, How, Talk, certificates, failing
 

@@ -22,13 +22,14 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from analyzer import shares, tables
+from analyzer.api import judged
 from analyzer.bulk.engine import Settings
-from analyzer.dataset import Parts
-from analyzer.options import Reading
-from analyzer.points import Choice, joined
-from analyzer.reading import judged
-from captures.chunks.reading import ChunkReader, Heard, Joining, Said, chunks_of
+from analyzer.dataset import tables
+from analyzer.dataset.dataset import Parts
+from analyzer.pipeline import shares
+from analyzer.pipeline.points import Choice, joined
+from analyzer.pipeline.read_options import Reading
+from captures.chunks.chunk_reader import ChunkReader, Heard, Joining, Said, chunks_of
 from captures.chunks.routing import Routed
 from captures.chunks.sorting import Stored, divided, store
 from captures.files import CapturePoint, capture_points

@@ -23,11 +23,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from analyzer.cli import main as kwire
-from analyzer.dataset import StoredDataset, open_dataset
-from analyzer.findings import judging
+from analyzer.cli.parser import main as kwire
+from analyzer.dataset.dataset import StoredDataset, open_dataset
+from analyzer.findings import evaluate
+from analyzer.findings.capture import Seen
 from analyzer.findings.rules import RULES, limits_of
-from analyzer.findings.seen import Seen
 from analyzer.findings.source import Source
 from tests.bench.__main__ import say
 from tests.shared import capture_files, sample_folders, shared_folders
@@ -79,7 +79,7 @@ def _judged(tables: Mapping[str, pa.Table], dataset: StoredDataset) -> dict[str,
     source = Source(tables, dataset.captures, dataset.manifest["unrecognised"]["listed"])
     took: dict[str, float] = {}
     for entry in dataset.captures:
-        seen = Seen(source, entry, judging.USUAL)
+        seen = Seen(source, entry, evaluate.USUAL)
         seen.load()
         for code, rule in RULES.items():
             began = time.perf_counter()

@@ -14,9 +14,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from analyzer.options import Reading
-from analyzer.points import Choice
-from tests.analyzer.snapshots import cutting
+from analyzer.pipeline.points import Choice
+from analyzer.pipeline.read_options import Reading
+from tests.analyzer.checkpoints import cutting
 from tests.shared import capture_files, sample_folders, shared_folders
 
 

@@ -19,11 +19,11 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from analyzer import dataset, tables
-from analyzer.meaning.connections import Coverage
-from analyzer.protocol import names
+from analyzer.analysis.connections import Coverage
+from analyzer.dataset import dataset, tables
+from analyzer.dataset.tables import REPLAYED
+from analyzer.protocol import api_keys
 from analyzer.protocol.encoding import encode_request, encode_response
-from analyzer.tables import REPLAYED
 from tests.bench.__main__ import machine, measured, save, say, versions
 from tests.replay.batching import batch, produced, produced_answer
 from tests.shared import KWIRE, ROOT
@@ -49,10 +49,10 @@ def _round(connection: int, number: int, shift: int) -> Iterator[tuple[int, int,
         base = first + index * _RECORDS + shift
         asked, answer = produced({connection: one}, acks=1), produced_answer({connection: base})
         yield (
-            names.PRODUCE,
+            api_keys.PRODUCE,
             PRODUCE_VERSION,
-            _request(names.PRODUCE, PRODUCE_VERSION, asked),
-            _answer(names.PRODUCE, PRODUCE_VERSION, answer),
+            _request(api_keys.PRODUCE, PRODUCE_VERSION, asked),
+            _answer(api_keys.PRODUCE, PRODUCE_VERSION, answer),
         )
     stored = b"".join((first + index * _RECORDS + shift).to_bytes(8, "big") + one[8:] for index in range(_PRODUCED))
     wanted = {"partition": connection, "fetchOffset": first + shift, "partitionMaxBytes": 1 << 20}
@@ -60,10 +60,10 @@ def _round(connection: int, number: int, shift: int) -> Iterator[tuple[int, int,
     got = {"partitionIndex": connection, "errorCode": 0, "highWatermark": 0, "records": stored}
     answer = {"responses": [{"topic": "orders", "partitions": [got]}]}
     yield (
-        names.FETCH,
+        api_keys.FETCH,
         FETCH_VERSION,
-        _request(names.FETCH, FETCH_VERSION, asked),
-        _answer(names.FETCH, FETCH_VERSION, answer),
+        _request(api_keys.FETCH, FETCH_VERSION, asked),
+        _answer(api_keys.FETCH, FETCH_VERSION, answer),
     )
 
 
@@ -144,7 +144,7 @@ def _write(writer: dataset.Writer, some: list[Any], first: int, capture: str, na
                 "exchange": numbers,
                 "reply": numbers,
                 "api_key": keys,
-                "api": [names.name(key) for key in keys],
+                "api": [api_keys.name(key) for key in keys],
                 "api_version": [version for _, version, _, _ in some],
                 "correlation_id": numbers,
                 "status": "answered",
@@ -175,7 +175,7 @@ def _write(writer: dataset.Writer, some: list[Any], first: int, capture: str, na
 
 
 def _outcomes(writer: dataset.Writer, each: int) -> None:
-    kinds = [(names.PRODUCE, PRODUCE_VERSION)] * _PRODUCED + [(names.FETCH, FETCH_VERSION)]
+    kinds = [(api_keys.PRODUCE, PRODUCE_VERSION)] * _PRODUCED + [(api_keys.FETCH, FETCH_VERSION)]
     for connection in range(CONNECTIONS):
         some = [kinds[number % len(kinds)] for number in range(each)]
         versions = [version for _, version in some]
@@ -191,7 +191,7 @@ def _outcomes(writer: dataset.Writer, each: int) -> None:
                     "reply": np.arange(each),
                     "step": np.arange(each) * CONNECTIONS + connection,
                     "api_key": [key for key, _ in some],
-                    "api": [names.name(key) for key, _ in some],
+                    "api": [api_keys.name(key) for key, _ in some],
                     "api_version": versions,
                     "sent_version": versions,
                     "action": "sent",

@@ -19,10 +19,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from analyzer.options import Reading
-from analyzer.protocol import names, tree
+from analyzer.pipeline.read_options import Reading
+from analyzer.protocol import api_keys, tree
 from analyzer.protocol.encoding import encode_response
-from replay import reading, run
+from replay import run, source
 from replay.options import Options
 from replay.send import link
 from replay.send.settings import Settings
@@ -50,7 +50,7 @@ class Waiting(Sink):
         super().data_received(data)
 
     def other(self, key: int, version: int) -> bytes:
-        if key != names.METADATA:
+        if key != api_keys.METADATA:
             return super().other(key, version)
         body = tree.decode_request(self.asked[4:]).body or {}
         partitions = [
@@ -93,7 +93,7 @@ def send(capture: str, how: str, port: int, out: str) -> None:
     )
     print(time.time(), flush=True)
     notes: list[str] = []
-    asked = reading.source("-" if how == "stdin" else capture, options, how=Reading(threads=2), notes=notes)
+    asked = source.source("-" if how == "stdin" else capture, options, how=Reading(threads=2), notes=notes)
     print(time.time(), flush=True)
     asyncio.run(run.replay(asked, options, link.tcp(), out, notes))
 

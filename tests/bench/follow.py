@@ -24,8 +24,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import analyzer
-from analyzer.dataset import concatenated
-from tests.analyzer.snapshots import cutting
+from analyzer.dataset.dataset import concatenated
+from tests.analyzer.checkpoints import cutting
 from tests.shared import KWIRE, ROOT, SAMPLES, capture_files
 
 

@@ -25,8 +25,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from captures.forge import ACK, FIN, PSH, SYN
 from tests.bench import messages
+from tests.captures.forge import ACK, FIN, PSH, SYN
 
 MSS: Final = 1448
 START_US: Final = 1_700_000_000_000_000

@@ -15,10 +15,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from captures import forge
-from captures.forge import SYN, Record, Segment
 from tests.bench import generate
 from tests.bench.__main__ import into_page_cache, kwire, measured, say
+from tests.captures import forge
+from tests.captures.forge import SYN, Record, Segment
 from tests.shared import ROOT
 
 BAR = 5.0

@@ -26,8 +26,8 @@ from typing import Any
 
 import pytest
 
-from analyzer import tables
-from analyzer.protocol import names
+from analyzer.dataset import tables
+from analyzer.protocol import api_keys
 from analyzer.protocol.encoding import encode_request, encode_response
 from analyzer.protocol.errors import TOPIC_AUTHORIZATION_FAILED
 from replay import run
@@ -44,13 +44,13 @@ VERSION = 7
 IN_FLIGHT = 5
 START_NS = 1_700_000_000 * 10**9
 _OFFERS = {
-    names.PRODUCE: (3, 9),
-    names.METADATA: (0, 9),
-    names.API_VERSIONS: (0, 3),
-    names.INIT_PRODUCER_ID: (0, 4),
-    names.FETCH: (4, 12),
-    names.LIST_OFFSETS: (1, 6),
-    names.FIND_COORDINATOR: (0, 3),
+    api_keys.PRODUCE: (3, 9),
+    api_keys.METADATA: (0, 9),
+    api_keys.API_VERSIONS: (0, 3),
+    api_keys.INIT_PRODUCER_ID: (0, 4),
+    api_keys.FETCH: (4, 12),
+    api_keys.LIST_OFFSETS: (1, 6),
+    api_keys.FIND_COORDINATOR: (0, 3),
 }
 
 
@@ -58,7 +58,7 @@ class Sink(asyncio.Protocol):
     """Answers every request at once. Produce answers are made once and get their correlation id."""
 
     port = 0
-    produce = encode_response(names.PRODUCE, VERSION, 0, produced_answer(0))[4:]
+    produce = encode_response(api_keys.PRODUCE, VERSION, 0, produced_answer(0))[4:]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -74,7 +74,7 @@ class Sink(asyncio.Protocol):
                 break
             key, version = struct.unpack_from(">hh", data, at + 4)
             correlation = data[at + 8 : at + 12]
-            body = self.produce if key == names.PRODUCE else self.other(key, version)
+            body = self.produce if key == api_keys.PRODUCE else self.other(key, version)
             answers.append(struct.pack(">i", len(body) + 4) + correlation + body)
             at += 4 + size
         self.buffer = data[at:]
@@ -82,10 +82,10 @@ class Sink(asyncio.Protocol):
 
     def other(self, key: int, version: int) -> bytes:
         body: dict[str, Any]
-        if key == names.API_VERSIONS:
+        if key == api_keys.API_VERSIONS:
             offers = [{"apiKey": one, "minVersion": low, "maxVersion": high} for one, (low, high) in _OFFERS.items()]
             body = {"errorCode": 0, "apiKeys": offers}
-        elif key == names.METADATA:
+        elif key == api_keys.METADATA:
             partition = {
                 "errorCode": 0,
                 "partitionIndex": 0,
@@ -100,9 +100,9 @@ class Sink(asyncio.Protocol):
                 "controllerId": 1,
                 "topics": [{"errorCode": 0, "name": "orders", "isInternal": False, "partitions": [partition]}],
             }
-        elif key == names.INIT_PRODUCER_ID:
+        elif key == api_keys.INIT_PRODUCER_ID:
             body = {"errorCode": 0, "producerId": 4711, "producerEpoch": 3}
-        elif key == names.FETCH:  # it keeps nothing
+        elif key == api_keys.FETCH:  # it keeps nothing
             body = {
                 "responses": [
                     {
@@ -111,7 +111,7 @@ class Sink(asyncio.Protocol):
                     }
                 ]
             }
-        elif key == names.LIST_OFFSETS:
+        elif key == api_keys.LIST_OFFSETS:
             body = {
                 "topics": [
                     {
@@ -121,7 +121,7 @@ class Sink(asyncio.Protocol):
                 ]
             }
         else:
-            raise AssertionError(f"the sink got {names.name(key)}")
+            raise AssertionError(f"the sink got {api_keys.name(key)}")
         return encode_response(key, version, 0, body)[4:]
 
 
@@ -164,7 +164,7 @@ def sessions(connections: int, requests: int, rate: float | None) -> list[Sessio
                 "exchange": ordinal,
                 "reply": ordinal,
                 "api_key": key,
-                "api": names.name(key),
+                "api": api_keys.name(key),
                 "api_version": version,
                 "client_id": client,
                 "request_state": "decoded",
@@ -176,7 +176,7 @@ def sessions(connections: int, requests: int, rate: float | None) -> list[Sessio
         some = [
             request(
                 0,
-                names.INIT_PRODUCER_ID,
+                api_keys.INIT_PRODUCER_ID,
                 1,
                 {"transactionalId": None, "transactionTimeoutMs": 1},
                 {"errorCode": 0, "producerId": producer[0], "producerEpoch": 0},
@@ -189,7 +189,9 @@ def sessions(connections: int, requests: int, rate: float | None) -> list[Sessio
             body = produced(batch(producer=producer, sequence=ordinal * 3), acks=1)
             sent = START_NS + 2_000_000 + number * every_ns + ordinal * gap
             some.append(
-                request(ordinal + 1, names.PRODUCE, VERSION, body, produced_answer(ordinal * 3), sent, gap * IN_FLIGHT)
+                request(
+                    ordinal + 1, api_keys.PRODUCE, VERSION, body, produced_answer(ordinal * 3), sent, gap * IN_FLIGHT
+                )
             )
         found.append(Session("bench", name, ("10.0.0.9", 9092), tuple(some)))
     return found

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from analyzer import dataset, tables
+from analyzer.dataset import dataset, tables
 from analyzer.protocol import schema
 from tests.shared import KWIRE
 

@@ -11,9 +11,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from analyzer.options import Reading
+from analyzer.pipeline.read_options import Reading
 from replay.plan import sessions
-from replay.plan.flow import Flow
+from replay.plan.windows import Flow
 from tests.bench import generate
 from tests.bench.__main__ import Run, kwire, measured, say
 

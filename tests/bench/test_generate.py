@@ -11,8 +11,8 @@ import crc32c
 import dpkt
 import pytest
 
-from captures.forge import internet_checksum
 from tests.bench import generate, messages
+from tests.captures.forge import internet_checksum
 from tests.witness import reference
 
 

@@ -45,8 +45,8 @@ STAGES = (
     # what, where, name of the function there, kind
     ("read and checksum", "captures.files.sources", "Source.readinto", IN_ORDER),
     ("find packets", "captures.packets", "Reader._scan", IN_ORDER),
-    ("guess at chunks", "captures.chunks.ahead", "_guessed", IN_ORDER),
-    ("join chunks", "captures.chunks.reading", "Joining.take", IN_ORDER),
+    ("guess at chunks", "captures.chunks.parallel_scan", "_guessed", IN_ORDER),
+    ("join chunks", "captures.chunks.chunk_reader", "Joining.take", IN_ORDER),
     ("follow connections", "captures.flows", "Flows.assign", IN_ORDER),
     ("order payload", "captures.streams", "Streams.advance", DIVIDED),
     ("frame, decode, match", "analyzer.bulk.shard", "Conversations.take", DIVIDED),
@@ -54,11 +54,11 @@ STAGES = (
     ("move shards' rows", "analyzer.bulk.merging", "look", DIVIDED),
     ("move shards' rows", "analyzer.bulk.merging", "look_at_parts", DIVIDED),
     ("move shards' rows", "analyzer.bulk.merging", "move", DIVIDED),
-    ("summary", "analyzer.meaning.summary", "Summary.take", IN_ORDER),
-    ("learn", "analyzer.points", "PointTables.take", IN_ORDER),
-    ("columns", "analyzer.columns", "_exchanges", DIVIDED),
-    ("columns", "analyzer.columns", "_partitions", DIVIDED),
-    ("Parquet", "analyzer.dataset", "Parts._store", DIVIDED),
+    ("summary", "analyzer.analysis.summary", "Summary.take", IN_ORDER),
+    ("learn", "analyzer.pipeline.points", "PointTables.take", IN_ORDER),
+    ("columns", "analyzer.bulk.exchange_tables", "_exchanges", DIVIDED),
+    ("columns", "analyzer.bulk.exchange_tables", "_partitions", DIVIDED),
+    ("Parquet", "analyzer.dataset.dataset", "Parts._store", DIVIDED),
 )
 
 
@@ -102,8 +102,9 @@ def one(command: list[str]) -> dict[str, Any]:
         for part in outer:
             owner = getattr(owner, part)
         setattr(owner, last, clock.wrap(stage, getattr(owner, last)))
-    from analyzer import cli, points
     from analyzer.bulk import engine
+    from analyzer.cli import parser as cli
+    from analyzer.pipeline import points
 
     ended = engine.Engine.ended
 

@@ -22,7 +22,6 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from captures.forge import Write
 from captures.stream_tables import (
     DATA,
     SEG_AT,
@@ -38,6 +37,7 @@ from captures.streams import Segments
 from captures.tls.keylog import KeyLog
 from captures.tls.stage import Stage
 from tests.bench.__main__ import RESULTS, machine, say
+from tests.captures.forge import Write
 from tests.captures.tls.records import Forged
 
 WINDOW = 8 << 20

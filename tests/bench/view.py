@@ -27,10 +27,10 @@ from typing import Any
 
 import numpy as np
 
-from analyzer import tables
-from analyzer.filter.naming import ADDRESSES
+from analyzer.dataset import tables
+from analyzer.filter.names import ADDRESSES
 from analyzer.protocol import schema
-from reports.view import columns, opening
+from reports.view import columns, open_view
 from reports.view.answers import View, answered
 from tests.reports.forging import Forged
 
@@ -143,14 +143,14 @@ def view_of(n: int, folder: Path) -> Iterator[View]:
     )
     with contextlib.ExitStack() as stack:
         place = forged.write()
-        opening.opened([str(place)], asked, stack)  # the folder's name, and columns of no rows
+        open_view.opened([str(place)], asked, stack)  # the folder's name, and columns of no rows
         (kept,) = (folder / "cache" / "view").glob("*/columns")
         shutil.rmtree(kept)
         began = time.perf_counter()
         write(kept, n)
         print(f"{n:,} exchanges written in {time.perf_counter() - began:.1f} s", flush=True)
         began = time.perf_counter()
-        shown = opening.opened([str(place)], asked, stack)
+        shown = open_view.opened([str(place)], asked, stack)
         print(f"opened in {time.perf_counter() - began:.2f} s", flush=True)
         yield shown
 

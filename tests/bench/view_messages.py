@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import analyzer
-from reports.view import opening
+from reports.view import open_view
 from reports.view.answers import View, answered
 from tests.bench import generate, messages
 
@@ -138,7 +138,7 @@ def measure(fetch_bytes: int = 100 * MEGABYTE) -> None:
             filter=None,
         )
         for source in (capture, Path(folder) / "kept"):
-            view = opening.opened([str(source)], asked, stack)
+            view = open_view.opened([str(source)], asked, stack)
             keys = _asked(view, "rows", count="100")["keys"]
             assert len(keys) == len(names), "not the exchanges that were written"
             _first_page(view, keys[0])  # kernels are linked

@@ -21,7 +21,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import analyzer
-from analyzer import dataset
+from analyzer.dataset import dataset
 from tests.bench import generate
 from tests.bench.__main__ import machine, measured, save, say, versions
 from tests.brokers import jars

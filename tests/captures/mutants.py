@@ -17,9 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from captures import forge
 from captures.files import CaptureError
-from captures.forge import ETHERNET, LOOP, NULL, RAW, SLL, SLL2, TO_BROKER, TO_CLIENT, Record, Write
+from tests.captures import forge
+from tests.captures.forge import ETHERNET, LOOP, NULL, RAW, SLL, SLL2, TO_BROKER, TO_CLIENT, Record, Write
 from tests.captures.reading import read_bytes
 
 WRITES = [Write(TO_BROKER, bytes(range(200))), Write(TO_CLIENT, b"answer")]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from captures.files import CapturePoint, FileInfo
 from captures.packets import COUNTED, Packets, Reader
-from tests.captures.dpkt_twin import Row
+from tests.captures.dpkt_reference import Row
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ import numpy as np
 
 from captures import out_of_order, stream_tables
 from captures.flows import Flows
-from captures.forge import ACK, SYN, Segment, tcp_ip
 from captures.packets import Packets, no_packets
 from captures.streams import Streams
 from captures.windows import PacketColumns
+from tests.captures.forge import ACK, SYN, Segment, tcp_ip
 
 CLIENT, BROKER = ("10.0.0.1", 40_000), ("10.0.0.2", 9092)
 CLIENT_ISN, BROKER_ISN = 1_000, 2_000_000_000

@@ -9,7 +9,7 @@ import numpy as np
 
 from captures.attempts import MOST, PAUSE_NS, WAITED_NS, Attempt, attempts, unmet
 from captures.flows import OTHERS, Flows
-from captures.forge import ACK, RST, SYN, End, Segment
+from tests.captures.forge import ACK, RST, SYN, End, Segment
 from tests.captures.streaming import HANDSHAKE, MS, START_NS, b, c, packets_of, timed
 from tests.captures.test_flows import using
 

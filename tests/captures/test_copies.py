@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from captures import forge, segment_sums, stream_tables
+from captures import segment_sums, stream_tables
 from captures.files import CapturePoint
 from captures.flows import Flows
-from captures.forge import TO_BROKER, TO_CLIENT, Record, Segment, Write
 from captures.kernels import with_numba
 from captures.packets import Reader, no_packets
 from captures.streams import Streams
+from tests.captures import forge
+from tests.captures.forge import TO_BROKER, TO_CLIENT, Record, Segment, Write
 
 MS = 1_000_000
 WRITES = [Write(TO_BROKER, b"request " * 300), Write(TO_CLIENT, b"answer"), Write(TO_BROKER, b"again")] * 3

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from captures import forge
-from captures.forge import (
+from tests.captures import forge
+from tests.captures.forge import (
     ETHERNET,
     IPV4,
     IPV6,

@@ -1,6 +1,6 @@
 """What is known of the machine without LLVM is what LLVM says.
 
-(proves: captures/host.py, captures/sums.py)
+(proves: captures/host.py, captures/crc32c_sums.py)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import llvmlite.binding as llvm
 import numba
 import pytest
 
-from captures import host, sums
+from captures import crc32c_sums, host
 
 X86 = """processor\t: 0
 vendor_id\t: GenuineIntel
@@ -76,8 +76,10 @@ def test_versions_are_those_that_the_packages_say() -> None:
 
 
 def test_the_checksum_is_the_librarys_with_and_without_its_package() -> None:
-    assert sums.crc32c(b"123456789") == crc32c.crc32c(b"123456789") == 0xE3069283  # RFC 3720, B.4
-    assert sums.crc32c(b"6789", sums.crc32c(b"12345")) == 0xE3069283
-    code = "import sys; from captures.sums import crc32c; print('importlib.metadata' in sys.modules, crc32c(b'1'))"
+    assert crc32c_sums.crc32c(b"123456789") == crc32c.crc32c(b"123456789") == 0xE3069283  # RFC 3720, B.4
+    assert crc32c_sums.crc32c(b"6789", crc32c_sums.crc32c(b"12345")) == 0xE3069283
+    code = (
+        "import sys; from captures.crc32c_sums import crc32c; print('importlib.metadata' in sys.modules, crc32c(b'1'))"
+    )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.split() == ["False", str(crc32c.crc32c(b"1"))]

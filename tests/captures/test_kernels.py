@@ -441,7 +441,7 @@ def test_with_bounds_checks_a_read_past_an_array_raises(tmp_path: Path) -> None:
 def test_analyze_and_show_do_without_numba(tmp_path: Path) -> None:
     """Once compiled. A capture is read, decoded and written without its half second of imports."""
     code = (
-        "import sys; from analyzer.cli import main\n"
+        "import sys; from analyzer.cli.parser import main\n"
         f"main(['analyze', {str(SAMPLE)!r}, '-o', {str(tmp_path / 'dataset')!r}]); main(['show', {str(SAMPLE)!r}])\n"
         "print('numba' in sys.modules, file=sys.stderr)"
     )

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from captures import forge, links
+from captures import links
 from captures.files import CaptureError
-from captures.forge import Record
-from tests.captures import dpkt_twin
+from tests.captures import dpkt_reference, forge
+from tests.captures.forge import Record
 from tests.captures.reading import Reading, read_bytes
 
 SEGMENT = forge.Segment(0, ("10.0.0.1", 40000), ("10.0.0.2", 9092), 7, 8, forge.ACK, b"payload")
@@ -154,7 +154,7 @@ def test_a_frame_cut_at_any_byte_has_its_headers_cut_or_is_a_row(
 def test_frames_as_dpkt_reads_what_is_in_them(link: int, tmp_path: Path) -> None:
     frames = [frame for _, number, frame, becomes in TABLE if number == link and becomes in ("tcp", "not_ip")]
     data = forge.pcap([Record(0, frame, len(frame)) for frame in frames], link)
-    assert read_bytes(data, tmp_path).rows == dpkt_twin.rows(data)
+    assert read_bytes(data, tmp_path).rows == dpkt_reference.rows(data)
 
 
 def test_frames_by_scapy(tmp_path: Path) -> None:

@@ -16,11 +16,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from captures import forge
 from captures.files import CapturePoint
-from captures.forge import ETHERNET, IPV4, IPV6, LOOP, NULL, RAW, SLL, SLL2, TO_BROKER, TO_CLIENT, Record, Write
 from captures.packets import Reader
-from tests.captures import dpkt_twin
+from tests.captures import dpkt_reference, forge
+from tests.captures.forge import ETHERNET, IPV4, IPV6, LOOP, NULL, RAW, SLL, SLL2, TO_BROKER, TO_CLIENT, Record, Write
 from tests.captures.reading import read, read_bytes
 from tests.shared import ROOT, capture_files, sample_folders, shared_folder, shared_folders
 
@@ -40,7 +39,7 @@ def record(data: bytes, cut: int = 0) -> Record:
 
 def same_as_dpkt(data: bytes, folder: Path) -> None:
     """The kernel's rows of a capture are dpkt's, whatever the window."""
-    expected = dpkt_twin.rows(data)
+    expected = dpkt_reference.rows(data)
     assert expected, "the capture holds TCP packets"
     for window_bytes in (1 << 20, 256, 1000):
         assert read_bytes(data, folder, window_bytes=window_bytes).rows == expected
@@ -53,7 +52,7 @@ def same_as_dpkt(data: bytes, folder: Path) -> None:
 def test_rows_of_a_sample_are_those_of_dpkt(folder: Path) -> None:
     for path in capture_files(folder):
         reading = read(path)
-        assert reading.rows == dpkt_twin.rows(dpkt_twin.stored(path))
+        assert reading.rows == dpkt_reference.rows(dpkt_reference.stored(path))
         assert reading.rows == read(path, window_bytes=4096).rows
 
 
@@ -65,9 +64,9 @@ def test_rows_of_a_shared_capture_are_those_of_dpkt(name: str) -> None:
     folder = shared_folder(name)
     for path in capture_files(folder):
         reading = read(path)
-        data = dpkt_twin.stored(path)
-        assert reading.counts["packets"] == len(dpkt_twin.captured(data))
-        assert reading.rows == dpkt_twin.rows(data)
+        data = dpkt_reference.stored(path)
+        assert reading.counts["packets"] == len(dpkt_reference.captured(data))
+        assert reading.rows == dpkt_reference.rows(data)
         assert reading.rows == read(path, window_bytes=65536).rows
         assert json.loads((folder / "truth.json").read_text()), "the capture has its passport"
 
@@ -89,7 +88,7 @@ def test_raw_links_of_one_ip_version(link: int, segments: list[forge.Segment], t
 @pytest.mark.parametrize("link", [12, 14])
 def test_raw_links_under_their_old_numbers(link: int, tmp_path: Path) -> None:
     frames = forge.rendered(FOUR, RAW)
-    assert read_bytes(forge.pcap(frames, link), tmp_path).rows == dpkt_twin.rows(forge.pcap(frames, RAW))
+    assert read_bytes(forge.pcap(frames, link), tmp_path).rows == dpkt_reference.rows(forge.pcap(frames, RAW))
 
 
 @pytest.mark.parametrize("tags", [[(0x8100, 42)], [(0x88A8, 7), (0x8100, 42)], [(0x8100, 1), (0x8100, 4095)]])
@@ -117,7 +116,7 @@ def test_pcap_with_longer_record_headers(tmp_path: Path) -> None:
         seconds, rest = divmod(one.time_ns, 10**9)
         data += struct.pack("<IIIIIHBB", seconds, rest // 1000, len(one.data), one.wire_length, 3, 0x800, 0, 0)
         data += one.data
-    expected = [replace(row, record_at=0) for row in dpkt_twin.rows(forge.pcap(frames))]
+    expected = [replace(row, record_at=0) for row in dpkt_reference.rows(forge.pcap(frames))]
     assert [replace(row, record_at=0) for row in read_bytes(bytes(data), tmp_path).rows] == expected
 
 
@@ -274,7 +273,7 @@ def test_window_boundaries_everywhere_change_nothing(tmp_path: Path) -> None:
     """A capture of mixed record sizes, read with every window size up to twice its largest record."""
     segments = forge.resegmented(FOUR, random.Random(3), 90)[:14]
     data = forge.pcap(forge.rendered(segments))
-    expected = dpkt_twin.rows(data)
+    expected = dpkt_reference.rows(data)
     for window_bytes in range(24, 360):
         assert read_bytes(data, tmp_path, window_bytes=window_bytes).rows == expected, window_bytes
 
@@ -283,7 +282,7 @@ def test_a_record_larger_than_the_window_grows_it(tmp_path: Path) -> None:
     big = forge.framed(forge.tcp_ip(replace(LAST, payload=b"z" * 60_000)), ETHERNET)
     data = forge.pcap([*forge.rendered(FOUR), record(big), *forge.rendered(FOUR)])
     reading = read_bytes(data, tmp_path, window_bytes=1000)
-    assert reading.rows == dpkt_twin.rows(data)
+    assert reading.rows == dpkt_reference.rows(data)
     assert reading.batches > 5
 
 

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from captures import out_of_order, stream_tables, streams
 from captures.flows import Flows
-from captures.forge import (
+from captures.streams import Streams
+from tests.captures.forge import (
     ACK,
     FIN,
     PSH,
@@ -36,7 +37,6 @@ from captures.forge import (
     resegmented,
     retransmitted,
 )
-from captures.streams import Streams
 from tests.captures.streaming import (
     BROKER_ISN,
     CLIENT_ISN,

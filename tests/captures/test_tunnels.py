@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from captures import forge
-from captures.forge import ETHERNET, RAW, TO_BROKER, TO_CLIENT, Record, Write
-from tests.captures import dpkt_twin
-from tests.captures.dpkt_twin import Row
+from tests.captures import dpkt_reference, forge
+from tests.captures.dpkt_reference import Row
+from tests.captures.forge import ETHERNET, RAW, TO_BROKER, TO_CLIENT, Record, Write
 from tests.captures.reading import Reading, read_bytes
 
 WRITES = [Write(TO_BROKER, bytes(range(256)) * 8), Write(TO_CLIENT, b"answer"), Write(TO_CLIENT, b"x" * 3000)]
@@ -155,7 +154,7 @@ def test_a_tunnel_is_looked_through(name: str, segments: list[forge.Segment], ve
     assert reading.rows == read_bytes(data, tmp_path, window_bytes=300).rows
     assert reading.nonzero == {"tcp": len(segments)}
     if not name.startswith("MPLS pseudowire"):  # dpkt does not know those
-        assert reading.rows == dpkt_twin.rows(data)
+        assert reading.rows == dpkt_reference.rows(data)
 
 
 @pytest.mark.parametrize("outside", ["VXLAN", "GENEVE with IP", "GRE", "IP in IP", "ERSPAN II"])
@@ -168,7 +167,7 @@ def test_a_tunnel_in_a_tunnel(outside: str, inside: str, tmp_path: Path) -> None
     data = forge.pcap(records)
     reading = read_bytes(data, tmp_path)
     assert placeless(reading.rows) == placeless(plain(FOUR, tmp_path))
-    assert reading.rows == dpkt_twin.rows(data)
+    assert reading.rows == dpkt_reference.rows(data)
 
 
 def test_what_is_wrapped_too_often_is_counted(tmp_path: Path) -> None:
@@ -270,7 +269,7 @@ def test_fragments_are_put_together(segments: list[forge.Segment], order: str, t
     for window_bytes in (600, 2000, 5000):
         assert read_bytes(data, tmp_path, window_bytes=window_bytes).rows == reading.rows
     if order in ("in order", "reversed", "shuffled"):
-        assert reading.rows == dpkt_twin.rows(data), "numbers and places are those of the fragment that came last"
+        assert reading.rows == dpkt_reference.rows(data), "numbers and places are those of the fragment that came last"
 
 
 @pytest.mark.parametrize("segments", [FOUR, SIX], ids=["IPv4", "IPv6"])
@@ -350,7 +349,7 @@ def test_fragments_of_a_tunnels_packets_and_in_them(name: str, tmp_path: Path) -
     ]
     reading = read_bytes(as_capture(outside), tmp_path)
     assert numberless(reading.rows) == numberless(plain(FOUR, tmp_path))
-    assert reading.rows == dpkt_twin.rows(as_capture(outside))
+    assert reading.rows == dpkt_reference.rows(as_capture(outside))
     inside = [(time, [TUNNELS[name](piece, 6)[14:] for piece in pieces]) for time, pieces in cut_up(SIX)]
     assert numberless(read_bytes(as_capture(inside), tmp_path).rows) == numberless(plain(SIX, tmp_path))
     both = [

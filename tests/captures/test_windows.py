@@ -12,16 +12,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from analyzer import points
-from analyzer.options import Reading
-from analyzer.points import Choice
-from analyzer.reading import decode
-from captures import forge, windows
-from captures.chunks.ahead import AheadReader
+from analyzer.api import decode
+from analyzer.pipeline import points
+from analyzer.pipeline.points import Choice
+from analyzer.pipeline.read_options import Reading
+from captures import windows
+from captures.chunks.parallel_scan import AheadReader
 from captures.files import CapturePoint
 from captures.packets import Packets, Reader
 from captures.windows import LARGE_BYTES, LESS_FOR, MOST_HELD, MOST_ROWS, Pool, WindowSize
 from tests.bench import generate
+from tests.captures import forge
 from tests.captures.chunks.chunking import read_by, whole
 
 MIB = 1 << 20

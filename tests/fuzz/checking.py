@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import analyzer
-from analyzer import tables
-from analyzer.bulk.measuring import ACROSS
+from analyzer.bulk.latency_split import ACROSS
 from analyzer.bulk.rows import end_point
-from analyzer.dataset import Dataset
-from analyzer.lines import Lines
+from analyzer.cli.exchange_lines import Lines
+from analyzer.dataset import tables
+from analyzer.dataset.dataset import Dataset
 from captures.files import CaptureError
 from tests.fuzz.mutations import Base, Flow, Mutant, bases, mutant
 

@@ -20,9 +20,9 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from analyzer import cli
-from captures.problems import Problem
-from replay import reading, run
+from analyzer.cli import parser
+from captures.errors import Problem
+from replay import run, source
 from replay.options import Options
 from replay.plan.sessions import Session
 from replay.remap.retry import Limits
@@ -71,7 +71,7 @@ def command(*arguments: object, data: bool = False) -> tuple[int, str]:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            code = cli.main([str(one) for one in arguments])
+            code = parser.main([str(one) for one in arguments])
         except SystemExit as left:
             code = left.code if isinstance(left.code, int) else -1
     said = f"kwire {' '.join(map(str, arguments[:1] + arguments[2:]))}"
@@ -219,7 +219,7 @@ def planning(number: int, seed: int, folder: Path) -> Outcome:
 @cache
 def _sessions(name: str, deep: bool) -> list[Session]:
     """The first connections of a sample, and the first of what they said: a few of each kind are mostly enough."""
-    whole = reading.read([str(path) for path in capture_files(SAMPLES / name)])
+    whole = source.read([str(path) for path in capture_files(SAMPLES / name)])
     connections, requests = (12, 60) if deep else (4, 8)
     return [dataclasses.replace(session, requests=session.requests[:requests]) for session in whole[:connections]]
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from captures import forge
-from captures.forge import (
+from tests.captures import forge
+from tests.captures.forge import (
     ACK,
     ETHERNET,
     FIN,

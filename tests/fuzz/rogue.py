@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from analyzer.dataset import open_dataset
-from analyzer.protocol import names, tree
+from analyzer.dataset.dataset import open_dataset
+from analyzer.protocol import api_keys, tree
 from analyzer.protocol.encoding import EncodeError, encode_response
 from replay.plan.sessions import Session
 from replay.send.link import LinkError, Receiver
@@ -54,14 +54,14 @@ CODES: Final = (
     9999,
 )
 _OWN: Final = (
-    names.METADATA,
-    names.FIND_COORDINATOR,
-    names.INIT_PRODUCER_ID,
-    names.LIST_OFFSETS,
-    names.JOIN_GROUP,
-    names.SYNC_GROUP,
-    names.API_VERSIONS,
-    names.CREATE_TOPICS,
+    api_keys.METADATA,
+    api_keys.FIND_COORDINATOR,
+    api_keys.INIT_PRODUCER_ID,
+    api_keys.LIST_OFFSETS,
+    api_keys.JOIN_GROUP,
+    api_keys.SYNC_GROUP,
+    api_keys.API_VERSIONS,
+    api_keys.CREATE_TOPICS,
 )
 """What the replayer may ask for itself."""
 
@@ -82,7 +82,7 @@ class Cluster:
         self.what = f"{self.meek:.0%} whole{'' if self.greets else ', greetings broken too'}"
         self._nodes = rng.choice((1, 1, 2, 3))
         self._answers: dict[int, list[dict[str, Any]]] = {}
-        self._offers = {key: (0, 3 if key != names.METADATA else 9) for key in _OWN}
+        self._offers = {key: (0, 3 if key != api_keys.METADATA else 9) for key in _OWN}
         self._topics: dict[str, int] = {}
         for session in sessions:
             for request in session.requests:
@@ -91,7 +91,7 @@ class Cluster:
                 answer = request.decoded_answer()
                 if answer is not None and answer.body is not None:
                     self._answers.setdefault(request.api_key, []).append(answer.body)
-                    if request.api_key == names.METADATA:
+                    if request.api_key == api_keys.METADATA:
                         for one in answer.body["topics"]:
                             self._topics[one["name"]] = len(one["partitions"])
 
@@ -108,10 +108,10 @@ class Cluster:
         if asked.header is None or asked.body is None:
             return None
         number = asked.header["correlationId"]
-        if asked.api_key == names.PRODUCE and asked.body["acks"] == 0:
+        if asked.api_key == api_keys.PRODUCE and asked.body["acks"] == 0:
             return []
         body = self._body(asked.api_key, asked.body)
-        greeting = asked.api_key in (names.API_VERSIONS, names.METADATA)
+        greeting = asked.api_key in (api_keys.API_VERSIONS, api_keys.METADATA)
         if rng.random() < self.meek or (greeting and self.greets):
             return [_encoded(asked.api_key, asked.version, number, body)]
         how = rng.randrange(10)
@@ -130,16 +130,16 @@ class Cluster:
         return rng.choice(([whole, whole], [], [whole[:4]], None))
 
     def _body(self, api_key: int, asked: dict[str, Any]) -> dict[str, Any]:
-        if api_key == names.API_VERSIONS:
+        if api_key == api_keys.API_VERSIONS:
             offers = [
                 {"apiKey": key, "minVersion": low, "maxVersion": high} for key, (low, high) in self._offers.items()
             ]
             return {"errorCode": 0, "apiKeys": offers}
-        if api_key == names.METADATA:
+        if api_key == api_keys.METADATA:
             return self._metadata()
-        if api_key == names.FIND_COORDINATOR:
+        if api_key == api_keys.FIND_COORDINATOR:
             return {"errorCode": 0, "nodeId": 1, "host": HOST, "port": PORT}
-        if api_key == names.INIT_PRODUCER_ID:
+        if api_key == api_keys.INIT_PRODUCER_ID:
             return {"errorCode": 0, "producerId": self.rng.randrange(1000), "producerEpoch": 0}
         known = self._answers.get(api_key)
         return self.rng.choice(known) if known else {}

@@ -17,11 +17,11 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, ConsumerGroupTopicPartitions, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from analyzer.protocol import names
+from analyzer.protocol import api_keys
 from replay.diff.correspondence import Correspondence, TopicNames
 from replay.diff.learning import learn
 from replay.diff.pairs import Pair
-from replay.diff.records import Reader
+from replay.diff.record_facts import Reader
 
 Where = tuple[str, int]
 SECONDS = 60.0
@@ -48,12 +48,12 @@ def expected(pairs: Sequence[Pair], called: TopicNames) -> dict[Where, Expected]
         asked, said = pair.left.asked(), pair.left.said(pair.api_key)
         if asked is None:
             continue
-        if pair.api_key == names.END_TXN:
+        if pair.api_key == api_keys.END_TXN:
             ended = open_transactions.pop(asked["producerId"], [])
             if not asked["committed"]:
                 for partition, digest in ended:
                     partition.aborted[digest] += 1
-        if pair.api_key != names.PRODUCE:
+        if pair.api_key != api_keys.PRODUCE:
             continue
         errors = {
             (called.of(topic), one["index"]): one["errorCode"]
@@ -176,7 +176,7 @@ def _accepted(answer: dict[str, Any], called: TopicNames) -> set[Where]:
 def _audit_groups(pairs: Sequence[Pair], correspondence: Correspondence, bootstrap: str) -> Iterator[str]:
     committed: dict[str, dict[Where, int]] = {}
     for pair in pairs:
-        if pair.api_key != names.OFFSET_COMMIT or pair.right.request is None:
+        if pair.api_key != api_keys.OFFSET_COMMIT or pair.right.request is None:
             continue
         asked, said = pair.left.asked(), pair.left.said(pair.api_key)
         if asked is None or said is None or said.body is None:

@@ -12,12 +12,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from analyzer import tables
-from analyzer.protocol import names, schema, tree
+from analyzer.dataset import tables
+from analyzer.protocol import api_keys as names
+from analyzer.protocol import schema, tree
 from analyzer.protocol.encoding import encode_request, encode_response
 from analyzer.protocol.tree import Body
 from replay.outcome import Outcome
-from replay.plan import decide
+from replay.plan import decisions
 from replay.plan.sessions import Request, Session
 from replay.plan.steps import Plan
 from replay.plan.values import Offers
@@ -285,7 +286,7 @@ def replayed(
         known.leaders.update(leaders or {})
         sessions = [one.session() for one in captured]
         offered = offers or EVERYTHING
-        planned, facts = decide.make(sessions, offered, decide.PlanOptions(allow))
+        planned, facts = decisions.make(sessions, offered, decisions.PlanOptions(allow))
         outcomes: list[Outcome] = []
         learned = remap.Remap(options or remap.RemapOptions(), facts.assignments, nodes)
         feed = None if feeding is None else functools.partial(_fed, feeding, planned)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analyzer.options import Reading
-from replay import reading, run
+from analyzer.pipeline.read_options import Reading
+from replay import run, source
 from replay.diff import pairs
 from replay.diff.compare import Comparison, compare
 from replay.options import Options
@@ -64,7 +64,7 @@ def replay_capture(
     files = [str(path) for path in capture_files(folder)]
     host, _, port = cluster.bootstrap.rpartition(":")
     notes: list[str] = []
-    sessions = _later(reading.read(files, how=Reading(rotated=len(files) > 1), notes=notes), since)
+    sessions = _later(source.read(files, how=Reading(rotated=len(files) > 1), notes=notes), since)
     chosen = dataclasses.replace(Options(host, int(port), settings=Settings(speed=speed), seed_topics=True), **options)
     result = asyncio.run(run.replay(sessions, chosen, link.tcp(), out, notes))
     found = pairs.from_run(out)
@@ -74,7 +74,7 @@ def replay_capture(
 def replayed_at(capture: Path, port: int, out: Path) -> None:
     """Replay a capture at a server of the test's own, as fast as answers allow."""
     chosen = Options("127.0.0.1", port, settings=Settings(speed=None), yes=True)
-    asyncio.run(run.replay(reading.read(capture), chosen, link.tcp(), out, []))
+    asyncio.run(run.replay(source.read(capture), chosen, link.tcp(), out, []))
 
 
 def replayed_at_less(out: Path) -> Path:

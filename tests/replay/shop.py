@@ -16,11 +16,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from analyzer.protocol import errors, names, tree
+from analyzer.protocol import api_keys, errors, tree
 from analyzer.protocol.encoding import encode_response
 from analyzer.protocol.tree import Body
 from replay import run
-from replay.audit import audit
+from replay.audit import auditor
 from replay.options import Options
 from replay.plan import batches
 from replay.plan.sessions import Session
@@ -31,15 +31,16 @@ from tests.replay.forging import batch
 
 # fmt: off
 OFFERS = {
-    names.PRODUCE: (3, 8), names.FETCH: (4, 11), names.LIST_OFFSETS: (1, 5), names.METADATA: (0, 9),
-    names.OFFSET_COMMIT: (0, 7), names.OFFSET_FETCH: (0, 5), names.FIND_COORDINATOR: (0, 2), names.JOIN_GROUP: (0, 5),
-    names.HEARTBEAT: (0, 3), names.LEAVE_GROUP: (0, 2), names.SYNC_GROUP: (0, 3), names.API_VERSIONS: (0, 2),
-    names.INIT_PRODUCER_ID: (0, 1), names.ADD_PARTITIONS_TO_TXN: (0, 1), names.END_TXN: (0, 1),
+    api_keys.PRODUCE: (3, 8), api_keys.FETCH: (4, 11), api_keys.LIST_OFFSETS: (1, 5), api_keys.METADATA: (0, 9),
+    api_keys.OFFSET_COMMIT: (0, 7), api_keys.OFFSET_FETCH: (0, 5), api_keys.FIND_COORDINATOR: (0, 2),
+    api_keys.JOIN_GROUP: (0, 5),
+    api_keys.HEARTBEAT: (0, 3), api_keys.LEAVE_GROUP: (0, 2), api_keys.SYNC_GROUP: (0, 3), api_keys.API_VERSIONS: (0,
+    2), api_keys.INIT_PRODUCER_ID: (0, 1), api_keys.ADD_PARTITIONS_TO_TXN: (0, 1), api_keys.END_TXN: (0, 1),
 }
 # fmt: on
 ORDERS, PAYMENTS = "orders", "payments"
 GROUP, TRANSACTION = "billing", "pay-1"
-LOADED = (names.INIT_PRODUCER_ID, names.JOIN_GROUP, names.OFFSET_FETCH)
+LOADED = (api_keys.INIT_PRODUCER_ID, api_keys.JOIN_GROUP, api_keys.OFFSET_FETCH)
 """APIs whose answers can be made to say that the coordinator is loading."""
 _APPENDED = 1 << 3
 """Attribute of a batch whose time is when the broker appended it."""
@@ -112,7 +113,7 @@ class Shop:
     # --- what it answers ---
 
     def answer(self, key: int, body: Body) -> Body:
-        told: Body = getattr(self, f"_{names.name(key)}")(body)
+        told: Body = getattr(self, f"_{api_keys.name(key)}")(body)
         wrong = self.says.get(key)
         return told if wrong is None else _corrupted(told, wrong)
 
@@ -147,7 +148,7 @@ class Shop:
         return {"brokers": brokers, "clusterId": self.cluster, "controllerId": 1, "topics": topics}
 
     def _FindCoordinator(self, body: Body) -> Body:
-        group = body.get("keyType", 0) == names.GROUP_COORDINATOR
+        group = body.get("keyType", 0) == api_keys.GROUP_COORDINATOR
         denied = errors.GROUP_AUTHORIZATION_FAILED if group and body["key"] in self.no_group else 0
         if not group and body["key"] in self.no_transaction:
             denied = errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -159,7 +160,7 @@ class Shop:
         return errors.COORDINATOR_LOAD_IN_PROGRESS if self.loaded[key] <= self.loads.get(key, 0) else 0
 
     def _InitProducerId(self, body: Body) -> Body:
-        code = self._loading(names.INIT_PRODUCER_ID)
+        code = self._loading(api_keys.INIT_PRODUCER_ID)
         if body["transactionalId"] in self.no_transaction:
             code = errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         elif body["transactionalId"] and body["transactionTimeoutMs"] > self.longest_transaction_ms:
@@ -294,7 +295,7 @@ class Shop:
             code = 0 if log is not None else errors.UNKNOWN_TOPIC_OR_PARTITION
             told = {"partitionIndex": part["partitionIndex"], "errorCode": code, "timestamp": -1, "offset": -1}
             if log is not None:
-                told["offset"] = log.start if part["timestamp"] == names.START_OF_LOG else log.end
+                told["offset"] = log.start if part["timestamp"] == api_keys.START_OF_LOG else log.end
             return told
 
         return {
@@ -305,7 +306,7 @@ class Shop:
         }
 
     def _JoinGroup(self, body: Body) -> Body:
-        code = self._loading(names.JOIN_GROUP)
+        code = self._loading(api_keys.JOIN_GROUP)
         if body["groupId"] in self.no_group:
             code = errors.GROUP_AUTHORIZATION_FAILED
         elif body["sessionTimeoutMs"] > self.longest_session_ms:
@@ -352,7 +353,7 @@ class Shop:
         return {"topics": topics}
 
     def _OffsetFetch(self, body: Body) -> Body:
-        code = self._loading(names.OFFSET_FETCH)
+        code = self._loading(api_keys.OFFSET_FETCH)
         return {
             "errorCode": code,
             "topics": []
@@ -468,14 +469,14 @@ def captured(loading: bool = False) -> list[Captured]:
         "includeClusterAuthorizedOperations": False,
         "includeTopicAuthorizedOperations": False,
     }
-    say(writer, 0.0, names.METADATA, asked, "writer")
+    say(writer, 0.0, api_keys.METADATA, asked, "writer")
     for number in range(40):
         values = [f"order {number}.{part}" for part in range(3)] + (["x" * 3000] if number == 7 else [])
-        say(writer, 0.1 + number / 50, names.PRODUCE, produce(ORDERS, number % 2, batch(*values)), "writer")
+        say(writer, 0.1 + number / 50, api_keys.PRODUCE, produce(ORDERS, number % 2, batch(*values)), "writer")
 
-    say(payer, 0.0, names.FIND_COORDINATOR, {"key": TRANSACTION, "keyType": 1}, "payer")
+    say(payer, 0.0, api_keys.FIND_COORDINATOR, {"key": TRANSACTION, "keyType": 1}, "payer")
     asking = {"transactionalId": TRANSACTION, "transactionTimeoutMs": 60_000}
-    own = say(payer, 0.05, names.INIT_PRODUCER_ID, asking, "payer")
+    own = say(payer, 0.05, api_keys.INIT_PRODUCER_ID, asking, "payer")
     mark = {"producerId": own["producerId"], "producerEpoch": own["producerEpoch"]}
     for number in range(2):
         at = 0.2 + number / 5
@@ -485,13 +486,13 @@ def captured(loading: bool = False) -> list[Captured]:
             "v3AndBelowProducerEpoch": 0,
             "v3AndBelowTopics": [{"name": PAYMENTS, "partitions": [0]}],
         }
-        say(payer, at, names.ADD_PARTITIONS_TO_TXN, added, "payer")
+        say(payer, at, api_keys.ADD_PARTITIONS_TO_TXN, added, "payer")
         data = bytearray(batch(f"payment {number}", producer=mark["producerId"], transactional=True))
         batches.set_producer(data, 0, len(data), mark["producerId"], 0, number)
-        say(payer, at + 0.05, names.PRODUCE, produce(PAYMENTS, 0, bytes(data), TRANSACTION), "payer")
-        say(payer, at + 0.1, names.END_TXN, {"transactionalId": TRANSACTION, **mark, "committed": True}, "payer")
+        say(payer, at + 0.05, api_keys.PRODUCE, produce(PAYMENTS, 0, bytes(data), TRANSACTION), "payer")
+        say(payer, at + 0.1, api_keys.END_TXN, {"transactionalId": TRANSACTION, **mark, "committed": True}, "payer")
 
-    say(reader, 1.0, names.FIND_COORDINATOR, {"key": GROUP, "keyType": 0}, "reader")
+    say(reader, 1.0, api_keys.FIND_COORDINATOR, {"key": GROUP, "keyType": 0}, "reader")
     joining = {
         "groupId": GROUP,
         "sessionTimeoutMs": 45_000,
@@ -501,7 +502,7 @@ def captured(loading: bool = False) -> list[Captured]:
         "protocolType": "consumer",
         "protocols": [{"name": "range", "metadata": SUBSCRIPTION}],
     }
-    joined = say(reader, 1.1, names.JOIN_GROUP, joining, "reader")
+    joined = say(reader, 1.1, api_keys.JOIN_GROUP, joining, "reader")
     member = {
         "groupId": GROUP,
         "generationId": joined["generationId"],
@@ -509,12 +510,14 @@ def captured(loading: bool = False) -> list[Captured]:
         "groupInstanceId": None,
     }
     share = [{"memberId": joined["memberId"], "assignment": ASSIGNMENT}]
-    say(reader, 1.2, names.SYNC_GROUP, {**member, "assignments": share}, "reader")
+    say(reader, 1.2, api_keys.SYNC_GROUP, {**member, "assignments": share}, "reader")
     wanted = {"groupId": GROUP, "topics": [{"name": ORDERS, "partitionIndexes": [0, 1]}]}
-    say(reader, 1.3, names.OFFSET_FETCH, wanted, "reader")
-    parts = [{"partitionIndex": index, "currentLeaderEpoch": -1, "timestamp": names.START_OF_LOG} for index in (0, 1)]
+    say(reader, 1.3, api_keys.OFFSET_FETCH, wanted, "reader")
+    parts = [
+        {"partitionIndex": index, "currentLeaderEpoch": -1, "timestamp": api_keys.START_OF_LOG} for index in (0, 1)
+    ]
     listed = {"replicaId": -1, "isolationLevel": 0, "topics": [{"name": ORDERS, "partitions": parts}]}
-    say(reader, 1.4, names.LIST_OFFSETS, listed, "reader")
+    say(reader, 1.4, api_keys.LIST_OFFSETS, listed, "reader")
     places = dict.fromkeys((0, 1), 0)
     for round_ in range(2):
         fetch = {
@@ -543,7 +546,7 @@ def captured(loading: bool = False) -> list[Captured]:
                 }
             ],
         }
-        say(reader, 1.5 + round_ / 5, names.FETCH, fetch, "reader")
+        say(reader, 1.5 + round_ / 5, api_keys.FETCH, fetch, "reader")
         places = {index: shop.logs[ORDERS, index].end for index in places}
         commit = {
             "groupId": GROUP,
@@ -565,9 +568,9 @@ def captured(loading: bool = False) -> list[Captured]:
                 }
             ],
         }
-        say(reader, 1.6 + round_ / 5, names.OFFSET_COMMIT, commit, "reader")
-    say(reader, 2.0, names.HEARTBEAT, member, "reader")
-    say(reader, 2.1, names.LEAVE_GROUP, {"groupId": GROUP, "memberId": joined["memberId"]}, "reader")
+        say(reader, 1.6 + round_ / 5, api_keys.OFFSET_COMMIT, commit, "reader")
+    say(reader, 2.0, api_keys.HEARTBEAT, member, "reader")
+    say(reader, 2.1, api_keys.LEAVE_GROUP, {"groupId": GROUP, "memberId": joined["memberId"]}, "reader")
     return [writer, payer, reader]
 
 
@@ -584,7 +587,7 @@ def replayed_at(shop: Shop, out: Path, *, speed: float | None = None, loading: b
     async def sent_and_audited() -> None:
         await run.replay(_sessions(loading), wanted, shop.dial, out, [])
         shop.later()
-        await audit.audit(out, shop.host, 9092, shop.dial, wanted.access.reach(shop.host, 9092))
+        await auditor.audit(out, shop.host, 9092, shop.dial, wanted.access.reach(shop.host, 9092))
 
     play(sent_and_audited())
     return out

@@ -1,19 +1,19 @@
 """What many answers say at once is what the body of each says.
 
-Proves: replay/answers.py, replay/plan/plain.py
+Proves: replay/answers.py, replay/plan/produce_requests.py
 """
 
 from __future__ import annotations
 
 import pytest
 
-from analyzer.options import Reading
-from analyzer.protocol import errors, names, tree
+from analyzer.pipeline.read_options import Reading
+from analyzer.protocol import api_keys, errors, tree
 from analyzer.protocol.decoding import OK
 from analyzer.protocol.encoding import encode_response
 from replay import answers
 from replay.answers import Answer, Said
-from replay.plan import plain, sessions
+from replay.plan import produce_requests, sessions
 from tests.replay.batching import produced_answer
 from tests.shared import capture_files, sample_folders
 
@@ -49,8 +49,8 @@ def test_errors_are_told_in_their_order_and_throttling_beside_them() -> None:
     (part,) = topic["partitionResponses"]
     topic["partitionResponses"] = [{**part, "index": at, "errorCode": code} for at, code in enumerate((6, 0, 3, 6))]
     body["throttleTimeMs"] = 7
-    failed = encode_response(names.PRODUCE, 7, 1, body)
-    said = answers.said([(failed, names.PRODUCE, 7), (failed[:9], names.PRODUCE, 7)])
+    failed = encode_response(api_keys.PRODUCE, 7, 1, body)
+    said = answers.said([(failed, api_keys.PRODUCE, 7), (failed[:9], api_keys.PRODUCE, 7)])
     assert said[0] == Said(True, None, 7, (6, 3, 6))
     assert not said[1].decoded
     assert "responses" in (said[1].reason or "")
@@ -63,14 +63,14 @@ def test_what_is_read_of_a_stored_batch_is_what_the_body_says(version: int) -> N
     body["throttleTimeMs"] = 9
     if version < 5:
         del body["responses"][0]["partitionResponses"][0]["logStartOffset"]
-    data = encode_response(names.PRODUCE, version, 1, body)
-    told = plain.stored(data, version)
-    decoded = tree.decode_response(data, names.PRODUCE, version, exact=True).body
+    data = encode_response(api_keys.PRODUCE, version, 1, body)
+    told = produce_requests.stored(data, version)
+    decoded = tree.decode_response(data, api_keys.PRODUCE, version, exact=True).body
     assert told is not None
     assert decoded is not None
     (topic,) = decoded["responses"]
     (part,) = topic["partitionResponses"]
     assert told == (topic["name"], part["index"], part["baseOffset"], part["logAppendTimeMs"], 9)
-    assert plain.stored(data[:-1], version) is None
+    assert produce_requests.stored(data[:-1], version) is None
     part["errorCode"] = 6
-    assert plain.stored(encode_response(names.PRODUCE, version, 1, decoded), version) is None
+    assert produce_requests.stored(encode_response(api_keys.PRODUCE, version, 1, decoded), version) is None

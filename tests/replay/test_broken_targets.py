@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from analyzer.dataset import DatasetError
-from analyzer.protocol import errors, names
-from replay.audit import audit
+from analyzer.dataset.dataset import DatasetError
+from analyzer.protocol import api_keys, errors
+from replay.audit import auditor
 from replay.diff import by_exchange, pairs, text
 from replay.diff.compare import Comparison, compare
 from replay.diff.differences import grouped
@@ -100,23 +100,23 @@ BROKEN: dict[str, tuple[Shop, dict[str, Any], str]] = {
         "1 unexpected difference: JoinGroup v5 error appeared GROUP_MAX_SIZE_REACHED (81); 5 more follow from it",
     ),
     "no groups": (
-        Shop(lacks=frozenset((names.JOIN_GROUP,))), {},
+        Shop(lacks=frozenset((api_keys.JOIN_GROUP,))), {},
         "1 unexpected difference: JoinGroup v5 state skipped (target_lacks_api); 5 more follow from it",
     ),
     "no transactions": (
-        Shop(lacks=frozenset((names.INIT_PRODUCER_ID,))), {},
+        Shop(lacks=frozenset((api_keys.INIT_PRODUCER_ID,))), {},
         "1 unexpected difference: InitProducerId v1 state skipped (target_lacks_api); 6 more follow from it",
     ),
     "transactions that nobody can end": (
-        Shop(lacks=frozenset((names.END_TXN,))), {},
+        Shop(lacks=frozenset((api_keys.END_TXN,))), {},
         "1 unexpected difference: EndTxn v1 state skipped (target_lacks_api); 1 more follows from it",
     ),
     "a proxy that corrupts an error code": (
-        Shop(says={names.HEARTBEAT: errors.INVALID_REQUEST}), {},
+        Shop(says={api_keys.HEARTBEAT: errors.INVALID_REQUEST}), {},
         "1 unexpected difference: Heartbeat v3 error appeared INVALID_REQUEST (42)",
     ),
     "a proxy that delays an API": (
-        Shop(delays={names.PRODUCE: 0.3}), {"speed": 1.0},
+        Shop(delays={api_keys.PRODUCE: 0.3}), {"speed": 1.0},
         "1 unexpected difference: Produce slower median 300.0 ms, at least 290.0 ms more",
     ),
     "a proxy that acknowledges a batch and drops it": (
@@ -184,7 +184,7 @@ def test_a_coordinator_that_loads_for_ever_is_one(key: int, tmp_path: Path) -> N
     shops = Shop(), Shop(loads={key: 1_000_000})
     ready, loading = (replayed_at(shop, tmp_path / shop_name, loading=True) for shop, shop_name in zip(shops, "ab"))
     line = said(compare(pairs.from_run(loading)))
-    assert f"{names.name(key)} v{OFFERS[key][1]} error appeared COORDINATOR_LOAD_IN_PROGRESS (14)" in line
+    assert f"{api_keys.name(key)} v{OFFERS[key][1]} error appeared COORDINATOR_LOAD_IN_PROGRESS (14)" in line
     assert _against(ready, loading)[0] == line
 
 
@@ -215,7 +215,7 @@ def test_an_audit_of_another_cluster_than_the_runs_is_told(tmp_path: Path) -> No
 
     def elsewhere(shop: Shop) -> str:
         reach = Access().reach(shop.host, 9092)
-        found: audit.Audit = play(audit.audit(out, shop.host, 9092, shop.dial, reach))
+        found: auditor.Audit = play(auditor.audit(out, shop.host, 9092, shop.dial, reach))
         return found.elsewhere
 
     assert elsewhere(Shop()) == ""

@@ -2,7 +2,7 @@
 
 The target is a server in the test process: the benchmark's sink, or one that misbehaves.
 
-Proves: replay/commands.py, replay/run.py, replay/options.py, replay/send/seeding.py, replay/audit/audit.py
+Proves: replay/commands.py, replay/run.py, replay/options.py, replay/send/seeding.py, replay/audit/auditor.py
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ import pyarrow.compute as pc
 import pytest
 
 import analyzer
-from analyzer import cli
-from analyzer.protocol import names
-from replay import asked, commands, reading, run
+from analyzer.cli import parser
+from analyzer.protocol import api_keys
+from replay import commands, run, source
+from replay import request as asked
 from replay.diff import pairs
 from replay.diff.compare import compare
 from replay.options import Options
@@ -188,8 +189,8 @@ def test_a_topic_with_fewer_partitions_is_told_before_anything_is_sent(tmp_path:
     """The sink has one partition of `orders`."""
     capture = Captured()
     records = {0: batch(), 2: batch()}
-    capture.said(0.0, names.PRODUCE, VERSION, produced(records), produced_answer({0: 0, 2: 0}))
-    capture.said(0.1, names.PRODUCE, VERSION, produced({2: batch()}), produced_answer({2: 3}))
+    capture.said(0.0, api_keys.PRODUCE, VERSION, produced(records), produced_answer({0: 0, 2: 0}))
+    capture.said(0.1, api_keys.PRODUCE, VERSION, produced({2: batch()}), produced_answer({2: 3}))
     with sinking() as port:
         options = Options("127.0.0.1", port, settings=Settings(speed=None), yes=True)
         with pytest.raises(seeding.TooFewPartitions, match="orders has 1 partitions, the captured one 3"):
@@ -332,10 +333,10 @@ def test_ctrl_c_while_it_is_read_back_ends_a_loop(
     async def interrupted(*_: object) -> None:
         raise asyncio.CancelledError
 
-    monkeypatch.setattr("replay.audit.audit.audit", interrupted)
+    monkeypatch.setattr("replay.audit.auditor.audit", interrupted)
     out = tmp_path / "run"
     with sinking() as port:
-        code = cli.main(
+        code = parser.main(
             ["replay", str(CAPTURE), "--to", f"127.0.0.1:{port}", "-o", str(out), "--speed", "max", "--yes", "--loop"]
         )
     assert code == 130
@@ -350,13 +351,13 @@ def test_what_was_not_audited_is_not_called_the_same(tmp_path: Path, capsys: pyt
     """The sink acknowledges and keeps nothing, and lets nobody read; the audit can be left out, and be done later."""
     out = str(tmp_path / "run")
     capture = Captured()
-    capture.said(0.0, names.PRODUCE, VERSION, produced(batch()), produced_answer(0))
+    capture.said(0.0, api_keys.PRODUCE, VERSION, produced(batch()), produced_answer(0))
     row = capture.requests[0].row
     assert isinstance(row, dict)
     row["status"] = "answered"
 
     def first_line() -> str:
-        assert cli.main(["diff", out]) == 0
+        assert parser.main(["diff", out]) == 0
         return capsys.readouterr().out.splitlines()[0]
 
     with sinking() as port:
@@ -365,7 +366,7 @@ def test_what_was_not_audited_is_not_called_the_same(tmp_path: Path, capsys: pyt
         assert (result.audit, result.not_audited) == (None, "--no-audit")
         before = analyzer.open_dataset(out)
         assert first_line() == "verdict: same answers, not audited"
-        assert cli.main(["replay", "--audit", out, "--to", f"127.0.0.1:{port}"]) == 3
+        assert parser.main(["replay", "--audit", out, "--to", f"127.0.0.1:{port}"]) == 3
     told = capsys.readouterr()
     assert told.out == "audit: 3 records were acknowledged in 1 partitions: none of these could be read\n"
     assert "kwire: not valid: 1 of 1 partitions could not be read\nhint: " in told.err
@@ -391,7 +392,7 @@ def test_what_was_not_audited_is_not_called_the_same(tmp_path: Path, capsys: pyt
 )
 def test_an_audit_is_of_a_run_at_a_target(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        cli.main(["replay", *arguments])
+        parser.main(["replay", *arguments])
     assert ended.value.code == 2
     assert capsys.readouterr().err.startswith(f"kwire: {said}")
 
@@ -544,7 +545,7 @@ def unanswered() -> tuple[Session, int]:
     """24 MB of requests with acks=0, which the buffers of a socket do not hold; and the size of one."""
     capture = Captured()
     for number in range(200):
-        capture.said(number * 0.001, names.PRODUCE, VERSION, produced(batch() * 1_400, acks=0))
+        capture.said(number * 0.001, api_keys.PRODUCE, VERSION, produced(batch() * 1_400, acks=0))
     size = len(capture.requests[0].data or b"") + 4
     assert 200 * size > 24_000_000
     return capture.session(), size
@@ -633,11 +634,11 @@ def test_a_target_that_falls_silent_ends_the_run_with_what_was_done_kept(
 ) -> None:
     """The patience of minutes is one of a second here."""
     monkeypatch.setattr(asked, "Settings", partial(Settings, answer_timeout=0.4, silence=1.0))
-    monkeypatch.setattr(reading, "read", lambda *_, **__: sessions(4, 25, None))
+    monkeypatch.setattr(source, "read", lambda *_, **__: sessions(4, 25, None))
     monkeypatch.setattr(_Fading, "asked", 0)
     with serving(_Fading) as port:
         Sink.port = port
-        code = cli.main(
+        code = parser.main(
             [
                 "replay",
                 "bench",
@@ -675,11 +676,11 @@ def test_a_loop_goes_on_until_a_round_is_not_as_it_must_be(monkeypatch: pytest.M
 
     monkeypatch.setattr(commands, "_round", sent)
     where = ["--to", "localhost:1", "-o", str(tmp_path / "run")]
-    assert cli.main(["replay", str(CAPTURE), *where, "--loop"]) == commands.EXIT_DIFFERS
+    assert parser.main(["replay", str(CAPTURE), *where, "--loop"]) == commands.EXIT_DIFFERS
     (first, groups), *others = rounds
     assert not first
     assert groups
     assert others == [(True, {f"loop-{number}.{group}" for group in groups}) for number in (2, 3)]
     rounds.clear()
-    assert cli.main(["replay", str(CAPTURE), *where]) == 0
+    assert parser.main(["replay", str(CAPTURE), *where]) == 0
     assert len(rounds) == 1

@@ -1,6 +1,6 @@
 """What is given to a replay, and is not taken: told before anything is asked or sent.
 
-Proves: replay/reading.py
+Proves: replay/source.py
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import pytest
 
 import analyzer
 import replay
-from analyzer import cli
-from analyzer.protocol import names
-from captures.problems import Problem
-from replay import reading, run
+from analyzer.cli import parser
+from analyzer.protocol import api_keys
+from captures.errors import Problem
+from replay import run, source
 from replay.options import Options
 from replay.remap.topology import Topology
 from tests.replay.conversation import EVERYTHING, Captured
@@ -29,7 +29,7 @@ CAPTURE = SAMPLES / "sasl-librdkafka-4.3" / "capture.pcap"
 def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     """The first line that a command which does not begin says."""
     with pytest.raises(SystemExit) as ended:
-        cli.main(["replay", *arguments])
+        parser.main(["replay", *arguments])
     assert ended.value.code == 2
     line, hint = [line for line in capsys.readouterr().err.splitlines() if "compiling" not in line]
     assert hint.startswith("hint: ")
@@ -75,16 +75,16 @@ def test_two_capture_points_of_one_connection_would_be_sent_twice(
     analyzer.analyze([client, broker], tmp_path / "both", keep_bytes=True)
     assert refused([str(tmp_path / "both"), "--dry-run", "--assume", "4.3"], capsys) == line
     one = ["--filter", "capture == 'client.pcap'"]
-    assert cli.main(["replay", str(tmp_path / "both"), "--dry-run", "--assume", "4.3", *one]) == 0
+    assert parser.main(["replay", str(tmp_path / "both"), "--dry-run", "--assume", "4.3", *one]) == 0
     chosen = capsys.readouterr().out
-    assert cli.main(["replay", str(client), "--dry-run", "--assume", "4.3"]) == 0
+    assert parser.main(["replay", str(client), "--dry-run", "--assume", "4.3"]) == 0
     assert capsys.readouterr().out == chosen
 
 
 def test_rotated_files_hold_nothing_twice() -> None:
     """Though they are given one by one, and not with --rotated: a connection goes on in the second."""
     files = capture_files(shared_folder("rotated-4.3"))
-    assert reading.read([str(path) for path in files])
+    assert source.read([str(path) for path in files])
 
 
 def test_a_name_that_no_captured_topic_has_is_told_and_two_topics_are_never_one(
@@ -92,7 +92,7 @@ def test_a_name_that_no_captured_topic_has_is_told_and_two_topics_are_never_one(
 ) -> None:
     given = [str(CAPTURE), "--dry-run", "--assume", "4.3"]
     first, second = "open", "secret"
-    assert cli.main(["replay", *given, "--map-topic", "ordres=other", "--map-topic", f"{first}=another"]) == 0
+    assert parser.main(["replay", *given, "--map-topic", "ordres=other", "--map-topic", f"{first}=another"]) == 0
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
     assert said == ["note: --map-topic ordres=other: the capture has no topic ordres"]
     line = refused([*given, "--map-topic", f"{first}={second}"], capsys)
@@ -101,7 +101,7 @@ def test_a_name_that_no_captured_topic_has_is_told_and_two_topics_are_never_one(
 
 def test_a_name_with_a_prefix_may_be_too_long() -> None:
     """Which is told before anything is sent, in place of an error of the target's."""
-    captured = Captured().said(0.0, names.METADATA, 4, {"topics": [{"name": "a" * 60}]})
+    captured = Captured().said(0.0, api_keys.METADATA, 4, {"topics": [{"name": "a" * 60}]})
     sessions, asked = [captured.session()], Options("h", 1, prefix_topics="p" * 189)
     chosen, _, _ = run.planned_for(asked, sessions, EVERYTHING, Topology())
     assert len(chosen.map_topic["a" * 60]) == 249

@@ -21,16 +21,16 @@ from typing import Any
 import pytest
 
 import analyzer
-from analyzer.dataset import Writer
+from analyzer.dataset.dataset import Writer
 from replay import journal, run
 from replay.diff import pairs, text
 from replay.diff.compare import Comparison, compare
 from replay.options import Options
 from replay.outcome import Counts
-from replay.plan import decide
-from replay.recording import Recorder
+from replay.plan import decisions
 from replay.remap.remap import Remap
 from replay.remap.topology import Topology
+from replay.run_writer import Recorder
 from replay.send import workers
 from tests.bench.replay import Sink
 from tests.replay.conversation import Captured
@@ -159,7 +159,7 @@ def test_a_run_of_several_workers_took_as_long_as_the_longest_sent(
 
     monkeypatch.setattr(workers, "send", send)
     sessions = [Captured().session()]
-    planned, cluster = decide.make(sessions, {}, decide.PlanOptions())
+    planned, cluster = decisions.make(sessions, {}, decisions.PlanOptions())
     target = SimpleNamespace(offers={}, topology=Topology())
     with Writer(tmp_path / "run") as writer:
         recorder = Recorder(writer)

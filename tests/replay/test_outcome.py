@@ -1,6 +1,6 @@
 """What is counted and stored of outcomes.
 
-Proves: replay/outcome.py, replay/recording.py
+Proves: replay/outcome.py, replay/run_writer.py
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from analyzer.dataset import Writer, open_dataset
-from analyzer.protocol import names
+from analyzer.dataset.dataset import Writer, open_dataset
+from analyzer.protocol import api_keys
 from analyzer.protocol.encoding import encode_response
-from replay import recording
+from replay import run_writer
 from replay.outcome import Outcome
-from replay.recording import Recorder
-from tests.analyzer.records.test_tree import SECRETS, scram_fetch
+from replay.run_writer import Recorder
+from tests.analyzer.records.test_record_trees import SECRETS, scram_fetch
 from tests.replay.batching import batch, produced, produced_answer
 from tests.replay.conversation import START_NS, Captured
 
@@ -42,11 +42,11 @@ def test_a_duplicate_is_told_by_its_base_offset(
 ) -> None:
     capture = Captured()
     for number, (base, appended) in enumerate(captured):
-        capture.said(number, names.PRODUCE, 8, produced(batch((7, 0))), produced_answer(base, appended=appended))
+        capture.said(number, api_keys.PRODUCE, 8, produced(batch((7, 0))), produced_answer(base, appended=appended))
     with Writer(tmp_path / "run") as writer:
         recorder = Recorder(writer)
         for number, (request, (base, appended)) in enumerate(zip(capture.requests, replayed, strict=True)):
-            answer = encode_response(names.PRODUCE, 8, 0, produced_answer(base, appended=appended))
+            answer = encode_response(api_keys.PRODUCE, 8, 0, produced_answer(base, appended=appended))
             outcome = Outcome(
                 request.row,
                 number,
@@ -73,7 +73,7 @@ def test_the_replayed_side_has_what_its_request_asked_for(tmp_path: Path, level:
         "isolationLevel": level,
         "topics": [],
     }
-    (request,) = Captured().said(0, names.FETCH, 4, fetch).requests
+    (request,) = Captured().said(0, api_keys.FETCH, 4, fetch).requests
     assert isinstance(request.row, dict)
     request.row.update(isolation_level=level, min_bytes=7, max_wait_ms=500)
     with Writer(tmp_path / "run") as writer:
@@ -99,7 +99,7 @@ def test_secrets_in_records_of_the_cluster_are_not_written(tmp_path: Path) -> No
         "rackId": "",
     }
     answer = scram_fetch()
-    (asked,) = Captured().said(0, names.FETCH, 17, fetch).requests
+    (asked,) = Captured().said(0, api_keys.FETCH, 17, fetch).requests
     request = dataclasses.replace(asked, answer=answer)
     with Writer(tmp_path / "run") as writer:
         recorder = Recorder(writer)
@@ -128,7 +128,9 @@ def test_secrets_in_records_of_the_cluster_are_not_written(tmp_path: Path) -> No
 
 
 def test_requests_of_members_that_are_lost_are_counted_by_group(tmp_path: Path) -> None:
-    (request,) = Captured().said(0, names.HEARTBEAT, 3, {"groupId": "g", "memberId": "m", "generationId": 1}).requests
+    (request,) = (
+        Captured().said(0, api_keys.HEARTBEAT, 3, {"groupId": "g", "memberId": "m", "generationId": 1}).requests
+    )
     assert isinstance(request.row, dict)
     request.row.update(group_id="g")
     with Writer(tmp_path / "run") as writer:
@@ -142,7 +144,7 @@ def test_requests_of_members_that_are_lost_are_counted_by_group(tmp_path: Path) 
 
 def test_what_a_run_learned_is_written_as_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a long run that are a million rows."""
-    monkeypatch.setattr(recording, "_ROWS", 10)
+    monkeypatch.setattr(run_writer, "_ROWS", 10)
     told = 0
     written: list[int] = []
 

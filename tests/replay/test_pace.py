@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.protocol import names
+from analyzer.protocol import api_keys
 from replay import commands, run
-from replay.audit.audit import Audit
+from replay.audit.auditor import Audit
 from replay.options import Options
 from replay.outcome import Counts
 from replay.pace import Pace, pace
-from replay.plan import decide
+from replay.plan import decisions
 from replay.plan.steps import Plan
 from tests.replay.batching import batch, produced, produced_answer
 from tests.replay.conversation import EVERYTHING, Captured
@@ -39,8 +39,8 @@ def plan(seconds: float, took: float = 0.5) -> Plan:
     """Two requests, the second so many seconds later, answered after `took`."""
     captured = Captured()
     for at in (0.0, seconds - took):
-        captured.said(at, names.PRODUCE, 8, produced(batch()), produced_answer(0), took=took)
-    return decide.make([captured.session()], EVERYTHING, decide.PlanOptions())[0]
+        captured.said(at, api_keys.PRODUCE, 8, produced(batch()), produced_answer(0), took=took)
+    return decisions.make([captured.session()], EVERYTHING, decisions.PlanOptions())[0]
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ import argparse
 import ast
 import re
 
-from analyzer import cli
-from analyzer.protocol import names, schema
+from analyzer.cli import parser as cli
+from analyzer.protocol import api_keys as names
+from analyzer.protocol import schema
 from replay.plan import apis, steps
 from tests.shared import ROOT
 

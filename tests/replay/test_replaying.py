@@ -3,7 +3,7 @@
 A part of `python -m tests.replay.sweep`, so that the suite stays quick: the shipped samples, whose topics and groups
 have different names, at one cluster a version.
 
-Proves: replay/run.py, replay/outcome.py, replay/diff/audited.py
+Proves: replay/run.py, replay/outcome.py, replay/diff/audit_results.py
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from analyzer import cli
-from analyzer.dataset import open_dataset
-from analyzer.protocol import names
+from analyzer.cli import parser
+from analyzer.dataset.dataset import open_dataset
+from analyzer.protocol import api_keys
 from replay import commands
-from replay.audit.audit import Audit
+from replay.audit.auditor import Audit
 from replay.diff.compare import Comparison
 from replay.diff.differences import grouped
 from replay.plan import steps
@@ -92,7 +92,7 @@ def test_a_sample_at_a_new_cluster(shared_brokers: Start, tmp_path: Path, name: 
     own = audit_of(done)
     assert own.clean
     assert not own.unread
-    assert (own.total("acknowledged") > 0) == any(pair.api_key == names.PRODUCE for pair in done.pairs)
+    assert (own.total("acknowledged") > 0) == any(pair.api_key == api_keys.PRODUCE for pair in done.pairs)
 
 
 def test_a_shared_capture_of_a_classic_group(fresh_brokers: Start, tmp_path: Path) -> None:
@@ -142,10 +142,10 @@ def test_under_another_name(shared_brokers: Start, tmp_path: Path, capsys: pytes
     copy = TopicPartition("copy-of-gzip", 0, 2)
     admin.delete_records([copy])[copy].result(30)
     again = ["replay", "--audit", str(done.out), "--to", cluster.bootstrap]
-    assert cli.main(again) == commands.EXIT_DIFFERS
+    assert parser.main(again) == commands.EXIT_DIFFERS
     (row,) = [one for one in open_dataset(done.out).audit.to_table().to_pylist() if one["missing"]]
     assert (row["topic"], row["partition"], row["missing"], row["first_missing_offset"]) == ("copy-of-gzip", 0, 2, 0)
-    assert cli.main(["diff", str(done.out)]) == commands.EXIT_DIFFERS
+    assert parser.main(["diff", str(done.out)]) == commands.EXIT_DIFFERS
     first = capsys.readouterr().out.splitlines()[1]
     assert first.startswith("verdict: 1 unexpected difference: Produce v13 acknowledged records missing")
     assert first.endswith("(franz-gzip/0)")
@@ -185,7 +185,7 @@ def test_a_leader_dies_on_the_way(fresh_brokers: Start, tmp_path: Path) -> None:
     # batch that it never answered. That batch is sent again, its producer has no id, and both clients must see it.
     # Not chance: what producers were told otherwise, and that nothing is lost.
     told = unexpected(replayed.comparison)
-    assert [one for one in told if one[0] == names.PRODUCE and one[1:3] != ("(records)", "stored twice")] == []
+    assert [one for one in told if one[0] == api_keys.PRODUCE and one[1:3] != ("(records)", "stored twice")] == []
     problems = list(audit(replayed.pairs, cluster.bootstrap))
     assert [one for one in problems if "missing" in one or "order" in one] == []
     twice = {one.key: one.right for one in replayed.comparison.differences if one.kind == "stored twice"}

@@ -1,6 +1,6 @@
 """Two real clusters: what clients do at one of them is done at the other while they do it, from packets alone.
 
-Proves: replay/live.py, replay/flowing.py
+Proves: replay/live_traffic.py, replay/windowed.py
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from analyzer.dataset import open_dataset
+from analyzer.dataset.dataset import open_dataset
 from tests.brokers import jars
 from tests.brokers.cluster import Spec
 from tests.brokers.fixtures import Start

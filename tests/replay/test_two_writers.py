@@ -1,7 +1,7 @@
 """Two replays that write one RUN at the same time, many times: one of them whole, never a mix, and who was refused is
 told whose turn it is.
 
-Proves: replay/run.py (its lock), with analyzer/dataset.py
+Proves: replay/run.py (its lock), with analyzer/dataset/dataset.py
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from replay import run
 from replay.options import Options
 from replay.send import link
 from replay.send.settings import Settings
-from analyzer.dataset import DatasetError
+from analyzer.dataset.dataset import DatasetError
 from tests.bench.replay import sessions
 
 out, port, requests, wait = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "wait"

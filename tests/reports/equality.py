@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import analyzer
-from analyzer import tables
-from captures import forge
+from analyzer.dataset import tables
+from tests.captures import forge
 from tests.captures.mutants import fragments
 
 

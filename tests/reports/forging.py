@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from analyzer import dataset, tables
+from analyzer.dataset import dataset, tables
 from analyzer.protocol import schema
 
 START = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)

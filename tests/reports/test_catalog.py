@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer import tables
+from analyzer.dataset import tables
 from reports import catalog, releases
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from analyzer import cli
+from analyzer.cli import parser
 from reports import output, releases
 from tests.reports.forging import Forged
 from tests.shared import KWIRE, ROOT, SAMPLES
@@ -20,8 +20,8 @@ from tests.shared import KWIRE, ROOT, SAMPLES
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """What is said on stderr; the exit code is that of a usage error."""
     with pytest.raises(SystemExit) as left:
-        cli.main(["report", *arguments])
-    assert left.value.code == cli.EXIT_USAGE
+        parser.main(["report", *arguments])
+    assert left.value.code == parser.EXIT_USAGE
     said = capsys.readouterr()
     assert said.out == ""
     assert "\nhint: " in said.err
@@ -40,7 +40,7 @@ def test_an_unknown_release_lists_the_known_ones(forged: Forged, capsys: pytest.
 def test_a_file_that_cannot_be_written_is_told_before_a_capture_is_read(
     out: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("analyzer.commands.dataset_of", None)
+    monkeypatch.setattr("analyzer.cli.commands.dataset_of", None)
     sample = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"
     assert message in refused(capsys, str(sample), "-o", str(tmp_path / out))
     assert not list(tmp_path.iterdir())
@@ -65,8 +65,8 @@ def test_what_spark_would_analyse_in_vain_is_told_before_a_session_starts(
     (tmp_path / "file").touch()
     monkeypatch.setattr("reports.spark.session.of_command", None)
     with pytest.raises(SystemExit) as left:
-        cli.main(["analyze", capture, "-o", str(tmp_path / out), "--engine", "spark"])
-    assert left.value.code == cli.EXIT_USAGE
+        parser.main(["analyze", capture, "-o", str(tmp_path / out), "--engine", "spark"])
+    assert left.value.code == parser.EXIT_USAGE
     said = capsys.readouterr().err
     assert message in said
     assert "\nhint: " in said
@@ -94,9 +94,9 @@ def test_spark_writes_no_dataset_that_another_process_writes(
         assert other.stdout is not None
         assert other.stdout.readline() == "held\n"
         with pytest.raises(SystemExit) as left:
-            cli.main(["analyze", str(SAMPLES / "txn-librdkafka-4.3"), "-o", out, "--engine", "spark"])
+            parser.main(["analyze", str(SAMPLES / "txn-librdkafka-4.3"), "-o", out, "--engine", "spark"])
         other.communicate("\n")
-    assert left.value.code == cli.EXIT_USAGE
+    assert left.value.code == parser.EXIT_USAGE
     said = capsys.readouterr().err
     assert str(other.pid) in said
     assert "--wait" in said
@@ -147,7 +147,7 @@ def test_what_was_noted_of_captures_is_said_of_their_dataset(
 ) -> None:
     capture, dataset = tmp_path / "cut.pcap", str(tmp_path / "data")
     capture.write_bytes((SAMPLES / "txn-librdkafka-4.3" / "capture.pcap").read_bytes()[:60_001])
-    assert cli.main(["analyze", str(capture), "-o", dataset]) == 0
+    assert parser.main(["analyze", str(capture), "-o", dataset]) == 0
     capsys.readouterr()
-    assert cli.main([*command, dataset]) == 0
+    assert parser.main([*command, dataset]) == 0
     assert f"note: {capture}: ends in the middle of packet 368, " in capsys.readouterr().err

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import analyzer
-from captures.problems import Problem
+from captures.errors import Problem
 from reports import catalog, engines, relations
 from reports.embedded import engine
 from reports.embedded.engine import Embedded

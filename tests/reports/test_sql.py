@@ -17,12 +17,12 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 import analyzer
-from captures.problems import Problem
+from captures.errors import Problem
 from reports import catalog, relations, sql
 from reports.engines import check_columns
+from reports.query_errors import WrongQuery, check
 from reports.results import as_csv, as_json, as_text
 from reports.spark.engine import Spark
-from reports.wrong import WrongQuery, check
 from tests.reports.terminal import terminal
 from tests.shared import KWIRE, SAMPLES
 
@@ -70,7 +70,7 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("too late")
 
     monkeypatch.setattr("reports.engines.opened", late)
-    monkeypatch.setattr("analyzer.reading.analyze", late)
+    monkeypatch.setattr("analyzer.api.analyze", late)
 
 
 def test_every_form_holds_the_same_rows(

@@ -10,11 +10,11 @@ import pytest
 
 import analyzer
 import reports
-from analyzer import tables
-from analyzer.dataset import DatasetError
+from analyzer.dataset import tables
+from analyzer.dataset.dataset import DatasetError
 from reports import catalog, relations
-from reports.asking import Untaken
 from reports.embedded import engine
+from reports.engine_protocol import Untaken
 from reports.page import sections
 from tests.reports.agreement import difference
 from tests.reports.forging import Forged, at

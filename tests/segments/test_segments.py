@@ -16,7 +16,7 @@ import pytest
 import analyzer
 from analyzer.records import batches as b
 from analyzer.records import log_files as segments
-from analyzer.records import log_reading
+from analyzer.records import log_reader
 from analyzer.records.log_names import LogPoint, log_point
 from tests.segments import make
 from tests.shared import KWIRE
@@ -47,9 +47,9 @@ def _point(folder: Path) -> LogPoint:
     return point
 
 
-def _shown(path: Path) -> list[log_reading.Shown]:
+def _shown(path: Path) -> list[log_reader.Shown]:
     notes: list[str] = []
-    found = list(log_reading.shown(_point(path), notes))
+    found = list(log_reader.shown(_point(path), notes))
     assert notes == []
     return found
 

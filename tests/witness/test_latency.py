@@ -1,6 +1,6 @@
 """The parts of a latency, judged by what the brokers' own request logs say each request took and waited.
 
-Proves `analyzer/meaning/latency.py`, `sessions.py`, `analyzer/bulk/holding.py` and `measuring.py`. `totalTimeMs` is
+Proves `analyzer/analysis/latency.py`, `sessions.py`, `analyzer/bulk/purgatory.py` and `measuring.py`. `totalTimeMs` is
 against the latency without queue and throttle; `remoteTimeMs` against `hold_us` of Fetch, JoinGroup, SyncGroup and
 ShareFetch answered without error. All captures were taken on the broker's machine. The table is printed (`pytest -s`).
 """
@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import analyzer
-from analyzer.protocol import names
+from analyzer.protocol import api_keys
 from tests import shared
 from tests.witness import requestlog
 
@@ -25,14 +25,14 @@ PARKED_MS = 1.5
 MEMBERS_MS = 5.0
 """The same for JoinGroup and SyncGroup, of which remoteTimeMs has the coordinator's event queue and log in it too."""
 HELD_APIS = {
-    names.FETCH: PARKED_MS,
-    names.JOIN_GROUP: MEMBERS_MS,
-    names.SYNC_GROUP: MEMBERS_MS,
-    names.SHARE_FETCH: PARKED_MS,
+    api_keys.FETCH: PARKED_MS,
+    api_keys.JOIN_GROUP: MEMBERS_MS,
+    api_keys.SYNC_GROUP: MEMBERS_MS,
+    api_keys.SHARE_FETCH: PARKED_MS,
 }
 
 
-BARS = {names.FETCH: 0.97, names.JOIN_GROUP: 0.95, names.SYNC_GROUP: 0.95, names.SHARE_FETCH: 0.95}
+BARS = {api_keys.FETCH: 0.97, api_keys.JOIN_GROUP: 0.95, api_keys.SYNC_GROUP: 0.95, api_keys.SHARE_FETCH: 0.95}
 """Of those parked, which share must be told right."""
 
 
@@ -68,12 +68,12 @@ class Judged:
         if not near:
             self.far.append(f"{row['api']}: {took:.1f} ms, the log says {total_ms}")
         key, hold = row["api_key"], row["hold_us"]
-        if key == names.FETCH:
+        if key == api_keys.FETCH:
             self.fetches += 1
             self.undecided += hold is None
         if key not in HELD_APIS or remote_ms is None or row["error_code"] != 0:
             return
-        if key == names.SYNC_GROUP and hold is None:
+        if key == api_keys.SYNC_GROUP and hold is None:
             return  # the leader's, which waits for its log
         if remote_ms < HELD_APIS[key]:
             self.not_parked += 1
@@ -177,7 +177,7 @@ def test_what_was_parked_was_held_as_long(every: list[Judged]) -> None:
     Of 30 SyncGroups one is told 9 ms too long: 10 ms of it its own request waited and ran before it was parked."""
     whole = together(every)
     for key, bar in BARS.items():
-        assert whole.right[key] >= bar * whole.parked[key], (names.name(key), [one.odd for one in every])
+        assert whole.right[key] >= bar * whole.parked[key], (api_keys.name(key), [one.odd for one in every])
 
 
 def test_what_was_not_parked_is_not_called_held(every: list[Judged]) -> None:

@@ -1,7 +1,7 @@
 """What is left of a latency without `queue_us` is what the broker took, by its own request log.
 
-Proves `analyzer/bulk/matching.py` and `analyzer/columns.py`. In these captures a broker was killed and came back: while
-one Produce waited for replicas, hundreds behind it on the same connections waited for that one.
+Proves `analyzer/bulk/matching.py` and `analyzer/bulk/exchange_tables.py`. In these captures a broker was killed and
+came back: while one Produce waited for replicas, hundreds behind it on the same connections waited for that one.
 """
 
 from __future__ import annotations

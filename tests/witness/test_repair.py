@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import analyzer
-from captures.forge import pcap, rendered
 from tests import shared
 from tests.analyzer.forging import heartbeat, heartbeat_answer
+from tests.captures.forge import pcap, rendered
 from tests.captures.streaming import HANDSHAKE, b, c, timed
 from tests.witness import requestlog
 

@@ -18,20 +18,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from captures.forge import (
-    Segment,
-    Write,
-    converse,
-    duplicated,
-    interleaved,
-    merged,
-    overlapped,
-    pcap,
-    rendered,
-    reordered,
-    resegmented,
-    retransmitted,
-)
 from tests.analyzer.forging import (
     API_VERSIONS,
     SASL_HANDSHAKE,
@@ -52,6 +38,20 @@ from tests.analyzer.forging import (
     request,
     response,
     seen,
+)
+from tests.captures.forge import (
+    Segment,
+    Write,
+    converse,
+    duplicated,
+    interleaved,
+    merged,
+    overlapped,
+    pcap,
+    rendered,
+    reordered,
+    resegmented,
+    retransmitted,
 )
 from tests.shared import SAMPLES, capture_files
 

@@ -16,20 +16,6 @@ import pytest
 
 import analyzer
 from analyzer.bulk.partitions import MAX_NAMED
-from captures.forge import (
-    ACK,
-    FIN,
-    PSH,
-    SLL,
-    Record,
-    Segment,
-    converse,
-    cut,
-    framed,
-    interleaved,
-    rendered,
-    tcp_ip,
-)
 from tests.analyzer import forging
 from tests.analyzer.forging import (
     API_VERSIONS,
@@ -59,6 +45,20 @@ from tests.analyzer.forging import (
     swapped,
     turns,
     without,
+)
+from tests.captures.forge import (
+    ACK,
+    FIN,
+    PSH,
+    SLL,
+    Record,
+    Segment,
+    converse,
+    cut,
+    framed,
+    interleaved,
+    rendered,
+    tcp_ip,
 )
 
 DECODED = ("answered", "decoded", "decoded")
@@ -293,7 +293,7 @@ def test_sasl_authenticate_keeps_its_tokens_to_itself(tmp_path: Path, capsys: py
 
 def assert_secret_nowhere(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The password is in no table, message, body, representation, file or line of output."""
-    from analyzer.cli import main
+    from analyzer.cli.parser import main
 
     path = folder / "capture.pcap"
     dataset = analyzer.analyze(path, out=folder / "dataset", keep_bytes=True)

@@ -18,7 +18,6 @@ from analyzer.bulk import state as s
 from analyzer.bulk.shard import Conversations, layouts
 from captures.files.points import capture_points
 from captures.flows import Flows
-from captures.forge import Write, converse, pcap, rendered
 from captures.packets import Reader, no_packets
 from captures.stream_tables import (
     C_SYN_SIDE,
@@ -32,9 +31,10 @@ from captures.stream_tables import (
     SEG_SOURCE,
 )
 from captures.streams import Segments, Streams
-from tests.analyzer.bulk.framing_twin import Connection, Segment, Twin
+from tests.analyzer.bulk.framing_reference import Connection, Segment, Twin
 from tests.analyzer.bulk.test_conversations_property import conversations
 from tests.analyzer.forging import payloads, without
+from tests.captures.forge import Write, converse, pcap, rendered
 from tests.shared import capture_files, sample_folders, shared_folders
 
 FOLDERS = {folder.name: folder for folder in [*sample_folders(), *shared_folders()]}

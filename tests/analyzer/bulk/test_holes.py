@@ -12,11 +12,11 @@ import pytest
 
 from analyzer.bulk import state as s
 from analyzer.bulk.engine import Engine
-from analyzer.options import Reading
+from analyzer.pipeline.read_options import Reading
 from captures.files import capture_points
-from captures.forge import Segment, converse, cut, pcap, rendered
 from tests.analyzer import forging
 from tests.analyzer.forging import answering, asking, payloads, produce, produce_answer, turns, without
+from tests.captures.forge import Segment, converse, cut, pcap, rendered
 
 
 def holes(folder: Path, segments: Sequence[Segment], snaplen: int = 1 << 16) -> dict[int, int]:

@@ -1,6 +1,6 @@
 """What real clients, balancers and brokers of other makes send, beside what Kafka's own do: recognised, and explained.
 
-(proves: captures/prefixes.py, analyzer/bulk/prefixes.py; seeking.py: what counts as a request; pending.py:
+(proves: captures/prefixes.py, analyzer/bulk/proxy_prefixes.py; seeking.py: what counts as a request; pending.py:
 answers to acks=0)
 """
 
@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 import analyzer
-from analyzer.bulk.prefixes import named_ends
-from captures.forge import Write, converse
+from analyzer.bulk.proxy_prefixes import named_ends
 from captures.kernels import Bytes
 from captures.prefixes import (
     CONNECT,
@@ -43,6 +42,7 @@ from tests.analyzer.forging import (
     turns,
     without,
 )
+from tests.captures.forge import Write, converse
 from tests.shared import shared_folder
 
 DECODED = ("answered", "decoded", "decoded")

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from captures.forge import SYN, Segment, dropped, loaded, merged, resegmented, segments_of
 from tests.analyzer.forging import Seen, read
+from tests.captures.forge import SYN, Segment, dropped, loaded, merged, resegmented, segments_of
 from tests.shared import SAMPLES, capture_files, shared_folder
 
 SAME = (

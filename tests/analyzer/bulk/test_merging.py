@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from analyzer.bulk import merging as m
 from analyzer.bulk import state as s
-from analyzer.bulk.gathering import Helpers, one_after_another
+from analyzer.bulk.concat import Helpers, one_after_another
 from captures.kernels import NULL
 
 Pairs = list[list[tuple[int, int]]]

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from captures.forge import Segment, Write, converse, interleaved
 from tests.analyzer.forging import answering, asking, payloads, read, turns
+from tests.captures.forge import Segment, Write, converse, interleaved
 
 ROUNDS = 300
 
@@ -202,7 +202,7 @@ def test_beside_kafka(tmp_path: Path) -> None:
 
 
 def test_a_line_says_what_was_seen_and_names_port(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from analyzer.cli import main
+    from analyzer.cli.parser import main
 
     segments, _ = conversation("HTTP", 6)
     read(tmp_path, segments)

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 import analyzer
-from analyzer.bulk import roles
+from analyzer.bulk import projection
 from analyzer.protocol import schema
 from analyzer.protocol.program import load
-from captures.forge import converse
 from tests.analyzer.forging import answering, asking, fetch, produce, produce_answer, read, request, response
+from tests.captures.forge import converse
 from tests.shared import capture_files, sample_folders, shared_folder
 
 SHARED = (
@@ -268,30 +268,30 @@ def test_leaders_and_brokers_are_what_metadata_says(name: str) -> None:
 
 def test_a_partition_field_stands_before_what_belongs_to_it() -> None:
     """Kernels start a row at the partition's index. Where the error code comes first it has a role of its own."""
-    role, _ = roles.roles(load())
+    role, _ = projection.roles(load())
     belongs = {
-        roles.PART_ERROR,
-        roles.PART_OFFSET,
-        roles.RECORDS,
-        roles.HIGH_WATERMARK,
-        roles.LAST_STABLE,
-        roles.LOG_START,
-        roles.PART_EPOCH,
+        projection.PART_ERROR,
+        projection.PART_OFFSET,
+        projection.RECORDS,
+        projection.HIGH_WATERMARK,
+        projection.LAST_STABLE,
+        projection.LOG_START,
+        projection.PART_EPOCH,
     }
     kinds = {(info.api_key, info.direction, info.path): int(role[info.id]) for info in load().fields}
 
     def check(key: tuple[int, int], fields: tuple[schema.Field, ...], early: bool) -> None:
         started = early
         for one in fields:
-            kind = kinds.get((*key, one.path), roles.NONE)
-            started = started or kind == roles.PARTITION
+            kind = kinds.get((*key, one.path), projection.NONE)
+            started = started or kind == projection.PARTITION
             assert started or kind not in belongs, (key, one.path)
-            assert not started or kind != roles.PART_ERROR_EARLY, (key, one.path)
+            assert not started or kind != projection.PART_ERROR_EARLY, (key, one.path)
             # An array of plain numbers is one field here, and its elements start a row each.
             check(key, one.fields, started and one.element is None)
 
     for api_key, _, direction, layout in schema.layouts():
-        if api_key in roles.PARTITION_APIS:
+        if api_key in projection.PARTITION_APIS:
             check((api_key, direction), layout.fields, early=False)
 
 

@@ -1,6 +1,6 @@
 """Columns that one field of a request says: as in its body, and null where its version has no such field.
 
-(proves: analyzer/bulk/roles.py, the roles that are columns as they stand; analyzer/bulk/matching.py, `_say`)
+(proves: analyzer/bulk/projection.py, the roles that are columns as they stand; analyzer/bulk/matching.py, `_say`)
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 import pytest
 
 import analyzer
-from analyzer.bulk import roles
+from analyzer.bulk import projection
 from analyzer.bulk import state as s
-from analyzer.protocol import names
+from analyzer.protocol import api_keys
 from tests.shared import SAMPLES, capture_files
 
 AS_IT_STANDS = (
@@ -28,9 +28,9 @@ AS_IT_STANDS = (
 
 def test_these_roles_and_columns_stand_in_one_order() -> None:
     """They go from one to the other in one loop."""
-    assert roles.GROUP - roles.ACKS == s.X_GROUP - s.X_ACKS == len(AS_IT_STANDS)
+    assert projection.GROUP - projection.ACKS == s.X_GROUP - s.X_ACKS == len(AS_IT_STANDS)
     for place, name in enumerate(AS_IT_STANDS):
-        assert getattr(roles, name) == roles.ACKS + place
+        assert getattr(projection, name) == projection.ACKS + place
         assert getattr(s, f"X_{name}") == s.X_ACKS + place
 
 
@@ -40,7 +40,7 @@ def test_the_isolation_level_is_what_the_fetch_asked(sample: str) -> None:
     levels = set()
     for exchange in analyzer.exchanges(capture):
         body = exchange.request or {}
-        asked = body.get("isolationLevel") if exchange.api_key == names.FETCH else None
+        asked = body.get("isolationLevel") if exchange.api_key == api_keys.FETCH else None
         assert exchange.isolation_level == asked
         levels.add(asked)
     assert levels == ({None} if sample.startswith("old") else {None, 0, 1})

@@ -1,6 +1,6 @@
 """Windows: read-only, the same however many shards there are, and nothing that shards handed out is changed.
 
-(proves: analyzer/bulk/rows.py, analyzer/bulk/ended.py)
+(proves: analyzer/bulk/rows.py, analyzer/bulk/shard_result.py)
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analyzer import tables
+from analyzer.bulk.column_names import COLUMNS
 from analyzer.bulk.engine import Engine, Settings
-from analyzer.bulk.named import COLUMNS
 from analyzer.bulk.rows import Names, Window
+from analyzer.dataset import tables
 from captures.files import capture_points
 from captures.kernels import NULL
 from tests.shared import SAMPLES, capture_files

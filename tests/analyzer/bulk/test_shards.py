@@ -10,11 +10,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from analyzer.api import decode
 from analyzer.bulk import engine
 from analyzer.bulk.engine import Engine, Settings
-from analyzer.options import Reading
-from analyzer.points import Choice
-from analyzer.reading import decode
+from analyzer.pipeline.points import Choice
+from analyzer.pipeline.read_options import Reading
 from captures.files import capture_points
 from captures.stream_tables import C_STARTED
 from tests.bench import generate

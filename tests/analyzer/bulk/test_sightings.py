@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import analyzer
-from captures import forge
+from tests.captures import forge
 from tests.shared import capture_files, sample_folders
 
 # Where a message lies in the file, and what counts packets and bytes, differs of course.

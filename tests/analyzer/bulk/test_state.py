@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from analyzer.bulk import partitions, roles
+from analyzer.bulk import partitions, projection
 from analyzer.bulk import state as s
 
 OF_A_MESSAGE = [name[2:] for name in vars(s) if name.startswith("M_") and name != "M_COLUMNS"]
@@ -22,8 +22,8 @@ def test_request_and_response_have_the_same_columns_in_the_same_order() -> None:
 
 def test_roles_of_exchanges_come_before_those_of_topic_partitions() -> None:
     """Their numbers mean nothing else; each fits into the byte that a field has for it."""
-    assert roles.API_MAX < roles.FIRST_OF_PARTITIONS == roles.PARTITION < roles.ROLES <= 256
-    assert {roles.TOPIC, roles.TOPIC_ID} < set(range(roles.FIRST_OF_PARTITIONS))
+    assert projection.API_MAX < projection.FIRST_OF_PARTITIONS == projection.PARTITION < projection.ROLES <= 256
+    assert {projection.TOPIC, projection.TOPIC_ID} < set(range(projection.FIRST_OF_PARTITIONS))
 
 
 def test_a_number_of_a_topic_partition_goes_to_the_column_of_its_name() -> None:
@@ -36,7 +36,7 @@ def test_a_number_of_a_topic_partition_goes_to_the_column_of_its_name() -> None:
         "DIVERGES": "P_DIVERGES",
     }
     found = {role: column for role, column in enumerate(partitions._COLUMN.tolist()) if column >= 0}
-    assert found == {getattr(roles, role): getattr(s, column) for role, column in columns.items()}
+    assert found == {getattr(projection, role): getattr(s, column) for role, column in columns.items()}
 
 
 def test_every_part_of_the_state_has_the_one_vector_of_counters() -> None:

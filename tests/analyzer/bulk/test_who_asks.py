@@ -1,6 +1,6 @@
 """Which side asks, where the beginning of a connection was not captured: an answer is not taken for a request.
 
-(proves: analyzer/bulk/seeking.py. The header of a request, `[API][version][correlation id][client id]`, fits on the
+(proves: analyzer/bulk/resync.py. The header of a request, `[API][version][correlation id][client id]`, fits on the
 beginning of an old answer, `[correlation id][how many topics][topic]`: a Produce of the version that is the number.)
 """
 
@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import analyzer
-from captures.forge import Write, converse, cut, loaded, pcap, rendered
 from tests.analyzer import forging
 from tests.analyzer.forging import answering, asking, batch, produce, produce_answer, read, request, response
+from tests.captures.forge import Write, converse, cut, loaded, pcap, rendered
 from tests.shared import shared_folder
 
 OFFSET_COMMIT, LIST_OFFSETS = 8, 2

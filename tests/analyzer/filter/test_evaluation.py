@@ -21,13 +21,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import analyzer
-from analyzer import columns, tables
+from analyzer.bulk import exchange_tables
 from analyzer.bulk import state as s
 from analyzer.bulk.engine import Engine, Settings
 from analyzer.bulk.fields import MAX_CODES
 from analyzer.bulk.rows import Exchanges, Names, no_exchanges
+from analyzer.dataset import tables
 from analyzer.filter import evaluation as filtering
-from analyzer.filter import naming as filter_names
+from analyzer.filter import names as filter_names
 from analyzer.filter import values
 from analyzer.filter.evaluation import Filter, FilterError, IntegerTest, parse
 from analyzer.protocol import schema
@@ -1036,7 +1037,7 @@ def integer_rows(sample: str) -> tuple[Exchanges, pa.Table]:
         no_exchanges(names).partitions,
         names,
     )
-    return together, columns.exchanges(names, taken)
+    return together, exchange_tables.exchanges(names, taken)
 
 
 # fmt: off

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.analyzer.findings.judging import Traffic
+from tests.analyzer.findings.evaluating import Traffic
 
 Case = Callable[[Traffic, bool], None]
 

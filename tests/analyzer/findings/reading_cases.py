@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.analyzer.findings.cases import case
-from tests.analyzer.findings.judging import Traffic
+from tests.analyzer.findings.evaluating import Traffic
 from tests.reports.forging import at
 
 

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 import analyzer
-from analyzer import cli, tables
-from analyzer.findings import judging
-from analyzer.findings.asked import Asked
+from analyzer.cli import parser
+from analyzer.dataset import tables
+from analyzer.findings import evaluate
+from analyzer.findings.query import Asked
 from analyzer.findings.rules import RULES
-from tests.analyzer.findings.judging import Traffic
+from tests.analyzer.findings.evaluating import Traffic
 from tests.shared import SAMPLES
 
 CAPTURE = SAMPLES / "sasl-librdkafka-4.3" / "capture.pcap"
@@ -31,7 +32,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str,
     """Exit code, stdout, stderr."""
     capsys.readouterr()
     try:
-        code = cli.main(["findings", *arguments])
+        code = parser.main(["findings", *arguments])
     except SystemExit as left:
         code = int(left.code or 0)
     out = capsys.readouterr()
@@ -182,9 +183,9 @@ def test_only_rules_that_are_asked_otherwise_are_asked_again(
         rows = [json.loads(line) for line in said(capsys, dataset, "--json", *arguments)[1].splitlines()]
         return sorted(rows, key=lambda row: (row["code"], row["text"]))
 
-    concerned = judging.concerned
+    concerned = evaluate.concerned
     some = found()
-    monkeypatch.setattr(judging, "concerned", all_of_them)
+    monkeypatch.setattr(evaluate, "concerned", all_of_them)
     assert found() == some
     assert asked == [again]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import analyzer
-from tests.analyzer.findings.judging import SEVERE, codes, judged
+from tests.analyzer.findings.evaluating import SEVERE, codes, judged
 from tests.shared import SAMPLES, SHARED, capture_files, sample_folders, shared_folder, shared_folders
 
 NOT_CLEAN: dict[str, dict[str, str]] = {

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from analyzer.findings.asked import Asked
+from analyzer.findings.query import Asked
 from analyzer.findings.rules import RULES
 from tests.analyzer.findings import group_cases, other_cases, reading_cases
 from tests.analyzer.findings.cases import CASES, case
-from tests.analyzer.findings.judging import Traffic, codes, judged
+from tests.analyzer.findings.evaluating import Traffic, codes, judged
 from tests.reports.forging import at
 
 MODULES = (reading_cases, group_cases, other_cases)

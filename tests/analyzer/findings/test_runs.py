@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyzer import tables
+from analyzer.dataset import tables
 from analyzer.findings import runs
 from analyzer.findings.runs import Run, Thing, _about
-from analyzer.protocol import names
+from analyzer.protocol import api_keys
 
 TIMES = st.integers(0, 5).map(lambda at: at * 4_000_000)
 ANSWERS = st.lists(
@@ -73,7 +73,7 @@ EXCHANGES = st.lists(
         TEXTS,
         TEXTS,
         st.none() | st.lists(st.sampled_from(["t", "u", ""]), max_size=3),
-        st.sampled_from([names.METADATA, names.FETCH]),
+        st.sampled_from([api_keys.METADATA, api_keys.FETCH]),
     ),
     min_size=1,
     max_size=9,
@@ -95,12 +95,12 @@ def test_what_an_answer_is_about(rows: list[tuple[str | None, str | None, list[s
     more = [
         one
         for one, row in zip(found[::2], rows[skip::2], strict=True)
-        if row[3] != names.METADATA and len(row[2] or ()) > 1
+        if row[3] != api_keys.METADATA and len(row[2] or ()) > 1
     ]
     assert several == {numbers[one] for one in more}
 
 
 def thing(group: str | None, transaction: str | None, topics: list[str] | None, api: int) -> Thing:
-    if api == names.METADATA and topics:
+    if api == api_keys.METADATA and topics:
         return Thing(topic=" ".join(topics), topics=tuple(topics) if len(topics) > 1 else ())
     return Thing(group, transaction, topics[0] if topics else None)

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analyzer.findings import answers, judging, runs
-from analyzer.findings.asked import Asked
+from analyzer.findings import error_answers, evaluate, runs
+from analyzer.findings.query import Asked
 from analyzer.findings.rules import Finding
 from analyzer.findings.runs import Run, Thing
 from analyzer.protocol import errors, schema
-from analyzer.protocol.judgements import judge
+from analyzer.protocol.error_severity import judge
 from tests.analyzer.findings.cases import CASES, Case
+from tests.analyzer.findings.evaluating import Traffic, codes, judged
 from tests.analyzer.findings.group_cases import assigned, until
-from tests.analyzer.findings.judging import Traffic, codes, judged
 from tests.analyzer.findings.other_cases import storm
 from tests.analyzer.findings.reading_cases import commits, fetch
 from tests.analyzer.findings.test_rules import queued, tiny
@@ -551,7 +551,7 @@ def test_every_error_of_kafka_is_told_as_its_judgement_has_it(part: int, stays: 
     and severity fifty are told one by one."""
     traffic = Traffic(tmp_path / "dataset")
     codes = ERRORS[part::3]
-    assert 40 < len(codes) < judging.MOST
+    assert 40 < len(codes) < evaluate.MOST
     for number, one in enumerate(codes):
         who: dict[str, Any] = {"on": number, "client_id": f"app-{one.code}"}
         for second in (0, 20, 61) if stays else (0,):
@@ -582,7 +582,7 @@ def test_a_rule_that_takes_an_error_tells_it() -> None:
     """Else nobody does: what is taken is neither in error-answers nor in admin-refused."""
     for api, code in itertools.product(schema.apis(), (one.code for one in ERRORS)):
         run = Run(0, api.api_key, code, Thing(topic="t"), np.arange(3), 0, 61_000_000, False)
-        takes = any(mine(run) for mine in answers.TAKEN)
+        takes = any(mine(run) for mine in error_answers.TAKEN)
         every = any(asks(api.api_key, code) for asks in runs.EVERY) or run.code == 17  # topic-missing asks for all
         assert not takes or run.lasting or every or (api.name, code) in NEVER_MET, (api.name, errors.name(code))
 

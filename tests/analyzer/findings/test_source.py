@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from analyzer import tables
+from analyzer.dataset import tables
 from analyzer.findings import source as sources
 from analyzer.findings.source import Source, Table
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from analyzer import cli
+from analyzer.cli import parser
 from tests.shared import KWIRE, ROOT
 
 SECONDS = 300
@@ -95,7 +95,7 @@ def refused(
     """A command that cannot be done says so on stderr: exit code 2, one line and a hint. `{tmp}` is the folder. (In
     this process, which is quick.)"""
     with pytest.raises(SystemExit) as raised:
-        cli.main([command, *(word.format(tmp=folder) for word in arguments)])
+        parser.main([command, *(word.format(tmp=folder) for word in arguments)])
     assert raised.value.code == 2
     printed = said.readouterr()
     lines = [line for line in printed.err.splitlines() if "compiling" not in line]

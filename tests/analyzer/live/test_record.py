@@ -1,7 +1,7 @@
 """`kwire record` as a user runs it: what is sent on an interface is in the file, however it ends.
 
-(proves: analyzer/live/recording.py, analyzer/live/listening.py, analyzer/live/preparing.py,
-analyzer/live/options.py, analyzer/live/ending.py)
+(proves: analyzer/live/record.py, analyzer/live/startup.py, analyzer/live/preparation.py,
+analyzer/live/options.py, analyzer/live/stop_conditions.py)
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import pytest
 
 import analyzer
 from analyzer.live import options
-from captures import forge
 from tests.analyzer.live.running import SECONDS, capturing, refused, running
+from tests.captures import forge
 from tests.live import Wire, sample_records
 from tests.shared import KWIRE, ROOT
 
@@ -130,19 +130,19 @@ def test_another_command_reads_it_as_it_is_captured(wire: Wire) -> None:
 
 def test_lost_packets_are_said_and_no_failure(wire: Wire, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nobody takes them until all have come, and there is room for half of them."""
-    from analyzer import cli
-    from captures.live import belt, taps
+    from analyzer.cli import parser
+    from captures.live import capture_queue, taps
 
     monkeypatch.setattr(taps, "MOST_PACKETS", 10)
     monkeypatch.setattr("captures.live.libpcap.MOST_PACKETS", 10)
     room = sum(len(frame) + 16 for frame in FRAMES) // 2
-    original = belt.Belt.__init__
+    original = capture_queue.Belt.__init__
 
-    def small(self: belt.Belt, tap: taps.Tap, spool: str | None = None) -> None:
+    def small(self: capture_queue.Belt, tap: taps.Tap, spool: str | None = None) -> None:
         original(self, tap, spool, room)
         start = self.start
 
-        def begin() -> belt.Belt:
+        def begin() -> capture_queue.Belt:
             start()
             wire.send(FRAMES)
             self.stop()
@@ -151,9 +151,9 @@ def test_lost_packets_are_said_and_no_failure(wire: Wire, tmp_path: Path, monkey
 
         self.start = begin  # type: ignore[method-assign]
 
-    monkeypatch.setattr(belt.Belt, "__init__", small)
+    monkeypatch.setattr(capture_queue.Belt, "__init__", small)
     path = tmp_path / "a.pcapng"
-    assert cli.main(["record", "-i", wire.name, "-o", str(path)]) == 0
+    assert parser.main(["record", "-i", wire.name, "-o", str(path)]) == 0
     said = json.loads((tmp_path / "a.pcapng.stats.json").read_text())
     assert 0 < said["dropped_by_kwire"] < len(FRAMES)
     assert said["packets"] + said["dropped_by_kwire"] == len(FRAMES)
@@ -187,7 +187,7 @@ def test_a_full_disk_is_one_line_and_what_was_written_is_kept(wire: Wire, tmp_pa
     program = f"""
 import resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
-from analyzer.cli import main
+from analyzer.cli.parser import main
 sys.exit(main(["record", "-i", {wire.name!r}, "-o", {str(tmp_path / "a.pcap")!r}]))
 """
     with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, stderr=subprocess.PIPE, text=True) as recording:

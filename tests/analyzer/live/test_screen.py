@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from analyzer.live.screen import SORTS, Screen
-from tests.analyzer.live.test_counts import session_of
+from tests.analyzer.live.test_live_counts import session_of
 from tests.live import SAMPLE
 
 

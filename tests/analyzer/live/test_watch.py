@@ -1,6 +1,6 @@
 """`kwire watch` as a user runs it: on an interface, a folder that grows, a pipe; lines of JSON, and the screen.
 
-(proves: analyzer/live/watching.py, analyzer/live/screen.py, analyzer/live/laps.py)
+(proves: analyzer/live/watch.py, analyzer/live/screen.py, analyzer/live/evaluation_windows.py)
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from analyzer import cli
+from analyzer.cli import parser
 from captures.files.write import pcap
 from tests.analyzer.live.running import Running, capturing, refused, running
 from tests.live import SAMPLE, Wire, sample_records
@@ -68,7 +68,7 @@ def test_a_pipe_as_lines_of_json() -> None:
 
 
 def test_a_capture_once(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["watch", str(SAMPLE), "--once", "--filter", "api == EndTxn"]) == 0
+    assert parser.main(["watch", str(SAMPLE), "--once", "--filter", "api == EndTxn"]) == 0
     first = json.loads(capsys.readouterr().out.splitlines()[0])
     assert {line["api"] for line in first["apis"]} == {"EndTxn"}
 
@@ -110,10 +110,10 @@ def test_names_beyond_a_bound_begin_anew_and_exchanges_go_on(
 ) -> None:
     """A day of clients with ids of their own must not fill the memory: every packet is read, and of exchanges only
     those are missing that were on their way when an engine was replaced."""
-    from analyzer.live import session as module
-    from analyzer.options import Reading
+    from analyzer.live import watch_session as module
+    from analyzer.pipeline.read_options import Reading
     from captures.files import CapturePoint
-    from captures.live.belt import Belt
+    from captures.live.capture_queue import Belt
     from captures.live.follow import Follower
     from captures.live.stream import LiveStream
     from tests.captures.live.scripted import ScriptedTap, chunks_of
@@ -179,7 +179,7 @@ def test_the_screen_and_its_keys(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     program = shutil.which("sh")
     assert program
-    command = f'exec "$0" -c "from analyzer.cli import command; command()" watch - < {pipe}'
+    command = f'exec "$0" -c "from analyzer.cli.parser import command; command()" watch - < {pipe}'
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120", "LINES": "40"}
     words = ["/usr/bin/env", "TERM=xterm", program, "-c", command, sys.executable]
     with terminal(words, environment) as screen, open(pipe, "wb", buffering=0) as feed:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from analyzer.protocol import decoding, encoding, names, program, schema, tree
+from analyzer.protocol import api_keys, decoding, encoding, program, schema, tree
 from analyzer.protocol.encoding import EncodeError, encode_message
 from analyzer.protocol.schema import REQUEST
 from tests.analyzer.protocol import golden, values
@@ -126,7 +126,7 @@ def test_small_messages_are_encoded_as_large_ones_are(monkeypatch: pytest.Monkey
         bodies.append((exact, one.api_key, one.version, one.direction))
     for count in (encoding._SMALL_ROWS // 2, encoding._SMALL_ROWS, encoding._SMALL_BYTES):
         topics = [{"name": "t" * 20, "partitionIndexes": list(range(count))}]
-        bodies.append(({"groupId": "g", "topics": topics}, names.OFFSET_FETCH, 1, REQUEST))
+        bodies.append(({"groupId": "g", "topics": topics}, api_keys.OFFSET_FETCH, 1, REQUEST))
     small = [encode_message(*one) for one in bodies]
     monkeypatch.setattr(encoding, "_SMALL_ROWS", 0)
     assert small == [encode_message(*one) for one in bodies]

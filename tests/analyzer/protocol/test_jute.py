@@ -9,7 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analyzer.protocol.jute import MAX_FRAME, MAX_OPEN, Conversation, Spoken, looks_like
-from tests.analyzer.zookeeping import asked, connect, connected, frame, get, login, make, ping, put, text, together
+from tests.analyzer.zookeeper_traffic import (
+    asked,
+    connect,
+    connected,
+    frame,
+    get,
+    login,
+    make,
+    ping,
+    put,
+    text,
+    together,
+)
 
 OFFSET = "/consumers/g/offsets/t/0"
 ORIGIN = (7, 8)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from analyzer.protocol import decoding, many, plans, program
+from analyzer.protocol import decoding, layouts, many, program
 from analyzer.protocol.encoding import encode_request
 from analyzer.protocol.schema import REQUEST
 
@@ -26,7 +26,7 @@ def one_by_one(data: bytes) -> tuple[list[list[int]], int, int]:
     at, status = 0, decoding.OK
     for pc in (int(loaded.header_start[REQUEST, 2]), int(loaded.start[REQUEST, METADATA, VERSION])):
         if status == decoding.OK:
-            tape, at, status, _ = plans.run(data, at, loaded, pc, plans.MAX_ROWS)
+            tape, at, status, _ = layouts.run(data, at, loaded, pc, layouts.MAX_ROWS)
             found += tape[:, 1:].tolist()
     return found, at, status
 
@@ -45,7 +45,7 @@ def test_the_same_as_one_by_one(room: int, monkeypatch: pytest.MonkeyPatch) -> N
     places[:, many.HEADER] = loaded.header_start[REQUEST, 2]
     places[:, many.BODY] = loaded.start[REQUEST, METADATA, VERSION]
     rows: dict[int, list[list[int]]] = {}
-    for tape, found in many.decode_all(plans.as_buffer(b"".join(datas)), places, loaded.everything(), loaded):
+    for tape, found in many.decode_all(layouts.as_buffer(b"".join(datas)), places, loaded.everything(), loaded):
         endings = found
         for number, *row in tape.tolist():
             row[2] -= int(places[number, many.AT])
@@ -66,7 +66,7 @@ def test_a_message_with_too_many_fields_is_passed_over(monkeypatch: pytest.Monke
     places = np.array([[end - len(data), end, *starts] for data, end in zip(datas, ends, strict=True)], np.int64)
     selected = loaded.selection(lambda info: info.kind == "string")
     told: list[int] = []
-    for tape, found in many.decode_all(plans.as_buffer(b"".join(datas)), places, selected, loaded):
+    for tape, found in many.decode_all(layouts.as_buffer(b"".join(datas)), places, selected, loaded):
         told += tape[:, 0].tolist()
         endings = found
     assert sorted(set(told)) == [0, 2]

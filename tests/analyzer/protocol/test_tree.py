@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from analyzer.protocol import decoding, encoding, names, plans, schema, tree
+from analyzer.protocol import api_keys, decoding, encoding, layouts, schema, tree
 from analyzer.protocol.schema import REQUEST, RESPONSE
 from analyzer.protocol.tree import Node, decode_message
 from tests.analyzer.protocol import golden
@@ -376,15 +376,15 @@ def test_small_messages_are_decoded_as_large_ones_are(release: str, monkeypatch:
     messages = [(one.data, one.api_key, one.version, one.direction) for one in golden.golden(release)]
     messages += [(data[: len(data) // 2], key, version, way) for data, key, version, way in messages]
     small = [decode_message(*one, tree=True, exact=True) for one in messages]
-    monkeypatch.setattr(plans, "_SMALL_BYTES", -1)
+    monkeypatch.setattr(layouts, "_SMALL_BYTES", -1)
     assert small == [decode_message(*one, tree=True, exact=True) for one in messages]
 
 
 def test_a_small_message_of_many_fields_needs_a_larger_tape() -> None:
     topics = [{"name": "t", "partitionIndexes": list(range(1500))}]
-    data = encoding.encode_message({"groupId": "g", "topics": topics}, names.OFFSET_FETCH, 1, REQUEST)
+    data = encoding.encode_message({"groupId": "g", "topics": topics}, api_keys.OFFSET_FETCH, 1, REQUEST)
     for _ in range(2):
-        decoded = decode_message(data, names.OFFSET_FETCH, 1, REQUEST)
+        decoded = decode_message(data, api_keys.OFFSET_FETCH, 1, REQUEST)
         assert decoded.body == {"groupId": "g", "topics": topics}
 
 
@@ -411,22 +411,22 @@ def test_many_frames_are_decoded_as_each_alone() -> None:
     topics = [{"name": f"topic-{number}"} for number in range(40_000)]
     beat = {"groupId": "g", "generationId": 3, "memberId": "m"}
     asked: list[tuple[int, int, str | None, Any]] = [
-        (names.METADATA, 9, "client", {"topics": topics}),
-        (names.METADATA, 12, None, {"topics": [{"name": "a\udcff"}, {"name": None}]}),
-        (names.METADATA, 4, "", {"topics": None}),
-        (names.HEARTBEAT, 4, "c", beat),
+        (api_keys.METADATA, 9, "client", {"topics": topics}),
+        (api_keys.METADATA, 12, None, {"topics": [{"name": "a\udcff"}, {"name": None}]}),
+        (api_keys.METADATA, 4, "", {"topics": None}),
+        (api_keys.HEARTBEAT, 4, "c", beat),
     ]
     whole: list[tree.Frame] = [
         (encoding.encode_request(key, version, 7, client, body), key, version, REQUEST)
         for key, version, client, body in asked
     ]
     answer = {"throttleTimeMs": 1, "errorCode": 27}
-    whole.append((encoding.encode_response(names.HEARTBEAT, 4, 7, answer), names.HEARTBEAT, 4, RESPONSE))
+    whole.append((encoding.encode_response(api_keys.HEARTBEAT, 4, 7, answer), api_keys.HEARTBEAT, 4, RESPONSE))
     frames = [(one[0][:cut], *one[1:]) for one in whole[1:] for cut in range(4, len(one[0]))]
-    frames += [*whole, *((one[0] + b"\0", *one[1:]) for one in whole), (whole[0][0], names.METADATA, 99, REQUEST)]
+    frames += [*whole, *((one[0] + b"\0", *one[1:]) for one in whole), (whole[0][0], api_keys.METADATA, 99, REQUEST)]
     for frame, body in zip(frames, tree.decode_frames(frames), strict=True):
         data, key, version, direction = frame
-        known = plans.has_layout(key, version, direction)
+        known = layouts.has_layout(key, version, direction)
         alone = tree.decode_response(data, key, version, exact=True)
         if direction == REQUEST:
             alone = tree.decode_request(data, exact=True)

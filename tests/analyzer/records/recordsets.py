@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from analyzer.records import batch_reader as r
 from analyzer.records import batches as b
 from analyzer.records import checksums
-from analyzer.records import opening as r
 from captures.kernels import NULL
 
 

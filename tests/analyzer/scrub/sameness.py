@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import analyzer
-from analyzer.tables import TABLES
+from analyzer.dataset.tables import TABLES
 
 # fmt: off
 REPLACED = frozenset([

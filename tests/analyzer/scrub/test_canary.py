@@ -1,6 +1,6 @@
 """A marker in every string and bytes field of every API in every version, and none afterwards.
 
-proves: analyzer.scrub.messages, analyzer.scrub.spans, analyzer.scrub.content, analyzer.protocol.many.
+proves: analyzer.scrub.message_spans, analyzer.scrub.spans, analyzer.scrub.content, analyzer.protocol.many.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from analyzer.protocol.encoding import encode_data, encode_request, encode_respo
 from analyzer.protocol.schema import REQUEST, Field
 from analyzer.protocol.tree import UNKNOWN_TAGS
 from analyzer.scrub.content import Content
-from analyzer.scrub.messages import KEEP, RECORDS, Frame, Messages
+from analyzer.scrub.message_spans import KEEP, RECORDS, Frame, Messages
 from analyzer.scrub.spans import Batch, Spans
 from tests.bench.messages import batch, record
 

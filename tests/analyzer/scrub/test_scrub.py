@@ -1,7 +1,7 @@
 """`kwire scrub` from file to file: what it writes analyses to the same tables, and nothing of the original is in it.
 
-proves: analyzer.scrub.work, analyzer.scrub.prefixes, analyzer.scrub.streams, analyzer.scrub.packets,
-analyzer.scrub.check, analyzer.scrub.command, captures.dissect.
+proves: analyzer.scrub.rewrite, analyzer.scrub.prefixes, analyzer.scrub.streams, analyzer.scrub.packets,
+analyzer.scrub.verification, analyzer.scrub.command, captures.dissect.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from pathlib import Path
 
 import pytest
 
-from analyzer import cli
-from analyzer.scrub.check import Finder
-from analyzer.scrub.work import Report, Task, scrub
+from analyzer.cli import parser
+from analyzer.scrub.rewrite import Report, Task, scrub
+from analyzer.scrub.verification import Finder
 from captures import dissect as d
 from captures.files import capture_points
 from captures.files.write import Record, pcap, pcapng
-from captures.forge import Segment, converse, cut, internet_checksum, loaded, overlapped, rendered, retransmitted
 from captures.packets import Reader
 from tests.analyzer import forging
 from tests.analyzer.bulk.test_in_the_wild import BEFORE, behind
 from tests.analyzer.scrub import sameness
+from tests.captures.forge import Segment, converse, cut, internet_checksum, loaded, overlapped, rendered, retransmitted
 from tests.shared import KWIRE, ROOT, SAMPLES, capture_files, shared_folder
 
 KEY = b"k" * 32
@@ -273,7 +273,7 @@ def kwire(*arguments: str, stdin: bytes | None = None) -> subprocess.CompletedPr
 def called(said: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
     """The same in this process, which is quicker: its exit code, and what it says on stderr."""
     try:
-        code = cli.main(["scrub", *arguments])
+        code = parser.main(["scrub", *arguments])
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 1
     return code, said.readouterr().err
@@ -341,7 +341,7 @@ def test_a_dry_run_writes_nothing(capture: Path, tmp_path: Path, capsys: pytest.
 
 def test_what_is_not_clean_does_not_appear(capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Were a name left where it was, its own check would find it."""
-    from analyzer.failure import Failure
+    from analyzer.common.errors import Failure
     from analyzer.scrub.pseudonyms import Pseudonyms
 
     before = Pseudonyms.text

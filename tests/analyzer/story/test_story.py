@@ -21,9 +21,9 @@ import pyarrow.dataset
 import pytest
 
 import analyzer
-from analyzer import tables
-from analyzer.cli import main
-from analyzer.dataset import open_dataset
+from analyzer.cli.parser import main
+from analyzer.dataset import tables
+from analyzer.dataset.dataset import open_dataset
 from analyzer.findings import source as stored_tables
 from analyzer.story import (
     clients,
@@ -32,15 +32,17 @@ from analyzer.story import (
     groups,
     offsets,
     overview,
-    questions,
+    requests,
     sources,
-    telling,
     transactions,
 )
+from analyzer.story import (
+    events as telling,
+)
+from analyzer.story.events import JSON_FIELDS, Event, Wanted, places, span
 from analyzer.story.sources import Source
-from analyzer.story.telling import JSON_FIELDS, Event, Wanted, places, span
-from captures.forge import converse, loaded, pcap, segments_of, stepped
 from tests.analyzer import forging
+from tests.captures.forge import converse, loaded, pcap, segments_of, stepped
 from tests.shared import SAMPLES, capture_files, sample_folders, shared_folder
 
 TXN = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"
@@ -210,8 +212,8 @@ def test_no_duration_is_below_zero(folder: Path, how: str, tmp_path: Path, capsy
     events = [event for source in command._sources(dataset) for teller in command._TELLERS for event in teller(source)]
     for row in dataset.connections.to_table(columns=["connection", "client_id"]).to_pylist():
         for source in command._sources(dataset):
-            events += questions.dialogue(source, row["connection"])
-            events += questions.asked(source, row["client_id"]) if row["client_id"] else ()
+            events += requests.dialogue(source, row["connection"])
+            events += requests.asked(source, row["client_id"]) if row["client_id"] else ()
     assert len(events) > 10
     assert main(["story", str(tmp_path / "out")]) == 0
     sentences = [event.text for event in events] + capsys.readouterr().out.splitlines()
@@ -708,7 +710,7 @@ def test_runs_of_one_question_against_one_row_after_the_other(seed: int) -> None
         for _, same in itertools.groupby(in_order, lambda row: [row[name] for name in ("api", "error", "topics")])
         if (run := list(same)) and run[0]["error"] is None
     ]
-    told_of = [(event.time, event.text) for event in questions.dialogue(made, "c")]
+    told_of = [(event.time, event.text) for event in requests.dialogue(made, "c")]
     assert [time for time, _ in told_of] == [time for time, _ in expected]
     counts = [re.search(r" (\d+) times", text) for _, text in told_of]
     assert [int(found[1]) if found else 1 for found in counts] == [many for _, many in expected]

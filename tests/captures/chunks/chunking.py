@@ -12,8 +12,8 @@ from unittest import mock
 import numpy as np
 
 from captures.chunks import routing
+from captures.chunks.chunk_reader import ChunkReader, Joining, chunks_of
 from captures.chunks.groups import groups_of, pairs_of
-from captures.chunks.reading import ChunkReader, Joining, chunks_of
 from captures.chunks.routing import Routed
 from captures.chunks.sorting import Stored, divided, store
 from captures.files import CaptureError, CapturePoint

@@ -22,17 +22,17 @@ import crc32c
 import numpy as np
 import pytest
 
-from captures import forge
 from captures.chunks import sorting, starts
 from captures.chunks.checksums import combined
-from captures.chunks.reading import ChunkReader, Joining, chunks_of, guessed
+from captures.chunks.chunk_reader import ChunkReader, Joining, chunks_of, guessed
 from captures.chunks.routing import Routed, check_same
 from captures.chunks.sorting import Stored, store
 from captures.files import CaptureError, CapturePoint, capture_points, layouts
 from captures.flows import FORGET_NS, REMEMBERED
-from captures.forge import RAW, TO_BROKER, TO_CLIENT, Record, Write
+from tests.captures import forge
 from tests.captures.chunks.chunking import Reading, in_chunks, whole
 from tests.captures.chunks.damaging import differences_of
+from tests.captures.forge import RAW, TO_BROKER, TO_CLIENT, Record, Write
 from tests.captures.mutants import fragments
 from tests.shared import SAMPLES, capture_files, sample_folders
 

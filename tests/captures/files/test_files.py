@@ -15,19 +15,19 @@ import crc32c
 import pytest
 import zstandard
 
-from captures import files, forge
+from captures import files
 from captures.files import CaptureError, CapturePoint, capture_points
 from captures.files.sources import Source
-from captures.forge import ETHERNET, Record, Segment
 from captures.packets import Reader
-from tests.captures import dpkt_twin
+from tests.captures import dpkt_reference, forge
+from tests.captures.forge import ETHERNET, Record, Segment
 from tests.captures.reading import read, read_bytes, read_point
 
 SEGMENT = Segment(forge.START_NS, ("10.0.0.1", 40000), ("10.0.0.2", 9092), 7, 8, forge.ACK, b"payload")
 RNG = random.Random(11)
 MANY = [replace(SEGMENT, payload=RNG.randbytes(RNG.randrange(900)), time_ns=forge.START_NS + n) for n in range(400)]
 DATA = forge.pcap(forge.rendered(MANY), nanoseconds=True)
-ROWS = dpkt_twin.rows(DATA)
+ROWS = dpkt_reference.rows(DATA)
 
 
 def capture(path: Path, second: int = 0, count: int = 1) -> Path:
@@ -96,7 +96,7 @@ def test_damaged_gzip_data_is_a_note_after_what_was_good(tmp_path: Path) -> None
     packed = bytearray(gzip.compress(data))
     packed[len(packed) * 3 // 4 :] = b"\xff" * (len(packed) // 4)
     reading = read_bytes(bytes(packed), tmp_path)
-    assert reading.rows[:200] == dpkt_twin.rows(data)[:200]
+    assert reading.rows[:200] == dpkt_reference.rows(data)[:200]
     assert 200 < len(reading.rows) < 400
     assert "gzip data is damaged" in reading.notes[0]
 
@@ -361,7 +361,7 @@ def test_the_largest_packet_of_a_window_may_end_the_file(tmp_path: Path) -> None
     frame = forge.framed(forge.tcp_ip(replace(SEGMENT, payload=b"z" * 5000)), ETHERNET)
     data = forge.pcap([Record(0, frame, len(frame))])
     for window_bytes in (len(data) - 1, len(data), len(data) + 1):
-        assert read_bytes(data, tmp_path, window_bytes=window_bytes).rows == dpkt_twin.rows(data)
+        assert read_bytes(data, tmp_path, window_bytes=window_bytes).rows == dpkt_reference.rows(data)
 
 
 def test_a_reader_closed_early_lets_go_of_its_file(tmp_path: Path) -> None:

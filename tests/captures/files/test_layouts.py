@@ -16,10 +16,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from captures import forge
 from captures.files import CaptureError, layouts
-from captures.forge import ETHERNET, RAW, SLL2, TO_BROKER, TO_CLIENT, Write
-from tests.captures import dpkt_twin
+from tests.captures import dpkt_reference, forge
+from tests.captures.forge import ETHERNET, RAW, SLL2, TO_BROKER, TO_CLIENT, Write
 from tests.captures.reading import read_bytes
 
 FOUR = forge.converse([Write(TO_BROKER, bytes(range(256)) * 3), Write(TO_CLIENT, b"answer"), Write(TO_BROKER, b"odd")])
@@ -51,7 +50,7 @@ def enhanced(frame: bytes, which: int = 0, ticks: int = 0, options: bytes = b"")
 
 
 def same_as_dpkt(data: bytes, folder: Path) -> None:
-    expected = dpkt_twin.rows(data)
+    expected = dpkt_reference.rows(data)
     assert expected
     for window_bytes in (1 << 20, 64, 333):
         assert read_bytes(data, folder, window_bytes=window_bytes).rows == expected

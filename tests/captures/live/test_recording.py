@@ -1,6 +1,6 @@
 """Capture files as they are written: whole at every moment, rotated, bounded, with what was lost beside them.
 
-(proves: captures/live/recording.py, captures/files/beside.py)
+(proves: captures/live/recording.py, captures/files/sidecar.py)
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from captures.files import CapturePoint, beside, capture_points
+from captures.errors import CaptureError
+from captures.files import CapturePoint, capture_points, sidecar
 from captures.files.write import Record
-from captures.live.belt import Drops
+from captures.live.capture_queue import Drops
 from captures.live.recording import Recording, Target
-from captures.problems import CaptureError
 from tests.captures.live.scripted import ScriptedTap, chunks_of
 from tests.captures.reading import read_point
 from tests.live import SAMPLE, sample_records
@@ -55,7 +55,7 @@ def test_a_file_holds_what_came(ending: str, tmp_path: Path) -> None:
     assert rows(path) == rows(SAMPLE)
     assert made.packets == len(sample_records())
     assert path.stat().st_mode & 0o777 == 0o600
-    assert Path(beside.path_of(str(path))).stat().st_mode & 0o777 == 0o600
+    assert Path(sidecar.path_of(str(path))).stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
@@ -167,7 +167,7 @@ def test_what_was_lost_is_said_of_each_file_and_read_with_it(ending: str, tmp_pa
     recording.tick(Drops(9, 1, 100))
     recording.close(Drops(12, 2, 100))
     files = sorted(tmp_path.glob(f"*.{ending}"))
-    said = [json.loads(Path(beside.path_of(str(path))).read_text()) for path in files]
+    said = [json.loads(Path(sidecar.path_of(str(path))).read_text()) for path in files]
     names = ("packets", "dropped_by_kernel", "dropped_by_interface", "dropped_by_kwire", "dropped", "ended")
     assert [tuple(one[name] for name in names) for one in said] == [
         (10, 5, 1, 100, 106, True),
@@ -177,7 +177,7 @@ def test_what_was_lost_is_said_of_each_file_and_read_with_it(ending: str, tmp_pa
     assert readings == [106, 8]
     assert read_point(CapturePoint("both", tuple(map(str, files)))).counts["dropped_by_capture"] == 114
     for path in files:
-        os.unlink(beside.path_of(str(path)))
+        os.unlink(sidecar.path_of(str(path)))
     alone = [read_point(CapturePoint("one", (str(path),))).counts["dropped_by_capture"] for path in files]
     assert alone == ([106, 8] if ending == "pcapng" else [None, None]), "pcapng says it itself"
 
@@ -189,7 +189,7 @@ def test_what_was_lost_is_known_of_a_file_that_was_never_ended(ending: str, tmp_
     recording.take(chunks_of(sample_records()[:10], 10)[0])
     recording.tick(Drops(7, None, 0))
     assert read_point(CapturePoint("one", (str(path),))).counts["dropped_by_capture"] == 7
-    assert json.loads(Path(beside.path_of(str(path))).read_text())["ended"] is False
+    assert json.loads(Path(sidecar.path_of(str(path))).read_text())["ended"] is False
     recording.close()
 
 
@@ -212,14 +212,14 @@ def test_what_was_lost_is_known_of_a_file_that_was_never_ended(ending: str, tmp_
 )
 def test_what_makes_no_sense_beside_a_capture_says_nothing(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.pcap.stats.json").write_bytes(content)
-    assert beside.dropped(str(tmp_path / "a.pcap")) is None
+    assert sidecar.dropped(str(tmp_path / "a.pcap")) is None
 
 
 def test_a_pipe_or_folder_beside_a_capture_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.pcap.stats.json")
     (tmp_path / "b.pcap.stats.json").mkdir()
-    assert beside.dropped(str(tmp_path / "a.pcap")) is None
-    assert beside.dropped(str(tmp_path / "b.pcap")) is None
+    assert sidecar.dropped(str(tmp_path / "a.pcap")) is None
+    assert sidecar.dropped(str(tmp_path / "b.pcap")) is None
 
 
 # -- what cannot be written to ---------------------------------------------------------------------------------------
@@ -298,11 +298,11 @@ def test_only_a_capture_is_replaced(tmp_path: Path) -> None:
     assert path.read_text() == "a letter"
     shutil.copy(SAMPLE, path)
     path.chmod(0o644)
-    beside.write(str(path), b'{"dropped": 5}')
+    sidecar.write(str(path), b'{"dropped": 5}')
     written(Target(str(path)), sample_records()[:3])
     assert len(rows(path)) == 3
     assert path.stat().st_mode & 0o777 == 0o600
-    assert beside.dropped(str(path)) == 0
+    assert sidecar.dropped(str(path)) == 0
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:

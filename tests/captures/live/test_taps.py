@@ -19,15 +19,15 @@ from typing import Any
 
 import pytest
 
+from captures.errors import CaptureError
 from captures.files.write import Record, pcap
-from captures.live import libpcap, opening, pcap_library
-from captures.live.belt import Belt
+from captures.live import libpcap, open_interface, pcap_library
+from captures.live.capture_queue import Belt
 from captures.live.interfaces import Session
-from captures.live.opening import Asked, opened
+from captures.live.open_interface import Asked, opened
 from captures.live.ring import Ring
 from captures.live.taps import no_rights
 from captures.live.tools import TOOLS
-from captures.problems import CaptureError
 from tests.captures.live.scripted import HEADER_BYTES, packets_in
 from tests.live import Wire, sample_records
 from tests.shared import ROOT
@@ -201,8 +201,8 @@ def test_who_may_not_capture_is_told_how_to(name: str) -> None:
     way(name)
     program = f"""
 import os
-from captures.live.opening import Asked, opened
-from captures.problems import CaptureError
+from captures.live.open_interface import Asked, opened
+from captures.errors import CaptureError
 from numpy import zeros
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 try:
@@ -407,4 +407,4 @@ def test_a_tool_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_the_ways_of_the_command_line_are_those_there_are() -> None:
     from analyzer.live import options
 
-    assert options.WAYS == opening.WAYS
+    assert options.WAYS == open_interface.WAYS

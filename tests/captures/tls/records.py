@@ -10,7 +10,7 @@ import random
 import struct
 from typing import Any
 
-from captures.forge import Write
+from tests.captures.forge import Write
 from tests.captures.tls.sealing import HOST
 
 CHANGE_CIPHER = b"\x14\x03\x03\x00\x01\x01"

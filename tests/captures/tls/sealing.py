@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from captures.forge import Write
+from tests.captures.forge import Write
 from tests.shared import ROOT
 
 NO_ENCRYPT_THEN_MAC, NO_EXTENDED_MASTER = 1 << 19, 1 << 0

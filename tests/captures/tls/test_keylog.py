@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from captures.problems import CaptureError
+from captures.errors import CaptureError
 from captures.tls import keylog
 from captures.tls.keylog import HANDSHAKE, MASTER, SESSION, TRAFFIC, KeyFiles, KeyLog
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from captures.files.write import pcap
-from captures.forge import START_NS, Segment, Write, converse, rendered
 from captures.tls.keylog import SESSION, KeyLog
+from tests.captures.forge import START_NS, Segment, Write, converse, rendered
 from tests.captures.tls.recorded import names, recorded
 from tests.captures.tls.records import Forged
 from tests.captures.tls.sealing import NO_ENCRYPT_THEN_MAC, NO_EXTENDED_MASTER, How, Talk, sealed13

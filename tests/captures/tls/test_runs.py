@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from captures.forge import Write
 from captures.kernels import COMPILED
 from captures.stream_tables import (
     DATA,
@@ -33,6 +32,7 @@ from captures.streams import Segments
 from captures.tls import ciphers, evp, runs, stage
 from captures.tls.keylog import KeyLog
 from captures.tls.stage import Stage
+from tests.captures.forge import Write
 from tests.captures.tls.records import ALERT, HANDSHAKE, TRAFFIC, Forged, message
 from tests.captures.tls.sealing import How, Talk
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from captures.forge import Write
 from captures.stream_tables import GAP, SEG_COLUMNS, SEG_KEY, SEG_KIND, SEG_LENGTH, SEG_ORDINAL
 from captures.tls.ciphers import Opener13
 from captures.tls.direction import BYTES_PER_TRIAL, TRIALS, Row
 from captures.tls.keylog import MASTER, SESSION, KeyLog
 from captures.tls.session import UNKNOWN, Session
+from tests.captures.forge import Write
 from tests.captures.tls.records import ALERT, CHANGE_CIPHER, DATA, EARLY, HANDSHAKE, SHAKING, TRAFFIC, Forged, message
 from tests.captures.tls.sealing import (
     HOST,

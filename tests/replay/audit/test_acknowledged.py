@@ -19,7 +19,7 @@ import pytest
 from analyzer.records.batches import LOG_APPEND_TIME
 from replay.audit.acknowledged import Partition, acknowledged, out_of_order
 from replay.diff.pairs import Pair, decode
-from replay.diff.records import DIGEST, FORMS, Reader
+from replay.diff.record_facts import DIGEST, FORMS, Reader
 from tests.replay.forging import Body, batch, pair
 
 WHERE = "orders", 0

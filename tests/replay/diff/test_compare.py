@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from analyzer.protocol import names
+from analyzer.protocol import api_keys as names
 from analyzer.records.batches import LOG_APPEND_TIME
 from replay.diff.compare import compare
 from replay.diff.differences import RULES, grouped
 from replay.diff.pairs import Pair, Pairs, RunFacts, Side
-from replay.diff.readings import other_form
-from replay.diff.records import Form
+from replay.diff.reader_progress import other_form
+from replay.diff.record_facts import Form
 from replay.diff.text import as_text
 from tests.replay.forging import Body, batch, pair
 

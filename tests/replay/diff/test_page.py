@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from analyzer import cli
+from analyzer.cli import parser
 from replay.diff.compare import Comparison, compare
 from replay.diff.junit import as_junit
 from replay.diff.page import as_html
@@ -163,14 +163,14 @@ def test_what_cannot_be_written(
     forged_run: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        cli.main(["diff", str(forged_run), *arguments])
+        parser.main(["diff", str(forged_run), *arguments])
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
 
 
 def test_both_are_written_to_files_of_their_owners(forged_run: Path, tmp_path: Path) -> None:
     for form, out in (("html", tmp_path / "diff.html"), ("junit", tmp_path / "diff.xml")):
-        assert cli.main(["diff", str(forged_run), "--format", form, "-o", str(out)]) == 0
+        assert parser.main(["diff", str(forged_run), "--format", form, "-o", str(out)]) == 0
         assert stat.S_IMODE(out.stat().st_mode) == 0o600
     assert Reading((tmp_path / "diff.html").read_text()).of("h1")
     assert ElementTree.parse(tmp_path / "diff.xml").getroot().attrib["failures"] == "0"

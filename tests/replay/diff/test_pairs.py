@@ -1,7 +1,7 @@
 """Pairs of a RUN, read from disk one by one, against the same RUN read into dictionaries as a whole.
 
-Proves: replay/diff/pairs.py, replay/diff/stored_run.py, replay/diff/tapes.py, replay/diff/topic_texts.py,
-replay/diff/learning.py, replay/diff/alike.py, replay/diff/offsets.py
+Proves: replay/diff/pairs.py, replay/diff/stored_run.py, replay/diff/field_rows.py, replay/diff/topic_texts.py,
+replay/diff/learning.py, replay/diff/equality.py, replay/diff/offsets.py
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import analyzer
-from analyzer import dataset
-from analyzer.dataset import DatasetError
+from analyzer.dataset import dataset
+from analyzer.dataset.dataset import DatasetError
 from replay.diff import pairs, stored_run
 from replay.diff.compare import Comparison, compare
 from replay.diff.differences import grouped

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from analyzer.options import Reading
-from analyzer.protocol import errors, names
+from analyzer.pipeline.read_options import Reading
+from analyzer.protocol import api_keys, errors
 from analyzer.protocol.tree import Body
-from replay import reading
-from replay.plan import decide
+from replay import source
+from replay.plan import decisions
 from replay.plan.cluster import Cluster
 from replay.plan.config_changes import GROUP_RESOURCE
 from replay.remap.topology import Topology
@@ -31,7 +31,7 @@ def create(name: str, at: float, captured: Captured, **configs: str) -> None:
     settings = [{"name": one.replace("_", "."), "value": value} for one, value in configs.items()]
     asked = {"name": name, "numPartitions": 2, "replicationFactor": 3, "assignments": [], "configs": settings}
     made = {"name": name, "errorCode": 0, "numPartitions": 2}
-    captured.said(at, names.CREATE_TOPICS, 5, {"topics": [asked]}, {"topics": [made]})
+    captured.said(at, api_keys.CREATE_TOPICS, 5, {"topics": [asked]}, {"topics": [made]})
 
 
 def alter(
@@ -46,11 +46,11 @@ def alter(
     configs = [{"name": one, "configOperation": operation, "value": value} for one, operation, value in operations]
     body = {"resources": [{"resourceType": kind, "resourceName": name, "configs": configs}]}
     answer = {"responses": [{"resourceType": kind, "resourceName": name, "errorCode": error}]}
-    captured.said(at, names.INCREMENTAL_ALTER_CONFIGS, 1, {**body, "validateOnly": only_validate}, answer)
+    captured.said(at, api_keys.INCREMENTAL_ALTER_CONFIGS, 1, {**body, "validateOnly": only_validate}, answer)
 
 
 def learned(*captured: Captured) -> Cluster:
-    return decide.make([one.session() for one in captured], EVERYTHING, decide.PlanOptions())[1]
+    return decisions.make([one.session() for one in captured], EVERYTHING, decisions.PlanOptions())[1]
 
 
 def test_operations_in_order_of_time_over_what_the_topic_was_made_with() -> None:
@@ -72,7 +72,7 @@ def test_the_request_of_before_says_all_settings() -> None:
     create("orders", 0.0, captured, segment_bytes="9")
     resource = {"resourceType": 2, "resourceName": "orders", "configs": [{"name": RETENTION, "value": "7"}]}
     answer = {"responses": [{"resourceType": 2, "resourceName": "orders", "errorCode": 0}]}
-    captured.said(1.0, names.ALTER_CONFIGS, 1, {"resources": [resource], "validateOnly": False}, answer)
+    captured.said(1.0, api_keys.ALTER_CONFIGS, 1, {"resources": [resource], "validateOnly": False}, answer)
     assert learned(captured).altered == {"orders": {RETENTION: "7"}}
 
 
@@ -81,7 +81,7 @@ def test_what_changed_nothing_is_not_taken() -> None:
     create("orders", 0.0, captured)
     alter(captured, 1.0, "orders", (RETENTION, SET, "2"), error=errors.INVALID_CONFIG)
     alter(captured, 2.0, "orders", (RETENTION, SET, "2"), only_validate=True)
-    alter(captured, 3.0, "1", ("log.retention.ms", SET, "2"), kind=names.BROKER_RESOURCES[0])
+    alter(captured, 3.0, "1", ("log.retention.ms", SET, "2"), kind=api_keys.BROKER_RESOURCES[0])
     found = learned(captured)
     assert (found.altered, found.group_configs) == ({}, {})
     alter(captured, 4.0, "orders", ("leader.replication.throttled.replicas", SET, "0:1"))
@@ -111,8 +111,8 @@ def test_a_size_that_was_allowed_stays_allowed() -> None:
 
 def test_a_shared_capture_of_an_administrator() -> None:
     """An administrator of librdkafka, which asks for both kinds of change."""
-    sessions = reading.read([str(path) for path in capture_files(shared_folder("admin-librdkafka-4.3"))], how=Reading())
-    _, cluster = decide.make(sessions, EVERYTHING, decide.PlanOptions())
+    sessions = source.read([str(path) for path in capture_files(shared_folder("admin-librdkafka-4.3"))], how=Reading())
+    _, cluster = decisions.make(sessions, EVERYTHING, decisions.PlanOptions())
     made_with = {"cleanup.policy": "compact,delete"}
     assert cluster.altered == {"adm": {**made_with, "max.message.bytes": "200000"}, "adm2": {RETENTION: "7200000"}}
 
@@ -133,16 +133,16 @@ class Channel:
 
     async def ask(self, api_key: int, version: int, body: Body, timeout: float) -> Body:
         self.asked.append((api_key, body))
-        if api_key == names.CREATE_TOPICS:
+        if api_key == api_keys.CREATE_TOPICS:
             code = self.creating.pop(0) if self.creating else 0
             return {"topics": [{"name": topic["name"], "errorCode": code} for topic in body["topics"]]}
-        if api_key == names.INCREMENTAL_ALTER_CONFIGS:
+        if api_key == api_keys.INCREMENTAL_ALTER_CONFIGS:
             return {"responses": [{**one, "errorCode": self.refused} for one in body["resources"]]}
-        if api_key == names.METADATA:
+        if api_key == api_keys.METADATA:
             part = {"partitionIndex": 0, "leaderId": 1, "errorCode": 0}
             topics = [{"name": topic["name"], "errorCode": 0, "partitions": [part]} for topic in body["topics"]]
             return {"brokers": [{"nodeId": 1, "host": "target", "port": 9092}], "topics": topics}
-        assert api_key == names.LIST_OFFSETS
+        assert api_key == api_keys.LIST_OFFSETS
         return {"topics": [{"partitions": [{"errorCode": 0, "offset": 0}]}]}
 
 
@@ -161,9 +161,9 @@ def seeded(
     made: dict[str, str | None] = {}
     altered: list[Body] = []
     for api_key, body in channel.asked:
-        if api_key == names.CREATE_TOPICS:
+        if api_key == api_keys.CREATE_TOPICS:
             made = {one["name"]: one["value"] for one in body["topics"][0]["configs"]}
-        elif api_key == names.INCREMENTAL_ALTER_CONFIGS:
+        elif api_key == api_keys.INCREMENTAL_ALTER_CONFIGS:
             altered += body["resources"]
     return made, altered, done
 
@@ -207,7 +207,7 @@ def test_topics_and_groups_are_made_with_the_settings_that_they_were_left_with()
 
 
 def test_where_the_requests_are_sent_themselves_nothing_is_folded() -> None:
-    made, altered, _ = seeded(administered(), (names.INCREMENTAL_ALTER_CONFIGS,), as_captured=True)
+    made, altered, _ = seeded(administered(), (api_keys.INCREMENTAL_ALTER_CONFIGS,), as_captured=True)
     assert made == {RETENTION: "1000", "min.insync.replicas": "1"}
     assert altered == []
 
@@ -219,10 +219,10 @@ def test_settings_of_groups_that_the_target_refuses_are_told() -> None:
 
 def delete(name: str, at: float, captured: Captured, error: int = 0) -> None:
     answer = {"responses": [{"name": name, "errorCode": error}]}
-    captured.said(at, names.DELETE_TOPICS, 4, {"topicNames": [name], "timeoutMs": 1000}, answer)
+    captured.said(at, api_keys.DELETE_TOPICS, 4, {"topicNames": [name], "timeoutMs": 1000}, answer)
 
 
-BOTH = (names.CREATE_TOPICS, names.DELETE_TOPICS)
+BOTH = (api_keys.CREATE_TOPICS, api_keys.DELETE_TOPICS)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_a_topic_is_left_to_the_capture_where_that_makes_it_first(
     """Else it is made before anything is sent, with as many partitions as it ever had."""
     captured = Captured()
     alter(captured, 0.0, "orders", (RETENTION, SET, "2"))
-    captured.said(0.1, names.METADATA, 12, {"topics": None}, metadata("orders", 3))
+    captured.said(0.1, api_keys.METADATA, 12, {"topics": None}, metadata("orders", 3))
     for at, what in enumerate(life, 1):
         if what == "c":
             create("orders", at, captured)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.protocol import encoding, names, schema, tree
+from analyzer.protocol import api_keys, encoding, schema, tree
 from analyzer.protocol.schema import REQUEST
 from analyzer.protocol.tree import Body
 from replay.plan import apis, convert
@@ -42,58 +42,58 @@ def test_every_version_s_empty_request_can_be_said_in_every_other(api_key: int) 
     api = schema.apis()[api_key]
     for old in range(api.min_version, api.max_version + 1):
         for new in range(api.min_version, api.max_version + 1):
-            if api_key == names.ADD_PARTITIONS_TO_TXN and old >= 4:
+            if api_key == api_keys.ADD_PARTITIONS_TO_TXN and old >= 4:
                 continue
             try:
                 converted(api_key, old, new, {})
             except convert.CannotConvert:
-                assert api_key in (names.OFFSET_FETCH, names.LEAVE_GROUP, names.FIND_COORDINATOR)
+                assert api_key in (api_keys.OFFSET_FETCH, api_keys.LEAVE_GROUP, api_keys.FIND_COORDINATOR)
                 assert old > new  # no group, member or key at all, where older versions have exactly one
 
 
 def test_one_coordinator_key_or_many() -> None:
-    assert converted(names.FIND_COORDINATOR, 2, 5, {"key": "g", "keyType": 1})["coordinatorKeys"] == ["g"]
-    assert converted(names.FIND_COORDINATOR, 5, 2, {"keyType": 0, "coordinatorKeys": ["g"]})["key"] == "g"
+    assert converted(api_keys.FIND_COORDINATOR, 2, 5, {"key": "g", "keyType": 1})["coordinatorKeys"] == ["g"]
+    assert converted(api_keys.FIND_COORDINATOR, 5, 2, {"keyType": 0, "coordinatorKeys": ["g"]})["key"] == "g"
     with pytest.raises(convert.CannotConvert, match="2 keys"):
-        converted(names.FIND_COORDINATOR, 5, 2, {"keyType": 0, "coordinatorKeys": ["g", "h"]})
+        converted(api_keys.FIND_COORDINATOR, 5, 2, {"keyType": 0, "coordinatorKeys": ["g", "h"]})
 
 
 def test_one_group_s_offsets_or_many_groups() -> None:
     topics = [{"name": "t", "partitionIndexes": [0, 1]}]
-    newer = converted(names.OFFSET_FETCH, 5, 9, {"groupId": "g", "topics": topics})
+    newer = converted(api_keys.OFFSET_FETCH, 5, 9, {"groupId": "g", "topics": topics})
     assert [(one["groupId"], one["topics"]) for one in newer["groups"]] == [("g", topics)]
-    older = converted(names.OFFSET_FETCH, 9, 7, {"groups": [{"groupId": "g", "topics": topics}]})
+    older = converted(api_keys.OFFSET_FETCH, 9, 7, {"groups": [{"groupId": "g", "topics": topics}]})
     assert (older["groupId"], older["topics"]) == ("g", topics)
 
 
 def test_one_member_leaves_or_many() -> None:
-    newer = converted(names.LEAVE_GROUP, 1, 4, {"groupId": "g", "memberId": "m"})
+    newer = converted(api_keys.LEAVE_GROUP, 1, 4, {"groupId": "g", "memberId": "m"})
     assert [one["memberId"] for one in newer["members"]] == ["m"]
-    assert converted(names.LEAVE_GROUP, 4, 1, {"groupId": "g", "members": [{"memberId": "m"}]})["memberId"] == "m"
+    assert converted(api_keys.LEAVE_GROUP, 4, 1, {"groupId": "g", "members": [{"memberId": "m"}]})["memberId"] == "m"
 
 
 def test_a_join_without_a_rebalance_timeout_had_the_session_s() -> None:
     body = {"groupId": "g", "sessionTimeoutMs": 6000, "memberId": "", "protocolType": "consumer", "protocols": []}
-    assert converted(names.JOIN_GROUP, 0, 5, body)["rebalanceTimeoutMs"] == 6000
+    assert converted(api_keys.JOIN_GROUP, 0, 5, body)["rebalanceTimeoutMs"] == 6000
 
 
 def test_all_topics_of_metadata_v0_is_null_from_v1_on() -> None:
-    assert converted(names.METADATA, 0, 4, {"topics": []})["topics"] is None
-    assert converted(names.METADATA, 1, 4, {"topics": []})["topics"] == []
+    assert converted(api_keys.METADATA, 0, 4, {"topics": []})["topics"] is None
+    assert converted(api_keys.METADATA, 1, 4, {"topics": []})["topics"] == []
 
 
 def test_what_would_change_the_meaning_is_refused() -> None:
     producing = {"transactionalId": "tx", "acks": 1, "timeoutMs": 1, "topicData": []}
     with pytest.raises(convert.CannotConvert, match="transactionalId"):
-        converted(names.PRODUCE, 9, 2, producing)
+        converted(api_keys.PRODUCE, 9, 2, producing)
     static = {"groupId": "g", "generationId": 1, "memberId": "m", "groupInstanceId": "i"}
     with pytest.raises(convert.CannotConvert, match="groupInstanceId"):
-        converted(names.HEARTBEAT, 4, 2, static)
+        converted(api_keys.HEARTBEAT, 4, 2, static)
     newest = {"replicaId": -1, "topics": [{"name": "t", "partitions": [{"partitionIndex": 0, "timestamp": -3}]}]}
     with pytest.raises(convert.CannotConvert, match="timestamp -3"):
-        converted(names.LIST_OFFSETS, 7, 5, newest)
+        converted(api_keys.LIST_OFFSETS, 7, 5, newest)
 
 
 def test_what_only_informs_is_dropped() -> None:
     body = {"groupId": "g", "sessionTimeoutMs": 1, "memberId": "", "protocolType": "consumer", "reason": "why"}
-    assert "reason" not in converted(names.JOIN_GROUP, 9, 7, body)
+    assert "reason" not in converted(api_keys.JOIN_GROUP, 9, 7, body)

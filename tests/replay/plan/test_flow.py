@@ -1,6 +1,6 @@
 """A capture that is gone through twice, in windows, gives the plan of the capture that is read at once.
 
-Proves: replay/plan/flow.py, replay/plan/survey.py, replay/plan/sessions.py, analyzer/meaning/gist.py
+Proves: replay/plan/windows.py, replay/plan/first_pass.py, replay/plan/sessions.py, analyzer/analysis/traffic_summary.py
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from analyzer.options import Reading
-from analyzer.reading import Look
-from replay import reading
-from replay.plan import decide, flow, renaming, sessions
+from analyzer.api import Look
+from analyzer.pipeline.read_options import Reading
+from replay import source
+from replay.plan import decisions, renaming, sessions, windows
 from replay.plan.cluster import Cluster
-from replay.plan.decide import Planner, PlanOptions
-from replay.plan.flow import Flow
+from replay.plan.decisions import Planner, PlanOptions
+from replay.plan.record_times import Times
 from replay.plan.renaming import Renaming
 from replay.plan.sessions import Told
 from replay.plan.steps import Skip, Step
-from replay.plan.times import Times
+from replay.plan.windows import Flow
 from tests.replay.conversation import EVERYTHING
 from tests.replay.plan.test_windows import CAPTURES, SHUT, told
 from tests.shared import SAMPLES, capture_files
@@ -60,11 +60,11 @@ def planned(through: Flow) -> tuple[list[Step], list[Skip]]:
 def test_a_capture_in_windows_is_planned_as_one_that_is_read_at_once(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flow, "WINDOW", 50)
+    monkeypatch.setattr(windows, "WINDOW", 50)
     through = flowing(CAPTURES[name])
     files = [str(path) for path in capture_files(CAPTURES[name])]
-    whole = reading.read(files, how=Reading(rotated=len(files) > 1))
-    plan, cluster = decide.make(whole, EVERYTHING, PlanOptions())
+    whole = source.read(files, how=Reading(rotated=len(files) > 1))
+    plan, cluster = decisions.make(whole, EVERYTHING, PlanOptions())
 
     steps, skips = planned(through)
 
@@ -113,17 +113,17 @@ def test_sessions_are_met_before_their_first_request_and_over_with_their_last() 
 def test_groups_and_clients_are_renamed_on_the_way() -> None:
     names = Renaming(prefix="copy.")
     folder = SAMPLES / "group-kip848-librdkafka-4.3"
-    whole = renaming.renamed(reading.read(str(capture_files(folder)[0])), names)
+    whole = renaming.renamed(source.read(str(capture_files(folder)[0])), names)
     steps, _ = planned(flowing(folder, names=names))
 
     assert [told(step) for step in steps] == [
-        told(step) for step in decide.make(whole, EVERYTHING, PlanOptions())[0].steps
+        told(step) for step in decisions.make(whole, EVERYTHING, PlanOptions())[0].steps
     ]
     assert any(step.group is not None and step.group.startswith("copy.") for step in steps)
 
 
 def test_what_is_held_back_is_bounded_and_what_comes_too_late_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flow, "HELD", 3)
+    monkeypatch.setattr(windows, "HELD", 3)
     through = flowing(SAMPLES / "codecs-franzgo-4.3")
     every = list(through.told())
     last = every.pop()

@@ -1,6 +1,6 @@
 """A capture under other names, and several times.
 
-Proves: replay/plan/renaming.py, replay/plan/ours.py
+Proves: replay/plan/renaming.py, replay/plan/owned_names.py
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from analyzer.options import Reading
-from analyzer.protocol import names
+from analyzer.pipeline.read_options import Reading
+from analyzer.protocol import api_keys
 from analyzer.protocol.tree import Body
-from replay import reading
+from replay import source
 from replay.options import Options
-from replay.plan import apis, batches, decide
+from replay.plan import apis, batches, decisions
 from replay.plan.config_changes import GROUP_RESOURCE
-from replay.plan.ours import Ours
+from replay.plan.owned_names import Ours
 from replay.plan.renaming import Renaming, copies, renamed
 from replay.plan.sessions import Session
 from tests.replay.batching import batch, produced, produced_answer, producer_of
@@ -41,56 +41,58 @@ def one(api_key: int, version: int, body: Body, answer: Body, how: Renaming = P)
 
 
 def test_groups_in_requests_and_answers() -> None:
-    asked, _, _ = one(names.HEARTBEAT, 3, {"groupId": "orders", "generationId": 1, "memberId": "m"}, {"errorCode": 0})
+    asked, _, _ = one(
+        api_keys.HEARTBEAT, 3, {"groupId": "orders", "generationId": 1, "memberId": "m"}, {"errorCode": 0}
+    )
     assert (asked["groupId"], asked["memberId"]) == ("t-orders", "m")
     described = {"groups": [{"groupId": "orders"}]}
-    asked, said, _ = one(names.DESCRIBE_GROUPS, 3, {"groups": ["orders", "billing"]}, described)
+    asked, said, _ = one(api_keys.DESCRIBE_GROUPS, 3, {"groups": ["orders", "billing"]}, described)
     assert asked["groups"] == ["t-orders", "invoices"]
     assert said["groups"][0]["groupId"] == "t-orders"
-    asked, _, _ = one(names.DELETE_GROUPS, 1, {"groupsNames": ["orders"]}, {"results": []})
+    asked, _, _ = one(api_keys.DELETE_GROUPS, 1, {"groupsNames": ["orders"]}, {"results": []})
     assert asked["groupsNames"] == ["t-orders"]
     fetched = {"groups": [{"groupId": "orders", "topics": None}], "requireStable": False}
-    asked, _, _ = one(names.OFFSET_FETCH, 8, fetched, {"groups": []})
+    asked, _, _ = one(api_keys.OFFSET_FETCH, 8, fetched, {"groups": []})
     assert asked["groups"][0]["groupId"] == "t-orders"
 
 
 @pytest.mark.parametrize(("kind", "wanted"), [(0, "invoices"), (1, "t-billing")])
 def test_coordinators_are_asked_for_by_the_new_name_of_what_they_coordinate(kind: int, wanted: str) -> None:
-    asked, _, _ = one(names.FIND_COORDINATOR, 1, {"key": "billing", "keyType": kind}, {"nodeId": 1, "host": "h"})
+    asked, _, _ = one(api_keys.FIND_COORDINATOR, 1, {"key": "billing", "keyType": kind}, {"nodeId": 1, "host": "h"})
     assert asked["key"] == wanted
     found = {"key": "billing", "nodeId": 1, "host": "h", "port": 1, "errorCode": 0}
     listed = {"keyType": kind, "coordinatorKeys": ["billing"]}
-    asked, said, _ = one(names.FIND_COORDINATOR, 4, listed, {"coordinators": [found]})
+    asked, said, _ = one(api_keys.FIND_COORDINATOR, 4, listed, {"coordinators": [found]})
     assert asked["coordinatorKeys"] == [wanted]
     assert said["coordinators"][0]["key"] == wanted
 
 
 def test_settings_of_groups_and_of_nothing_else() -> None:
-    kinds = names.TOPIC_RESOURCE, GROUP_RESOURCE
+    kinds = api_keys.TOPIC_RESOURCE, GROUP_RESOURCE
     resources: list[Body] = [{"resourceType": kind, "resourceName": "orders", "configs": []} for kind in kinds]
     body = {"resources": resources, "validateOnly": False}
-    asked, _, _ = one(names.INCREMENTAL_ALTER_CONFIGS, 1, body, {"responses": []})
+    asked, _, _ = one(api_keys.INCREMENTAL_ALTER_CONFIGS, 1, body, {"responses": []})
     assert [resource["resourceName"] for resource in asked["resources"]] == ["orders", "t-orders"]
 
 
 def test_transactions_have_the_prefix_and_keep_their_producer() -> None:
     given = {"producerId": 7, "producerEpoch": 0}
-    asked, said, _ = one(names.INIT_PRODUCER_ID, 1, {"transactionalId": "pay", "transactionTimeoutMs": 1}, given)
+    asked, said, _ = one(api_keys.INIT_PRODUCER_ID, 1, {"transactionalId": "pay", "transactionTimeoutMs": 1}, given)
     assert (asked["transactionalId"], said["producerId"]) == ("t-pay", 7)
     records = batch((7, 0), 0, transactional=True)
-    asked, _, row = one(names.PRODUCE, 9, produced(records, name="pay"), produced_answer(0))
+    asked, _, row = one(api_keys.PRODUCE, 9, produced(records, name="pay"), produced_answer(0))
     assert asked["transactionalId"] == "t-pay"
     assert asked["topicData"][0]["partitionData"][0]["records"] == records
     assert row["topics"] is None  # as it was
-    asked, _, _ = one(names.PRODUCE, 9, produced(batch()), produced_answer(0))
+    asked, _, _ = one(api_keys.PRODUCE, 9, produced(batch()), produced_answer(0))
     assert asked["transactionalId"] is None
 
 
 def test_a_copy_has_producers_and_connections_of_its_own() -> None:
     captured = Captured()
     given = {"errorCode": 0, "producerId": 7, "producerEpoch": 3}
-    captured.said(0.0, names.INIT_PRODUCER_ID, 1, {"transactionalId": None, "transactionTimeoutMs": 1}, given)
-    captured.said(1.0, names.PRODUCE, 9, produced(batch((7, 3), 5)), produced_answer(0))
+    captured.said(0.0, api_keys.INIT_PRODUCER_ID, 1, {"transactionalId": None, "transactionTimeoutMs": 1}, given)
+    captured.said(1.0, api_keys.PRODUCE, 9, produced(batch((7, 3), 5)), produced_answer(0))
     first, second = copies([captured.session()], 2)
     assert (first.connection, second.connection) == (captured.connection, f"{captured.connection}~2")
     assert {request.row["connection"] for request in second.requests} == {second.connection}
@@ -112,20 +114,20 @@ def test_copies_are_played_side_by_side() -> None:
     of its own copy, not for the other one."""
     writer, reader = Captured("10.0.0.1:1-10.0.0.9:9092#1"), Captured("10.0.0.1:2-10.0.0.9:9092#1")
     given = {"errorCode": 0, "producerId": 7, "producerEpoch": 0}
-    writer.said(0.0, names.INIT_PRODUCER_ID, 1, {"transactionalId": None, "transactionTimeoutMs": 1}, given)
-    writer.said(1.0, names.PRODUCE, 9, produced(batch((7, 0), 0)), produced_answer(0))
+    writer.said(0.0, api_keys.INIT_PRODUCER_ID, 1, {"transactionalId": None, "transactionTimeoutMs": 1}, given)
+    writer.said(1.0, api_keys.PRODUCE, 9, produced(batch((7, 0), 0)), produced_answer(0))
     part = {"partition": 0, "fetchOffset": 0, "partitionMaxBytes": 1 << 20}
     got = {"partitionIndex": 0, "errorCode": 0, "highWatermark": 3, "records": batch((7, 0), 0)}
     reader.said(
         2.0,
-        names.FETCH,
+        api_keys.FETCH,
         11,
         {"topics": [{"topic": "orders", "partitions": [part]}], "sessionEpoch": -1},
         {"responses": [{"topic": "orders", "partitions": [got]}]},
     )
     sessions = copies([writer.session(), reader.session()], 2)
-    planned, _ = decide.make(sessions, EVERYTHING, decide.PlanOptions())
-    fetches = [step for step in planned.steps if step.request.api_key == names.FETCH]
+    planned, _ = decisions.make(sessions, EVERYTHING, decisions.PlanOptions())
+    fetches = [step for step in planned.steps if step.request.api_key == api_keys.FETCH]
     assert [[planned.steps[at].session for at in step.waits] for step in fetches] == [[0], [2]]
 
     class Again(Captured):
@@ -133,18 +135,18 @@ def test_copies_are_played_side_by_side() -> None:
             return next(one for one in sessions if one.connection == self.connection)
 
     target = Target().on(
-        names.INIT_PRODUCER_ID, *({"errorCode": 0, "producerId": 900 + at, "producerEpoch": 0} for at in range(2))
+        api_keys.INIT_PRODUCER_ID, *({"errorCode": 0, "producerId": 900 + at, "producerEpoch": 0} for at in range(2))
     )
-    target.on(names.PRODUCE, produced_answer(0), produced_answer(3))
+    target.on(api_keys.PRODUCE, produced_answer(0), produced_answer(3))
     replayed([Again(one.connection) for one in sessions if "1:1-" in one.connection], target, topics={"orders": 1})
-    assert {producer_of(one.body)[0] for one in target.said(names.PRODUCE)} == {900, 901}
-    assert {one.client_id for one in target.said(names.PRODUCE)} == {"client", "copy-2.client"}
+    assert {producer_of(one.body)[0] for one in target.said(api_keys.PRODUCE)} == {900, 901}
+    assert {one.client_id for one in target.said(api_keys.PRODUCE)} == {"client", "copy-2.client"}
 
 
 def test_a_captured_transaction_is_the_same_but_for_its_names() -> None:
     """Every request and answer of a real capture, decoded again after it was renamed."""
     files = [str(path) for path in capture_files(shared_folder("txn-librdkafka-4.3"))]
-    before = reading.read(files, how=Reading())
+    before = source.read(files, how=Reading())
     after = renamed(before, Renaming({}, "t-"))
     back = renamed(after, _Removing())
     both = zip(before, back, strict=True)
@@ -175,7 +177,7 @@ def test_nothing_is_changed_without_being_asked_for() -> None:
     sessions = [Captured().session()]
     assert renamed(sessions, Renaming()) == sessions
     assert copies(sessions, 1) == sessions
-    assert reading.prepared(sessions, Options("h", 1), []) == sessions
+    assert source.prepared(sessions, Options("h", 1), []) == sessions
 
 
 # --- what may be changed ---
@@ -187,32 +189,32 @@ def stranger(api_key: int, body: Body, **ours: Any) -> str:
 
 def test_topics_with_a_name_of_ours() -> None:
     both = {"topics": [{"name": "orders"}, {"name": "audit"}]}
-    assert stranger(names.CREATE_TOPICS, both, map_topic={"orders": "copy"}) == "topic audit"
-    assert stranger(names.CREATE_TOPICS, both, all_topics=True) == ""
-    assert stranger(names.CREATE_TOPICS, {"topics": [{"name": "__hidden"}]}, all_topics=True) == "topic __hidden"
-    assert stranger(names.CREATE_TOPICS, both, groups=P) == "topic orders"
+    assert stranger(api_keys.CREATE_TOPICS, both, map_topic={"orders": "copy"}) == "topic audit"
+    assert stranger(api_keys.CREATE_TOPICS, both, all_topics=True) == ""
+    assert stranger(api_keys.CREATE_TOPICS, {"topics": [{"name": "__hidden"}]}, all_topics=True) == "topic __hidden"
+    assert stranger(api_keys.CREATE_TOPICS, both, groups=P) == "topic orders"
     by_id = {"topics": [{"name": None, "topicId": "AAAAAAAAAAAAAAAAAAAAAQ"}]}
-    assert stranger(names.DELETE_TOPICS, by_id, map_topic={"orders": "copy"}) == ""
+    assert stranger(api_keys.DELETE_TOPICS, by_id, map_topic={"orders": "copy"}) == ""
     unknown = {"topics": [{"name": None, "topicId": "AAAAAAAAAAAAAAAAAAAAAg"}]}
-    assert stranger(names.DELETE_TOPICS, unknown, all_topics=True) == "topic "
+    assert stranger(api_keys.DELETE_TOPICS, unknown, all_topics=True) == "topic "
 
 
 def test_groups_with_a_name_of_ours() -> None:
-    assert stranger(names.DELETE_GROUPS, {"groupsNames": ["t-orders", "invoices"]}, groups=P) == ""
-    assert stranger(names.DELETE_GROUPS, {"groupsNames": ["t-orders", "orders"]}, groups=P) == "group orders"
-    assert stranger(names.OFFSET_DELETE, {"groupId": "orders", "topics": []}, all_topics=True) == "group orders"
+    assert stranger(api_keys.DELETE_GROUPS, {"groupsNames": ["t-orders", "invoices"]}, groups=P) == ""
+    assert stranger(api_keys.DELETE_GROUPS, {"groupsNames": ["t-orders", "orders"]}, groups=P) == "group orders"
+    assert stranger(api_keys.OFFSET_DELETE, {"groupId": "orders", "topics": []}, all_topics=True) == "group orders"
 
 
 def test_settings_of_ours_and_what_is_nobodys_alone() -> None:
     def altering(kind: int, name: str) -> str:
         body = {"resources": [{"resourceType": kind, "resourceName": name, "configs": []}]}
-        return stranger(names.INCREMENTAL_ALTER_CONFIGS, body, all_topics=True, groups=P)
+        return stranger(api_keys.INCREMENTAL_ALTER_CONFIGS, body, all_topics=True, groups=P)
 
-    assert altering(names.TOPIC_RESOURCE, "orders") == ""
+    assert altering(api_keys.TOPIC_RESOURCE, "orders") == ""
     assert altering(GROUP_RESOURCE, "t-orders") == ""
     assert altering(GROUP_RESOURCE, "orders") == "group orders"
-    assert altering(names.BROKER_RESOURCES[0], "1") == "resource 1 of type 4"
-    for api_key in (names.CREATE_ACLS, names.ALTER_CLIENT_QUOTAS, names.DELETE_ACLS, names.UPDATE_FEATURES):
+    assert altering(api_keys.BROKER_RESOURCES[0], "1") == "resource 1 of type 4"
+    for api_key in (api_keys.CREATE_ACLS, api_keys.ALTER_CLIENT_QUOTAS, api_keys.DELETE_ACLS, api_keys.UPDATE_FEATURES):
         assert stranger(api_key, {}, all_topics=True, groups=P)
 
 
@@ -220,15 +222,17 @@ def test_what_is_not_ours_is_skipped_by_name() -> None:
     captured = Captured()
     for name in ("orders", "audit"):
         wanted: Body = {"name": name, "numPartitions": 1, "replicationFactor": 1, "assignments": [], "configs": []}
-        captured.said(0.0, names.CREATE_TOPICS, 5, {"topics": [wanted]}, {"topics": [{"name": name, "errorCode": 0}]})
-    options = decide.PlanOptions(frozenset((names.CREATE_TOPICS,)), ours=Ours({"orders": "copy"}))
-    planned, _ = decide.make([captured.session()], EVERYTHING, options)
+        captured.said(
+            0.0, api_keys.CREATE_TOPICS, 5, {"topics": [wanted]}, {"topics": [{"name": name, "errorCode": 0}]}
+        )
+    options = decisions.PlanOptions(frozenset((api_keys.CREATE_TOPICS,)), ours=Ours({"orders": "copy"}))
+    planned, _ = decisions.make([captured.session()], EVERYTHING, options)
     assert [(skip.rule, skip.reason) for skip in planned.skips] == [("outside", "topic audit")]
     assert len(planned.steps) == 1
 
 
 def test_admin_is_what_creates_and_alters() -> None:
-    said = {names.name(key) for key in apis.ADMIN}
+    said = {api_keys.name(key) for key in apis.ADMIN}
     assert all(apis.api(key).policy is apis.Policy.ALLOW for key in apis.ADMIN)
     assert all(name.startswith(("Create", "Alter", "IncrementalAlter")) for name in said)
     assert {"CreateTopics", "CreatePartitions", "AlterConfigs", "IncrementalAlterConfigs"} <= said
@@ -237,7 +241,7 @@ def test_admin_is_what_creates_and_alters() -> None:
 
 def test_records_without_a_producer_are_those_of_the_capture() -> None:
     plain = batch()
-    captured = Captured().said(0.0, names.PRODUCE, 9, produced(plain), produced_answer(0))
+    captured = Captured().said(0.0, api_keys.PRODUCE, 9, produced(plain), produced_answer(0))
     session, second = copies([captured.session()], 2)
     assert batches.produced(plain)[0].producer_id == -1
     for one_of in (session, second):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.protocol import names
+from analyzer.protocol import api_keys
 from replay.outcome import Counts
 from replay.pace import pace
 from replay.plan.schedule import schedule
@@ -43,10 +43,10 @@ def test_a_run_keeps_it() -> None:
     capture = Captured()
     answer = {"brokers": [{"nodeId": 1, "host": "target", "port": 9092}], "clusterId": "c", "topics": []}
     for number in range(6):
-        capture.said(number * 1.0, names.METADATA, 9, {"topics": None}, answer)
-    target = Target().on(names.METADATA, answer)
+        capture.said(number * 1.0, api_keys.METADATA, 9, {"topics": None}, answer)
+    target = Target().on(api_keys.METADATA, answer)
     replayed([capture], target, speed=1.0, schedule=schedule("0s:1,2s:4,4s:max"))
-    moments = [one.at for one in target.said(names.METADATA)]
+    moments = [one.at for one in target.said(api_keys.METADATA)]
     assert [round(moment - moments[0], 2) for moment in moments] == [0.0, 1.0, 2.0, 2.25, 2.5, 2.5]
 
 

@@ -10,10 +10,10 @@ import dataclasses
 import pytest
 
 from analyzer.filter.evaluation import parse
-from analyzer.options import Reading
-from analyzer.protocol import names
-from replay import reading
-from replay.plan import decide
+from analyzer.pipeline.read_options import Reading
+from analyzer.protocol import api_keys
+from replay import source
+from replay.plan import decisions
 from replay.plan.selection import Moment, NothingChosen, Selection, chosen, matching, moment
 from replay.plan.sessions import Session
 from tests.replay.batching import batch, produced, produced_answer
@@ -29,9 +29,9 @@ def connection(port: int, client: str, topic: str, *at: float) -> Session:
     parts = [{"partitionIndex": index, "leaderId": 1, "replicaNodes": [1], "errorCode": 0} for index in range(3)]
     described = {"name": topic, "topicId": TOPIC_ID, "errorCode": 0, "partitions": parts}
     answer = {"brokers": [], "clusterId": "c", "controllerId": 1, "topics": [described]}
-    captured.said(at[0], names.METADATA, 12, {"topics": [{"name": topic}]}, answer, client_id=client)
+    captured.said(at[0], api_keys.METADATA, 12, {"topics": [{"name": topic}]}, answer, client_id=client)
     for when in at[1:]:
-        captured.said(when, names.PRODUCE, 9, produced(batch()), produced_answer(0), client_id=client)
+        captured.said(when, api_keys.PRODUCE, 9, produced(batch()), produced_answer(0), client_id=client)
     session = captured.session()
     rows = tuple(
         dataclasses.replace(one, row={**one.row, "topics": [topic], "client_ip": "10.0.0.1"})
@@ -76,8 +76,8 @@ def test_a_span_of_time_has_what_was_sent_in_it() -> None:
 
 def test_what_was_left_out_still_tells_of_the_captured_cluster() -> None:
     """Its partitions, ids and the cluster's own id; the requests themselves are not sent."""
-    planned, cluster = decide.make(select(since=moment("1s")), EVERYTHING, decide.PlanOptions())
-    assert {step.request.api_key for step in planned.steps} == {names.PRODUCE}
+    planned, cluster = decisions.make(select(since=moment("1s")), EVERYTHING, decisions.PlanOptions())
+    assert {step.request.api_key for step in planned.steps} == {api_keys.PRODUCE}
     assert cluster.topics["orders"].partitions == 3
     assert cluster.topic_names[TOPIC_ID]
     assert cluster.ids == {"c"}
@@ -123,13 +123,13 @@ def test_what_is_no_time(text: str) -> None:
 
 def test_requests_of_a_dataset_are_filtered_as_those_of_a_capture() -> None:
     found = matching(SESSIONS, "api == Produce")
-    assert {one.api_key for session in found for one in session.requests} == {names.PRODUCE}
+    assert {one.api_key for session in found for one in session.requests} == {api_keys.PRODUCE}
     assert matching(SESSIONS, None) == SESSIONS
 
 
 def test_a_member_of_a_captured_group_is_chosen_with_the_others() -> None:
     files = [str(path) for path in capture_files(shared_folder("group-kip848-librdkafka-4.3"))]
-    sessions = reading.read(files, how=Reading())
+    sessions = source.read(files, how=Reading())
     notes: list[str] = []
     found = chosen(sessions, Selection(parse("client_id == member-2")), notes)
     clients = {one.row["client_id"] for session in found for one in session.requests}

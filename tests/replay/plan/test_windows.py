@@ -1,6 +1,6 @@
 """A plan made window by window, after a survey, is the plan made at once.
 
-Proves: replay/plan/survey.py, replay/plan/decide.py, replay/plan/order.py
+Proves: replay/plan/first_pass.py, replay/plan/decisions.py, replay/plan/order.py
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from analyzer.options import Reading
-from analyzer.protocol import names
-from replay import reading
-from replay.plan import decide
-from replay.plan.decide import Planner, PlanOptions
+from analyzer.pipeline.read_options import Reading
+from analyzer.protocol import api_keys
+from replay import source
+from replay.plan import decisions
+from replay.plan.decisions import Planner, PlanOptions
+from replay.plan.first_pass import Survey
 from replay.plan.sessions import Decoded, Session
 from replay.plan.steps import Plan, Skip, Step
-from replay.plan.survey import Survey
 from tests.replay.batching import batch, produced, produced_answer
 from tests.replay.conversation import EVERYTHING, Captured
 from tests.shared import capture_files, sample_folders, shared_folders
@@ -36,7 +36,7 @@ def in_time(sessions: Sequence[Session]) -> Iterator[tuple[int, Decoded]]:
     )
     for _, index, place in every:
         request = sessions[index].requests[place]
-        yield index, Decoded(request, decide.quick(request))
+        yield index, Decoded(request, decisions.quick(request))
 
 
 def in_windows(sessions: Sequence[Session], horizon: int | None) -> tuple[list[Step], list[Skip]]:
@@ -59,8 +59,8 @@ def in_windows(sessions: Sequence[Session], horizon: int | None) -> tuple[list[S
 @functools.cache
 def captured(folder: Path) -> tuple[list[Session], Plan]:
     files = [str(path) for path in capture_files(folder)]
-    sessions = reading.read(files, how=Reading(rotated=len(files) > 1))
-    return sessions, decide.make(sessions, EVERYTHING, PlanOptions())[0]
+    sessions = source.read(files, how=Reading(rotated=len(files) > 1))
+    return sessions, decisions.make(sessions, EVERYTHING, PlanOptions())[0]
 
 
 def told(step: Step, *without: str) -> dict[str, Any]:
@@ -117,10 +117,10 @@ def test_the_order_of_a_long_capture_keeps_as_much_as_of_a_short_one() -> None:
             for index, each in enumerate((session, other)):
                 body = produced(batch(producer=(1 + index, 0), sequence=number * 3), acks=1)
                 offset = (number * 2 + index) * 3
-                each.said(number / 100 + index / 1000, names.PRODUCE, 7, body, produced_answer(offset))
+                each.said(number / 100 + index / 1000, api_keys.PRODUCE, 7, body, produced_answer(offset))
         sessions = [session.session(), other.session()]
         planner = Planner(
-            decide.make(sessions, EVERYTHING, PlanOptions())[1], EVERYTHING, PlanOptions(), 0, horizon=HORIZON
+            decisions.make(sessions, EVERYTHING, PlanOptions())[1], EVERYTHING, PlanOptions(), 0, horizon=HORIZON
         )
         planner.take(in_time(sessions))
         order = planner._order

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from analyzer.protocol.tree import Body
-from replay.plan import decide
-from replay.plan.parts import name_answer
+from replay.plan import decisions
 from replay.plan.steps import Step
+from replay.plan.topic_partitions import name_answer
 from tests.replay.conversation import EVERYTHING, Captured
 
 Said = tuple[int, int, Body, Body | None]
@@ -16,7 +16,7 @@ def planned(*said: Said, allow: frozenset[int] = frozenset()) -> list[Step]:
     capture = Captured()
     for at, (api_key, version, body, answer) in enumerate(said):
         capture.said(float(at), api_key, version, body, answer)
-    plan, _ = decide.make([capture.session()], EVERYTHING, decide.PlanOptions(allow))
+    plan, _ = decisions.make([capture.session()], EVERYTHING, decisions.PlanOptions(allow))
     assert not plan.skips, plan.skips
     return list(plan.steps)
 

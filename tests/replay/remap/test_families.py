@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.protocol import errors, names
+from analyzer.protocol import api_keys, errors
 from analyzer.protocol.tree import Body
 from replay.plan import convert
-from replay.plan.parts import NAME, without_names
 from replay.plan.steps import Step
+from replay.plan.topic_partitions import NAME, without_names
 from replay.plan.values import Producer
 from replay.remap.remap import Remap, RemapOptions
 from replay.remap.topology import Topology
@@ -24,7 +24,7 @@ NEW_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 
 
 def test_a_topic_has_its_name_and_id_on_the_target() -> None:
-    (step,) = planned((names.PRODUCE, 9, produced(batch()), produced_answer(5)))
+    (step,) = planned((api_keys.PRODUCE, 9, produced(batch()), produced_answer(5)))
     remap = Remap(RemapOptions(map_topic={"orders": "copy"}))
     remap.topics.learn_from(Topology(topic_ids={"copy": NEW_ID}))
     (topic,) = remap.request(step)["topicData"]
@@ -38,10 +38,10 @@ def test_a_topic_is_deleted_by_its_name_on_the_target(version: int) -> None:
     """Up to version 5 the request lists names only: under another name the target's own topic must stay."""
     by_name: Body = {"topicNames": ["orders"], "timeoutMs": 1}
     asked = by_name if version < 6 else {"topics": [{"name": "orders"}], "timeoutMs": 1}
-    (step,) = planned((names.DELETE_TOPICS, version, asked, None), allow=frozenset((names.DELETE_TOPICS,)))
+    (step,) = planned((api_keys.DELETE_TOPICS, version, asked, None), allow=frozenset((api_keys.DELETE_TOPICS,)))
     sent = Remap(RemapOptions(map_topic={"orders": "copy"})).request(step)
     for offered in (1, 5, 6):
-        told = convert.fit(names.DELETE_TOPICS, offered, sent)
+        told = convert.fit(api_keys.DELETE_TOPICS, offered, sent)
         assert told.get("topicNames") == (["copy"] if offered < 6 else None)
         assert [topic["name"] for topic in told.get("topics", ())] == (["copy"] if offered >= 6 else [])
 
@@ -50,15 +50,15 @@ def test_a_topic_is_deleted_by_its_name_on_the_target(version: int) -> None:
     ("api_key", "asked"),
     [
         (
-            names.ALTER_SHARE_GROUP_OFFSETS,
+            api_keys.ALTER_SHARE_GROUP_OFFSETS,
             {
                 "groupId": "g",
                 "topics": [{"topicName": "orders", "partitions": [{"partitionIndex": 0, "startOffset": 12}]}],
             },
         ),
-        (names.DELETE_SHARE_GROUP_OFFSETS, {"groupId": "g", "topics": [{"topicName": "orders"}]}),
+        (api_keys.DELETE_SHARE_GROUP_OFFSETS, {"groupId": "g", "topics": [{"topicName": "orders"}]}),
         (
-            names.DESCRIBE_SHARE_GROUP_OFFSETS,
+            api_keys.DESCRIBE_SHARE_GROUP_OFFSETS,
             {"groups": [{"groupId": "g", "topics": [{"topicName": "orders", "partitions": [0]}]}]},
         ),
     ],
@@ -73,7 +73,7 @@ def test_offsets_of_a_share_group_are_those_of_the_topic_on_the_target(api_key: 
 
     (topic,) = sent.get("topics") or sent["groups"][0]["topics"]
     assert topic["topicName"] == "copy"
-    if api_key == names.ALTER_SHARE_GROUP_OFFSETS:
+    if api_key == api_keys.ALTER_SHARE_GROUP_OFFSETS:
         assert topic["partitions"] == [{"partitionIndex": 0, "startOffset": 2}]
 
 
@@ -81,7 +81,7 @@ def test_an_epoch_that_is_asked_about_is_the_targets_and_others_are_unknown() ->
     asked = {"partition": 0, "currentLeaderEpoch": 7, "leaderEpoch": 6}
     (step,) = planned(
         (
-            names.OFFSET_FOR_LEADER_EPOCH,
+            api_keys.OFFSET_FOR_LEADER_EPOCH,
             3,
             {"replicaId": -1, "topics": [{"topic": "orders", "partitions": [asked]}]},
             None,
@@ -96,7 +96,7 @@ def test_an_epoch_that_is_asked_about_is_the_targets_and_others_are_unknown() ->
 def test_a_brokers_configuration_is_the_one_of_the_broker_that_stands_for_it() -> None:
     listed = [{"resourceType": 4, "resourceName": "1"}, {"resourceType": 2, "resourceName": "orders"}]
     resources = [{**resource, "configurationKeys": None} for resource in listed]
-    (step,) = planned((names.DESCRIBE_CONFIGS, 1, {"resources": resources, "includeSynonyms": False}, None))
+    (step,) = planned((api_keys.DESCRIBE_CONFIGS, 1, {"resources": resources, "includeSynonyms": False}, None))
     sent = Remap(RemapOptions(map_topic={"orders": "copy"}), nodes={1: 5}).request(step)
     assert [resource["resourceName"] for resource in sent["resources"]] == ["5", "copy"]
 
@@ -108,13 +108,13 @@ def given_id(remap: Remap, captured: Producer, given: Producer) -> None:
     """InitProducerId, answered on both sides."""
     answers = [{"errorCode": 0, "producerId": one.id, "producerEpoch": one.epoch} for one in (captured, given)]
     asked = {"transactionalId": None, "transactionTimeoutMs": 1000}
-    (step,) = planned((names.INIT_PRODUCER_ID, 1, asked, answers[0]))
+    (step,) = planned((api_keys.INIT_PRODUCER_ID, 1, asked, answers[0]))
     remap.learn(step, asked, answers[0], answers[1])
 
 
 def sequences(remap: Remap, *captured: tuple[tuple[int, int], int]) -> list[tuple[int, int, int]]:
     """(producer id, epoch, base sequence) that batches of these captured ones get."""
-    steps = planned(*((names.PRODUCE, 9, produced(batch(*one)), produced_answer(5)) for one in captured))
+    steps = planned(*((api_keys.PRODUCE, 9, produced(batch(*one)), produced_answer(5)) for one in captured))
     return [producer_of(remap.request(step)) for step in steps]
 
 
@@ -126,11 +126,11 @@ def test_a_producer_that_an_answer_brought_keeps_its_sequences() -> None:
 
 def test_a_producer_that_was_asked_for_begins_at_0_and_keeps_its_gaps() -> None:
     remap = Remap()
-    (step,) = planned((names.PRODUCE, 9, produced(batch((7, 0), 12)), produced_answer(5)))
+    (step,) = planned((api_keys.PRODUCE, 9, produced(batch((7, 0), 12)), produced_answer(5)))
     assert step.body is not None
-    assert remap.producers.unknown(names.PRODUCE, step.body) == [(Producer(7, 0), None)]
+    assert remap.producers.unknown(api_keys.PRODUCE, step.body) == [(Producer(7, 0), None)]
     remap.producers.give(Producer(7, 0), None, Producer(900, 0))
-    assert remap.producers.unknown(names.PRODUCE, step.body) == []
+    assert remap.producers.unknown(api_keys.PRODUCE, step.body) == []
     assert sequences(remap, ((7, 0), 12), ((7, 0), 18)) == [(900, 0, 0), (900, 0, 6)]
 
 
@@ -138,7 +138,7 @@ def test_an_answer_with_an_error_brings_no_producer() -> None:
     remap = Remap()
     asked = {"transactionalId": None, "transactionTimeoutMs": 1000}
     captured: Body = {"errorCode": 0, "producerId": 7, "producerEpoch": 0}
-    (step,) = planned((names.INIT_PRODUCER_ID, 1, asked, captured))
+    (step,) = planned((api_keys.INIT_PRODUCER_ID, 1, asked, captured))
     refused = {"errorCode": errors.INVALID_TRANSACTION_TIMEOUT, "producerId": -1, "producerEpoch": -1}
     remap.learn(step, asked, captured, refused)
     assert remap.producers.given(Producer(7, 0)) is None
@@ -150,7 +150,7 @@ def test_an_answer_with_an_error_brings_no_producer() -> None:
 
 def test_who_asks_for_a_new_epoch_of_an_id_that_the_target_never_gave_asks_for_a_new_id() -> None:
     asked = {"transactionalId": "tx", "transactionTimeoutMs": 1000, "producerId": 7, "producerEpoch": 3}
-    (step,) = planned((names.INIT_PRODUCER_ID, 3, asked, {"errorCode": 0, "producerId": 7, "producerEpoch": 4}))
+    (step,) = planned((api_keys.INIT_PRODUCER_ID, 3, asked, {"errorCode": 0, "producerId": 7, "producerEpoch": 4}))
     sent = Remap().request(step)
     assert (sent["producerId"], sent["producerEpoch"]) == (-1, -1)
 
@@ -195,9 +195,9 @@ def joined(member: str, generation: int, leader: str) -> Body:
 def classic(leader: str) -> tuple[Remap, Step, Step]:
     """A member that led when captured, whose group on the target has this leader; its SyncGroup and its Heartbeat."""
     join, sync, beat = planned(
-        (names.JOIN_GROUP, 2, JOIN, joined("old", 4, "old")),
-        (names.SYNC_GROUP, 1, SYNC, {"errorCode": 0, "assignment": b""}),
-        (names.HEARTBEAT, 1, BEAT, {"errorCode": 0}),
+        (api_keys.JOIN_GROUP, 2, JOIN, joined("old", 4, "old")),
+        (api_keys.SYNC_GROUP, 1, SYNC, {"errorCode": 0, "assignment": b""}),
+        (api_keys.HEARTBEAT, 1, BEAT, {"errorCode": 0}),
     )
     remap = Remap(assignments={("g", 4): SYNC["assignments"]})
     remap.learn(join, remap.request(join), answer_of(join), joined("new", 9, leader))
@@ -243,7 +243,8 @@ def test_a_member_of_a_848_group_has_its_epoch_and_its_partitions_from_the_targe
     joins = heartbeat(0, subscribedTopicNames=["orders"], topicPartitions=[], rebalanceTimeoutMs=1000)
     answer = {"errorCode": 0, "memberId": "m", "memberEpoch": 5, "heartbeatIntervalMs": 1, "assignment": None}
     first, second = planned(
-        (names.CONSUMER_GROUP_HEARTBEAT, 0, joins, answer), (names.CONSUMER_GROUP_HEARTBEAT, 0, heartbeat(5), answer)
+        (api_keys.CONSUMER_GROUP_HEARTBEAT, 0, joins, answer),
+        (api_keys.CONSUMER_GROUP_HEARTBEAT, 0, heartbeat(5), answer),
     )
     remap = Remap()
     assigned = {**answer, "memberEpoch": 2, "assignment": {"topicPartitions": there}}
@@ -258,8 +259,8 @@ def test_a_member_of_a_848_group_has_its_epoch_and_its_partitions_from_the_targe
 def test_a_group_that_the_target_does_not_serve_commits_without_members() -> None:
     commit = {"groupId": "g", "generationIdOrMemberEpoch": 4, "memberId": "old", "groupInstanceId": None, "topics": []}
     _, step = planned(
-        (names.JOIN_GROUP, 2, JOIN, joined("old", 4, "old")),
-        (names.OFFSET_COMMIT, 7, commit, {"topics": []}),
+        (api_keys.JOIN_GROUP, 2, JOIN, joined("old", 4, "old")),
+        (api_keys.OFFSET_COMMIT, 7, commit, {"topics": []}),
     )
     remap = Remap()
     remap.groups.refuse("g")
@@ -293,7 +294,9 @@ def entered(remap: Remap, step: Step, several: bool = False) -> tuple[str | None
 
 
 def two_fetches() -> list[Step]:
-    return planned((names.FETCH, 11, fetch(0, 0, 0, 1), fetched(33)), (names.FETCH, 11, fetch(33, 1), fetched(33)))
+    return planned(
+        (api_keys.FETCH, 11, fetch(0, 0, 0, 1), fetched(33)), (api_keys.FETCH, 11, fetch(33, 1), fetched(33))
+    )
 
 
 def test_a_fetch_session_is_the_targets_and_its_epochs_are_counted_anew() -> None:
@@ -337,5 +340,5 @@ def test_a_session_that_the_target_refused_is_made_by_the_next_fetch() -> None:
 
 
 def test_a_session_that_nobody_made_has_no_partitions() -> None:
-    (step,) = planned((names.FETCH, 11, fetch(33, 7), fetched(33)))
+    (step,) = planned((api_keys.FETCH, 11, fetch(33, 7), fetched(33)))
     assert entered(Remap(), step)[0] == "no_session"

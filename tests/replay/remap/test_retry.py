@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.protocol import errors, names
+from analyzer.protocol import api_keys, errors
 from analyzer.protocol.schema import ZERO_UUID
 from analyzer.protocol.tree import Body
 from replay.plan.steps import Step
@@ -28,7 +28,7 @@ def retries(step: Step, history: History | None = None, topology: Topology | Non
 
 
 def test_an_error_is_sent_again_with_growing_pauses_until_its_bound() -> None:
-    (step,) = planned((names.PRODUCE, 9, PRODUCE, produced_answer(5)))
+    (step,) = planned((api_keys.PRODUCE, 9, PRODUCE, produced_answer(5)))
     policy = retries(step)
     failed = produced_answer(5, errors.NOT_LEADER_OR_FOLLOWER)
     pauses = [policy.after(PRODUCE, failed, now).pause for now in (0.0, 1.0, 3.0, 7.0)]
@@ -46,7 +46,9 @@ def test_partitions_that_may_not_move_where_there_are_fewer_are_not_awaited_for_
     given = {"topicPartitions": [{"topicId": ZERO_UUID, "partitions": [0]}]}
     told: Body = {"errorCode": 0, "memberId": "m", "memberEpoch": 2, "heartbeatIntervalMs": 5, "assignment": given}
     beat: Body = {"groupId": "g", "memberId": "m", "memberEpoch": 1}
-    _, step = planned((names.CONSUMER_GROUP_HEARTBEAT, 1, body, told), (names.CONSUMER_GROUP_HEARTBEAT, 1, beat, told))
+    _, step = planned(
+        (api_keys.CONSUMER_GROUP_HEARTBEAT, 1, body, told), (api_keys.CONSUMER_GROUP_HEARTBEAT, 1, beat, told)
+    )
     known = Remap()
     known.groups.fewer = fewer
     policy = Retries(step, answer_of(step), History(), known, Topology(), LIMITS, 0.0)
@@ -61,7 +63,7 @@ def test_an_error_that_the_capture_has_too_is_the_answer() -> None:
     early = {"groupId": "g", "memberId": "m", "sessionTimeoutMs": 1, "protocolType": "consumer", "protocols": []}
     joined = {"errorCode": 0, "generationId": 1, "protocolName": "", "leader": "m", "memberId": "m", "members": []}
     _, step = planned(
-        (names.JOIN_GROUP, 3, {**early, "rebalanceTimeoutMs": 1}, joined), (names.HEARTBEAT, 3, body, captured)
+        (api_keys.JOIN_GROUP, 3, {**early, "rebalanceTimeoutMs": 1}, joined), (api_keys.HEARTBEAT, 3, body, captured)
     )
     assert retries(step).after(body, {"errorCode": errors.NOT_COORDINATOR}, 0.0).rule is None
     assert retries(step).after(body, {"errorCode": errors.COORDINATOR_NOT_AVAILABLE}, 0.0).rule == "coordinator_loads"
@@ -74,12 +76,14 @@ def test_an_error_that_the_capture_has_too_is_the_answer() -> None:
 def test_offsets_that_a_transaction_commits_are_asked_for_until_it_has_ended(code: int, rule: str) -> None:
     """As a client does that reads after its own EndTxn: the markers are written a moment later."""
     body: Body = {"groupId": "g", "topics": None, "requireStable": True}
-    (step,) = planned((names.OFFSET_FETCH, 7, body, {"topics": [], "errorCode": 0}))
+    (step,) = planned((api_keys.OFFSET_FETCH, 7, body, {"topics": [], "errorCode": 0}))
     assert retries(step).after(body, {"topics": [], "errorCode": code}, 0.0).rule == rule
 
 
 def test_a_lost_connection_is_made_again_once_where_the_capture_has_an_answer() -> None:
-    answered, unanswered = planned((names.PRODUCE, 9, PRODUCE, produced_answer(5)), (names.PRODUCE, 9, PRODUCE, None))
+    answered, unanswered = planned(
+        (api_keys.PRODUCE, 9, PRODUCE, produced_answer(5)), (api_keys.PRODUCE, 9, PRODUCE, None)
+    )
     policy = retries(answered)
     assert policy.after(PRODUCE, None, 0.0).rule == "reconnected"
     assert policy.after(PRODUCE, None, 1.0).rule is None
@@ -89,7 +93,7 @@ def test_a_lost_connection_is_made_again_once_where_the_capture_has_an_answer() 
 def test_records_without_a_producer_id_that_are_sent_again_may_be_there_twice() -> None:
     """Where the connection ended, or the answer does not say that nothing was stored: told once."""
     plain, idempotent = produced(stored("a")), produced(stored("a", producer=7))
-    (step,) = planned((names.PRODUCE, 9, plain, produced_answer(5)))
+    (step,) = planned((api_keys.PRODUCE, 9, plain, produced_answer(5)))
     policy = retries(step)
     assert policy.after(plain, None, 0.0).also == ("perhaps_twice",)
     assert policy.after(plain, produced_answer(5, errors.REQUEST_TIMED_OUT), 1.0).also == ()
@@ -108,7 +112,7 @@ def test_records_without_a_producer_id_that_are_sent_again_may_be_there_twice() 
 
 
 def test_a_topic_is_waited_for_once_and_then_absent_for_all() -> None:
-    (step,) = planned((names.PRODUCE, 9, PRODUCE, produced_answer(5)))
+    (step,) = planned((api_keys.PRODUCE, 9, PRODUCE, produced_answer(5)))
     topology = Topology()
     missing = produced_answer(5, errors.UNKNOWN_TOPIC_OR_PARTITION)
     first = retries(step, topology=topology)
@@ -127,7 +131,9 @@ def test_a_topic_that_brokers_make_themselves_is_waited_for_once() -> None:
         return {"brokers": [], "controllerId": 1, "topics": [topic]}
 
     asks: Body = {"topics": [{"name": "__consumer_offsets"}]}
-    good, bad = planned(*((names.METADATA, 1, asks, said(error)) for error in (0, errors.UNKNOWN_TOPIC_OR_PARTITION)))
+    good, bad = planned(
+        *((api_keys.METADATA, 1, asks, said(error)) for error in (0, errors.UNKNOWN_TOPIC_OR_PARTITION))
+    )
     missing, topology = said(errors.UNKNOWN_TOPIC_OR_PARTITION), Topology()
     first = retries(good, topology=topology)
     assert first.after(asks, missing, 0.0).rule == "topic_appears"
@@ -136,20 +142,20 @@ def test_a_topic_that_brokers_make_themselves_is_waited_for_once() -> None:
     assert retries(good, topology=topology).after(asks, missing, 40.0).rule is None
 
 
-@pytest.mark.parametrize("api_key", [names.METADATA, names.DESCRIBE_CONFIGS])
+@pytest.mark.parametrize("api_key", [api_keys.METADATA, api_keys.DESCRIBE_CONFIGS])
 def test_a_topic_that_this_replay_has_made_is_waited_for_by_who_asks_what_it_is(api_key: int) -> None:
     """Brokers know it a moment after CreateTopics was answered, for which the client had waited. Without that it is the
     answer."""
 
     def said(error: int) -> Body:
-        if api_key == names.METADATA:
+        if api_key == api_keys.METADATA:
             topic = {"name": "orders", "errorCode": error, "isInternal": False, "partitions": []}
             return {"brokers": [], "clusterId": "c", "controllerId": 1, "topics": [topic]}
         result = {"resourceType": 2, "resourceName": "orders", "errorCode": error, "errorMessage": "", "configs": []}
         return {"results": [result]}
 
     asks: Body = {"topics": [{"name": "orders"}]}
-    if api_key == names.DESCRIBE_CONFIGS:
+    if api_key == api_keys.DESCRIBE_CONFIGS:
         asks = {"resources": [{"resourceType": 2, "resourceName": "orders", "configurationKeys": None}]}
     good, bad = planned(*((api_key, 4, asks, said(error)) for error in (0, errors.UNKNOWN_TOPIC_OR_PARTITION)))
     missing = said(errors.UNKNOWN_TOPIC_OR_PARTITION)
@@ -163,13 +169,13 @@ def test_a_topic_that_this_replay_has_made_is_waited_for_by_who_asks_what_it_is(
 def test_a_sequence_out_of_order_follows_from_an_earlier_retry_or_is_the_answer(
     retried: bool, rule: str | None
 ) -> None:
-    (step,) = planned((names.PRODUCE, 9, PRODUCE, produced_answer(5)))
+    (step,) = planned((api_keys.PRODUCE, 9, PRODUCE, produced_answer(5)))
     policy = retries(step, History(retried=retried))
     assert policy.after(PRODUCE, produced_answer(5, errors.OUT_OF_ORDER_SEQUENCE_NUMBER), 0.0).rule == rule
 
 
 def test_only_failed_partitions_are_sent_again_and_the_others_answers_kept() -> None:
-    (step,) = planned((names.PRODUCE, 9, produced({0: batch(), 1: batch()}), produced_answer({0: 5, 1: 5})))
+    (step,) = planned((api_keys.PRODUCE, 9, produced({0: batch(), 1: batch()}), produced_answer({0: 5, 1: 5})))
     assert step.body is not None
     rest, kept = retries(step).parted(
         step.body, produced_answer({0: 5, 1: 5}, errors={1: errors.NOT_LEADER_OR_FOLLOWER})
@@ -180,7 +186,7 @@ def test_only_failed_partitions_are_sent_again_and_the_others_answers_kept() -> 
 
 
 def test_where_all_partitions_failed_the_whole_request_is_sent_again() -> None:
-    (step,) = planned((names.PRODUCE, 9, PRODUCE, produced_answer(5)))
+    (step,) = planned((api_keys.PRODUCE, 9, PRODUCE, produced_answer(5)))
     assert step.body is not None
     failed = produced_answer(5, errors.NOT_LEADER_OR_FOLLOWER)
     assert retries(step).parted(step.body, failed) == (step.body, [])
@@ -198,7 +204,8 @@ def fetched(records: bytes | None) -> Body:
 
 def test_records_of_this_plan_are_awaited_until_it_was_in_vain_once() -> None:
     _, step = planned(
-        (names.PRODUCE, 9, PRODUCE, produced_answer(5)), (names.FETCH, 4, fetch(), fetched(stored("v", base_offset=5)))
+        (api_keys.PRODUCE, 9, PRODUCE, produced_answer(5)),
+        (api_keys.FETCH, 4, fetch(), fetched(stored("v", base_offset=5))),
     )
     assert step.expects
     history = History()

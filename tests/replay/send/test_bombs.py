@@ -10,7 +10,7 @@ import struct
 
 import pytest
 
-from analyzer.protocol import names
+from analyzer.protocol import api_keys
 from analyzer.protocol.budget import BYTES
 from analyzer.records import codecs
 from replay.plan import batches
@@ -48,13 +48,13 @@ def test_a_bomb_is_sent_byte_for_byte(version: int, partitions: int, unopened: N
     """The short way for one partition, the long way for two."""
     sent = dict.fromkeys(range(partitions), bomb())
     answer = produced_answer(dict.fromkeys(range(partitions), 0))
-    capture = Captured().said(0.0, names.PRODUCE, version, produced(sent), answer)
-    target = Target().on(names.PRODUCE, answer)
+    capture = Captured().said(0.0, api_keys.PRODUCE, version, produced(sent), answer)
+    target = Target().on(api_keys.PRODUCE, answer)
 
     run = replayed([capture], target, topics={"orders": partitions})
 
     assert [one.verdict for one in run.outcomes] == ["answered"]
-    (heard,) = target.said(names.PRODUCE)
+    (heard,) = target.said(api_keys.PRODUCE)
     parts = heard.body["topicData"][0]["partitionData"]
     assert {part["index"]: bytes(part["records"]) for part in parts} == sent
 
@@ -63,13 +63,13 @@ def test_of_a_producer_s_bomb_only_the_header_changes(unopened: None) -> None:
     records, answer = bomb(7), produced_answer(0)
     asked = {"transactionalId": None, "transactionTimeoutMs": 60_000}
     given = ({"errorCode": 0, "producerId": number, "producerEpoch": 0} for number in (7, 900))
-    capture = Captured().said(0.0, names.INIT_PRODUCER_ID, 4, asked, next(given))
-    capture.said(0.1, names.PRODUCE, 9, produced(records), answer)
-    target = Target().on(names.INIT_PRODUCER_ID, next(given)).on(names.PRODUCE, answer)
+    capture = Captured().said(0.0, api_keys.INIT_PRODUCER_ID, 4, asked, next(given))
+    capture.said(0.1, api_keys.PRODUCE, 9, produced(records), answer)
+    target = Target().on(api_keys.INIT_PRODUCER_ID, next(given)).on(api_keys.PRODUCE, answer)
 
     replayed([capture], target, topics={"orders": 1})
 
-    (heard,) = target.said(names.PRODUCE)
+    (heard,) = target.said(api_keys.PRODUCE)
     assert producer_of(heard.body) == (900, 0, 0)
     found = bytes(heard.body["topicData"][0]["partitionData"][0]["records"])
     assert found[: batches.HEADER - 44] == records[: batches.HEADER - 44]  # up to the checksum

@@ -1,14 +1,14 @@
 """A target that dies on the way is told within ten seconds, and ends the run once a broker would have been given up;
 one that only takes its time is asked, and left alone.
 
-Proves: replay/send/watch.py, replay/send/engine.py, replay/send/own_requests.py
+Proves: replay/send/target_watch.py, replay/send/engine.py, replay/send/own_requests.py
 """
 
 from __future__ import annotations
 
 import asyncio
 
-from analyzer.protocol import names
+from analyzer.protocol import api_keys
 from analyzer.protocol.tree import Body
 from replay.send.progress import Standing
 from tests.replay.conversation import START_NS, Captured, Target, replayed
@@ -20,7 +20,7 @@ SAYS: Body = {"brokers": [], "topics": []}
 def asking(count: int, every: float) -> Captured:
     capture = Captured()
     for number in range(count):
-        capture.said(number * every, names.METADATA, 9, ASKS, SAYS)
+        capture.said(number * every, api_keys.METADATA, 9, ASKS, SAYS)
     return capture
 
 
@@ -32,9 +32,11 @@ def test_a_target_that_dies_is_told_in_ten_seconds_and_ends_the_run() -> None:
         target.down.add(1)
         return None
 
-    target.on(names.METADATA, SAYS, die)
+    target.on(api_keys.METADATA, SAYS, die)
     told: list[tuple[int, Standing]] = []
-    others = [Captured(f"10.0.0.{n}:1-10.0.0.9:9092#1").said(20.0 * n, names.METADATA, 9, ASKS, SAYS) for n in (2, 3)]
+    others = [
+        Captured(f"10.0.0.{n}:1-10.0.0.9:9092#1").said(20.0 * n, api_keys.METADATA, 9, ASKS, SAYS) for n in (2, 3)
+    ]
 
     run = replayed(
         [asking(2, 1.0), *others], target, speed=1.0, progress=lambda standing: told.append((len(told) + 1, standing))
@@ -58,17 +60,17 @@ def test_a_target_that_comes_back_is_not_given_up() -> None:
         asyncio.get_running_loop().call_later(20.0, target.down.clear)
         return None
 
-    target.on(names.METADATA, restart, SAYS)
+    target.on(api_keys.METADATA, restart, SAYS)
 
     run = replayed([asking(2, 1.0)], target, speed=1.0)
 
     assert run.engine.failure is None
-    assert [one.verdict for one in run.of(names.METADATA)] == ["answered"] * 2
+    assert [one.verdict for one in run.of(api_keys.METADATA)] == ["answered"] * 2
 
 
 def test_a_target_that_takes_its_time_is_alive() -> None:
     """An answer comes after a minute: new connections are greeted meanwhile."""
-    target = Target().on(names.METADATA, SAYS, delay=60.0)
+    target = Target().on(api_keys.METADATA, SAYS, delay=60.0)
     told: list[Standing] = []
 
     run = replayed([asking(1, 1.0)], target, speed=1.0, progress=told.append)

@@ -1,6 +1,6 @@
 """A run whose steps are planned while others are sent.
 
-Proves: replay/send/engine.py, replay/send/timetable.py, replay/send/dependencies.py, replay/send/keeping.py
+Proves: replay/send/engine.py, replay/send/timetable.py, replay/send/dependencies.py, replay/send/keep_alive.py
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.dataset import Writer
-from analyzer.protocol import names
+from analyzer.dataset.dataset import Writer
+from analyzer.protocol import api_keys
 from replay.plan.steps import Plan
-from replay.recording import Recorder
+from replay.run_writer import Recorder
 from replay.send.engine import Engine
 from tests.replay.batching import batch, produced, produced_answer
 from tests.replay.conversation import Captured, Target, replayed
@@ -27,13 +27,13 @@ def sessions() -> list[Captured]:
         one = Captured(f"10.0.0.{number + 1}:5000-10.0.0.9:9092#1")
         for at in range(COUNT):
             body = produced(batch(), acks=1)
-            one.said(at / 10 + number / 100, names.PRODUCE, 7, body, produced_answer(at * 9), took=0.03)
+            one.said(at / 10 + number / 100, api_keys.PRODUCE, 7, body, produced_answer(at * 9), took=0.03)
         made.append(one)
     return made
 
 
 def target() -> Target:
-    return Target().on(names.PRODUCE, *[produced_answer(offset * 3) for offset in range(3 * COUNT)])
+    return Target().on(api_keys.PRODUCE, *[produced_answer(offset * 3) for offset in range(3 * COUNT)])
 
 
 async def in_tens(engine: Engine, planned: Plan) -> None:

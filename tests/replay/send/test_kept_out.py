@@ -1,14 +1,14 @@
 """Members that the target does not let into their group, in conversations: what the others of the group had from them
 in the capture never comes here, and nobody waits for it. See `test_engine.py` for how these tests read.
 
-Proves: replay/remap/groups.py, replay/remap/retry.py, replay/send/engine.py, replay/send/keeping.py
+Proves: replay/remap/groups.py, replay/remap/retry.py, replay/send/engine.py, replay/send/keep_alive.py
 """
 
 from __future__ import annotations
 
 import pytest
 
-from analyzer.protocol import errors, names
+from analyzer.protocol import api_keys, errors
 from analyzer.protocol.tree import Body
 from replay.remap import retry
 from tests.replay.conversation import Captured, Played, Target, replayed
@@ -25,64 +25,64 @@ def captures(count: int) -> list[Captured]:
 
 def test_a_heartbeat_does_not_wait_for_the_rebalance_of_who_is_kept_out() -> None:
     first, second = captures(2)
-    first.said(0.0, names.JOIN_GROUP, 3, _join(""), _joined("a", 1))
-    second.said(1.0, names.JOIN_GROUP, 3, _join(""), _joined("b", 2), took=0.5)
-    first.said(1.2, names.HEARTBEAT, 3, _beat("a", 1), {"errorCode": errors.REBALANCE_IN_PROGRESS})
-    first.said(1.3, names.JOIN_GROUP, 3, _join("a"), _joined("a", 2))
-    second.said(1.6, names.HEARTBEAT, 3, _beat("b", 2), {"errorCode": 0})
-    first.said(1.7, names.HEARTBEAT, 3, _beat("a", 2), {"errorCode": errors.REBALANCE_IN_PROGRESS})
-    target = Target().on(names.JOIN_GROUP, _joined("here", 1), REFUSED, _joined("here", 2))
-    target.on(names.HEARTBEAT, {"errorCode": 0})
+    first.said(0.0, api_keys.JOIN_GROUP, 3, _join(""), _joined("a", 1))
+    second.said(1.0, api_keys.JOIN_GROUP, 3, _join(""), _joined("b", 2), took=0.5)
+    first.said(1.2, api_keys.HEARTBEAT, 3, _beat("a", 1), {"errorCode": errors.REBALANCE_IN_PROGRESS})
+    first.said(1.3, api_keys.JOIN_GROUP, 3, _join("a"), _joined("a", 2))
+    second.said(1.6, api_keys.HEARTBEAT, 3, _beat("b", 2), {"errorCode": 0})
+    first.said(1.7, api_keys.HEARTBEAT, 3, _beat("a", 2), {"errorCode": errors.REBALANCE_IN_PROGRESS})
+    target = Target().on(api_keys.JOIN_GROUP, _joined("here", 1), REFUSED, _joined("here", 2))
+    target.on(api_keys.HEARTBEAT, {"errorCode": 0})
 
     run = replayed([first, second], target)
 
     # At first the second one was still joining.
     retries: tuple[list[str], ...] = (["rebalance_awaited", "rebalance_in_vain"], [], ["rebalance_in_vain"])
-    assert tuple(one.retries for one in run.of(names.HEARTBEAT)) == retries
-    assert [one.rule for one in run.of(names.HEARTBEAT)] == [None, "not_joined", None]
+    assert tuple(one.retries for one in run.of(api_keys.HEARTBEAT)) == retries
+    assert [one.rule for one in run.of(api_keys.HEARTBEAT)] == [None, "not_joined", None]
     assert run.seconds < retry.Limits().rebalance
 
 
 def test_while_somebody_is_joining_it_waits() -> None:
     """The second join is refused at once, the third one waits for the first member, which has to hear of it."""
     first, second, third = captures(3)
-    first.said(0.0, names.JOIN_GROUP, 3, _join(""), _joined("a", 1))
-    second.said(0.5, names.JOIN_GROUP, 3, _join(""), _joined("b", 2), took=2.0)
-    third.said(1.0, names.JOIN_GROUP, 3, _join(""), _joined("c", 2), took=1.5)
-    first.said(1.2, names.HEARTBEAT, 3, _beat("a", 1), {"errorCode": errors.REBALANCE_IN_PROGRESS})
+    first.said(0.0, api_keys.JOIN_GROUP, 3, _join(""), _joined("a", 1))
+    second.said(0.5, api_keys.JOIN_GROUP, 3, _join(""), _joined("b", 2), took=2.0)
+    third.said(1.0, api_keys.JOIN_GROUP, 3, _join(""), _joined("c", 2), took=1.5)
+    first.said(1.2, api_keys.HEARTBEAT, 3, _beat("a", 1), {"errorCode": errors.REBALANCE_IN_PROGRESS})
     rebalances = [{"errorCode": 0}] * 3 + [{"errorCode": errors.REBALANCE_IN_PROGRESS}]
-    target = Target().on(names.HEARTBEAT, *rebalances)
-    target.on(names.JOIN_GROUP, _joined("here", 1), REFUSED, _joined("there", 2), delay=0.2)
+    target = Target().on(api_keys.HEARTBEAT, *rebalances)
+    target.on(api_keys.JOIN_GROUP, _joined("here", 1), REFUSED, _joined("there", 2), delay=0.2)
 
     run = replayed([first, second, third], target)
 
-    assert run.of(names.HEARTBEAT)[0].retries == ["rebalance_awaited"] * 3
+    assert run.of(api_keys.HEARTBEAT)[0].retries == ["rebalance_awaited"] * 3
 
 
 @pytest.mark.parametrize(("falls_silent", "waits"), [(True, True), (False, False)])
 def test_who_may_be_expired_is_waited_for(falls_silent: bool, waits: bool) -> None:
     """Three members, of whom the target takes two; then the first one hears of a rebalance."""
     first, second, third = captures(3)
-    first.said(0.0, names.JOIN_GROUP, 3, _join(""), _joined("a", 1))
-    second.said(0.5, names.JOIN_GROUP, 3, _join(""), _joined("b", 2))
-    third.said(1.0, names.JOIN_GROUP, 3, _join(""), _joined("c", 3))
-    first.said(9.0, names.HEARTBEAT, 3, _beat("a", 3), {"errorCode": errors.REBALANCE_IN_PROGRESS})
+    first.said(0.0, api_keys.JOIN_GROUP, 3, _join(""), _joined("a", 1))
+    second.said(0.5, api_keys.JOIN_GROUP, 3, _join(""), _joined("b", 2))
+    third.said(1.0, api_keys.JOIN_GROUP, 3, _join(""), _joined("c", 3))
+    first.said(9.0, api_keys.HEARTBEAT, 3, _beat("a", 3), {"errorCode": errors.REBALANCE_IN_PROGRESS})
     if not falls_silent:
-        second.said(9.5, names.HEARTBEAT, 3, _beat("b", 3), {"errorCode": 0})
+        second.said(9.5, api_keys.HEARTBEAT, 3, _beat("b", 3), {"errorCode": 0})
     expired = [{"errorCode": 0}] * 2 + [{"errorCode": errors.REBALANCE_IN_PROGRESS}]
-    target = Target().on(names.JOIN_GROUP, _joined("here", 1), _joined("there", 2), REFUSED)
-    target.on(names.HEARTBEAT, *expired)
+    target = Target().on(api_keys.JOIN_GROUP, _joined("here", 1), _joined("there", 2), REFUSED)
+    target.on(api_keys.HEARTBEAT, *expired)
 
     run = replayed([first, second, third], target)
 
-    assert run.of(names.HEARTBEAT)[0].retries == (["rebalance_awaited"] * 2 if waits else ["rebalance_in_vain"])
+    assert run.of(api_keys.HEARTBEAT)[0].retries == (["rebalance_awaited"] * 2 if waits else ["rebalance_in_vain"])
 
 
 def test_partitions_of_who_is_kept_out_are_not_waited_for() -> None:
     """KIP-848: the first member keeps all; in the capture it was told to give up some."""
     run = _assigned(1)
 
-    assert run.of(names.CONSUMER_GROUP_HEARTBEAT)[2].retries == ["rebalance_in_vain"]
+    assert run.of(api_keys.CONSUMER_GROUP_HEARTBEAT)[2].retries == ["rebalance_in_vain"]
     assert run.seconds < 1
 
 
@@ -90,53 +90,55 @@ def test_partitions_that_another_member_may_give_up_are_waited_for_less() -> Non
     """Nobody can tell whether they were about whom the target keeps out."""
     run = _assigned(2)
 
-    told = run.of(names.CONSUMER_GROUP_HEARTBEAT)[3]
+    told = run.of(api_keys.CONSUMER_GROUP_HEARTBEAT)[3]
     assert set(told.retries) == {"rebalance_awaited"}
     assert retry.Limits().records < run.seconds < retry.Limits().rebalance
 
 
 def test_who_was_not_let_in_does_not_leave() -> None:
     (capture,) = captures(1)
-    capture.said(0.0, names.CONSUMER_GROUP_HEARTBEAT, 1, _entry("m"), _beats_back("m", 1, [0]))
-    capture.said(1.0, names.CONSUMER_GROUP_HEARTBEAT, 1, {**_entry("m"), "memberEpoch": -1}, _beats_back("m", -1))
+    capture.said(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _entry("m"), _beats_back("m", 1, [0]))
+    capture.said(1.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, {**_entry("m"), "memberEpoch": -1}, _beats_back("m", -1))
     refused = {"errorCode": FULL, "memberId": None, "memberEpoch": 0, "assignment": None}
-    target = Target().on(names.CONSUMER_GROUP_HEARTBEAT, refused)
+    target = Target().on(api_keys.CONSUMER_GROUP_HEARTBEAT, refused)
 
     run = replayed([capture], target)
 
     assert [one.body["memberEpoch"] for one in target.heard] == [0]
-    assert [one.rule for one in run.of(names.CONSUMER_GROUP_HEARTBEAT)] == [None, "not_joined"]
+    assert [one.rule for one in run.of(api_keys.CONSUMER_GROUP_HEARTBEAT)] == [None, "not_joined"]
 
 
 def test_a_rebalance_that_the_capture_begins_in_is_over_when_its_members_are_joined() -> None:
     """The second member's JoinGroup was sent before. Nobody waits until the first hears of it; and where the first
     joins all the same, as captured, the second does too, or the target would wait for it."""
     first, second = captures(2)
-    first.said(0.0, names.HEARTBEAT, 3, _beat("a", 1), {"errorCode": errors.REBALANCE_IN_PROGRESS})
-    first.said(0.1, names.JOIN_GROUP, 3, _join("a"), _joined("a", 2))
-    first.said(0.3, names.SYNC_GROUP, 3, {**_beat("a", 2), "assignments": []}, _synced())
-    second.said(0.2, names.SYNC_GROUP, 3, {**_beat("b", 2), "assignments": []}, _synced())
-    second.said(0.4, names.HEARTBEAT, 3, _beat("b", 2), {"errorCode": 0})
-    target = Target().on(names.JOIN_GROUP, lambda asked: _joined(asked["memberId"] or "new", 1), delay=2.0)
+    first.said(0.0, api_keys.HEARTBEAT, 3, _beat("a", 1), {"errorCode": errors.REBALANCE_IN_PROGRESS})
+    first.said(0.1, api_keys.JOIN_GROUP, 3, _join("a"), _joined("a", 2))
+    first.said(0.3, api_keys.SYNC_GROUP, 3, {**_beat("a", 2), "assignments": []}, _synced())
+    second.said(0.2, api_keys.SYNC_GROUP, 3, {**_beat("b", 2), "assignments": []}, _synced())
+    second.said(0.4, api_keys.HEARTBEAT, 3, _beat("b", 2), {"errorCode": 0})
+    target = Target().on(api_keys.JOIN_GROUP, lambda asked: _joined(asked["memberId"] or "new", 1), delay=2.0)
     moving = {**_synced(), "errorCode": errors.REBALANCE_IN_PROGRESS}
-    target.on(names.SYNC_GROUP, _synced(), _synced(), moving, _synced())
-    target.on(names.HEARTBEAT, {"errorCode": 0})
+    target.on(api_keys.SYNC_GROUP, _synced(), _synced(), moving, _synced())
+    target.on(api_keys.HEARTBEAT, {"errorCode": 0})
 
     run = replayed([first, second], target)
 
-    assert run.of(names.HEARTBEAT)[0].retries == ["rebalance_in_vain"]
-    assert ["rejoined" in one.retries for one in run.of(names.SYNC_GROUP)] == [True, False]
+    assert run.of(api_keys.HEARTBEAT)[0].retries == ["rebalance_in_vain"]
+    assert ["rejoined" in one.retries for one in run.of(api_keys.SYNC_GROUP)] == [True, False]
     assert run.seconds < retry.Limits().rebalance
 
 
 def test_early_members_whose_broker_assigns_have_what_each_gets_in_the_end() -> None:
     """KIP-848: the first one to join has all, and has to give some up before the second gets any."""
     first, second = captures(2)
-    first.said(0.0, names.CONSUMER_GROUP_HEARTBEAT, 1, _epoch("m0", 1), _beats_back("m0", 1, [0]))
-    first.said(0.1, names.CONSUMER_GROUP_HEARTBEAT, 1, {**_epoch("m0", 1), "topicPartitions": []}, _beats_back("m0", 2))
-    second.said(0.2, names.CONSUMER_GROUP_HEARTBEAT, 1, _epoch("m1", 2), _beats_back("m1", 2, [1]))
-    second.said(0.3, names.CONSUMER_GROUP_HEARTBEAT, 1, _entry("m9"), _beats_back("m9", 3, []))
-    first.said(0.4, names.CONSUMER_GROUP_HEARTBEAT, 1, _epoch("m0", 2), _beats_back("m0", 2))
+    first.said(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _epoch("m0", 1), _beats_back("m0", 1, [0]))
+    first.said(
+        0.1, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, {**_epoch("m0", 1), "topicPartitions": []}, _beats_back("m0", 2)
+    )
+    second.said(0.2, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _epoch("m1", 2), _beats_back("m1", 2, [1]))
+    second.said(0.3, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _entry("m9"), _beats_back("m9", 3, []))
+    first.said(0.4, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _epoch("m0", 2), _beats_back("m0", 2))
     released: list[Body] = []
     second_has: list[int] = []
 
@@ -151,10 +153,10 @@ def test_early_members_whose_broker_assigns_have_what_each_gets_in_the_end() -> 
         second_has.extend(given or ())
         return _beats_back("m1", 2, given)
 
-    run = replayed([first, second], Target().on(names.CONSUMER_GROUP_HEARTBEAT, answer))
+    run = replayed([first, second], Target().on(api_keys.CONSUMER_GROUP_HEARTBEAT, answer))
 
     assert second_has == [1]
-    assert [one.retries for one in run.of(names.CONSUMER_GROUP_HEARTBEAT)][:3] == [
+    assert [one.retries for one in run.of(api_keys.CONSUMER_GROUP_HEARTBEAT)][:3] == [
         ["rebalance_in_vain"],
         [],
         ["rebalance_in_vain"],
@@ -175,16 +177,16 @@ def _assigned(size: int) -> Played:
     members = captures(size + 1)
     for number, capture in enumerate(members):
         given = _beats_back(f"m{number}", 1, [number])
-        capture.said(number / 10, names.CONSUMER_GROUP_HEARTBEAT, 1, _entry(f"m{number}"), given)
+        capture.said(number / 10, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _entry(f"m{number}"), given)
     beats = {"groupId": "g", "memberId": "m0", "memberEpoch": 1}
-    members[0].said(1.0, names.CONSUMER_GROUP_HEARTBEAT, 1, beats, _beats_back("m0", 2, [0]))
+    members[0].said(1.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, beats, _beats_back("m0", 2, [0]))
 
     def answer(asked: Body) -> Body:
         if int(asked["memberId"][1:]) >= size:
             return {"errorCode": FULL, "memberId": None, "memberEpoch": 0, "assignment": None}
         return _beats_back(asked["memberId"], 1, [0] if asked["memberEpoch"] == 0 else None)
 
-    return replayed(members, Target().on(names.CONSUMER_GROUP_HEARTBEAT, answer))
+    return replayed(members, Target().on(api_keys.CONSUMER_GROUP_HEARTBEAT, answer))
 
 
 def _join(member: str) -> Body:

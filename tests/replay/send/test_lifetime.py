@@ -1,15 +1,15 @@
 """What a topic's settings do to records of some times; with which settings topics are made.
 
-Proves: replay/send/lifetime.py, replay/plan/times.py, replay/send/seeding.py
+Proves: replay/send/lifetime.py, replay/plan/record_times.py, replay/send/seeding.py
 """
 
 from __future__ import annotations
 
 import pytest
 
-from analyzer.protocol import names
-from replay.plan import decide
-from replay.plan.times import Times, record_times
+from analyzer.protocol import api_keys
+from replay.plan import decisions
+from replay.plan.record_times import Times, record_times
 from replay.send import lifetime, seeding
 from tests.replay.batching import batch, produced, produced_answer
 from tests.replay.conversation import EVERYTHING, Captured
@@ -66,8 +66,8 @@ def test_records_without_times_are_not_judged_by_them() -> None:
 
 def test_the_times_of_what_a_plan_sends_as_they_will_be() -> None:
     captured = Captured()
-    captured.said(0.0, names.PRODUCE, 8, produced({0: batch(), 1: batch() * 2}), produced_answer({0: 0, 1: 0}))
-    planned, _ = decide.make([captured.session()], EVERYTHING, decide.PlanOptions())
+    captured.said(0.0, api_keys.PRODUCE, 8, produced({0: batch(), 1: batch() * 2}), produced_answer({0: 0, 1: 0}))
+    planned, _ = decisions.make([captured.session()], EVERYTHING, decisions.PlanOptions())
     size = len(batch())
     assert record_times(planned, 0) == {"orders": Times(9, 3 * size, 1000, 1000)}
     assert record_times(planned, 500) == {"orders": Times(9, 3 * size, 1500, 1500)}

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 import analyzer
-from analyzer.protocol import errors, names
+from analyzer.protocol import api_keys, errors
 from analyzer.protocol.encoding import encode_response
 from analyzer.protocol.tree import decode_request
-from replay import asked, reading
+from replay import request as asked
+from replay import source
 from replay.options import Options
-from replay.plan import stored
+from replay.plan import stored_exchanges
 from replay.plan.sessions import Session
 from replay.send import login, principals
 from replay.send.link import Link, LinkError, Receiver
@@ -96,14 +97,14 @@ def test_who_had_logged_in_is_known_from_a_capture_and_from_a_dataset(tmp_path: 
     capture = SAMPLES / "sasl-librdkafka-4.3" / "capture.pcap"
     analyzer.analyze(capture, tmp_path / "data", keep_bytes=True)
     told = {row["principal"] for row in analyzer.open_dataset(tmp_path / "data").clients.to_table().to_pylist()}
-    for found in (stored.from_dataset(tmp_path / "data"), reading.read(capture)):
+    for found in (stored_exchanges.from_dataset(tmp_path / "data"), source.read(capture)):
         users = {session.user for session in found}
         assert "alice" in users
         assert users - {None} <= told
 
 
 def user_of(who: str | None) -> Session:
-    one = Captured().said(0.0, names.METADATA, 1, {"topics": []}, {"brokers": [], "controllerId": 1, "topics": []})
+    one = Captured().said(0.0, api_keys.METADATA, 1, {"topics": []}, {"brokers": [], "controllerId": 1, "topics": []})
     return dataclasses.replace(one.session(), user=who)
 
 
@@ -111,11 +112,11 @@ def test_a_captured_user_without_a_login_is_told_before_anything_is_sent() -> No
     access = Access(principals={"alice": Credentials("PLAIN", "a", SECRET)})
     some = [user_of("alice"), user_of("bob"), user_of("eve"), user_of(None)]
     with pytest.raises(principals.NobodyFor, match=r"no table for the captured users bob, eve$"):
-        reading.prepared(some, Options("h", 1, access=access), [])
-    assert len(reading.prepared(some[:1], Options("h", 1, access=access), [])) == 1
+        source.prepared(some, Options("h", 1, access=access), [])
+    assert len(source.prepared(some[:1], Options("h", 1, access=access), [])) == 1
     # With --sasl, that one logs in for everybody else.
     both = dataclasses.replace(access, credentials=Credentials("PLAIN", "kwire", SECRET))
-    assert len(reading.prepared(some, Options("h", 1, access=both), [])) == 4
+    assert len(source.prepared(some, Options("h", 1, access=both), [])) == 4
 
 
 @pytest.mark.parametrize(
@@ -137,7 +138,7 @@ def test_whether_all_captured_users_are_themselves(
 
 def test_each_connection_is_its_users() -> None:
     """What the replayer asks for itself is its own."""
-    target = Target().on(names.METADATA, {"brokers": [], "controllerId": 1, "topics": []})
+    target = Target().on(api_keys.METADATA, {"brokers": [], "controllerId": 1, "topics": []})
     dialled: list[str] = []
 
     def dial_of(who: str) -> Any:
@@ -157,7 +158,7 @@ def test_each_connection_is_its_users() -> None:
     for number, user in enumerate(("alice", "bob", None, "eve")):
         one = Of(f"10.0.0.{number}:5000-10.0.0.9:9092#1")
         one.user = user
-        one.said(number, names.METADATA, 1, {"topics": []}, {"brokers": [], "controllerId": 1, "topics": []})
+        one.said(number, api_keys.METADATA, 1, {"topics": []}, {"brokers": [], "controllerId": 1, "topics": []})
         some.append(one)
     target.dial = principals.Dials(dial_of("own"), {name: dial_of(name) for name in ("alice", "bob")})  # type: ignore
     played = replayed(some, target, speed=1.0)

@@ -1,13 +1,13 @@
 """What whoever watches a run is told.
 
-Proves: replay/send/progress.py, replay/send/watch.py
+Proves: replay/send/progress.py, replay/send/target_watch.py
 """
 
 from __future__ import annotations
 
 import pytest
 
-from analyzer.protocol import names
+from analyzer.protocol import api_keys
 from replay.send.progress import Standing, line
 from tests.replay.conversation import Captured, Target, replayed
 
@@ -35,9 +35,9 @@ def test_the_line_of_a_moment(standing: Standing, told: str) -> None:
 
 def test_a_run_says_each_second_how_far_it_is_and_what_it_waits_for() -> None:
     capture = Captured()
-    capture.said(0.0, names.FIND_COORDINATOR, 2, ASKS, FOUND)
-    capture.said(4.0, names.FIND_COORDINATOR, 2, ASKS, FOUND)
-    target = Target().on(names.FIND_COORDINATOR, FOUND, delay=6.5)
+    capture.said(0.0, api_keys.FIND_COORDINATOR, 2, ASKS, FOUND)
+    capture.said(4.0, api_keys.FIND_COORDINATOR, 2, ASKS, FOUND)
+    target = Target().on(api_keys.FIND_COORDINATOR, FOUND, delay=6.5)
     told: list[str] = []
 
     replayed([capture], target, speed=1.0, progress=lambda standing: told.append(line(standing)))

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from analyzer.protocol import errors, names
+from analyzer.protocol import api_keys, errors
 from analyzer.protocol.encoding import encode_response
 from analyzer.protocol.tree import Body
 from replay import run
@@ -175,7 +175,7 @@ class Rogue(Sink):
 
     def other(self, key: int, version: int) -> bytes:
         whole = super().other(key, version)
-        if key == names.METADATA:
+        if key == api_keys.METADATA:
             type(self).asked += 1
             brokers = self.named if self.asked == 1 or self.later is None else self.later
             leads = brokers[0 if brokers is self.named else -1]["nodeId"]
@@ -256,7 +256,7 @@ def test_a_host_that_is_named_later_is_not_dialled_either(tmp_path: Path) -> Non
     dialled: list[tuple[str, int]] = []
 
     class Moving(Rogue):
-        produce = encode_response(names.PRODUCE, VERSION, 0, produced_answer(0, errors.NOT_LEADER_OR_FOLLOWER))[4:]
+        produce = encode_response(api_keys.PRODUCE, VERSION, 0, produced_answer(0, errors.NOT_LEADER_OR_FOLLOWER))[4:]
 
     with serving(Moving) as port:
         Moving.port = port
@@ -452,7 +452,7 @@ def test_a_leader_without_an_address_is_no_leader(tmp_path: Path) -> None:
 
         def other(self, key: int, version: int) -> bytes:
             whole = super().other(key, version)
-            return whole.replace(b"\0\0\0\x63", b"\0\0\0\x01", 1) if key == names.METADATA else whole
+            return whole.replace(b"\0\0\0\x63", b"\0\0\0\x01", 1) if key == api_keys.METADATA else whole
 
     with serving(Leaderless) as port:
         Leaderless.port = port
@@ -466,6 +466,6 @@ def test_a_leader_without_an_address_is_no_leader(tmp_path: Path) -> None:
 def test_an_error_that_only_joins_get_is_no_reason_to_join() -> None:
     """MEMBER_ID_REQUIRED (79) in the answer to a Fetch."""
     answer = {"errorCode": errors.MEMBER_ID_REQUIRED, "responses": []}
-    assert retry.rule_for(names.FETCH, {"errorCode": 0, "responses": []}, answer, False) is None
+    assert retry.rule_for(api_keys.FETCH, {"errorCode": 0, "responses": []}, answer, False) is None
     joined = {"errorCode": errors.MEMBER_ID_REQUIRED, "memberId": "m"}
-    assert retry.rule_for(names.JOIN_GROUP, {"errorCode": 0, "memberId": "m"}, joined, False) == "member_id_given"
+    assert retry.rule_for(api_keys.JOIN_GROUP, {"errorCode": 0, "memberId": "m"}, joined, False) == "member_id_given"

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from analyzer.protocol import names
+from analyzer.protocol import api_keys
 from replay import run
 from replay.options import Options
-from replay.plan import decide
+from replay.plan import decisions
 from replay.remap.topology import Topology
 from replay.send import link
 from replay.send.same_cluster import SameCluster, why_same
@@ -26,7 +26,7 @@ def captured(cluster_id: str | None) -> Captured:
     """A client of the broker at 10.0.0.9:9092, which calls itself kafka-1."""
     brokers = [{"nodeId": 1, "host": "kafka-1", "port": 9092}]
     answer = {"brokers": brokers, "clusterId": cluster_id, "controllerId": 1, "topics": []}
-    return Captured().said(0.0, names.METADATA, 9, {"topics": None}, answer)
+    return Captured().said(0.0, api_keys.METADATA, 9, {"topics": None}, answer)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_an_equal_id_or_where_none_was_captured_an_address(
     cluster_id: str | None, target_id: str | None, address: tuple[str, int], why: str
 ) -> None:
     session = captured(cluster_id).session()
-    _, cluster = decide.make([session], EVERYTHING, decide.PlanOptions())
+    _, cluster = decisions.make([session], EVERYTHING, decisions.PlanOptions())
     found = why_same(cluster, [session], Topology(nodes={1: address}, cluster_id=target_id))
     assert bool(found) == bool(why)
     assert found.startswith(why)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from analyzer.protocol import errors, names
+from analyzer.protocol import api_keys, errors
 from analyzer.protocol.tree import Body
 from tests.replay.conversation import Captured, Heard, Target, replayed
 from tests.replay.send.test_engine import apis_answer
@@ -28,25 +28,27 @@ def test_a_member_fetches_once_it_has_been_assigned_what_it_fetches() -> None:
     """The broker assigns partitions whose state the share coordinator has made; before that who fetches them gets an
     error. What other members do goes on meanwhile."""
     beats, fetches, others = (Captured(f"10.0.0.1:500{number}-10.0.0.9:9092#1") for number in range(3))
-    beats.said(0.0, names.METADATA, 12, {"topics": None}, {"brokers": [], "topics": TOPICS})
-    beats.said(0.1, names.SHARE_GROUP_HEARTBEAT, 1, _beat("m", 0), _beaten("m", 1))
-    beats.said(0.2, names.SHARE_GROUP_HEARTBEAT, 1, _beat("m", 1), _beaten("m", 2, [0]))
-    fetches.said(0.3, names.SHARE_FETCH, 1, _fetch(0, 0), DONE)
-    others.said(0.3, names.SHARE_GROUP_HEARTBEAT, 1, _beat("n", 0), _beaten("n", 3))
+    beats.said(0.0, api_keys.METADATA, 12, {"topics": None}, {"brokers": [], "topics": TOPICS})
+    beats.said(0.1, api_keys.SHARE_GROUP_HEARTBEAT, 1, _beat("m", 0), _beaten("m", 1))
+    beats.said(0.2, api_keys.SHARE_GROUP_HEARTBEAT, 1, _beat("m", 1), _beaten("m", 2, [0]))
+    fetches.said(0.3, api_keys.SHARE_FETCH, 1, _fetch(0, 0), DONE)
+    others.said(0.3, api_keys.SHARE_GROUP_HEARTBEAT, 1, _beat("n", 0), _beaten("n", 3))
     made = [_beaten("m", 7)] * 4 + [_beaten("m", 8, [0])]
 
     def beaten(asked: Body) -> Body:
         return made.pop(0) if asked["memberId"] == "m" else _beaten("n", 3)
 
-    target = Brokers(1).target.on(names.SHARE_GROUP_HEARTBEAT, beaten)
+    target = Brokers(1).target.on(api_keys.SHARE_GROUP_HEARTBEAT, beaten)
 
     run = replayed([beats, fetches, others], target, topics={"orders": 1})
 
     assert made == []
-    said = [(one.api_key, one.body["memberId"]) for one in target.said(names.SHARE_GROUP_HEARTBEAT, names.SHARE_FETCH)]
-    assert said[-1] == (names.SHARE_FETCH, "m")
-    assert said[-2] == (names.SHARE_GROUP_HEARTBEAT, "m")
-    assert (names.SHARE_GROUP_HEARTBEAT, "n") in said[:-2]
+    said = [
+        (one.api_key, one.body["memberId"]) for one in target.said(api_keys.SHARE_GROUP_HEARTBEAT, api_keys.SHARE_FETCH)
+    ]
+    assert said[-1] == (api_keys.SHARE_FETCH, "m")
+    assert said[-2] == (api_keys.SHARE_GROUP_HEARTBEAT, "m")
+    assert (api_keys.SHARE_GROUP_HEARTBEAT, "n") in said[:-2]
     assert run.engine.notes["rebalance_awaited"] == 3
 
 
@@ -122,7 +124,7 @@ def test_two_captured_connections_of_a_member_share_its_session_at_one_broker() 
     one, two = (Captured(f"10.0.0.1:500{number}-10.0.0.{number}:9092#1") for number in (1, 2))
     _joined(one)
     for number, (capture, epoch) in enumerate(((one, 0), (two, 0), (one, 1), (two, 1))):
-        capture.said(1.0 + number, names.SHARE_FETCH, 1, _fetch(epoch, *([number] if number < 2 else [])), DONE)
+        capture.said(1.0 + number, api_keys.SHARE_FETCH, 1, _fetch(epoch, *([number] if number < 2 else [])), DONE)
 
     replayed([one, two], brokers.target, topics={"orders": 2}, speed=1.0)
 
@@ -149,23 +151,23 @@ class Brokers:
     def __post_init__(self) -> None:
         self.target = Target(nodes={node: NODES[node] for node in range(1, self.count + 1)})
         brokers = [{"nodeId": node, "host": at[0], "port": at[1]} for node, at in self.target.nodes.items()]
-        self.target.on(names.METADATA, {"brokers": brokers, "topics": TOPICS})
-        self.target.on(names.FIND_COORDINATOR, {"errorCode": 0, "nodeId": 1, "host": "one", "port": 1})
-        self.target.on(names.SHARE_GROUP_HEARTBEAT, _beaten("m", 1))
-        self.target.on(names.SHARE_FETCH, self._answer).on(names.SHARE_ACKNOWLEDGE, self._answer)
+        self.target.on(api_keys.METADATA, {"brokers": brokers, "topics": TOPICS})
+        self.target.on(api_keys.FIND_COORDINATOR, {"errorCode": 0, "nodeId": 1, "host": "one", "port": 1})
+        self.target.on(api_keys.SHARE_GROUP_HEARTBEAT, _beaten("m", 1))
+        self.target.on(api_keys.SHARE_FETCH, self._answer).on(api_keys.SHARE_ACKNOWLEDGE, self._answer)
 
     def play(self, asked: list[Body]) -> list[list[str]]:
         """What a member asks one captured broker; what was done with it, of each fetch."""
         capture = _joined(Captured())
         for number, body in enumerate(asked):
-            key = names.SHARE_FETCH if "maxWaitMs" in body else names.SHARE_ACKNOWLEDGE
+            key = api_keys.SHARE_FETCH if "maxWaitMs" in body else api_keys.SHARE_ACKNOWLEDGE
             capture.said(1.0 + number, key, 1, body, DONE)
         leaders = {where: min(node, self.count) for where, node in LEADERS.items()}
         run = replayed([capture], self.target, topics={"orders": 3}, leaders=leaders)
-        fetches = run.of(names.SHARE_FETCH)
+        fetches = run.of(api_keys.SHARE_FETCH)
         for one in fetches:
             assert one.answer is not None
-            answer = apis_answer(names.SHARE_FETCH, 1, one.answer)
+            answer = apis_answer(api_keys.SHARE_FETCH, 1, one.answer)
             parts = [part["partitionIndex"] for topic in answer["responses"] for part in topic["partitions"]]
             self.given.append((answer["errorCode"], sorted(parts)))
         return [one.retries for one in fetches]
@@ -178,7 +180,7 @@ class Brokers:
         return [_listed(one.body) for one in self._said(node)]
 
     def _said(self, node: int) -> list[Heard]:
-        return [one for one in self.target.said(names.SHARE_FETCH, names.SHARE_ACKNOWLEDGE) if one.node == node]
+        return [one for one in self.target.said(api_keys.SHARE_FETCH, api_keys.SHARE_ACKNOWLEDGE) if one.node == node]
 
     def _answer(self, body: Body) -> Body | None:
         node = self.target.heard[-1].node
@@ -216,8 +218,8 @@ def _listed(body: Body) -> list[int]:
 
 
 def _joined(capture: Captured) -> Captured:
-    capture.said(0.0, names.METADATA, 12, {"topics": None}, {"brokers": [], "topics": TOPICS})
-    return capture.said(0.1, names.SHARE_GROUP_HEARTBEAT, 1, _beat("m", 0), _beaten("m", 1))
+    capture.said(0.0, api_keys.METADATA, 12, {"topics": None}, {"brokers": [], "topics": TOPICS})
+    return capture.said(0.1, api_keys.SHARE_GROUP_HEARTBEAT, 1, _beat("m", 0), _beaten("m", 1))
 
 
 def _beat(member: str, epoch: int) -> Body:

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from analyzer.dataset import Writer, open_dataset
-from analyzer.protocol import names
+from analyzer.dataset.dataset import Writer, open_dataset
+from analyzer.protocol import api_keys
 from analyzer.protocol.tree import Body
 from replay.journal import Journal
 from replay.outcome import Outcome
-from replay.plan import decide
+from replay.plan import decisions
 from replay.plan.steps import Plan
-from replay.recording import Recorder
 from replay.remap.remap import Learned
+from replay.run_writer import Recorder
 from replay.send import workers
 from replay.send.settings import Settings
 from tests.replay.batching import batch, produced, produced_answer
@@ -27,13 +27,13 @@ from tests.replay.conversation import EVERYTHING, Captured
 
 def _planned(*captured: Captured) -> tuple[list[Any], Any]:
     sessions = [one.session() for one in captured]
-    return sessions, decide.make(sessions, EVERYTHING, decide.PlanOptions())[0]
+    return sessions, decisions.make(sessions, EVERYTHING, decisions.PlanOptions())[0]
 
 
 def _asks(capture: Captured, key: str, client_id: str = "c", at: float = 0.0) -> Captured:
     return capture.said(
         at,
-        names.FIND_COORDINATOR,
+        api_keys.FIND_COORDINATOR,
         1,
         {"key": key, "keyType": 0},
         {"nodeId": 1, "host": "h", "port": 1},
@@ -53,17 +53,17 @@ def test_connections_of_one_client_stay_together_and_strangers_do_not() -> None:
 
 
 def test_members_of_one_group_stay_together() -> None:
-    first = _connection(1).said(0.0, names.HEARTBEAT, 1, _beat("a"), {"errorCode": 0}, client_id="one")
-    second = _connection(2).said(9.0, names.DESCRIBE_GROUPS, 1, {"groups": ["g"]}, {"groups": []}, client_id="two")
+    first = _connection(1).said(0.0, api_keys.HEARTBEAT, 1, _beat("a"), {"errorCode": 0}, client_id="one")
+    second = _connection(2).said(9.0, api_keys.DESCRIBE_GROUPS, 1, {"groups": ["g"]}, {"groups": []}, client_id="two")
     joined: Body = {"groupId": "g", "sessionTimeoutMs": 1, "memberId": "", "protocolType": "consumer"}
-    third = _connection(3).said(0.0, names.JOIN_GROUP, 1, joined, {"memberId": "a"}, client_id="three")
+    third = _connection(3).said(0.0, api_keys.JOIN_GROUP, 1, joined, {"memberId": "a"}, client_id="three")
     sessions, planned = _planned(first, second, third)
     assert workers.groups(sessions, planned) == [[0, 1, 2]]
 
 
 def test_a_reader_goes_with_the_writer_of_its_records() -> None:
     records = batch()
-    writer = _connection(1).said(0.0, names.PRODUCE, 9, produced(records), produced_answer(0), client_id="w")
+    writer = _connection(1).said(0.0, api_keys.PRODUCE, 9, produced(records), produced_answer(0), client_id="w")
     asked = {
         "replicaId": -1,
         "maxWaitMs": 1,
@@ -76,7 +76,7 @@ def test_a_reader_goes_with_the_writer_of_its_records() -> None:
             {"topic": "orders", "partitions": [{"partitionIndex": 0, "highWatermark": 3, "records": records}]}
         ]
     }
-    reader = _connection(2).said(1.0, names.FETCH, 4, asked, answer, client_id="r")
+    reader = _connection(2).said(1.0, api_keys.FETCH, 4, asked, answer, client_id="r")
     sessions, planned = _planned(writer, reader)
     assert workers.groups(sessions, planned) == [[0, 1]]
 

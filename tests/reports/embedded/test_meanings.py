@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import analyzer
-from reports.asking import Untaken
 from reports.embedded.engine import Embedded
+from reports.engine_protocol import Untaken
 from reports.spark.engine import Spark
 from tests.reports.agreement import difference
 from tests.shared import SAMPLES

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from reports import catalog, relations
-from reports.asking import Untaken
 from reports.embedded import engine
 from reports.embedded.translation import translated
+from reports.engine_protocol import Untaken
 
 NAMES = frozenset(relations.names())
 

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 
 import analyzer
-from analyzer import tables
-from analyzer.dataset import DatasetError, Parts, Writer
-from analyzer.points import manifest
-from captures import forge
+from analyzer.dataset import tables
+from analyzer.dataset.dataset import DatasetError, Parts, Writer
+from analyzer.pipeline.points import manifest
 from captures.files import CaptureError, CapturePoint, capture_points, stored_bytes
 from reports.spark import chunked, ingest, split
+from tests.captures import forge
 from tests.reports.equality import assert_same_dataset, fragmented, rotated
 from tests.shared import ROOT, SAMPLES, capture_files, sample_folders, shared_folder, shared_folders
 

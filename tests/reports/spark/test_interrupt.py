@@ -24,7 +24,7 @@ CAPTURE = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"
 RUN = """
 from reports.spark import split
 split.RANGE_PACKETS = 3000  # so that there soon are pieces
-from analyzer.cli import command
+from analyzer.cli.parser import command
 command()
 """
 
@@ -91,7 +91,7 @@ def test_ctrl_c_leaves_the_old_dataset_and_no_process(way: str, tmp_path: Path) 
 BUSY = """
 import threading, time
 from pyspark.sql import SparkSession
-from analyzer.cli import command
+from analyzer.cli.parser import command
 
 def look():
     jobs = []

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import analyzer
-from analyzer import dataset as datasets
+from analyzer.dataset import dataset as datasets
 from reports import catalog
 from reports.embedded import engine
 from reports.embedded.engine import Embedded

@@ -12,10 +12,10 @@ from pyspark.sql import datasource
 
 import analyzer
 import reports
-from analyzer import tables
+from analyzer.dataset import tables
 from reports.spark.source import CaptureSource, PushingReader, condition
 from tests.analyzer import forging
-from tests.analyzer.meaning import test_replicated as replicas
+from tests.analyzer.analysis import test_replicated_offsets as replicas
 from tests.shared import SAMPLES
 
 CAPTURES = [str(SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"), str(SAMPLES / "codecs-franzgo-4.3")]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from analyzer.shares import Piece
+from analyzer.pipeline.shares import Piece
 from reports.spark.split import LEAST_BYTES, _for_tasks, _side_by_side
 
 

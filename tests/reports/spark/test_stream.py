@@ -22,13 +22,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 
 import analyzer
 import reports
-from analyzer import tables
-from analyzer.snapshots.codec import SnapshotError
-from captures import forge
-from captures.problems import Problem
+from analyzer.checkpoints.codec import SnapshotError
+from analyzer.dataset import tables
+from captures.errors import Problem
 from reports.spark import stream
 from reports.spark.source import CaptureSource
-from tests.analyzer.snapshots import cutting
+from tests.analyzer.checkpoints import cutting
+from tests.captures import forge
 from tests.shared import SAMPLES
 
 CAPTURE = SAMPLES / "client-kafkajs-3.9" / "capture.pcap"

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 import analyzer
-from reports.view import opening
+from reports.view import open_view
 from reports.view.answers import View, answered
-from reports.view.stage import Stage
+from reports.view.current_view import Stage
 from tests.reports.view.browsing import Look, delayed, launched
 from tests.shared import SAMPLES
 
@@ -40,7 +40,7 @@ def viewed(stack: contextlib.ExitStack, *sources: Path | str, **options: Any) ->
             **options,
         }
     )
-    return opening.opened([str(source) for source in sources], asked, stack)
+    return open_view.opened([str(source) for source in sources], asked, stack)
 
 
 @dataclass
@@ -75,8 +75,8 @@ def txn() -> Iterator[Asking]:
 def in_two_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A dataset whose first 20 exchanges are shown before its columns are made."""
     analyzer.analyze(TXN, tmp_path / "data")
-    monkeypatch.setattr(opening, "FEW_ROWS", 0)
-    monkeypatch.setattr(opening, "FIRST_ROWS", 20)
+    monkeypatch.setattr(open_view, "FEW_ROWS", 0)
+    monkeypatch.setattr(open_view, "FIRST_ROWS", 20)
     return str(tmp_path / "data")
 
 

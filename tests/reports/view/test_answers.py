@@ -19,18 +19,19 @@ import pyarrow.parquet
 import pytest
 
 import analyzer
-from analyzer import cli
 from analyzer.bulk.rows import Message
-from analyzer.exchange import Exchange
-from analyzer.messages import masked
+from analyzer.cli import parser
+from analyzer.exchanges.exchange import Exchange
+from analyzer.exchanges.raw_messages import masked
 from analyzer.protocol import tree as protocol_tree
 from analyzer.protocol.tree import Node
-from captures import forge, kernels
+from captures import kernels
 from captures.files import write
-from reports.view import answers, bodies, closed, trees
+from reports.view import answers, bodies, lazy_tree, trees
 from reports.view.bodies import Found
 from reports.view.tables import key_read
 from tests.bench import messages
+from tests.captures import forge
 from tests.reports.forging import Forged, at
 from tests.reports.view.conftest import TXN, Asking, viewed
 from tests.shared import ROOT, SAMPLES
@@ -114,7 +115,9 @@ def test_sorting_is_that_of_show(sample: str, capsys: pytest.CaptureFixture[str]
     with contextlib.ExitStack() as stack:
         asking = Asking(viewed(stack, capture))
         for name in [*SORTED, *(f"-{one}" for one in SORTED)]:
-            assert cli.main(["show", capture, f"--sort={name}", "--fields", "capture,connection,exchange,reply"]) == 0
+            assert (
+                parser.main(["show", capture, f"--sort={name}", "--fields", "capture,connection,exchange,reply"]) == 0
+            )
             expected = [line.split("\t") for line in capsys.readouterr().out.splitlines()[1:]]
             keys = [key_read(key) for key in asking("rows", count=1000, sort=name)["keys"]]
             assert [["" if one is None else str(one) for one in key] for key in keys] == expected, name
@@ -413,12 +416,12 @@ def test_batches_that_are_opened_later_hold_the_same(sample: str, monkeypatch: p
     for one in analyzer.exchanges(next((SAMPLES / sample).glob("capture.pcap*")), filter="api in (Produce, Fetch)"):
         for side in ("request", "response"):
             with monkeypatch.context() as patch:
-                patch.setattr(closed, "nodes", lambda *_: None)
+                patch.setattr(lazy_tree, "nodes", lambda *_: None)
                 whole, reason, _ = trees.nodes(one, side)
-            for large in (0, closed.LARGE):  # opened later, and at once
+            for large in (0, lazy_tree.LARGE):  # opened later, and at once
                 with monkeypatch.context() as patch:
-                    patch.setattr(closed, "LARGE", large)
-                    patch.setattr(closed, "KEPT", 1)
+                    patch.setattr(lazy_tree, "LARGE", large)
+                    patch.setattr(lazy_tree, "KEPT", 1)
                     later, said, _ = trees.nodes(one, side)
                     assert said == reason
                     sizes = [len(node.children) for node in inner(later)]
@@ -427,7 +430,7 @@ def test_batches_that_are_opened_later_hold_the_same(sample: str, monkeypatch: p
                     last = max((node.end for node in inner(whole)), default=0)
                     for offset in range(0, last, 7):
                         assert trees.at(later, offset) == trees.at(whole, offset)
-                    seen += any(isinstance(node.children, closed.Later) for node in inner(later))
+                    seen += any(isinstance(node.children, lazy_tree.Later) for node in inner(later))
     assert seen
 
 
@@ -438,10 +441,10 @@ def inner(tree: Sequence[Node]) -> Iterator[Node]:
 
 
 def test_a_batch_that_holds_less_than_it_says_tells_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(closed, "LARGE", 0)
+    monkeypatch.setattr(lazy_tree, "LARGE", 0)
     batch = messages.batch([messages.record(at, b"k", b"v") for at in range(30)])
     lying = batch[:57] + (1000).to_bytes(4, "big") + batch[61:]
-    batches = closed._batches(batch + lying + batch[:-9], "orders", 100, [0, 0])
+    batches = lazy_tree._batches(batch + lying + batch[:-9], "orders", 100, [0, 0])
     assert batches is not None
     assert len(batches) == 3
     inside = [next((node.children for node in one.children if node.type == "records"), ()) for one in batches]
@@ -622,7 +625,7 @@ def test_records_of_the_metadata_topic_are_masked_and_no_others_are_copied(topic
 
 def secrets_of(captures: list[str]) -> set[bytes]:
     """What clients sent to log in, as it stands on the wire."""
-    from analyzer.protocol import names
+    from analyzer.protocol import api_keys as names
     from analyzer.protocol.tree import decode_request
 
     found: set[bytes] = set()

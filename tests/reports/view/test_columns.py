@@ -17,8 +17,8 @@ import pyarrow.parquet
 import pytest
 
 import analyzer
-from reports.view import columns, counting, listed, orders
-from reports.view.kept import Kept
+from reports.view import columns, list_columns, orders, value_counts
+from reports.view.cache import Kept
 from tests.reports.forging import Forged
 from tests.reports.view.conftest import TXN, Asking, viewed
 
@@ -40,7 +40,7 @@ def test_any_window_of_an_order_is_that_of_the_whole(
     keys = orders.keys(values.__getitem__, 500, int(there.min()), int(there.max()), descending)
     assert orders.whole(keys).tolist() == expected
     monkeypatch.setattr(orders, "NEAR", 60)  # from both ends, and from neither
-    monkeypatch.setattr(counting, "BLOCK", 90)
+    monkeypatch.setattr(value_counts, "BLOCK", 90)
     for start, count in ((0, 10), (3, 50), (200, 33), (455, 20), (455, 45), (499, 5), (0, 500), (600, 3)):
         assert orders.window(keys, start, count).tolist() == expected[start : start + count]
     for at in range(0, 500, 37):
@@ -57,10 +57,10 @@ def test_keys_of_nothing_are_in_order_of_the_rows() -> None:
 def test_of_a_list_the_largest_or_the_smallest_value_is_told(largest: bool) -> None:
     random = np.random.default_rng(7)
     rows = [random.integers(-3, 3, random.integers(0, 4)).tolist() for _ in range(200)]
-    flat = np.array([listed.NULL if one == -3 else one for row in rows for one in row], np.int64)
-    lists = listed.Listed(np.arange(200), np.cumsum([0, *map(len, rows)]), flat)
+    flat = np.array([list_columns.NULL if one == -3 else one for row in rows for one in row], np.int64)
+    lists = list_columns.Listed(np.arange(200), np.cumsum([0, *map(len, rows)]), flat)
     chosen = [[one for one in row if one != -3] for row in rows]
-    expected = [(max(row) if largest else min(row)) if row else listed.NULL for row in chosen]
+    expected = [(max(row) if largest else min(row)) if row else list_columns.NULL for row in chosen]
     assert lists.extremes(flat, largest).tolist() == expected
 
 
@@ -68,16 +68,16 @@ def test_equal_lists_are_one_and_others_are_not() -> None:
     random = np.random.default_rng(6)
     rows = [random.integers(-1, 4, random.integers(0, 4)).tolist() for _ in range(2_000)]
     lengths = np.array([len(row) for row in rows])
-    of, first = listed.distinct(lengths, np.array([one for row in rows for one in row], np.int64))
+    of, first = list_columns.distinct(lengths, np.array([one for row in rows for one in row], np.int64))
     assert [rows[first[number]] for number in of] == rows
     assert len(first) == len({tuple(row) for row in rows})
-    assert [len(part) for part in listed.distinct(np.zeros(0, np.int64), np.zeros(0, np.int64))] == [0, 0]
+    assert [len(part) for part in list_columns.distinct(np.zeros(0, np.int64), np.zeros(0, np.int64))] == [0, 0]
 
 
 def test_fingerprints_that_agree_by_chance_are_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = [np.zeros(3, np.uint64), np.array([0, 1, 1], np.uint64), np.arange(3, dtype=np.uint64)]
-    monkeypatch.setattr(listed, "_fingerprints", lambda *_: drawn.pop(0))
-    of, first = listed.distinct(np.array([1, 2, 2]), np.array([7, 7, 8, 7, 9]))
+    monkeypatch.setattr(list_columns, "_fingerprints", lambda *_: drawn.pop(0))
+    of, first = list_columns.distinct(np.array([1, 2, 2]), np.array([7, 7, 8, 7, 9]))
     assert (of.tolist(), first.tolist(), drawn) == ([0, 1, 2], [0, 1, 2], [])
 
 
@@ -85,14 +85,16 @@ def test_what_passed_is_spread_over_the_rows() -> None:
     codes = np.random.default_rng(7).integers(-1, 12, 300_000).astype(np.int8)
     for passed in (set[int](), {3}, {0, 11}, set(range(0, 12, 2)), set(range(12)) - {5}, set(range(12))):
         table = np.array([code in passed for code in range(12)])
-        assert (counting.spread(table, codes) == np.isin(codes, list(passed))).all()
+        assert (value_counts.spread(table, codes) == np.isin(codes, list(passed))).all()
 
 
 def test_tallies_are_counts() -> None:
     codes = np.random.default_rng(8).integers(-1, 9, 300_000).astype(np.int16)
     rows = np.flatnonzero(codes != 4)
-    assert counting.tally(codes, None, 9).tolist() == [int((codes == code).sum()) for code in range(9)]
-    assert counting.tally(codes, rows, 9).tolist() == [int((codes == code).sum()) * (code != 4) for code in range(9)]
+    assert value_counts.tally(codes, None, 9).tolist() == [int((codes == code).sum()) for code in range(9)]
+    assert value_counts.tally(codes, rows, 9).tolist() == [
+        int((codes == code).sum()) * (code != 4) for code in range(9)
+    ]
 
 
 @pytest.mark.parametrize("high", [0, 9, 65_535, 65_536, 2**31 - 1, 2**62])
@@ -100,19 +102,19 @@ def test_tallies_are_counts() -> None:
 def test_quantiles_lie_between_their_neighbours(count: int, high: int) -> None:
     numbers = np.random.default_rng(9).integers(0, high, count, endpoint=True)
     expected = statistics.quantiles(numbers.tolist(), n=100, method="inclusive") if count > 1 else [numbers[0]] * 99
-    found = counting.quantiles(lambda: iter(np.array_split(numbers, 3)), high, (0.5, 0.95, 0.99, 1.0))
-    assert counting.quantiles(lambda: iter([numbers[:0]]), high, (0.5,)) is None
+    found = value_counts.quantiles(lambda: iter(np.array_split(numbers, 3)), high, (0.5, 0.95, 0.99, 1.0))
+    assert value_counts.quantiles(lambda: iter([numbers[:0]]), high, (0.5,)) is None
     assert found == pytest.approx([expected[49], expected[94], expected[98], numbers.max()])
 
 
 def test_what_nobody_waits_for_ends_between_two_blocks() -> None:
     gone = threading.Event()
-    with counting.asked(gone):
-        counting.tally(np.zeros(10, np.int8), None, 1)
+    with value_counts.asked(gone):
+        value_counts.tally(np.zeros(10, np.int8), None, 1)
         gone.set()
-        with pytest.raises(counting.GivenUp):
-            counting.tally(np.zeros(10, np.int8), None, 1)
-    counting.tally(np.zeros(10, np.int8), None, 1)
+        with pytest.raises(value_counts.GivenUp):
+            value_counts.tally(np.zeros(10, np.int8), None, 1)
+    value_counts.tally(np.zeros(10, np.int8), None, 1)
 
 
 def test_what_is_kept_is_made_once_and_bounded() -> None:

@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 import pytest
 
 import analyzer
-from analyzer import cli
-from analyzer.failure import Failure
-from reports.view import command, opening
+from analyzer.cli import parser
+from analyzer.common.errors import Failure
+from reports.view import command, open_view
 from tests.reports.forging import Forged
 from tests.reports.view.conftest import TXN, Asking, viewed
 from tests.shared import KWIRE
@@ -28,7 +28,7 @@ from tests.shared import KWIRE
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     with pytest.raises(SystemExit) as left:
-        cli.main(["view", *map(str, arguments), "--no-open"])
+        parser.main(["view", *map(str, arguments), "--no-open"])
     assert left.value.code == 2
     said = capsys.readouterr()
     assert not said.out
@@ -91,9 +91,9 @@ def test_an_analysis_that_fails_before_there_is_anything_to_look_at_ends_it(
     def full(*_: object) -> None:
         raise Failure("the disk is full", "make room")
 
-    monkeypatch.setattr(opening._Asked, "analyse", full)
+    monkeypatch.setattr(open_view._Asked, "analyse", full)
     with pytest.raises(SystemExit) as left:
-        cli.main(["view", str(TXN), "--no-open", "--no-cache"])
+        parser.main(["view", str(TXN), "--no-open", "--no-cache"])
     assert left.value.code == 2
     said = capsys.readouterr()
     assert said.out.startswith("http://127.0.0.1:")
@@ -113,7 +113,7 @@ def test_what_is_plain_is_opened_behind_its_address(tmp_path: Path, capsys: pyte
     assert not command.sure(plain[0], argparse.Namespace(rotated=True, keylog=[], port=[]))
     (dataset / "_kwire.json").write_text("{}")
     with pytest.raises(SystemExit) as left:
-        cli.main(["view", str(dataset), "--no-open", "--no-cache"])
+        parser.main(["view", str(dataset), "--no-open", "--no-cache"])
     assert left.value.code == 2
     said = capsys.readouterr()
     assert said.out.startswith("http://127.0.0.1:")
@@ -124,9 +124,9 @@ def test_what_breaks_while_it_is_opened_is_raised(monkeypatch: pytest.MonkeyPatc
     def broken(*_: object) -> None:
         raise ZeroDivisionError("nobody thought of that")
 
-    monkeypatch.setattr(opening, "begun", broken)
+    monkeypatch.setattr(open_view, "begun", broken)
     with pytest.raises(ZeroDivisionError, match="nobody thought of that"):
-        cli.main(["view", str(TXN), "--no-open", "--no-cache"])
+        parser.main(["view", str(TXN), "--no-open", "--no-cache"])
 
 
 def token(folder: Path, text: str = "a-token-of-my-own-1234") -> Path:
@@ -146,7 +146,7 @@ def test_names_of_the_server() -> None:
 
 def test_what_is_made_is_kept_for_this_user_and_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "cache"
-    monkeypatch.setattr(opening, "cache_root", lambda: root)
+    monkeypatch.setattr(open_view, "cache_root", lambda: root)
     capture = shutil.copy(TXN, tmp_path / "mine.pcap")
     with contextlib.ExitStack() as stack:
         first = viewed(stack, capture, cache=True)
@@ -175,7 +175,7 @@ def test_what_was_noted_of_a_capture_is_said_whenever_it_is_viewed(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     capture = tmp_path / "cut.pcap"
     capture.write_bytes(TXN.read_bytes()[:60_001])
-    assert cli.main(["analyze", str(capture), "-o", str(tmp_path / "data")]) == 0
+    assert parser.main(["analyze", str(capture), "-o", str(tmp_path / "data")]) == 0
     capsys.readouterr()
     for source in (capture, capture, tmp_path / "data"):
         with contextlib.ExitStack() as stack:
@@ -185,7 +185,7 @@ def test_what_was_noted_of_a_capture_is_said_whenever_it_is_viewed(
 
 
 def test_damaged_columns_are_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "cache_root", lambda: tmp_path / "cache")
+    monkeypatch.setattr(open_view, "cache_root", lambda: tmp_path / "cache")
     forged = Forged(tmp_path / "forged")
     forged.exchange("Fetch", latency_ms=7)
     dataset = forged.write()
@@ -197,8 +197,8 @@ def test_damaged_columns_are_made_again(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_what_was_not_used_for_longest_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "cache_root", lambda: tmp_path / "cache")
-    monkeypatch.setattr(opening, "LIMIT_BYTES", 0)
+    monkeypatch.setattr(open_view, "cache_root", lambda: tmp_path / "cache")
+    monkeypatch.setattr(open_view, "LIMIT_BYTES", 0)
     for name in ("one", "two"):
         forged = Forged(tmp_path / name)
         forged.exchange("Fetch")

@@ -18,10 +18,10 @@ import pyarrow.parquet
 import pytest
 
 import analyzer
-from captures import forge
 from captures.files import write
 from reports.view.answers import answered
 from reports.view.tables import key_read, key_text
+from tests.captures import forge
 from tests.reports.forging import Forged, at
 from tests.reports.view.conftest import TXN, Asking, viewed
 from tests.shared import SAMPLES
@@ -105,7 +105,7 @@ def test_bands_count_every_exchange_by_who_asked_whom_and_when(tmp_path: Path) -
 def test_tracks_have_the_longest_exchange_of_each_interval(
     txn: Asking, by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reports.view.counting.BLOCK", 16)  # tracks and intervals are in several
+    monkeypatch.setattr("reports.view.value_counts.BLOCK", 16)  # tracks and intervals are in several
     told = txn("timeline", by=by, width=50)
     rows = txn("rows", count=1000)["columns"]
     name = {"client": "client_id", "group": "group_id", "member": "member_id"}.get(by, by)

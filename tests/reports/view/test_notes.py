@@ -30,7 +30,7 @@ def test_marks_and_rules_stay_for_the_next_look_and_the_dataset_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr("reports.view.opening.cache_root", lambda: tmp_path / "cache")
+    monkeypatch.setattr("reports.view.open_view.cache_root", lambda: tmp_path / "cache")
     forged = Forged(tmp_path / "dataset")
     for number in range(6):
         error = "NOT_COORDINATOR" if number == 3 else None

@@ -22,15 +22,15 @@ from typing import Any
 
 import pytest
 
-from analyzer import cli
-from analyzer.failure import Failure
-from reports.view import columns, opening
-from reports.view.growing import Growing
+from analyzer.cli import parser
+from analyzer.common.errors import Failure
+from reports.view import columns, open_view
+from reports.view.partial_view import Growing
 from tests.bench.view import view_of
 from tests.reports.forging import Forged
 from tests.reports.view.browsing import CONTRAST, Look, Opened, Place
 from tests.reports.view.conftest import TXN, served, viewed
-from tests.reports.view.test_stage import Slow, asked
+from tests.reports.view.test_current_view import Slow, asked
 from tests.shared import ROOT
 
 PAGE = ROOT / "reports" / "view" / "page"
@@ -447,7 +447,7 @@ def test_an_export_that_is_refused_says_why(chromium: Any, tmp_path: Path) -> No
 
 def test_what_was_not_analysed_says_so_and_the_rest_works(chromium: Any, tmp_path: Path) -> None:
     """A dataset of `--no-meaning`: no parts of latencies, no findings."""
-    assert cli.main(["analyze", str(TXN), "--no-meaning", "--keep-bytes", "-o", str(tmp_path / "data")]) == 0
+    assert parser.main(["analyze", str(TXN), "--no-meaning", "--keep-bytes", "-o", str(tmp_path / "data")]) == 0
     with contextlib.ExitStack() as stack, served(viewed(stack, tmp_path / "data")) as one:
         with Look(chromium, one)("beside=findings") as opened:
             opened.page.locator("#findings", has_text="What the traffic means was not analysed.").wait_for()
@@ -460,7 +460,7 @@ def test_what_was_not_analysed_says_so_and_the_rest_works(chromium: Any, tmp_pat
 def test_first_exchanges_are_shown_while_the_rest_is_analysed(chromium: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow(monkeypatch)
     with contextlib.ExitStack() as stack:
-        stage = opening.begun([str(TXN)], asked(), stack)
+        stage = open_view.begun([str(TXN)], asked(), stack)
         stack.callback(slow.go_on.set)
         opened = Opened(chromium, stack.enter_context(served(stage)))
         opened.page.locator("#progress", has_text="analysing").wait_for()
@@ -487,7 +487,7 @@ def test_first_exchanges_of_a_dataset_are_shown_while_its_columns_are_made(
 
     monkeypatch.setattr(Growing, "progress", slowly)
     with contextlib.ExitStack() as stack:
-        stage = opening.begun([in_two_steps], asked(), stack)
+        stage = open_view.begun([in_two_steps], asked(), stack)
         stack.callback(go_on.set)
         with Look(chromium, stack.enter_context(served(stage)))(total="20") as opened:
             progress = opened.page.locator("#progress", has_text=f" {100 * 20 // columns.COUNT} %: the first 20")
@@ -504,7 +504,7 @@ def test_a_dataset_that_is_replaced_and_a_full_disk_are_told_and_the_page_lives(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     dataset = tmp_path / "dataset"
     with contextlib.ExitStack() as stack, io.StringIO() as said, contextlib.redirect_stdout(said):
-        assert cli.main(["analyze", str(TXN), "-o", str(dataset), "--keep-bytes"]) == 0
+        assert parser.main(["analyze", str(TXN), "-o", str(dataset), "--keep-bytes"]) == 0
         view = viewed(stack, dataset, cache=True)
         place = stack.enter_context(served(view))
         with Look(chromium, place)() as opened:
@@ -513,7 +513,7 @@ def test_a_dataset_that_is_replaced_and_a_full_disk_are_told_and_the_page_lives(
             page.locator("#request .row", has_text="clientId").wait_for()
             # Another one takes its place: its messages are gone, and what is mapped stays.
             shutil.rmtree(dataset)
-            assert cli.main(["analyze", str(TXN), "-o", str(dataset), "--filter", "api == Fetch"]) == 0
+            assert parser.main(["analyze", str(TXN), "-o", str(dataset), "--filter", "api == Fetch"]) == 0
             page.keyboard.press("End")
             page.locator("#status.bad", has_text="dataset").wait_for()
             page.locator("#filter").fill("api == InitProducerId")
@@ -537,7 +537,7 @@ def test_an_analysis_for_which_the_disk_is_full_leaves_what_was_read(
 ) -> None:
     slow = Slow(monkeypatch, Failure("the disk is full", "make room"))
     with contextlib.ExitStack() as stack:
-        stage = opening.begun([str(TXN)], asked(), stack)
+        stage = open_view.begun([str(TXN)], asked(), stack)
         stack.callback(slow.go_on.set)
         with Look(chromium, stack.enter_context(served(stage)))(total="") as opened:
             opened.page.locator("#list .row").first.wait_for()

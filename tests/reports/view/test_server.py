@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from reports.view.current_view import Stage
 from reports.view.server import POLICY, Door, application
-from reports.view.stage import Stage
 from tests.reports.view.conftest import Asking
 
 PORT = 4711

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from captures.forge import Write
+from tests.captures.forge import Write
 
 FOLDER = Path(__file__).parent
 

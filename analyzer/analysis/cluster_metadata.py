@@ -1,0 +1,347 @@
+"""What messages say of the cluster: names of topic ids, brokers, leaders, and the API versions that brokers offer.
+
+In: windows. Out: rows of `topic_ids`, `brokers`, `leaders` and `api_versions`, each said once, in order of the messages
+that said so; names by topic id. Pure but for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from analyzer.analysis.zookeeper import Led, broker_of, leader_of
+from analyzer.bulk import state as s
+from analyzer.bulk.rows import Names, Window
+from analyzer.bulk.zookeeper import ZooKeeper
+from analyzer.dataset import tables
+from analyzer.frame import arrow
+
+MAX_OFFERS = 1024
+"""Offers of API versions remembered of a connection, so that each is one row; brokers offer fewer than a hundred."""
+
+Rows = list[dict[str, Any]]
+
+
+def _table(name: str, rows: Rows) -> tuple[str, pa.Table]:
+    return name, pa.Table.from_pylist(rows, schema=tables.schema(name)) if rows else tables.empty(name)
+
+
+METADATA_TOPIC = {"AAAAAAAAAAAAAAAAAAAAAQ": "__cluster_metadata"}
+"""KRaft's own topic: its id is the same in every cluster (`Uuid.METADATA_TOPIC_ID`), and messages seldom name it."""
+
+
+@dataclass(slots=True)
+class TopicIds:
+    """Names of topic ids: `names`, by id, each the one that was said last for the first time."""
+
+    names: dict[str, str] = field(default_factory=METADATA_TOPIC.copy)
+    _unsaid: set[str] = field(default_factory=lambda: set(METADATA_TOPIC))  # ids of `names` that no message named
+    _earlier: set[tuple[str, str]] = field(default_factory=set)  # id and name, where another name was said since
+    _rows: Rows = field(default_factory=list)
+
+    def take(self, window: Window) -> None:
+        strings = window.names.strings
+        for topic_id, topic, _ in window.topic_ids.tolist():
+            if self._learn(strings[topic_id], strings[topic]):
+                self._rows.append(_named(window.names.capture, (strings[topic_id], strings[topic])))
+
+    def _learn(self, topic_id: str, topic: str) -> bool:
+        """A message says so; whether none did before."""
+        if self._was_said(topic_id, topic):
+            return False
+        self._rename(topic_id, topic)
+        self._unsaid.discard(topic_id)
+        return True
+
+    def _was_said(self, topic_id: str, topic: str) -> bool:
+        if self.names.get(topic_id) == topic and topic_id not in self._unsaid:
+            return True
+        return (topic_id, topic) in self._earlier
+
+    def _rename(self, topic_id: str, topic: str) -> None:
+        before = self.names.get(topic_id)
+        if before is not None and before != topic and topic_id not in self._unsaid:
+            self._earlier.add((topic_id, before))
+        self.names[topic_id] = topic
+
+    @property
+    def _said(self) -> set[tuple[str, str]]:
+        """All that messages said."""
+        return self._earlier.union(pair for pair in self.names.items() if pair[0] not in self._unsaid)
+
+    def tables(self) -> Iterator[tuple[str, pa.Table]]:
+        yield _table("topic_ids", self._rows)
+        self._rows = []
+
+    def join(self, other: TopicIds) -> None:
+        for topic_id, topic in other.names.items():
+            said = topic_id not in other._unsaid or self._was_said(topic_id, topic)
+            self._rename(topic_id, topic)
+            (self._unsaid.discard if said else self._unsaid.add)(topic_id)
+        self._earlier |= other._earlier
+        self._rows += other._rows
+
+    def onward(self, capture: str) -> TopicIds:
+        """For another capture point, which begins where this one ends: it has what is known."""
+        rows = [_named(capture, pair) for pair in sorted(self._said)]
+        return TopicIds(self.names.copy(), self._unsaid.copy(), self._earlier.copy(), rows)
+
+    def name(self, topic: str) -> str:
+        """The name for a topic id, where a message so far says it; else what was given."""
+        return self.names.get(topic, topic)
+
+    def learn(self, names: Mapping[str, str]) -> None:
+        """Names that messages say only later; what was said so far goes before."""
+        self._unsaid.update(topic_id for topic_id in names if topic_id not in self.names)
+        self.names = {**names, **self.names}
+
+    def resolve(self, row: dict[str, Any]) -> None:
+        """Put names for topic ids in a row of `exchanges`, as far as they are known."""
+        if row["topics"]:
+            row["topics"] = list(dict.fromkeys(map(self.name, row["topics"])))
+
+
+def _named(capture: str, pair: tuple[str, str]) -> dict[str, Any]:
+    return {"capture": capture, "topic_id": pair[0], "topic": pair[1]}
+
+
+@dataclass(slots=True)
+class Brokers:
+    """Brokers by what Metadata and redirects say."""
+
+    _seen: set[tuple[int, str, int, str | None]] = field(default_factory=set)
+    _rows: Rows = field(default_factory=list)
+
+    def take(self, window: Window) -> None:
+        strings = window.names.strings
+        told: list[tuple[int, str, int, str | None]] = [
+            (node_id, strings[host], port, strings[rack] if rack != s.NULL else None)
+            for node_id, host, port, rack in window.brokers.tolist()
+        ]
+        told += [(*found,) for one in window.zookeeper if (found := broker_of(one)) is not None]
+        for node in told:
+            if node not in self._seen:
+                self._seen.add(node)
+                self._rows.append(_broker(window.names.capture, node))
+
+    def onward(self, capture: str) -> Brokers:
+        """For another capture point, which begins where this one ends: it has what is known."""
+        known = sorted(self._seen, key=lambda node: (*node[:3], node[3] or ""))
+        return Brokers(self._seen.copy(), [_broker(capture, node) for node in known])
+
+    def tables(self) -> Iterator[tuple[str, pa.Table]]:
+        yield _table("brokers", self._rows)
+        self._rows = []
+
+    def join(self, other: Brokers) -> None:
+        self._seen |= other._seen
+        self._rows += other._rows
+
+
+def _broker(capture: str, node: tuple[int, str, int, str | None]) -> dict[str, Any]:
+    return {"capture": capture, **dict(zip(("node_id", "host", "port", "rack"), node, strict=True))}
+
+
+@dataclass(slots=True)
+class Offers:
+    """The API versions that brokers offer, for each connection once while it is open."""
+
+    _offered: dict[str, set[tuple[int, int, int]]] = field(default_factory=dict)  # by name of the connection
+    _rows: Rows = field(default_factory=list)
+
+    def take(self, window: Window) -> None:
+        names = window.names
+        for number, *offer in window.offers.tolist():
+            connection = names.connections[number]
+            offered = self._offered.setdefault(connection, set())
+            api_key, lowest, highest = offer
+            if (api_key, lowest, highest) in offered:
+                continue
+            if len(offered) < MAX_OFFERS:
+                offered.add((api_key, lowest, highest))
+            self._rows.append(_offer(names.capture, connection, offer))
+        for number in window.connections.number.tolist():
+            self._offered.pop(names.connections[number], None)
+
+    def onward(self, capture: str) -> Offers:
+        """For another capture point, which begins where this one ends: it has what connections that are open heard."""
+        rows = [_offer(capture, name, offer) for name, offers in self._offered.items() for offer in sorted(offers)]
+        return Offers({name: offers.copy() for name, offers in self._offered.items()}, rows)
+
+    def tables(self) -> Iterator[tuple[str, pa.Table]]:
+        yield _table("api_versions", self._rows)
+        self._rows = []
+
+    def join(self, other: Offers) -> None:
+        for connection, offers in other._offered.items():
+            self._offered.setdefault(connection, set()).update(offers)
+        self._rows += other._rows
+
+
+def _offer(capture: str, connection: str, offer: Sequence[int]) -> dict[str, Any]:
+    """`connection`: its name, of which the broker is a part."""
+    broker = connection.partition("-")[2].rpartition("#")[0]
+    said = dict(zip(("api_key", "min", "max"), offer, strict=True))
+    return {"capture": capture, "connection": connection, "broker": broker, **said}
+
+
+_KEY, _LEADER, _EPOCH, _ISR = range(4)
+_LATE: Final = 1024
+"""Topic-partitions, and a sixteenth of those that there are, that were told of anew and wait to be put in order."""
+
+_Said = tuple[int, int, int]
+"""Leader, its epoch, in-sync replicas (number of a list); NULL: not said."""
+
+
+@dataclass(slots=True)
+class Leaders:
+    """Leaders of topic-partitions: a row where a leader, its epoch or the in-sync replicas are other than last said.
+    `topics` knows the names of ids, and has taken the window before. What was said last takes 32 bytes a partition.
+
+    _known    int64[4, n], by _KEY: number of the topic's name and partition
+    _late     what was said since of some
+    """
+
+    topics: TopicIds
+    _names: dict[str, int] = field(default_factory=dict)
+    _lists: list[tuple[int, ...]] = field(default_factory=list)
+    _list_numbers: dict[tuple[int, ...], int] = field(default_factory=dict)
+    _known: np.ndarray = field(default_factory=lambda: np.zeros((4, 0), np.int64))
+    _late: dict[int, _Said] = field(default_factory=dict)
+    _rows: Rows = field(default_factory=list)
+
+    def take(self, window: Window) -> None:
+        rows, names = window.leaders, window.names
+        told_elsewhere = [(one, led) for one in window.zookeeper if (led := leader_of(one)) is not None]
+        if told_elsewhere:
+            rows = self._both(rows, told_elsewhere, names)
+        if not len(rows):
+            return
+        keys, isr = self._keys(rows, names), self._isr(rows[:, s.L_ISR], names)
+        for place in np.flatnonzero(self._news(keys, rows, isr)).tolist():
+            self._take(rows[place].tolist(), int(keys[place]), int(isr[place]), names)
+        if len(self._late) > _LATE + self._known.shape[1] // 16:
+            self._settle()
+
+    def _both(self, rows: np.ndarray, elsewhere: list[tuple[ZooKeeper, Led]], names: Names) -> np.ndarray:
+        """What messages and ZooKeeper say, in order."""
+        told: list[tuple[int, list[int]]] = [(row[s.L_TRIGGER], row) for row in rows.tolist()]
+        for one, led in elsewhere:
+            row = [s.NULL] * s.L_COLUMNS
+            row[s.L_NS], row[s.L_TOPIC], row[s.L_PARTITION] = one.time_ns, names.string(led.topic), led.partition
+            row[s.L_LEADER] = s.NULL if led.leader is None else led.leader
+            row[s.L_EPOCH] = s.NULL if led.epoch is None else led.epoch
+            row[s.L_ISR] = s.NULL if led.isr is None else names.list_of(led.isr)
+            told.append((one.trigger, row))
+        return np.array([row for _, row in sorted(told, key=lambda pair: pair[0])], np.int64)
+
+    def _keys(self, rows: np.ndarray, names: Names) -> np.ndarray:
+        """Which topic-partition each is of."""
+        said, where = _pairs(rows[:, s.L_TOPIC], rows[:, s.L_TOPIC_ID])
+        numbers = []
+        for topic, topic_id in said:
+            name = names.strings[topic] if topic != s.NULL else ""
+            name = name or self.topics.name(names.strings[topic_id] if topic_id != s.NULL else "")
+            numbers.append(self._names.setdefault(name, len(self._names)))
+        return _key(np.array(numbers, np.int64)[where], rows[:, s.L_PARTITION])
+
+    def _isr(self, lists: np.ndarray, names: Names) -> np.ndarray:
+        """Lists of `names` by their numbers here."""
+        found = np.full(len(lists), s.NULL, np.int64)
+        for number in arrow.distinct(lists[lists != s.NULL]).tolist():
+            found[lists == number] = self._list(names.lists[number])
+        return found
+
+    def _list(self, nodes: tuple[int, ...]) -> int:
+        number = self._list_numbers.get(nodes)
+        if number is None:
+            number = self._list_numbers[nodes] = len(self._lists)
+            self._lists.append(nodes)
+        return number
+
+    def _news(self, keys: np.ndarray, rows: np.ndarray, isr: np.ndarray) -> np.ndarray:
+        """Those that may say something new: what Metadata says is mostly what it said before."""
+        order = np.argsort(keys, kind="stable")
+        told = np.stack([keys, rows[:, s.L_LEADER], rows[:, s.L_EPOCH], isr])[:, order]
+        differs = np.append(True, (told[:, 1:] != told[:, :-1]).any(axis=0))
+        alone = np.append(True, told[_KEY, 1:] != told[_KEY, :-1])
+        alone &= np.append(alone[1:], True)
+        known = self._known
+        if known.shape[1]:
+            last = known[:, np.minimum(np.searchsorted(known[_KEY], told[_KEY]), known.shape[1] - 1)]
+            same = (told[:_ISR] == last[:_ISR]).all(axis=0) & ((told[_ISR] == s.NULL) | (told[_ISR] == last[_ISR]))
+            if self._late:
+                same &= ~np.isin(told[_KEY], np.fromiter(self._late, np.int64, len(self._late)))
+            differs &= ~(same & alone)
+        found = np.empty(len(keys), np.bool_)
+        found[order] = differs
+        return found
+
+    def _last(self, key: int) -> _Said | None:
+        late = self._late.get(key)
+        if late is not None:
+            return late
+        known = self._known
+        at = int(np.searchsorted(known[_KEY], key))
+        if at == known.shape[1] or known[_KEY, at] != key:
+            return None
+        _, leader, epoch, isr = known[:, at].tolist()
+        return leader, epoch, isr
+
+    def _take(self, row: list[int], key: int, isr: int, names: Names) -> None:
+        last = self._last(key)
+        now = (row[s.L_LEADER], row[s.L_EPOCH], isr if isr != s.NULL or last is None else last[2])
+        if now == last:
+            return
+        self._late[key] = now
+        self._rows.append(
+            {
+                "capture": names.capture,
+                "time": row[s.L_NS] // 1000,
+                "topic": names.strings[row[s.L_TOPIC]] if row[s.L_TOPIC] != s.NULL else None,
+                "topic_id": names.strings[row[s.L_TOPIC_ID]] if row[s.L_TOPIC_ID] != s.NULL else None,
+                "partition": row[s.L_PARTITION],
+                "leader": row[s.L_LEADER] if row[s.L_LEADER] != s.NULL else None,
+                "leader_epoch": row[s.L_EPOCH] if row[s.L_EPOCH] != s.NULL else None,
+                "isr": list(self._lists[isr]) if isr != s.NULL else None,
+            }
+        )
+
+    def _settle(self) -> None:
+        """What was said late is known, in order."""
+        late = np.array([(key, *said) for key, said in self._late.items()], np.int64).reshape(-1, 4).T
+        both = np.concatenate([self._known[:, ~np.isin(self._known[_KEY], late[_KEY])], late], axis=1)
+        self._known, self._late = both[:, np.argsort(both[_KEY])], {}
+
+    def tables(self) -> Iterator[tuple[str, pa.Table]]:
+        yield _table("leaders", self._rows)
+        self._rows = []
+
+    def join(self, other: Leaders) -> None:
+        other._settle()
+        topics = np.array([self._names.setdefault(name, len(self._names)) for name in other._names], np.int64)
+        lists = [self._list(nodes) for nodes in other._lists]
+        for key, leader, epoch, isr in other._known.T.tolist():
+            mine = int(topics[key >> 32]) << 32 | key & 0xFFFFFFFF
+            self._late[mine] = leader, epoch, lists[isr] if isr != s.NULL else isr
+        self._settle()
+        self._rows += other._rows
+
+
+def _key(topics: np.ndarray, partitions: np.ndarray) -> np.ndarray:
+    found: np.ndarray = topics << 32 | partitions & 0xFFFFFFFF
+    return found
+
+
+def _pairs(a: np.ndarray, b: np.ndarray) -> tuple[list[tuple[int, int]], np.ndarray]:
+    """(each pair once, which of them each row is)."""
+    order = np.lexsort((b, a))
+    first = np.append(True, (a[order[1:]] != a[order[:-1]]) | (b[order[1:]] != b[order[:-1]]))
+    where = np.empty(len(a), np.int64)
+    where[order] = np.cumsum(first) - 1
+    those = order[first]
+    return list(zip(a[those].tolist(), b[those].tolist(), strict=True)), where

@@ -1,0 +1,368 @@
+"""What one exchange says of a group: events, of which rows of `groups` and of `rebalances` are made.
+
+In: exchanges of the group APIs with their bodies (`Heard`), and the rows of frequent ones (Heartbeat, OffsetCommit,
+TxnOffsetCommit) by columns. Out: `Event`s, and when each member was last heard (`Contact`). Rules: a body that is not
+decoded gives what the columns say; names are text; topics of the newer protocols are ids until the table is made.
+
+    classic    JoinGroup, SyncGroup, Heartbeat, LeaveGroup; protocol type `connect` is `connect`
+    consumer   ConsumerGroupHeartbeat (KIP-848); share: ShareGroupHeartbeat (KIP-932); streams: StreamsGroupHeartbeat
+               (KIP-1071). Epoch 0 joins, -1 leaves, -2 leaves for a while (static members)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from analyzer.analysis.control_exchanges import Heard
+from analyzer.bulk import state as s
+from analyzer.bulk.rows import Window, end_point
+from analyzer.exchanges.exchange import Exchange
+from analyzer.protocol import api_keys as apis
+from analyzer.protocol import errors as kafka_errors
+
+Place = tuple[int, int]
+Partition = tuple[str, int | None]
+"""Topic or its id, and partition. Of Connect: connector and task, None for the connector itself; of streams groups:
+subtopology and task."""
+Assigned = tuple[tuple[str, tuple[Partition, ...]], ...]
+"""Member, and what it has."""
+
+CLASSIC, CONSUMER, SHARE, STREAMS, CONNECT = "classic", "consumer", "share", "streams", "connect"
+HEARTBEATS: Final = {
+    apis.CONSUMER_GROUP_HEARTBEAT: CONSUMER,
+    apis.SHARE_GROUP_HEARTBEAT: SHARE,
+    apis.STREAMS_GROUP_HEARTBEAT: STREAMS,
+}
+"""Heartbeats of the newer protocols, which also join, assign and leave."""
+
+JOIN, SYNC, HEARTBEAT_FAILED, LEAVE = "join", "sync", "heartbeat_failed", "leave"
+EXPIRED, COMMIT_FAILED, COORDINATOR_MOVED = "expired", "commit_failed", "coordinator_moved"
+FOUND, TOLD = "found", "told"
+"""Not rows: a coordinator was found, by FindCoordinator; a newer heartbeat said an epoch or what its member has."""
+
+STOPS_FOR_A_WHILE: Final = -2
+"""The epoch that a static member of the newer protocols says when it closes (LEAVE_GROUP_STATIC_MEMBER_EPOCH)."""
+
+GROUP_KEYS: Final = 0
+"""FindCoordinator: the type of keys that are groups."""
+CONNECTOR: Final = -1
+"""Among Connect's task ids: the connector itself (ConnectProtocol.java)."""
+
+
+@dataclass(slots=True)
+class Event:
+    """One event of a group. `place` and `order` sort all events of a capture point; `asked_ns`: the request was
+    complete; `time_ns`: the end of the answer, or of the request where there was none. Of the rest, what its kind
+    says: `members` of the generation (the leader's JoinGroup), `subscribed` topics, `assigned` by the leader or to the
+    member (`revoked`, not None: it is added to what they have without these, as Connect since KIP-415 does it), `owned`
+    (what the member says that it has), `node` of the coordinator. `told`: an earlier stretch of the capture has its
+    row; `settled`: and that of the rebalance that it is part of."""
+
+    place: Place
+    order: int
+    kind: str
+    group: str
+    member: str | None
+    asked_ns: int
+    time_ns: int
+    client: str | None
+    ip: str
+    broker: str
+    connection: str
+    exchange: int | None
+    reply: int | None
+    protocol: str | None = None
+    instance: str | None = None
+    generation: int | None = None
+    said_epoch: int | None = None  # of a newer heartbeat: what the request says
+    code: int | None = None
+    leader: str | None = None
+    members: tuple[str, ...] | None = None
+    subscribed: tuple[str, ...] | None = None
+    session_ms: int | None = None
+    rebalance_ms: int | None = None
+    assigned: Assigned | None = None
+    by_leader: bool = False
+    revoked: Assigned | None = None
+    owned: tuple[Partition, ...] | None = None
+    interval_ms: int | None = None
+    node: int | None = None
+    told: bool = False
+    settled: bool = False
+
+    @property
+    def well(self) -> bool:
+        """Answered without an error."""
+        return self.code == 0
+
+    @property
+    def went(self) -> bool:
+        """Its member left for good: a static one that stops for a while keeps its place and what it has."""
+        return self.kind == LEAVE and self.well and self.said_epoch != STOPS_FOR_A_WHILE
+
+    @property
+    def error(self) -> str | None:
+        return kafka_errors.name(self.code) if self.code else None
+
+
+@dataclass(slots=True)
+class Contact:
+    """When a member was last answered well (`last_ns`: the end of that request), by generations or epochs."""
+
+    last_ns: int
+    client: str | None
+    ip: str
+    lowest: int
+    highest: int
+
+    def join(self, other: Contact) -> None:
+        if other.last_ns > self.last_ns:
+            self.last_ns, self.client, self.ip = other.last_ns, other.client, other.ip
+        said = [one for one in (self.lowest, other.lowest) if one >= 0]  # absent, and -1 of commits without a group
+        self.lowest, self.highest = min(said, default=-1), max(self.highest, other.highest)
+
+
+class Row(NamedTuple):
+    """What columns say of an exchange."""
+
+    place: Place
+    asked_ns: int
+    time_ns: int
+    client: str | None
+    ip: str
+    broker: str
+    connection: str
+    exchange: int | None
+    reply: int | None
+    group: str | None
+    member: str | None
+    generation: int | None
+    code: int | None
+
+    def event(self, kind: str, group: str, order: int = 0) -> Event:
+        return Event(
+            self.place,
+            order,
+            kind,
+            group,
+            self.member or None,
+            self.asked_ns,
+            self.time_ns,
+            self.client,
+            self.ip,
+            self.broker,
+            self.connection,
+            self.exchange,
+            self.reply,
+            generation=self.generation,
+            code=self.code,
+        )
+
+
+def row_of(window: Window, row: int) -> Row:
+    """One exchange of a window, as columns have it."""
+    every, names = window.every, window.names
+    number = int(every.connection[row])
+    client_ip, _, broker_ip, broker_port = names.ends[number]
+
+    def value(name: str) -> int | None:
+        found = int(every.column(name)[row])
+        return found if found != s.NULL else None
+
+    def string(name: str) -> str | None:
+        found = value(name)
+        return names.strings[found] if found is not None else None
+
+    asked, answered = value("request_end"), value("response_end")
+    began = value("request_time") or value("response_time") or 0
+    asked = asked if asked is not None else began
+    return Row(
+        (int(every.column("trigger")[row]), names.born[number]),
+        asked,
+        answered if answered is not None else asked,
+        string("client_id"),
+        names.strings[client_ip],
+        end_point(names.strings[broker_ip], broker_port),
+        names.connections[number],
+        value("exchange"),
+        value("reply"),
+        string("group_id"),
+        string("member_id"),
+        value("generation"),
+        value("error_code"),
+    )
+
+
+def events_of(window: Window, one: Heard) -> Iterator[Event]:
+    """The events that an exchange of the group APIs is."""
+    exchange = one.exchange
+    row = row_of(window, one.row)
+    api = exchange.api_key
+    if api == apis.FIND_COORDINATOR:
+        yield from _found(row, exchange)
+    elif row.group is not None and exchange.request is not None:
+        if api == apis.JOIN_GROUP:
+            yield _join(row, row.group, exchange)
+        elif api == apis.SYNC_GROUP:
+            yield _sync(row, row.group, exchange)
+        elif api == apis.LEAVE_GROUP:
+            yield from _leave(row, row.group, exchange)
+        elif api in HEARTBEATS:
+            yield _heartbeat(row, row.group, exchange)
+
+
+def _found(row: Row, exchange: Exchange) -> Iterator[Event]:
+    request, response = exchange.request, exchange.response
+    if request is None or response is None or request.get("keyType", GROUP_KEYS) != GROUP_KEYS:
+        return
+    found = response.get("coordinators") or [{**response, "key": request.get("key")}]
+    for order, one in enumerate(found):
+        if one["errorCode"] == 0 and one["key"] is not None:
+            event = row.event(FOUND, one["key"], order)
+            event.member, event.generation, event.node, event.code = None, None, one["nodeId"], 0
+            yield event
+
+
+def _protocol(protocol_type: str | None) -> str:
+    return CONNECT if protocol_type == CONNECT else CLASSIC
+
+
+def _inside(exchange: Exchange) -> dict[str, dict[str, Any]]:
+    """What was decoded of formats inside, by path."""
+    return {entry["path"]: entry["value"] for entry in exchange.embedded() if isinstance(entry["value"], dict)}
+
+
+def _given_by(inside: dict[str, dict[str, Any]], paths: dict[str, str]) -> tuple[Assigned, Assigned | None]:
+    """(what members get, what they lose, None where they lose all that they had), `paths` by member."""
+    values = {member: inside.get(path, {}) for member, path in paths.items()}
+    added = tuple((member, _partitions(value)) for member, value in values.items())
+    if not any("revoked" in value for value in values.values()):
+        return added, None
+    return added, tuple((member, _tasks_of(value.get("revoked"))) for member, value in values.items())
+
+
+def _join(row: Row, group: str, exchange: Exchange) -> Event:
+    request, response = exchange.request or {}, exchange.response
+    event = row.event(JOIN, group)
+    event.protocol = _protocol(request["protocolType"])
+    event.instance = request.get("groupInstanceId")
+    event.session_ms = request["sessionTimeoutMs"]
+    event.rebalance_ms = request.get("rebalanceTimeoutMs")
+    event.generation = None
+    inside = _inside(exchange)
+    topics = {
+        topic
+        for number in range(len(request["protocols"]))
+        for topic in inside.get(f"request.protocols[{number}].metadata", {}).get("topics", ())
+    }
+    event.subscribed = tuple(sorted(topics)) if event.protocol == CLASSIC else None
+    if response is not None and response["errorCode"] == 0:
+        event.generation, event.leader = response["generationId"], response["leader"]
+        event.member = response["memberId"] or event.member
+        event.members = tuple(sorted(one["memberId"] for one in response["members"])) or None
+    return event
+
+
+def _sync(row: Row, group: str, exchange: Exchange) -> Event:
+    request, response = exchange.request or {}, exchange.response
+    event = row.event(SYNC, group)
+    event.protocol = _protocol(request["protocolType"]) if request.get("protocolType") else None
+    event.instance = request.get("groupInstanceId")
+    inside = _inside(exchange)
+    paths = {}
+    if request["assignments"]:
+        event.by_leader = True
+        for number, one in enumerate(request["assignments"]):
+            paths[one["memberId"]] = f"request.assignments[{number}].assignment"
+    elif response is not None and response["errorCode"] == 0 and event.member is not None:
+        paths[event.member] = "response.assignment"
+    if paths:
+        event.assigned, event.revoked = _given_by(inside, paths)
+    return event
+
+
+def _partitions(value: dict[str, Any]) -> tuple[Partition, ...]:
+    """What an assignment of the consumer protocol or of Connect gives."""
+    topics = value.get("assignedPartitions") or ()
+    found: list[Partition] = [(one["topic"], number) for one in topics for number in one["partitions"]]
+    return tuple(sorted([*found, *_tasks_of(value.get("assignment"))], key=_partition_key))
+
+
+def _tasks_of(connectors: list[dict[str, Any]] | None) -> tuple[Partition, ...]:
+    return tuple(
+        (one["connector"], task if task != CONNECTOR else None) for one in connectors or () for task in one["tasks"]
+    )
+
+
+def _partition_key(partition: Partition) -> tuple[str, int]:
+    return partition[0], partition[1] if partition[1] is not None else -1
+
+
+def _leave(row: Row, group: str, exchange: Exchange) -> Iterator[Event]:
+    request, response = exchange.request or {}, exchange.response
+    members = request.get("members")
+    if members is None:
+        yield row.event(LEAVE, group)
+        return
+    answered = (response or {}).get("members") or ()
+    answers = {(one["memberId"], one.get("groupInstanceId")): one["errorCode"] for one in answered}
+    for order, one in enumerate(members):
+        event = row.event(LEAVE, group, order)
+        event.member, event.instance = one["memberId"] or None, one.get("groupInstanceId")
+        if response is not None and response["errorCode"] == 0:
+            event.code = answers.get((one["memberId"], event.instance), 0)
+        yield event
+
+
+def _heartbeat(row: Row, group: str, exchange: Exchange) -> Event:
+    """A heartbeat of the newer protocols: a join, a leave, a failure, an assignment, or only told."""
+    request, response = exchange.request or {}, exchange.response
+    epoch = request["memberEpoch"]
+    well = response is not None and response["errorCode"] == 0
+    kind = JOIN if epoch == 0 else LEAVE if epoch < 0 else TOLD
+    if kind == TOLD and response is not None and not well:
+        kind = HEARTBEAT_FAILED
+    event = row.event(kind, group)
+    event.protocol = HEARTBEATS[exchange.api_key]
+    event.member = request["memberId"] or event.member
+    event.instance = request.get("instanceId")
+    event.said_epoch = epoch
+    event.generation = epoch if kind in (TOLD, HEARTBEAT_FAILED) else None
+    said = request.get("rebalanceTimeoutMs", -1)
+    event.rebalance_ms = said if said >= 0 else None
+    names = request.get("subscribedTopicNames") if kind != LEAVE else None  # none then: it reads no other topics now
+    event.subscribed = tuple(sorted(names)) if names is not None else None
+    event.owned = _owned(request)
+    if response is not None and well and kind != LEAVE:
+        event.generation, event.interval_ms = response["memberEpoch"], response["heartbeatIntervalMs"]
+        event.member = response.get("memberId") or event.member
+        given = _given(response)
+        if given is not None and event.member is not None:
+            event.assigned = ((event.member, given),)
+            event.kind = SYNC if kind == TOLD else kind
+    return event
+
+
+def _owned(request: dict[str, Any]) -> tuple[Partition, ...] | None:
+    """What a member says that it has; None: as before."""
+    if request.get("activeTasks") is not None:
+        return _tasks(request["activeTasks"])
+    return _of_ids(request["topicPartitions"]) if request.get("topicPartitions") is not None else None
+
+
+def _given(response: dict[str, Any]) -> tuple[Partition, ...] | None:
+    """What an answer assigns; None: as before."""
+    if "activeTasks" in response:
+        return _tasks(response["activeTasks"]) if response["activeTasks"] is not None else None
+    assignment = response.get("assignment")
+    return _of_ids(assignment["topicPartitions"]) if assignment is not None else None
+
+
+def _of_ids(topics: list[dict[str, Any]]) -> tuple[Partition, ...]:
+    return tuple(sorted((one["topicId"], number) for one in topics for number in one["partitions"]))
+
+
+def _tasks(tasks: list[dict[str, Any]]) -> tuple[Partition, ...]:
+    return tuple(sorted((one["subtopologyId"], number) for one in tasks for number in one["partitions"]))

@@ -1,0 +1,380 @@
+"""What happened in groups: tables `groups`, an event a row, and `rebalances`.
+
+In: windows, and what was heard of the group APIs. Out: rows of both tables, in order of time. Rules: Heartbeat,
+OffsetCommit and TxnOffsetCommit are read by columns: of those that went well only the last of each member is kept.
+What depends on the order of events over connections is worked out in `tables`. A row is what an exchange says, but for
+two kinds that are inferred, and only where that is proven:
+
+    expired            the coordinator answers UNKNOWN_MEMBER_ID to a member that it answered well before and that has
+                       not left, nor did the coordinator move in between; or the leader's JoinGroup answer lists a
+                       generation without a member of the one before that has not left and was silent for its session
+                       timeout; or, of KIP-848 and streams groups, another member is given what it had and never gave
+                       back, when it had been silent for twice its heartbeat interval
+    coordinator_moved  FindCoordinator names another broker than the answer before it for this group did
+
+Where a stretch of a capture ends and another goes on, each event is told where it was, and a rebalance once it is over
+(`rebalances`). What is needed to tell on is bounded: of each group the last `MOST_EVENTS`, of all `MOST_OF_ALL` and
+`MOST_CONTACTS`, of fetches `REMEMBERED_NS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from analyzer.analysis import group_events as g
+from analyzer.analysis.combinations import combinations, largest, smallest
+from analyzer.analysis.control_exchanges import Border, Heard
+from analyzer.analysis.delivery_times import Fetched
+from analyzer.analysis.event_log import EventLog
+from analyzer.analysis.group_events import Contact, Event
+from analyzer.analysis.ordered import Ordered
+from analyzer.analysis.rebalances import rebalances
+from analyzer.bulk import state as s
+from analyzer.bulk.rows import Window
+from analyzer.frame import arrow
+from analyzer.protocol import api_keys as apis
+from analyzer.protocol import errors as kafka_errors
+
+_COMMITS: Final = (apis.OFFSET_COMMIT, apis.TXN_OFFSET_COMMIT)
+_BY_COLUMNS: Final = np.array((apis.HEARTBEAT, *_COMMITS))
+_HEARD: Final = frozenset((apis.FIND_COORDINATOR, apis.JOIN_GROUP, apis.SYNC_GROUP, apis.LEAVE_GROUP, *g.HEARTBEATS))
+_FREQUENT: Final = (g.HEARTBEAT_FAILED, g.COMMIT_FAILED, g.FOUND)
+MOST_EVENTS: Final = 1000
+"""Events of a group that are remembered from one stretch of a capture to the next; of those that may be frequent
+(failed heartbeats and commits, coordinators found) as many again. One takes some 400 bytes."""
+MOST_OF_ALL: Final = 100_000
+"""The same of all groups: beyond it those are forgotten that were quiet for longest."""
+MOST_CONTACTS: Final = 200_000
+"""Members whose last contact is remembered."""
+REMEMBERED_NS: Final = 900 * 10**9
+"""How far back fetches are remembered, where a rebalance may ask for them."""
+_INTERVALS: Final = 2
+"""Heartbeat intervals without a heartbeat after which a member of the newer protocols was silent: it owes one each."""
+
+
+@dataclass(slots=True)
+class Groups:
+    """Learns what happened in groups (a `Listener`)."""
+
+    _events: EventLog = field(default_factory=EventLog)
+    _contacts: dict[tuple[str, str], Contact] = field(default_factory=dict)  # by group and member
+    _fetched: Fetched = field(default_factory=Fetched)
+    _now_ns: int = 0
+    _over: tuple[Ordered, Ordered] | None = None  # rows of this stretch, where another goes on
+
+    def take(self, window: Window, heard: Sequence[Heard]) -> None:
+        if not len(window.every):
+            return
+        self._now_ns = max(self._now_ns, int(window.every.column("request_end").max()))
+        self._fetched.take(window)
+        self._frequent(window)
+        for one in heard:
+            if one.exchange.api_key in _HEARD:
+                for event in g.events_of(window, one):
+                    self._hear(event)
+
+    def _hear(self, event: Event) -> None:
+        told = event.kind == g.TOLD
+        if event.well and event.member is not None and event.kind in (g.JOIN, g.SYNC, g.TOLD):
+            generation = event.generation if event.generation is not None else s.NULL
+            contact = Contact(event.asked_ns, event.client, event.ip, generation, generation)
+            self._contact(event.group, event.member, contact)
+        if not told or event.owned is not None or not event.well or self._rose(event):
+            self._events.put(event)
+
+    @staticmethod
+    def _rose(event: Event) -> bool:
+        """The answer says another epoch than the request."""
+        return event.said_epoch != event.generation
+
+    def _contact(self, group: str, member: str, contact: Contact) -> None:
+        known = self._contacts.get((group, member))
+        if known is None:
+            self._contacts[group, member] = contact
+        else:
+            known.join(contact)
+
+    def _frequent(self, window: Window) -> None:
+        """Heartbeats and commits, by columns."""
+        every, strings = window.every, window.names.strings
+        api, group, code = (every.column(name) for name in ("api_key", "group_id", "error_code"))
+        rows = np.flatnonzero(arrow.among(api, _BY_COLUMNS) & (group != s.NULL) & (code != s.NULL))
+        if not len(rows):
+            return
+        for row in rows[code[rows] != 0].tolist():
+            kind = g.HEARTBEAT_FAILED if api[row] == apis.HEARTBEAT else g.COMMIT_FAILED
+            event = g.row_of(window, row).event(kind, strings[group[row]])
+            if event.generation is not None and event.generation < 0:
+                event.generation = None
+            self._events.put(event)
+        member, generation = every.column("member_id"), every.column("generation")
+        well = rows[(code[rows] == 0) & (member[rows] != s.NULL)]
+        if not len(well):
+            return
+        first, place = combinations(group[well], member[well], every.column("client_id")[well], every.connection[well])
+        asked, generations = every.column("request_end")[well], generation[well]
+        count = len(first)
+        sums = (largest(asked, place, count), smallest(generations, place, count), largest(generations, place, count))
+        for i, row in enumerate(well[first].tolist()):
+            known = g.row_of(window, row)
+            if known.group is not None and known.member:
+                last, low, high = (int(column[i]) for column in sums)
+                self._contact(known.group, known.member, Contact(last, known.client, known.ip, low, high))
+
+    def join(self, other: Groups) -> None:
+        self._events.join(other._events)
+        for (group, member), contact in other._contacts.items():
+            self._contact(group, member, contact)
+        self._fetched.join(other._fetched)
+
+    @property
+    def held_bytes(self) -> int:
+        """As measured, when they are told: a kilobyte an event, with the row that it becomes, a third of that a member
+        or a client with a partition."""
+        return 1000 * len(self._events) + 300 * (len(self._contacts) + self._fetched.keys)
+
+    def onward(self, border: Border) -> Groups:
+        """What happened so far, as much of it as is needed to tell on."""
+        latest = self._events.latest(_FREQUENT, MOST_EVENTS, MOST_OF_ALL)
+        self._over = self._rows(border.topic_name, self._now_ns, self._events.groups_of(latest))
+        after = Groups(self._events.told(latest), _now_ns=self._now_ns)
+        heard = sorted(self._contacts.items(), key=lambda one: one[1].last_ns)
+        after._contacts = dict(heard[-MOST_CONTACTS:])
+        after._fetched = self._fetched.onward(self._now_ns - REMEMBERED_NS)
+        return after
+
+    def tables(self, capture: str, topic_name: Callable[[str], str]) -> Iterator[tuple[str, pa.Table]]:
+        rows, rebalanced = self._over or self._rows(topic_name)
+        yield "groups", rows.table(capture)
+        yield "rebalances", rebalanced.table(capture)
+
+    def _rows(
+        self, topic_name: Callable[[str], str], now_ns: int | None = None, remembered: Container[str] = ()
+    ) -> tuple[Ordered, Ordered]:
+        """Rows of both tables; `now_ns`: it goes on from there in the groups that are `remembered`, else all is
+        over."""
+        fetched = self._fetched.by_client(topic_name)
+        rows, rebalanced = Ordered("groups"), Ordered("rebalances")
+        contacts = self._contacts_by_group()
+        for group, places, events in self._events.by_group():
+            known = contacts(group)
+            named = _named(events, topic_name)
+            walked = _with_moves(named)
+            inferred = list(_expired(walked, known))
+            walked = sorted([*walked, *inferred], key=_order)
+            for event in walked:
+                if event.kind not in (g.FOUND, g.TOLD) and not event.told:
+                    rows.put(_order(event), _row(event))
+            for row in rebalances(group, walked, known, fetched, now_ns if group in remembered else None):
+                rebalanced.put(row.pop("_order"), row)
+            self._events.settle(places, [event.settled for event in named])
+        return rows, rebalanced
+
+    def _contacts_by_group(self) -> Callable[[str], dict[str, Contact]]:
+        """When each member of a group was heard last; a dict for each group at once would be most of the memory."""
+        known = list(self._contacts)
+        numbers = np.array([self._events.number(group) for group, _ in known], np.int64)
+        order = np.argsort(numbers, kind="stable")
+        bounds = np.searchsorted(numbers[order], np.arange(len(self._events.groups) + 1))
+
+        def of(group: str) -> dict[str, Contact]:
+            number = self._events.number(group)
+            keys = [known[place] for place in order[bounds[number] : bounds[number + 1]].tolist()]
+            return {key[1]: self._contacts[key] for key in keys}
+
+        return of
+
+
+def _order(event: Event) -> tuple[g.Place, int, str]:
+    return event.place, event.order, event.kind
+
+
+def _row(event: Event) -> dict[str, Any]:
+    return {
+        "time": event.time_ns // 1000,
+        "group_id": event.group,
+        "protocol": event.protocol,
+        "event": event.kind,
+        "member_id": event.member,
+        "group_instance_id": event.instance,
+        "client_id": event.client,
+        "client_ip": event.ip,
+        "generation": event.generation,
+        "session_timeout_ms": event.session_ms,
+        "rebalance_timeout_ms": event.rebalance_ms if event.kind != g.EXPIRED else None,
+        "error": event.error,
+        "connection": event.connection,
+        "exchange": event.exchange,
+        "reply": event.reply,
+    }
+
+
+def _named(events: Iterable[Event], topic_name: Callable[[str], str]) -> list[Event]:
+    """One group's events with names for ids of topics, each with the group's protocol: as the last before it says it,
+    else as the first after it does, else as its API does."""
+    found = list(events)
+    said = [event.protocol for event in found]
+    latest = next((one for one in said if one is not None), None)
+    named = []
+    for event, protocol in zip(found, said, strict=True):
+        latest = protocol or latest
+        fallback = None if event.kind in (g.COMMIT_FAILED, g.FOUND) else g.CLASSIC
+        changed = replace(event, protocol=protocol or latest or fallback)
+        if protocol in (g.CONSUMER, g.SHARE):
+            changed.owned = _resolved(event.owned, topic_name)
+            if event.assigned is not None:
+                changed.assigned = tuple((m, _resolved(p, topic_name) or ()) for m, p in event.assigned)
+        named.append(changed)
+    return named
+
+
+def _resolved(
+    partitions: tuple[g.Partition, ...] | None, topic_name: Callable[[str], str]
+) -> tuple[g.Partition, ...] | None:
+    if partitions is None:
+        return None
+    return tuple(sorted(((topic_name(topic), number) for topic, number in partitions), key=str))
+
+
+def _with_moves(events: list[Event]) -> list[Event]:
+    """The same with a row where the coordinator is another than before."""
+    node: int | None = None
+    found = []
+    for event in events:
+        found.append(event)
+        if event.kind == g.FOUND:
+            if node is not None and event.node != node:
+                found.append(replace(event, kind=g.COORDINATOR_MOVED))
+            node = event.node
+    return found
+
+
+def _expired(events: list[Event], contacts: dict[str, Contact]) -> Iterator[Event]:
+    """Members that expired, where that is proven; each once."""
+    walk = _Walk(contacts)
+    for event in events:
+        yield from walk.step(event)
+
+
+@dataclass(slots=True)
+class _Walk:
+    """One group's members while its events are walked through in order."""
+
+    contacts: dict[str, Contact]
+    joined: dict[str, Event] = field(default_factory=dict)  # the last that each member joined with
+    instances: dict[str, str] = field(default_factory=dict)  # static members, by their names of then
+    gone: set[str] = field(default_factory=set)  # left, or expired
+    listed: tuple[str, ...] = ()  # the members of the last generation
+    generation: int | None = None
+    has: dict[str, set[g.Partition]] = field(default_factory=dict)  # newer protocols: given, or not given back
+    ever: set[g.Partition] = field(default_factory=set)  # share groups: what anybody was given
+    changed_ns: int = 0  # a member of a newer protocol joined or left
+    moved_ns: int = 0
+
+    def step(self, event: Event) -> Iterator[Event]:
+        if event.kind == g.COORDINATOR_MOVED:
+            self.moved_ns = event.asked_ns
+        elif event.went and event.member is not None:
+            self.gone.add(event.member)
+            self.has.pop(event.member, None)
+            self.changed_ns = event.asked_ns
+        elif event.code == kafka_errors.UNKNOWN_MEMBER_ID and event.member is not None:
+            yield from self._unknown(event, event.member)
+        elif event.well and event.member is not None and event.kind in (g.JOIN, g.SYNC, g.TOLD):
+            if event.kind == g.JOIN and event.instance is not None:
+                self._takes_over(event.member, event.instance)
+            if event.protocol in (g.CLASSIC, g.CONNECT):
+                yield from self._classic(event, event.member)
+            else:
+                yield from self._newer(event, event.member)
+
+    def _takes_over(self, member: str, instance: str) -> None:
+        """A static member comes: under another id than before it has that one's place (KIP-345)."""
+        for other in [one for one, its in self.instances.items() if its == instance and one != member]:
+            del self.instances[other]
+            self.gone.add(other)
+            self.has.pop(other, None)
+            self.listed = tuple(member if one == other else one for one in self.listed)
+        self.instances[member] = instance
+
+    def _unknown(self, event: Event, member: str) -> Iterator[Event]:
+        contact = self.contacts.get(member)
+        if member in self.gone or contact is None or event.kind == g.LEAVE:
+            return
+        if contact.last_ns < event.asked_ns and contact.last_ns > self.moved_ns:
+            yield self._expire(member, event, contact)
+
+    def _classic(self, event: Event, member: str) -> Iterator[Event]:
+        if event.kind != g.JOIN:
+            return
+        self.joined[member] = event
+        self.gone.discard(member)
+        if event.members is None or event.generation == self.generation:
+            return
+        instances = {one.instance for m, one in self.joined.items() if m in event.members and one.instance is not None}
+        for missing in self.listed:
+            contact, before = self.contacts.get(missing), self.joined.get(missing)
+            if missing in event.members or missing in self.gone or contact is None or before is None:
+                continue
+            if before.instance is not None and before.instance in instances:
+                continue  # a static member came back under another id (KIP-345)
+            silent = event.time_ns - contact.last_ns
+            if before.session_ms is not None and silent >= before.session_ms * 1_000_000 > 0:
+                yield self._expire(missing, event, contact)
+        self.listed, self.generation = event.members, event.generation
+
+    def _newer(self, event: Event, member: str) -> Iterator[Event]:
+        self.gone.discard(member)
+        if event.kind == g.JOIN:
+            self.changed_ns = event.asked_ns
+        if event.interval_ms:
+            self.joined[member] = event
+        has = self.has.setdefault(member, set())
+        if event.owned is not None:
+            has.clear()
+            has.update(event.owned)
+        for whose, partitions in event.assigned or ():
+            if whose != member:
+                continue
+            given = set(partitions)
+            if event.protocol in (g.CONSUMER, g.STREAMS):
+                yield from self._handed_over(event, member, given)
+            else:
+                if given <= self.ever:
+                    yield from self._handed_over(event, member, given - has, self.changed_ns)
+                self.ever |= given
+                has.clear()
+            has.update(given)
+
+    def _handed_over(self, event: Event, member: str, given: set[g.Partition], since_ns: int = 0) -> Iterator[Event]:
+        """Others that had it, were heard after `since_ns`, and no more."""
+        for other in [one for one, theirs in self.has.items() if one != member and theirs & given]:
+            contact, last = self.contacts.get(other), self.joined.get(other)
+            if contact is None or last is None or last.interval_ms is None or other in self.gone:
+                continue
+            silent = event.time_ns - contact.last_ns >= _INTERVALS * last.interval_ms * 1_000_000
+            if silent and contact.last_ns > since_ns:
+                yield self._expire(other, event, contact)
+
+    def _expire(self, member: str, event: Event, contact: Contact) -> Event:
+        self.gone.add(member)
+        self.has.pop(member, None)
+        before = self.joined.get(member)
+        return replace(
+            event,
+            kind=g.EXPIRED,
+            member=member,
+            client=contact.client,
+            ip=contact.ip,
+            instance=self.instances.get(member),
+            generation=contact.highest if contact.highest >= 0 else None,
+            session_ms=before.session_ms if before is not None else None,
+            members=None,
+            assigned=None,
+            owned=None,
+        )

@@ -1,0 +1,111 @@
+"""Who logged in by SASL: the name, and nothing else of what was said.
+
+In: the token of a client's first message, and what the broker answered. Out: the name, once the login has ended.
+Rules: nothing of a token but the name is kept, and that only until the answer is known; a token that does not say a
+name plainly (GSSAPI, a delegation token's id) gives none.
+
+    PLAIN             RFC 4616: authzid NUL authcid NUL passwd
+    SCRAM-SHA-...     RFC 5802: n,a=authzid,n=name,r=nonce; KIP-48: `tokenauth=true` makes the name a token's id
+    OAUTHBEARER       RFC 7628: n,a=authzid,^Aauth=Bearer TOKEN^A^A; without an authzid the token's `sub` (RFC 7519)
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from analyzer.exchanges.exchange import Exchange
+from analyzer.frame.arrow import text
+from analyzer.protocol import api_keys as apis
+from analyzer.protocol import errors, tree
+from analyzer.protocol.schema import REQUEST, RESPONSE
+
+MAX_TOKEN = 1 << 16
+"""Bytes of a token that is looked at: real ones have a few thousand."""
+
+
+class Ended(NamedTuple):
+    """A login of somebody who said a name."""
+
+    name: str
+    let_in: bool
+
+
+@dataclass(slots=True)
+class Login:
+    """One connection's login: `mechanism` as its SaslHandshake said it, the name that was said so far."""
+
+    mechanism: str | None = None
+    name: str | None = None
+
+    def take(self, exchange: Exchange) -> Ended | None:
+        """SaslHandshake or SaslAuthenticate; returns how a login ended where this one ended it."""
+        if exchange.api_key == apis.SASL_HANDSHAKE:
+            request = exchange.request
+            self.mechanism, self.name = request["mechanism"] if request is not None else None, None
+            return None
+        said = _token(exchange, "request")
+        answer = _token(exchange, "response")
+        error = exchange.error_code
+        first = self.name is None
+        if first and said is not None:
+            self.name = said_name(self.mechanism, said)
+        scram = self.mechanism is not None and self.mechanism.startswith("SCRAM-")
+        if first and scram and error == 0 and answer is not None:
+            return None  # the proof is still to come
+        name, self.name = self.name, None
+        if name is None or answer is None or error not in (0, errors.SASL_AUTHENTICATION_FAILED):
+            return None
+        challenged = self.mechanism == "OAUTHBEARER" and answer  # which says why the token was refused (RFC 7628)
+        return Ended(name, error == 0 and not challenged)
+
+
+def _token(exchange: Exchange, side: str) -> bytes | None:
+    """The `authBytes` of a message; None where it is not whole."""
+    message = exchange.request_message if side == "request" else exchange.response_message
+    if message is None or exchange.row[f"{side}_state"] != "decoded" or len(message.data) < 4:
+        return None
+    direction = REQUEST if side == "request" else RESPONSE
+    frame = message.data[4:]
+    spans = tree.secret_spans(frame, apis.SASL_AUTHENTICATE, exchange.row["api_version"], direction, frame=True)
+    return frame[slice(*spans[0])] if len(spans) == 1 else b""
+
+
+def said_name(mechanism: str | None, token: bytes) -> str | None:
+    """The name that a client's first token says; None where it says none plainly."""
+    if len(token) > MAX_TOKEN or mechanism is None:
+        return None
+    if mechanism == "PLAIN":
+        parts = token.split(b"\0")
+        return (text(parts[1]) or None) if len(parts) == 3 else None
+    if mechanism.startswith("SCRAM-"):
+        return _scram_name(token)
+    return _bearer_name(token) if mechanism == "OAUTHBEARER" else None
+
+
+def _scram_name(token: bytes) -> str | None:
+    parts = token.split(b",")
+    if len(parts) < 4 or not parts[2].startswith(b"n=") or b"tokenauth=true" in parts[4:]:
+        return None
+    return text(parts[2][2:].replace(b"=2C", b",").replace(b"=3D", b"=")) or None
+
+
+def _bearer_name(token: bytes) -> str | None:
+    header, *pairs = token.split(b"\x01")
+    for part in header.split(b","):
+        if part.startswith(b"a=") and len(part) > 2:
+            return text(part[2:].replace(b"=2C", b",").replace(b"=3D", b"="))
+    bearer = [pair[len(b"auth=") :] for pair in pairs if pair.startswith(b"auth=")]
+    words = bearer[0].split() if bearer else []
+    claims = words[1].split(b".") if len(words) == 2 and words[0].lower() == b"bearer" else []
+    if len(claims) < 2:
+        return None
+    try:
+        said = json.loads(base64.urlsafe_b64decode(claims[1] + b"=" * (-len(claims[1]) % 4)))
+    except (ValueError, RecursionError, binascii.Error):
+        return None
+    name = said.get("sub") if isinstance(said, dict) else None
+    return name if isinstance(name, str) and name else None

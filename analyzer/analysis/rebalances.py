@@ -1,0 +1,529 @@
+"""Rebalances of one group: table `rebalances`, a row for each generation or epoch that was seen to come about.
+
+In: the group's events in order, expiries and moves of its coordinator among them, when its members were last heard, and
+when their clients got records. Out: rows. Rules: a trigger is named with the exchange that shows it; it is the earliest
+of what the coordinator rebalances for, between the answers of the generation before and those of this one:
+
+    join         a member that was not one before joined
+    leave        a member left, and said so
+    expired      a member expired (`groups`); it began when its session timeout was over
+    coordinator  the coordinator moved since the generation before, and a member of it, or its client, joined elsewhere
+    metadata     a member joined again, or said so in its heartbeat, with other topics than before; or the leader joined
+                 again and the assignment has partitions that the group never had
+    unknown      none of these was seen; `trigger_member` is then a member that joined again by itself, if one did: the
+                 second step of a cooperative assignor, a Streams instance that asks for another assignment
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Any, Final, NamedTuple
+
+from analyzer.analysis import group_events as g
+from analyzer.analysis.delivery_times import FetchedBy
+from analyzer.analysis.group_events import Contact, Event, Partition
+from analyzer.protocol import errors as kafka_errors
+
+METADATA, COORDINATOR, UNKNOWN = "metadata", "coordinator", "unknown"
+_MS: Final = 1_000_000
+OVER_NS: Final = 5 * 10**9
+"""How long ago a rebalance ended of which nothing more is expected: its members got records again."""
+GIVEN_UP_NS: Final = 300 * 10**9
+"""As long as a member may take to come back, by default (max.poll.interval.ms)."""
+
+Assignment = dict[str, tuple[Partition, ...]]
+
+
+class _Trigger(NamedTuple):
+    ns: int
+    kind: str
+    member: str | None
+    event: Event
+
+
+@dataclass(slots=True)
+class _Turn:
+    """A generation, or epoch: who joined or was told of it, and who got what. `since`: the first answer of the turn
+    before; `until`: the first of this one."""
+
+    number: int | None
+    protocol: str | None
+    joins: list[Event] = field(default_factory=list)
+    syncs: list[Event] = field(default_factory=list)
+    members: set[str] = field(default_factory=set)
+    assigned: Assignment = field(default_factory=dict)
+    before: set[str] = field(default_factory=set)
+    assigned_before: Assignment = field(default_factory=dict)
+    since_ns: int = 0
+    until_ns: int = 0
+    ended_ns: int | None = None
+    stops: dict[str, tuple[int, int]] = field(default_factory=dict)  # by member: had to stop, could go on
+    renamed: dict[str, str] = field(default_factory=dict)  # static members that came back later under another id
+    later: list[Event] = field(default_factory=list)  # what those were told: nobody rebalances for it
+    lost: list[Event] = field(default_factory=list)  # expiries that an answer of this turn, not its first, shows
+
+    def members_then(self) -> set[str]:
+        """Its members at its end, as they were called by then."""
+        return {self.renamed.get(member, member) for member in self.members}
+
+    def given(self) -> Iterator[tuple[Partition, ...]]:
+        """Whatever anybody was given in it, also what was taken back before its end."""
+        return (has for event in (*self.syncs, *self.later) for _, has in event.assigned or ())
+
+    def assigned_then(self) -> Assignment:
+        """What they had by then."""
+        return {self.renamed.get(member, member): has for member, has in self.assigned.items()}
+
+
+class _Known:
+    """One group's events of one family of protocols, to be asked for those of a time."""
+
+    def __init__(self, events: list[Event], contacts: dict[str, Contact]) -> None:
+        self.events = events
+        self.contacts = contacts
+        self.clients = {event.member: (event.client, event.ip) for event in events if event.member is not None}
+        self.instances = {
+            event.member: event.instance for event in events if event.member is not None and event.instance is not None
+        }
+        self.expired = {event.member: event.place for event in events if event.kind == g.EXPIRED}
+        self.earlier: dict[int, tuple[str, ...]] = {}  # by id of an event: topics that its member said the time before
+        said: dict[str, tuple[str, ...]] = {}
+        for event in events:
+            if event.member is not None and event.subscribed is not None:
+                if event.member in said:
+                    self.earlier[id(event)] = said[event.member]
+                said[event.member] = event.subscribed
+        self._asked = sorted(events, key=lambda event: (event.asked_ns, event.place, event.order))
+        self._times = [event.asked_ns for event in self._asked]
+
+    def between(self, since_ns: int, until_ns: int) -> list[Event]:
+        """Events whose requests came after the one time and before the other."""
+        return self._asked[bisect_right(self._times, since_ns) : bisect_left(self._times, until_ns)]
+
+
+def rebalances(
+    group: str, events: list[Event], contacts: dict[str, Contact], fetched: FetchedBy, now_ns: int | None = None
+) -> Iterator[dict[str, Any]]:
+    """One group's rows, each with its place as `_order`. `now_ns`: the capture goes on from there, and those that are
+    not over (`_is_over`) are told later; events of those that are told get `settled`, and are told no more."""
+    classic = [event for event in events if event.protocol in (g.CLASSIC, g.CONNECT, None)]
+    newer = [event for event in events if event.protocol in (g.CONSUMER, g.SHARE, g.STREAMS)]
+    lives = [(known, _generations) for known in _lives(classic, contacts)]
+    lives += [(known, _epochs) for known in _lives(newer, contacts)]
+    for known, turns_of in lives:
+        ever: set[Partition] = set()
+        turns = list(turns_of(known))
+        for turn, following in zip_longest(turns, turns[1:]):
+            trigger = _trigger(turn, known, ever)
+            ever.update(*turn.assigned.values(), *turn.given())
+            said = [*turn.joins, *turn.syncs, *turn.later]
+            if any(event.settled for event in said) or not (now_ns is None or _is_over(turn, following, now_ns)):
+                continue
+            for event in said:
+                event.settled = True
+            if trigger is not None:
+                yield _row(group, turn, trigger, known, fetched)
+
+
+def _lives(events: list[Event], contacts: dict[str, Contact]) -> Iterator[_Known]:
+    """What is known of each life of a group. Of members that say nothing but heartbeats, none is a later life's: those
+    begin with joins."""
+    lives = list(_apart(events))
+    members = [{event.member for event in life} for life in lives]
+    later = set[str | None]().union(*members[1:])
+    for life, mine in zip(lives, members, strict=True):
+        heard = {one: at for one, at in contacts.items() if one in mine or (life is lives[0] and one not in later)}
+        yield _Known(life, heard)
+
+
+def _apart(events: list[Event]) -> Iterator[list[Event]]:
+    """A group that is deleted, or forgotten as nobody is in it, and comes about again counts from the beginning: its
+    events from one beginning to the next. Who joins once a generation was told gets that or a later one, and a later
+    one where everybody had left; of static members of the newer protocols only the latter is certain."""
+    begin, highest, told_ns = 0, 0, 0
+    there: set[str] = set()
+    for at, event in enumerate(events):
+        if _went(event):
+            there.discard(event.member or "")
+        if not event.well or event.generation is None or event.member is None:
+            continue
+        if event.kind == g.JOIN and event.asked_ns > told_ns:
+            sure = event.instance is None or event.protocol in (g.CLASSIC, g.CONNECT, None)
+            if (event.generation < highest and sure) or (event.generation <= highest and not there):
+                yield events[begin:at]
+                begin, highest, there = at, 0, set()
+        if event.kind in (g.JOIN, g.SYNC, g.TOLD):  # who beats was there, maybe since before the capture
+            there.add(event.member)
+        if event.generation > highest:
+            highest, told_ns = event.generation, event.time_ns
+    yield events[begin:]
+
+
+def _is_over(turn: _Turn, following: _Turn | None, now_ns: int) -> bool:
+    """A rebalance that ended, or was overtaken by another, `OVER_NS` ago; or one that did not end for very long: some
+    of its members are not in the capture."""
+    if turn.number is None:
+        return False
+    last_ns = max([turn.until_ns, turn.ended_ns or 0, *(go_ns for _, go_ns in turn.stops.values())])
+    if following is not None:
+        last_ns = max(last_ns, following.until_ns)
+    elif turn.ended_ns is None:
+        return now_ns - last_ns > GIVEN_UP_NS
+    return now_ns - last_ns > OVER_NS
+
+
+def _row(group: str, turn: _Turn, trigger: _Trigger, known: _Known, fetched: FetchedBy) -> dict[str, Any]:
+    stopped = []
+    for member, (stop_ns, go_ns) in sorted(turn.stops.items()):
+        client = known.clients.get(member)
+        had = _partitions(turn, turn.assigned_before.get(_was(member, turn, known)))
+        has = _partitions(turn, turn.assigned.get(member))
+        gap = fetched.stopped_ns(client, had, has, stop_ns, go_ns) if client is not None else None
+        if gap is not None:
+            stopped.append({"member_id": member, "stopped_us": gap // 1000})
+    shown = trigger.event
+    return {
+        "_order": (shown.place, shown.order, group, turn.number or 0),
+        "group_id": group,
+        "protocol": turn.protocol,
+        "generation": turn.number,
+        "began": trigger.ns // 1000,
+        "ended": turn.ended_ns // 1000 if turn.ended_ns is not None else None,
+        "trigger": trigger.kind,
+        "trigger_member": trigger.member,
+        "evidence": {"connection": shown.connection, "exchange": shown.exchange, "reply": shown.reply},
+        "members_before": sorted(turn.before),
+        "members_after": sorted(turn.members),
+        "assignment_before": _listed(turn.assigned_before),
+        "assignment_after": _listed(turn.assigned),
+        "stopped": stopped,
+    }
+
+
+def _was(member: str, turn: _Turn, known: _Known) -> str:
+    """The member's name before: that of its client's only one that is gone, where it lost its own."""
+    if member in turn.before:
+        return member
+    gone = [one for one in turn.before - turn.members if known.clients.get(one) == known.clients.get(member)]
+    return gone[0] if len(gone) == 1 else member
+
+
+def _partitions(turn: _Turn, partitions: Iterable[Partition] | None) -> list[tuple[str, int]] | None:
+    """Those whose fetches are a member's: of streams and Connect, all of its client (None)."""
+    if turn.protocol in (g.STREAMS, g.CONNECT):
+        return None
+    return [(topic, number) for topic, number in partitions or () if number is not None]
+
+
+def _listed(assigned: Assignment) -> list[dict[str, Any]]:
+    return [
+        {"member_id": member, "topic": topic, "partition": number}
+        for member, partitions in sorted(assigned.items())
+        for topic, number in partitions
+    ]
+
+
+# --- classic groups and Connect ---------------------------------------------------------------------------------------
+
+
+def _generations(known: _Known) -> Iterator[_Turn]:
+    joins: dict[int, list[Event]] = defaultdict(list)
+    syncs: dict[int, list[Event]] = defaultdict(list)
+    for event in known.events:
+        if event.kind == g.JOIN and event.well and event.generation is not None:
+            joins[event.generation].append(event)
+        elif event.kind == g.SYNC and event.well and event.generation is not None:
+            syncs[event.generation].append(event)
+    last: _Turn | None = None
+    for number in sorted(joins, key=lambda number: joins[number][0].place):
+        had = last.assigned_then() if last is not None else {}
+        turn = _generation(number, joins[number], syncs[number], had, known)
+        _goes_on(turn, last, known)
+        yield turn
+        last = turn
+    open_turn = _unfinished(known.events, last)
+    if open_turn is not None:
+        yield open_turn
+
+
+def _generation(number: int, joins: list[Event], syncs: list[Event], had: Assignment, known: _Known) -> _Turn:
+    turn = _Turn(number, joins[0].protocol)
+    turn.until_ns = min(event.time_ns for event in joins)
+    listed = next((event.members for event in joins if event.members is not None), None)
+    _came_back(turn, joins, listed, known)
+    names = set(turn.renamed.values())
+    turn.joins = [event for event in joins if event.member not in names]
+    turn.later = [event for event in (*joins, *syncs) if event.member in names]
+    syncs = turn.syncs = [event for event in syncs if event.member not in names]
+    led = [event for event in syncs if event.by_leader]
+    for event in led[-1:] or syncs:
+        lost = dict(event.revoked or ())
+        for member, partitions in event.assigned or ():
+            kept = () if event.revoked is None else had.get(member, ())
+            turn.assigned[member] = (*(one for one in kept if one not in lost.get(member, ())), *partitions)
+    synced = {event.member: event for event in syncs}
+    if turn.members and turn.members <= synced.keys():
+        turn.ended_ns = max(event.time_ns for event in syncs)
+    joined = {event.member: event for event in turn.joins}
+    for member in turn.members & joined.keys() & synced.keys():
+        turn.stops[member] = joined[member].asked_ns, synced[member].time_ns
+    return turn
+
+
+def _came_back(turn: _Turn, joins: list[Event], listed: tuple[str, ...] | None, known: _Known) -> None:
+    """Fill in who is in a generation (`listed`: as its leader was told first), and which static members came back later
+    under another id, for which no group rebalances (KIP-345)."""
+    turn.members = set(listed or ())
+    place = {known.instances[member]: member for member in turn.members if member in known.instances}
+    for event in joins:
+        if event.member is None or event.member in turn.members:
+            continue
+        if event.instance is not None and event.instance in place:
+            turn.renamed[place[event.instance]] = event.member
+        elif listed is None:
+            turn.members.add(event.member)
+            if event.instance is not None:
+                place[event.instance] = event.member
+
+
+def _goes_on(turn: _Turn, last: _Turn | None, known: _Known) -> None:
+    """Fill in what was before a generation."""
+    if last is None:
+        if turn.number is not None and turn.number > 1:
+            turn.before = _were_members(known, turn.number - 1)
+        return
+    turn.since_ns = last.until_ns
+    first_ns = min(event.asked_ns for event in turn.joins)
+    if last.members_then() - {event.member for event in known.between(last.until_ns, first_ns) if _went(event)}:
+        turn.before, turn.assigned_before = last.members_then(), last.assigned_then()
+
+
+def _went(event: Event) -> bool:
+    return event.kind == g.EXPIRED or event.went
+
+
+def _were_members(known: _Known, number: int) -> set[str]:
+    """Members that were answered well in a generation or epoch that began before the capture."""
+    return {member for member, one in known.contacts.items() if 0 <= one.lowest <= number <= one.highest}
+
+
+def _unfinished(events: list[Event], last: _Turn | None) -> _Turn | None:
+    """A rebalance of which no generation was seen: someone joins at the end, or was told to."""
+    since = max((event.time_ns for event in [*last.joins, *last.syncs]), default=0) if last is not None else 0
+    left = {event.member for event in events if event.kind == g.LEAVE and event.well}
+    told = [
+        event
+        for event in events
+        if event.asked_ns > since
+        and event.member not in left
+        and (
+            (event.kind == g.JOIN and event.code is None)
+            or (event.kind == g.HEARTBEAT_FAILED and event.code == kafka_errors.REBALANCE_IN_PROGRESS)
+        )
+    ]
+    if not told:
+        return None
+    turn = _Turn(None, told[0].protocol, [event for event in told if event.kind == g.JOIN])
+    if last is not None:
+        turn.before, turn.assigned_before, turn.since_ns = last.members_then(), last.assigned_then(), last.until_ns
+    turn.until_ns = max(event.time_ns for event in told) + 1
+    return turn
+
+
+# --- the newer protocols ----------------------------------------------------------------------------------------------
+
+
+def _epochs(known: _Known) -> Iterator[_Turn]:
+    """A member is told what the new epoch gives it before it is told the epoch: what it has to give back first. So an
+    epoch lasts from the first answer that says it until the first that says a later one."""
+    told = [
+        event
+        for event in known.events
+        if event.kind in (g.JOIN, g.SYNC, g.TOLD) and event.well and event.member is not None and event.generation
+    ]
+    gone = [event for event in known.events if _went(event)]
+    places = [event.place for event in gone]
+    went, last = 0, _Turn(None, None)
+    for number, mine in _by_epoch(told):
+        first = mine[0]
+        turn = _Turn(number, first.protocol)
+        turn.since_ns, turn.until_ns = last.until_ns, first.time_ns
+        turn.before, turn.assigned_before = last.members_then(), last.assigned_then()
+        mine = _without_those_back(turn, mine, known)
+        turn.joins, turn.syncs = [event for event in mine if event.kind == g.JOIN], mine
+        if last.number is None:
+            turn.before = _were_members(known, number - 1) - {event.member for event in turn.joins}
+        turn.members = turn.before | {event.member for event in mine if event.member is not None}
+        while went < len(gone) and gone[went].place <= first.place:
+            turn.members.discard(gone[went].member or "")
+            went += 1
+        shows = {event.place for event in mine if event.generation == number}
+        later = gone[went : bisect_right(places, max(shows, default=first.place))]
+        turn.lost = [event for event in later if event.kind == g.EXPIRED and event.place in shows]
+        turn.members -= {event.member for event in turn.lost if event.member is not None}
+        for event in turn.joins:  # a static member that comes with another subscription has its place
+            if event.instance is not None:
+                turn.members -= {
+                    one for one in turn.members if one != event.member and known.instances.get(one) == event.instance
+                }
+        turn.assigned = last.assigned_then()
+        for event in mine:
+            turn.assigned.update(event.assigned or ())
+        turn.assigned = {member: has for member, has in turn.assigned.items() if member in turn.members}
+        had = _had_it(number, mine)
+        if turn.members and turn.members <= had.keys():
+            turn.ended_ns = max(had[member] for member in turn.members)
+        for member in turn.members & had.keys():
+            turn.stops[member] = first.asked_ns, max(first.asked_ns, had[member])
+        yield turn
+        last = turn
+
+
+def _without_those_back(turn: _Turn, mine: list[Event], known: _Known) -> list[Event]:
+    """What was told in an epoch, but for static members that came back in it under another id: they take up what they
+    had, and nobody rebalances for them."""
+    place = {known.instances[member]: member for member in turn.before if member in known.instances}
+    for event in mine:
+        if event.kind != g.JOIN or event.instance is None or event.member is None:
+            continue
+        before = place.get(event.instance)
+        over = before in known.expired and known.expired[before] <= event.place
+        if event.asked_ns <= turn.until_ns or over:
+            place[event.instance] = event.member
+        elif event.member != place.get(event.instance, event.member):
+            turn.renamed[place[event.instance]] = event.member
+    names = set(turn.renamed.values())
+    turn.later = [event for event in mine if event.member in names]
+    return [event for event in mine if event.member not in names]
+
+
+def _by_epoch(told: list[Event]) -> Iterator[tuple[int, list[Event]]]:
+    """Each epoch with what was told from its first answer on."""
+    number, mine = 0, list[Event]()
+    for event in told:
+        if event.generation is not None and event.generation > number:
+            if mine:
+                yield number, mine
+            number, mine = event.generation, []
+        mine.append(event)
+    if mine:
+        yield number, mine
+
+
+def _had_it(number: int, told: list[Event]) -> dict[str, int]:
+    """When each member that was told of the epoch had its assignment: the last answer that gave it another than before,
+    else the first that said the epoch. A coordinator that takes over gives all of them theirs again."""
+    had: dict[str, int] = {}
+    reached: set[str] = set()
+    given: dict[str, g.Assigned] = {}
+    for event in told:
+        if event.member is None:
+            continue
+        other = event.assigned is not None and event.assigned != given.get(event.member)
+        if event.assigned is not None:
+            given[event.member] = event.assigned
+        if other or event.member not in reached:
+            had[event.member] = event.time_ns
+            if event.generation == number:
+                reached.add(event.member)
+    return {member: time for member, time in had.items() if member in reached}
+
+
+# --- triggers ---------------------------------------------------------------------------------------------------------
+
+
+def _trigger(turn: _Turn, known: _Known, ever: set[Partition]) -> _Trigger | None:
+    between = known.between(turn.since_ns, turn.until_ns)
+    moved = next((event for event in between if event.kind == g.COORDINATOR_MOVED), None)
+    again = _again if turn.protocol in (g.CLASSIC, g.CONNECT) else _said_anew
+    begun = bool(ever) or (turn.since_ns > 0 and turn.protocol in (g.CLASSIC, g.CONNECT))
+    new = set().union(*turn.assigned.values()) - ever if begun else set()
+    found = [
+        *_joined(turn, known, moved),
+        *_gone(turn, known, between, moved),
+        *again(turn, known, between, new, moved),
+    ]
+    # Of a newer group those are told so that still speak the classic protocol, after an epoch has come about (KIP-848).
+    told = [
+        _Trigger(event.time_ns, UNKNOWN, None, event)
+        for event in between
+        if event.kind == g.HEARTBEAT_FAILED
+        and event.code == kafka_errors.REBALANCE_IN_PROGRESS
+        and turn.protocol not in (g.CONSUMER, g.SHARE, g.STREAMS)
+    ]
+    first_told = min(told, key=_when, default=None)
+    trigger = min(found, key=_when, default=None)
+    if trigger is not None and (first_told is None or trigger.ns <= first_told.ns):
+        return trigger
+    signs = [*told, *(_Trigger(event.time_ns, UNKNOWN, None, event) for event in [*turn.joins, *turn.syncs])]
+    sign = min(signs, key=_when, default=None)
+    unseen = sorted(turn.members - turn.before - {event.member or "" for event in turn.joins})
+    if sign is not None and unseen and turn.protocol in (g.CLASSIC, g.CONNECT):
+        return sign._replace(kind=g.JOIN, member=unseen[0])  # the leader's list shows who joined elsewhere
+    return sign
+
+
+def _when(trigger: _Trigger) -> tuple[int, g.Place, int]:
+    return trigger.ns, trigger.event.place, trigger.event.order
+
+
+def _joined(turn: _Turn, known: _Known, moved: Event | None) -> Iterator[_Trigger]:
+    """Members that are new."""
+    clients = {known.clients.get(member) for member in turn.before}
+    for event in turn.joins:
+        if event.member in turn.before:
+            continue
+        if moved is not None and (event.client, event.ip) in clients:
+            yield _Trigger(moved.time_ns, COORDINATOR, event.member, moved)
+        else:
+            yield _Trigger(event.asked_ns, g.JOIN, event.member, event)
+
+
+def _gone(turn: _Turn, known: _Known, between: list[Event], moved: Event | None) -> Iterator[_Trigger]:
+    """Members that left or expired."""
+    for event in (*between, *turn.lost):
+        if event.member is None or event.member not in turn.before or event.member in turn.members:
+            continue
+        if event.went:
+            yield _Trigger(event.asked_ns, g.LEAVE, event.member, event)
+        elif event.kind == g.EXPIRED:
+            over, last_ns = min(event.asked_ns, turn.until_ns - 1), known.contacts[event.member].last_ns
+            if moved is not None and last_ns < moved.asked_ns:
+                over = turn.until_ns - 1  # the new coordinator began to count anew
+            elif event.session_ms is not None and turn.protocol in (g.CLASSIC, g.CONNECT):
+                over = min(over, last_ns + event.session_ms * _MS)
+            yield _Trigger(over, g.EXPIRED, event.member, event)
+
+
+def _again(
+    turn: _Turn, known: _Known, between: list[Event], new: set[Partition], moved: Event | None
+) -> Iterator[_Trigger]:
+    """Members of before that joined again by themselves."""
+    del between
+    leader = next((event.leader for event in turn.joins if event.leader), None)
+    for event in turn.joins:
+        if event.member not in turn.before:
+            continue
+        earlier = known.earlier.get(id(event))
+        kind = UNKNOWN
+        if (earlier is not None and earlier != event.subscribed) or (event.member == leader and new):
+            kind = METADATA
+        elif moved is not None:
+            kind = COORDINATOR
+        yield _Trigger(event.asked_ns, kind, event.member, event)
+
+
+def _said_anew(
+    turn: _Turn, known: _Known, between: list[Event], new: set[Partition], moved: Event | None
+) -> Iterator[_Trigger]:
+    """Members of before that said other topics in their heartbeats, or an assignment of partitions never had."""
+    del moved
+    for event in between:
+        if event.member in turn.before and known.earlier.get(id(event), event.subscribed) != event.subscribed:
+            yield _Trigger(event.asked_ns, METADATA, event.member, event)
+    if new and not turn.joins:
+        yield _Trigger(turn.until_ns - 1, METADATA, None, turn.syncs[0])

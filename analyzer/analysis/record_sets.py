@@ -1,0 +1,163 @@
+"""Record sets of a capture point -> rows of `batches` and `records`, window by window.
+
+In: windows with their record sets, and the exchanges that ended in them, before and after the filter. Out: (name of a
+table, rows), in row groups of good size.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pyarrow as pa
+
+from analyzer.bulk import state as s
+from analyzer.bulk.rows import Exchanges, Names, Window, no_exchanges
+from analyzer.dataset.parquet_files import ROW_GROUP_ROWS
+from analyzer.protocol import api_keys as api_names
+from analyzer.records.arrow_tables import (
+    FETCH,
+    NO_RECORDS,
+    PRODUCE,
+    WITHOUT,
+    Kept,
+    Origins,
+    RecordCounts,
+    RecordTables,
+    empty_table,
+)
+from analyzer.records.batches import Limits
+from captures.kernels import NULL
+
+GROUP_BYTES = 32 << 20
+"""Bytes after which a row group ends early (`--records full`): they wait in memory."""
+
+
+class RowGroups:
+    """Gathers rows until they make a row group."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, list[pa.Table]] = {}
+        self._rows: dict[str, int] = {}
+        self._bytes: dict[str, int] = {}
+
+    def put(self, name: str, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+        """Add rows to a table; what is full comes back."""
+        self._parts.setdefault(name, []).append(table)
+        self._rows[name] = self._rows.get(name, 0) + len(table)
+        if "value" in table.column_names:
+            self._bytes[name] = self._bytes.get(name, 0) + table.column("value").nbytes
+        if self._rows[name] >= ROW_GROUP_ROWS or self._bytes.get(name, 0) >= GROUP_BYTES:
+            yield name, self._joined(name)
+
+    def rest(self) -> Iterator[tuple[str, pa.Table]]:
+        """What has not been given yet."""
+        for name in list(self._parts):
+            yield name, self._joined(name)
+
+    def join(self, other: RowGroups) -> None:
+        """Take over another's rows that wait."""
+        for name, parts in other._parts.items():
+            self._parts.setdefault(name, []).extend(parts)
+            self._rows[name] = self._rows.get(name, 0) + other._rows[name]
+            self._bytes[name] = self._bytes.get(name, 0) + other._bytes.get(name, 0)
+        other._parts.clear()
+
+    def _joined(self, name: str) -> pa.Table:
+        parts = self._parts.pop(name)
+        self._rows[name] = self._bytes[name] = 0
+        # Each part has dictionaries of its own; Parquet wants one.
+        return parts[0] if len(parts) == 1 else pa.concat_tables(parts).unify_dictionaries()
+
+
+class OpenedRecords:
+    """The record sets of one capture point, opened as far as `mode` says. `topic_name` gives the name for a topic's id.
+
+    The rows of a window come from the `tables` that follows its `take`: sets are views of the window's bytes."""
+
+    def __init__(
+        self, mode: str, threads: int, limits: Limits, topic_name: Callable[[str], str], everything: bool = True
+    ) -> None:
+        self._mode = mode
+        self._topic_name = topic_name
+        self._everything = everything
+        self._groups = RowGroups()
+        self._pool = ThreadPoolExecutor(max_workers=max(1, threads), thread_name_prefix="kwire-records")
+        self._made = RecordTables(mode, self._pool, max(1, threads), limits)
+        self._taken: list[tuple[list[Kept], Origins, np.ndarray]] = []
+
+    @property
+    def counts(self) -> RecordCounts:
+        """What was found so far."""
+        return self._made.counts
+
+    def take(self, window: Window) -> None:
+        if self._mode == NO_RECORDS:
+            return
+        origins = self._origins(window.exchanges)
+        gone = np.zeros(0, np.int64)
+        if window.exchanges is not window.every:
+            numbers = window.every.partitions[s.P_SET]
+            gone = np.setdiff1d(numbers[numbers != NULL], origins.number)
+        self._taken.append(([Kept(*sets) for sets in window.sets], origins, gone))
+
+    def tables(self) -> Iterator[tuple[str, pa.Table]]:
+        taken, self._taken = self._taken, []
+        for one in taken:
+            for name, table in self._made.take(*one):
+                yield from self._groups.put(name, table)
+
+    def onward(self, topic_name: Callable[[str], str]) -> OpenedRecords:
+        """For another capture point, which begins where this one ends: sets that wait are known to it, what was found
+        in others is not. This one must not be used any more, but for what it found."""
+        after = copy.copy(self)
+        after._topic_name = topic_name
+        after._made = copy.copy(self._made)
+        after._made.counts = RecordCounts()
+        after._groups = RowGroups()
+        return after
+
+    def join(self, other: OpenedRecords) -> None:
+        """Take over the other's counts and the rows that wait for more in it. Sets whose exchange has not ended have
+        numbers that mean something to their own reader alone: it makes their rows (`finish`), or ValueError."""
+        if other._taken or other._made.waiting:
+            raise ValueError("record sets of the other wait: its `tables` and `finish` come first")
+        self.counts.join(other.counts)
+        self._groups.join(other._groups)
+
+    def flush(self) -> Iterator[tuple[str, pa.Table]]:
+        """The rows of the windows so far that have not been given yet."""
+        yield from self._groups.rest()
+
+    def finish(self, names: Names) -> Iterator[tuple[str, pa.Table]]:
+        """All has been read. Without a filter, sets that no exchange told of are wanted too."""
+        if self._mode != NO_RECORDS:
+            if self._everything:
+                for name, table in self._made.rest(self._origins(no_exchanges(names))):
+                    yield from self._groups.put(name, table)
+            yield from self._groups.rest()
+            for name in ("batches", "records"):
+                if name not in WITHOUT[self._mode]:
+                    yield name, empty_table(name)
+        self._pool.shutdown()
+
+    def _origins(self, exchanges: Exchanges) -> Origins:
+        """Where the record sets of some exchanges come from, in their order."""
+        partitions = exchanges.partitions.compress(exchanges.partitions[s.P_SET] != NULL, axis=1)
+        x, owner, names = exchanges.columns, partitions[s.P_OWNER], exchanges.names
+        return Origins(
+            number=partitions[s.P_SET],
+            connection=exchanges.connection[owner],
+            exchange=x[s.X_EXCHANGE, owner],
+            reply=x[s.X_REPLY, owner],
+            side=np.where(x[s.X_API_KEY, owner] == api_names.PRODUCE, PRODUCE, FETCH),
+            topic=partitions[s.P_TOPIC],
+            topic_id=partitions[s.P_TOPIC_ID],
+            partition=partitions[s.P_PARTITION],
+            capture=names.capture,
+            connections=names.connections,
+            strings=names.strings,
+            topic_name=self._topic_name,
+        )

@@ -1,0 +1,169 @@
+"""What Kafka before KRaft kept in ZooKeeper, as it is read and written there: offsets, leaders, brokers, controller.
+
+In: windows with operations on nodes. Out: `offset_of`, `leader_of`, `broker_of`, `controller_of`: what one operation
+says; `Requests`, how often which nodes were asked for. Pure but for that. Rules: what was refused says nothing; a value
+that is not what Kafka writes there says nothing (kafka.utils.ZkUtils, kafka.zk.ZkData).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from analyzer.bulk.rows import Window
+from analyzer.bulk.zookeeper import ZooKeeper
+from analyzer.common.times import rfc3339
+
+MAX_LISTED: Final = 1000
+"""Kinds of requests, and changes of the controller, that `_kwire.json` lists."""
+
+_OFFSET: Final = re.compile(r"/consumers/([^/]+)/offsets/([^/]+)/(\d{1,9})")
+_STATE: Final = re.compile(r"/brokers/topics/([^/]+)/partitions/(\d{1,9})/state")
+_BROKER: Final = re.compile(r"/brokers/ids/(\d{1,9})")
+_WRITTEN: Final = ("create", "create2", "setData")
+
+
+class Committed(NamedTuple):
+    """An offset that a consumer of the 0.8 era wrote."""
+
+    group: str
+    topic: str
+    partition: int
+    offset: int
+
+
+class Led(NamedTuple):
+    """Who leads a partition."""
+
+    topic: str
+    partition: int
+    leader: int | None
+    epoch: int | None
+    isr: tuple[int, ...] | None
+
+
+class Registered(NamedTuple):
+    """Where a broker listens."""
+
+    node: int
+    host: str
+    port: int
+    rack: str | None
+
+
+def offset_of(one: ZooKeeper) -> Committed | None:
+    """The offset that an operation commits."""
+    named = _OFFSET.fullmatch(one.path)
+    if named is None or one.error or one.operation not in _WRITTEN or not (one.data or b"").strip().isdigit():
+        return None
+    offset = int(one.data or b"")
+    return Committed(named[1], named[2], int(named[3]), offset) if offset < 1 << 63 else None
+
+
+def leader_of(one: ZooKeeper) -> Led | None:
+    """What an operation says of a partition's leader."""
+    named, value = _STATE.fullmatch(one.path), _object(one)
+    if named is None or value is None:
+        return None
+    leader, epoch, isr = value.get("leader"), value.get("leader_epoch"), value.get("isr")
+    nodes = tuple(isr) if isinstance(isr, list) and all(_node(node) is not None for node in isr) else None
+    node = _node(leader)
+    return Led(named[1], int(named[2]), node if node is not None and node >= 0 else None, _node(epoch), nodes)
+
+
+def broker_of(one: ZooKeeper) -> Registered | None:
+    """What an operation says of a broker."""
+    named, value = _BROKER.fullmatch(one.path), _object(one)
+    if named is None or value is None:
+        return None
+    host, port, rack = value.get("host"), _node(value.get("port")), value.get("rack")
+    if not isinstance(host, str) or port is None:
+        return None
+    return Registered(int(named[1]), host, port, rack if isinstance(rack, str) else None)
+
+
+def controller_of(one: ZooKeeper) -> int | None:
+    """The broker that is the controller, where an operation says it."""
+    value = _object(one) if one.path == "/controller" else None
+    return _node((value or {}).get("brokerid"))
+
+
+def _object(one: ZooKeeper) -> dict[str, Any] | None:
+    if one.error or not one.data:
+        return None
+    try:
+        value = json.loads(one.data)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _node(value: Any) -> int | None:
+    """A number of 32 bits."""
+    fits = isinstance(value, int) and not isinstance(value, bool) and -(1 << 31) <= value < 1 << 31
+    return value if fits else None
+
+
+@dataclass(slots=True)
+class Requests:
+    """How often nodes were asked for, by operation and kind of node, and who was the controller. A `Watcher`."""
+
+    _counts: Counter[tuple[str, str, int]] = field(default_factory=Counter)
+    _controllers: list[tuple[int, int]] = field(default_factory=list)
+
+    def take(self, window: Window) -> None:
+        for one in window.zookeeper:
+            key = one.operation, kind_of(one.path), one.error
+            if key in self._counts or len(self._counts) < MAX_LISTED:
+                self._counts[key] += 1
+            node = controller_of(one)
+            known = self._controllers[-1][1] if self._controllers else None
+            if node is not None and node != known and len(self._controllers) < MAX_LISTED:
+                self._controllers.append((one.time_ns, node))
+
+    def tables(self) -> Iterator[tuple[str, Any]]:
+        yield from ()
+
+    def join(self, other: Requests) -> None:
+        self._counts.update(other._counts)
+        self._controllers = sorted([*self._controllers, *other._controllers])
+
+    def as_dict(self) -> dict[str, Any]:
+        """For `_kwire.json`; empty where nothing was said."""
+        if not self._counts:
+            return {}
+        requests = [
+            {"operation": operation, "path": path, "error": error, "count": count}
+            for (operation, path, error), count in sorted(self._counts.items(), key=lambda one: (-one[1], one[0]))
+        ]
+        controllers = [{"time": rfc3339(time // 1000), "broker": node} for time, node in self._controllers]
+        return {"requests": requests, "controllers": controllers}
+
+
+# fmt: off
+_KINDS: Final = (
+    (re.compile(r"/consumers/[^/]+/offsets/[^/]+/\d+"), "/consumers/GROUP/offsets/TOPIC/PARTITION"),
+    (re.compile(r"/consumers/[^/]+/owners/[^/]+/\d+"), "/consumers/GROUP/owners/TOPIC/PARTITION"),
+    (re.compile(r"/consumers/[^/]+/(offsets|owners)/[^/]+"), "/consumers/GROUP/\\1/TOPIC"),
+    (re.compile(r"/consumers/[^/]+/ids/.+"), "/consumers/GROUP/ids/MEMBER"),
+    (re.compile(r"/consumers/[^/]+/([a-z]+)"), "/consumers/GROUP/\\1"),
+    (re.compile(r"/consumers/[^/]+"), "/consumers/GROUP"),
+    (re.compile(r"/brokers/topics/[^/]+/partitions/\d+(/state)?"), "/brokers/topics/TOPIC/partitions/PARTITION\\1"),
+    (re.compile(r"/brokers/topics/[^/]+(/partitions)?"), "/brokers/topics/TOPIC\\1"),
+    (re.compile(r"/brokers/ids/\d+"), "/brokers/ids/BROKER"),
+    (re.compile(r"/(config|admin)/([a-z_]+)/.+"), "/\\1/\\2/NAME"),
+    (re.compile(r"/(consumers|controller|controller_epoch|(brokers|config|admin)(/[a-z_]+)?)"), "/\\1"),
+)
+# fmt: on
+
+
+def kind_of(path: str) -> str:
+    """A node's path with capitals where names stand; `OTHER` for what is not Kafka's."""
+    for form, named in _KINDS:
+        if (found := form.fullmatch(path)) is not None:
+            return found.expand(named)
+    return "OTHER"

@@ -1,0 +1,504 @@
+"""Captures read to the end: `analyze` makes a dataset of them, `exchanges` yields one exchange after the other.
+
+In: capture arguments as on the command line. Out: a `Dataset` (in memory, or written to a folder), or `Exchange`
+objects with decoded bodies. This is the Python door; the command line goes through it too (`decode`, `decoded`: the
+same, how to read and what is wanted in one object each).
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import datetime
+import os
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from analyzer.analysis.cluster_metadata import TopicIds
+from analyzer.analysis.connections import EndedConnections, unrecognised_lines
+from analyzer.analysis.latency import Latency
+from analyzer.bulk import exchange_tables
+from analyzer.bulk.column_names import COLUMNS
+from analyzer.bulk.engine import Engine
+from analyzer.bulk.rows import Exchanges, Message, Window
+from analyzer.common.times import moment
+from analyzer.dataset import tables
+from analyzer.dataset.dataset import Dataset, Writer, concatenated
+from analyzer.dataset.parquet_files import Made, made
+from analyzer.exchanges.exchange import Exchange
+from analyzer.exchanges.raw_messages import Messages
+from analyzer.frame import cells
+from analyzer.frame.arrow import distinct, plain
+from analyzer.pipeline.points import (
+    BATCHES,
+    WITHOUT,
+    Choice,
+    NamesAhead,
+    Progress,
+    check_names,
+    chosen,
+    joined,
+    manifest,
+    nothing_matches,
+    parsed,
+    read_point,
+    read_point_later,
+    size_of,
+)
+from analyzer.pipeline.read_options import Reading
+from analyzer.protocol.embedded import Groups
+from analyzer.records.log_names import LogPoint
+from analyzer.records.log_reader import log_points
+from captures.files import CapturePoint, capture_points
+from captures.kernels import NULL
+
+if TYPE_CHECKING:
+    from analyzer.findings.cache import Kept
+    from analyzer.findings.source import Source
+
+Captures = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+Look = Callable[[Window], Exchanges]
+
+__all__ = ["Exchange", "Light", "analyze", "decode", "decoded", "exchanges", "judged", "light"]
+
+HELD = 1 << 16
+HELD_BYTES = 128 << 20
+"""Exchanges, and bytes of their messages, that wait for one that began before them (`light`)."""
+ROWS_AT_ONCE = 4096
+"""Rows made Python objects at a time."""
+
+
+def _arguments(captures: Captures) -> list[str]:
+    if isinstance(captures, str | os.PathLike):
+        return [os.fspath(captures)]
+    return [os.fspath(capture) for capture in captures]
+
+
+def analyze(
+    captures: Captures,
+    out: str | os.PathLike[str] | None = None,
+    *,
+    filter: Any = None,
+    connection: str | None = None,
+    rotated: bool = False,
+    ports: Sequence[int] = (),
+    threads: int | None = None,
+    window_bytes: int | None = None,
+    frame_limit: int | None = None,
+    keylogs: Sequence[str | os.PathLike[str]] = (),
+    records: str = BATCHES,
+    decompressed_limit: int | None = None,
+    decompressed_ratio: int | None = None,
+    keep_bytes: bool = False,
+    keep_secrets: bool = False,
+    meaning: bool = True,
+    append: bool = False,
+    wait: bool = False,
+    progress: Progress | None = None,
+    stdin: BinaryIO | None = None,
+) -> Dataset:
+    """Decode captures, or read log segments. Without `out` the tables come back in memory; with it they are written
+    there as a dataset, and the `Dataset` that comes back has no tables (`open_dataset(out)` has them).
+
+    filter: an expression (`analyzer/filter/FILTER.md`), and connection: the name of one, limit the exchanges, and the
+    rows of other tables below them, that are kept; connections and coverage stay whole. ports: server ports that are
+    Kafka whatever their content; threads: kernels at work at once; window_bytes: capture bytes read at a time;
+    frame_limit: bytes of unfinished frames kept; keylogs: TLS key logs (files). records: `none`, `batches` (their
+    headers, checksums checked), `meta` (a row a record, without content) or `full` (with it); decompressed_limit,
+    decompressed_ratio: what one batch may become, in bytes and times its size. keep_bytes: also the table `messages`;
+    keep_secrets: nothing in it overwritten; meaning: also what the traffic means (the tables of `tables.MEANING`; of
+    a filtered capture they stay empty); append: add to the dataset at `out`; wait: for another process that is writing
+    it. Raises CaptureError, LogError and DatasetError."""
+    choice = Choice.of(
+        filter, connection, keep_bytes, records, decompressed_limit, decompressed_ratio, keep_secrets, meaning
+    )
+    how = Reading(rotated, ports, threads, window_bytes, frame_limit, keylogs)
+    return decode(captures, out, how, choice, append=append, wait=wait, progress=progress, stdin=stdin)
+
+
+def decode(
+    captures: Captures | CapturePoint,
+    out: str | os.PathLike[str] | None,
+    how: Reading,
+    choice: Choice,
+    *,
+    append: bool = False,
+    wait: bool = False,
+    progress: Progress | None = None,
+    stdin: BinaryIO | None = None,
+    seen: Callable[[str, pa.Table], None] | None = None,
+) -> Dataset:
+    """`analyze`, with how to read and what is wanted as objects; one capture point may be given as it is.
+    `seen` gets the rows of tables, but for findings, as they are written to `out`."""
+    points: list[CapturePoint | LogPoint]
+    if isinstance(captures, CapturePoint):
+        points = [captures]
+    else:
+        logs, rest = log_points(_arguments(captures))
+        points = [*(capture_points(rest, how.rotated) if rest else ()), *logs]
+    settings = how.settings(choice.keep)
+    without = {*tables.RUN_TABLES, *(() if choice.keep_bytes else ("messages",)), *WITHOUT[choice.records]}
+    kept: dict[str, list[pa.Table]] = {name: [] for name in tables.TABLES if name not in without}
+    if out is None:
+
+        def keep(name: str, table: pa.Table) -> None:
+            kept[name].append(table)
+
+        result = joined([read_point(point, settings, choice, keep, progress, stdin) for point in points])
+        result.tables = {name: concatenated(name, parts) for name, parts in kept.items()}
+        result.tables["findings"] = judged(result, result.tables)
+        return result
+    with Writer(out, append, wait, settings.threads) as writer:
+        check_names(points, writer)
+        early = _kept() if choice.means and len(points) == 1 else None
+        if choice.means:  # what judges loads while others work: a tenth of a second that nobody waits for at the end
+            threading.Thread(target=_load_rules, name="kwire-rules", daemon=True).start()
+
+        def put(name: str, rows: Made) -> None:
+            if seen is not None:
+                rows = made(rows)
+                seen(name, rows)
+            writer.write(name, rows if early is None else early.take(name, rows))
+
+        result = joined([read_point_later(point, settings, choice, put, progress, stdin) for point in points])
+        found = judged(result, writer.settle()) if early is None else _judged_early(result, early, writer)
+        writer.write("findings", found)
+        writer.commit(manifest(result))
+    return result
+
+
+def _kept() -> Kept:
+    """What rules ask for is kept, so that they do not read back what is being written."""
+    from analyzer.findings.cache import Kept
+    from analyzer.findings.capture import KEPT
+
+    return Kept(KEPT)
+
+
+def _judged_early(result: Dataset, kept: Kept, writer: Writer) -> pa.Table:
+    """`judged` while the last rows are written."""
+    with ThreadPoolExecutor(1, "kwire-settle") as pool:
+        files = pool.submit(writer.settle)
+        found = _judged(result, lambda listed: kept.source(files, result.captures, listed))
+        files.result()
+    return found
+
+
+def _load_rules() -> None:
+    """Import what `judged` needs."""
+    from analyzer.findings import evaluate  # noqa: F401  (the module is what is wanted)
+
+
+def judged(result: Dataset, parts: Mapping[str, pa.Table | Sequence[Path]]) -> pa.Table:
+    """The table `findings` of capture points that were just read; `parts`: their other tables, in memory or as files.
+    The summary tells of them."""
+
+    def source(listed: Sequence[Mapping[str, Any]]) -> Source:
+        from analyzer.findings.source import Source
+
+        return Source(parts, result.captures, listed)
+
+    return _judged(result, source)
+
+
+def _judged(result: Dataset, source: Callable[[Sequence[Mapping[str, Any]]], Source]) -> pa.Table:
+    """`source`: where rules read, given the connections without Kafka."""
+    if not any(entry.get("meaning") for entry in result.captures):
+        return tables.empty("findings")
+    from analyzer.findings import evaluate
+
+    found = evaluate.stored(source(result.unrecognised.get("listed", ())))
+    result.summary["findings"] = evaluate.summary(found)
+    return evaluate.as_table(found)
+
+
+def exchanges(
+    captures: Captures,
+    *,
+    filter: Any = None,
+    rotated: bool = False,
+    ports: Sequence[int] = (),
+    threads: int | None = None,
+    window_bytes: int | None = None,
+    frame_limit: int | None = None,
+    keylogs: Sequence[str | os.PathLike[str]] = (),
+    bodies: bool | Collection[int] = True,
+    partitions: bool = False,
+    ordered: bool | None = None,
+    notes: list[str] | None = None,
+    progress: Progress | None = None,
+    stdin: BinaryIO | None = None,
+) -> Iterator[Exchange]:
+    """The exchanges of captures, one by one: in order of their requests from files, as they complete from stdin
+    (`ordered` chooses). `bodies`: of which APIs (by their keys) message bytes are kept, of all, or of none: `request`
+    and `response` are None without. `partitions`: also rows of that table, as `exchange.partitions`.
+
+    `filter`: an expression (`analyzer/filter/FILTER.md`). `notes` is filled with what the user should know.
+    """
+    how = Reading(rotated, ports, threads, window_bytes, frame_limit, keylogs)
+    return decoded(
+        captures,
+        how,
+        filter=filter,
+        bodies=bodies,
+        partitions=partitions,
+        ordered=ordered,
+        notes=notes,
+        progress=progress,
+        stdin=stdin,
+    )
+
+
+def decoded(
+    captures: Captures,
+    how: Reading,
+    *,
+    filter: Any = None,
+    bodies: bool | Collection[int] = True,
+    partitions: bool = False,
+    ordered: bool | None = None,
+    notes: list[str] | None = None,
+    progress: Progress | None = None,
+    stdin: BinaryIO | None = None,
+) -> Iterator[Exchange]:
+    """`exchanges`, with how to read as an object."""
+    wanted = parsed(filter)
+    only = None if bodies is True else frozenset(bodies or ())
+    for one_by_one in _points(captures, how, wanted, only, notes, stdin):
+        one_by_one.partitions = partitions
+        yield from one_by_one.exchanges(ordered, progress)
+
+
+class Light(NamedTuple):
+    """An exchange as it was captured: its row of the table `exchanges`, and its messages where they are at hand."""
+
+    row: cells.Row
+    request_message: Message | None
+    response_message: Message | None
+
+    def exchange(self) -> Exchange:
+        """With its bodies."""
+        return Exchange(dict(self.row), self.request_message, self.response_message)
+
+
+def light(
+    captures: Captures,
+    how: Reading,
+    *,
+    filter: Any = None,
+    ordered: bool | None = None,
+    notes: list[str] | None = None,
+    progress: Progress | None = None,
+    stdin: BinaryIO | None = None,
+    bodies: Collection[int] | None = None,
+    look: Look | None = None,
+) -> Iterator[Light]:
+    """`decoded`, for who looks at a few cells of each row and decodes bodies on its own; `bodies`: of some APIs only.
+    `look` gets each window, with headers of its record sets (`Settings.record_headers`), once a filter has chosen, and
+    says which of its exchanges are to be handed out. While something that began earlier may still end, at most `HELD`
+    exchanges and `HELD_BYTES` wait for it: a request that is never answered would have all that follow wait. What ends
+    later than that comes when it ends."""
+    for one_by_one in _points(captures, how, parsed(filter), bodies, notes, stdin, records=look is not None):
+        one_by_one.look = look
+        yield from one_by_one.light(ordered, progress)
+
+
+def _points(
+    captures: Captures,
+    how: Reading,
+    wanted: Any,
+    only: Collection[int] | None,
+    notes: list[str] | None,
+    stdin: BinaryIO | None,
+    *,
+    records: bool = False,
+) -> Iterator[_OneByOne]:
+    """Capture point after capture point; who takes one reads it to its end. `only`: APIs whose messages are kept, None:
+    all; `records`: headers of record sets are."""
+    if wanted is not None and wanted.needs_bodies:
+        only = None
+    settings = how.settings(True if only is None else frozenset(only) or False, keep_records=records)
+    settings = dataclasses.replace(settings, keep_giants=True, record_headers=records)
+    passed: list[tuple[int, int]] = []
+    for point in capture_points(_arguments(captures), how.rotated):
+        one_by_one = _OneByOne(Engine(point, settings, stdin), point, wanted, Messages(only))
+        yield one_by_one
+        passed.append(one_by_one.passed)
+        if notes is not None:
+            notes += one_by_one.notes()
+    if notes is not None and wanted is not None:
+        notes += nothing_matches(passed)
+
+
+_Taken = tuple[int, int, Any]
+"""The ordinal of an exchange's first packet, the age of its connection, and the exchange."""
+
+
+class _OneByOne:
+    """The exchanges of one capture point; `passed`: how many a filter let through so far, of how many; `partitions`:
+    whether exchanges are to have theirs; `look`: as of `light`."""
+
+    def __init__(self, engine: Engine, point: CapturePoint, wanted: Any, messages: Messages) -> None:
+        self._engine = engine
+        self._point = point
+        self._wanted = wanted
+        self._messages = messages
+        self.partitions = False
+        self.look: Look | None = None
+        self.passed = (0, 0)
+        self._latency = Latency()
+        self._topics = TopicIds()
+        self._ended = EndedConnections()
+        self._ahead = NamesAhead(self._topics, point, engine.settings)
+        self._start: datetime.datetime | None = None
+
+    def notes(self) -> list[str]:
+        """All has been read: what the user should know."""
+        return [*self._engine.reader.notes, *unrecognised_lines(self._engine.merging.names.capture, self._ended)]
+
+    def exchanges(self, ordered: bool | None, progress: Progress | None) -> Iterator[Exchange]:
+        """Exchanges with dicts for rows."""
+        groups = Groups()
+
+        def learned(window: Window) -> Iterator[_Taken]:
+            for taken in self._dicts(window):
+                taken[2].learn_group(groups)
+                yield taken
+
+        return self._in_order(learned, ordered, progress)
+
+    def light(self, ordered: bool | None, progress: Progress | None) -> Iterator[Light]:
+        """Exchanges whose rows stay columns."""
+        return self._in_order(self._cells, ordered, progress, bounded=True)
+
+    def _in_order(
+        self,
+        of: Callable[[Window], Iterator[_Taken]],
+        ordered: bool | None,
+        progress: Progress | None,
+        bounded: bool = False,
+    ) -> Iterator[Any]:
+        """In order of their requests, or as they complete; `of`: those of one window; `bounded`: as far as `HELD` and
+        `HELD_BYTES` allow."""
+        size = size_of(self._point)
+
+        def report(read: int) -> None:
+            if progress is not None:
+                progress(self._point.name, read, size)
+
+        in_order = "-" not in self._point.paths if ordered is None else ordered
+        waiting: list[tuple[int, int, int, Any]] = []
+        count = 0
+        for window in self._engine.windows(report):
+            if in_order:
+                for ordinal, born, one in of(window):
+                    waiting.append((ordinal, born, count, one))
+                    count += 1
+            else:
+                for _, _, one in of(window):
+                    yield one
+            window.names.release()
+            # What may still end and began earlier goes before what has ended.
+            waiting.sort()
+            over = bisect.bisect_left(waiting, (window.oldest,))
+            if bounded:
+                over = max(over, _beyond(waiting))
+            ended = waiting[over - 1 :: -1] if over else []
+            del waiting[:over]
+            while ended:
+                yield ended.pop()[3]
+        waiting.reverse()
+        while waiting:
+            yield waiting.pop()[3]
+
+    def _wanted_of(self, window: Window) -> Exchanges:
+        """The exchanges of one window that are wanted."""
+        window = self._latency.take(window)
+        self._topics.take(window)
+        self._ended.take(window)
+        self._messages.take(window)
+        if self._wanted is not None:
+            window = window.only(chosen(window, self._messages, self._wanted, None, self._ahead.look_up))
+            self._messages.forget(window.every, window.exchanges)
+        rows = window.exchanges
+        self.passed = (self.passed[0] + len(rows), self.passed[1] + len(window.every))
+        return rows if self.look is None else self.look(window)
+
+    def _dicts(self, window: Window) -> Iterator[_Taken]:
+        names, look_up = window.names, self._ahead.look_up
+        rows = self._wanted_of(window)
+        start = self._begin()
+        table = plain(exchange_tables.exchanges(names, [rows]), "exchanges")
+        parts = plain(exchange_tables.partitions(names, [rows]), "partitions") if self.partitions else None
+        ends = np.searchsorted(rows.owner, np.arange(len(rows) + 1)).tolist() if self.partitions else []
+        keys = _keys(rows)
+        at = 0
+        for part in table.to_batches(max_chunksize=ROWS_AT_ONCE):
+            for row in part.to_pylist():
+                self._ahead.resolve(row)
+                first, connection, asked, answered = next(keys)
+                exchange = Exchange(row, *self._messages.pop(connection, asked, answered), start, look_up)
+                if parts is not None and ends[at] < ends[at + 1]:
+                    exchange.partitions = parts.slice(ends[at], ends[at + 1] - ends[at]).to_pylist()
+                yield first, names.born[connection], exchange
+                at += 1
+
+    def _cells(self, window: Window) -> Iterator[_Taken]:
+        names, pop = window.names, self._messages.pop
+        rows = self._named(self._wanted_of(window))
+        keys = _keys(rows)
+        for part in cells.parts(exchange_tables.exchanges(names, [rows])):
+            for row in part.rows():
+                first, connection, asked, answered = next(keys)
+                yield first, names.born[connection], Light(row, *pop(connection, asked, answered))
+
+    def _named(self, rows: Exchanges) -> Exchanges:
+        """With names for topic ids."""
+        names, topics = rows.names, rows.column("topics")
+        used = distinct(topics[topics != NULL])
+        named = used.copy()
+        for at, number in enumerate(used.tolist()):
+            said = [names.strings[one] for one in names.lists[number]]
+            known = list(dict.fromkeys(map(self._ahead.look_up, said)))
+            if known != said:
+                named[at] = names.list_of(tuple(map(names.string, known)))
+        if (named == used).all():
+            return rows
+        changed = rows.columns.copy()
+        changed[COLUMNS["topics"]] = np.where(topics == NULL, NULL, named[np.searchsorted(used, topics)])
+        return dataclasses.replace(rows, columns=changed)
+
+    def _begin(self) -> datetime.datetime | None:
+        """When the capture begins, as far as its first window tells."""
+        if self._start is None:
+            files = self._engine.reader.files
+            first_ns = min((info.first_ns for info in files if info.first_ns is not None), default=None)
+            self._start = moment(first_ns // 1000) if first_ns is not None else None
+        return self._start
+
+
+def _beyond(waiting: Sequence[tuple[int, int, int, Light]]) -> int:
+    """How many of those that wait, the first ones, are more than may."""
+    most = max(len(waiting) - HELD, 0)
+    bytes_ = 0
+    for place in range(len(waiting) - 1, most - 1, -1):
+        _, request, response = waiting[place][3]
+        bytes_ += len(request.data if request else b"") + len(response.data if response else b"")
+        if bytes_ > HELD_BYTES:
+            return place + 1
+    return most
+
+
+def _keys(rows: Exchanges) -> Iterator[tuple[int, int, int, int]]:
+    """Of each exchange: the ordinal of its first packet, its connection, the ordinals of its messages."""
+    ordinal, trigger = rows.column("ordinal"), rows.column("trigger")
+    first = np.where(ordinal != NULL, ordinal, trigger)
+    keys = (first, rows.connection, rows.column("exchange"), rows.column("reply"))
+    return zip(*(column.tolist() for column in keys), strict=True)

@@ -1,0 +1,265 @@
+"""The exchanges that ended in one window, of all shards, in one order.
+
+In: an `Ended` of each shard, what its symbols are in the numbering of the capture point, and who names connections and
+lists. Out: the columns of all exchanges and of their topic-partitions. Rules: rows are in order of the packet that
+completed them, then of the age of their connection, however many shards there are; nothing that was handed out is
+changed. All that is done row by row is done piece by piece, side by side where there are threads for it (`Each`); what
+only one can do is to name what is new and to say where each row goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+
+from analyzer.bulk import merging as m
+from analyzer.bulk import state as s
+from analyzer.bulk.shard_result import Ended
+from analyzer.frame.arrow import distinct
+from analyzer.frame.buffer_pool import Lender
+
+Each: TypeAlias = Callable[[Callable[[Any], None], Sequence[Any]], None]
+"""Does something with each of some things, in any order, perhaps several at a time; back when all is done."""
+
+_PIECE: Final = 1 << 13
+"""Rows that one thread takes at a time; a window of small messages has some tens of thousands, and each piece costs a
+call. Fewer altogether are not worth another thread."""
+
+
+def one_after_another(work: Callable[[Any], None], things: Sequence[Any]) -> None:
+    """For who has one thread."""
+    for thing in things:
+        work(thing)
+
+
+class Helpers:
+    """Threads that help the one that puts windows together, so many of them (`Each`)."""
+
+    def __init__(self, threads: int) -> None:
+        self._pool = ThreadPoolExecutor(threads, "kwire-rows") if threads > 0 else None
+
+    def each(self, work: Callable[[Any], None], things: Sequence[Any]) -> None:
+        """Do something with each of some things; nobody waits for a thread that has not begun."""
+        if self._pool is None or len(things) < 2:
+            one_after_another(work, things)
+            return
+        *others, last = things
+        coming = [self._pool.submit(work, thing) for thing in others]
+        try:
+            work(last)
+            for thing, one in zip(reversed(others), reversed(coming), strict=True):
+                if one.cancel():
+                    work(thing)
+        finally:
+            begun = [one for one in coming if not one.cancel()]
+            wait(begun)
+        for one in begun:
+            one.result()
+
+    def leave(self) -> None:
+        """They are needed no more."""
+        if self._pool is not None:
+            self._pool.shutdown()
+
+
+class Naming(Protocol):
+    """Who names what the rows of a shard point to."""
+
+    def numbers(self, shard: int) -> m.Numbers:
+        """What the shard's symbols are now."""
+        ...
+
+    def connections(self, slots: np.ndarray, clients: np.ndarray) -> np.ndarray:
+        """Numbers of the connections in some slots; `clients`: which side of each asks."""
+        ...
+
+    def named(self) -> tuple[np.ndarray, np.ndarray]:
+        """int64 each: number of the connection in each slot, -1: none yet; age of each number's connection."""
+        ...
+
+    def name_lists(self, shard: int, topics: np.ndarray, others: np.ndarray) -> None:
+        """Give these symbols of a shard's lists numbers: of lists of strings, and others."""
+        ...
+
+
+class Gathered(NamedTuple):
+    """The columns of `rows.Exchanges`: int64[X_COLUMNS, n], connection int64[n], int64[P_COLUMNS, parts], and those
+    that Fetch takes out of its session."""
+
+    exchanges: np.ndarray
+    connection: np.ndarray
+    parts: np.ndarray
+    forgotten: np.ndarray
+
+
+class _Piece(NamedTuple):
+    """Some rows of one shard: [begin, end) of its own, from `at` on among those of all."""
+
+    shard: int
+    begin: int
+    end: int
+    at: int
+
+    @property
+    def mine(self) -> slice:
+        """Of what has a row for each of all."""
+        return slice(self.at, self.at + self.end - self.begin)
+
+
+def _kinds(columns: int, which: dict[int, int]) -> np.ndarray:
+    kinds = np.full(columns, m.SAME, np.int64)
+    for column, kind in which.items():
+        kinds[column] = kind
+    return kinds
+
+
+_EXCHANGES: Final = _kinds(
+    s.X_COLUMNS,
+    {
+        **dict.fromkeys((s.X_CLIENT_ID, s.X_GROUP, s.X_MEMBER, s.X_TRANSACTIONAL_ID), m.STRING),
+        **dict.fromkeys((s.X_BROKER_US, s.X_CAUSE), m.NOTHING),  # what links and slots stood in
+        s.X_TOPICS: m.TOPICS,
+        s.X_ERRORS: m.OTHERS,
+    },
+)
+_PARTS: Final = _kinds(s.P_COLUMNS, {s.P_OWNER: m.OWNER, s.P_TOPIC: m.STRING, s.P_TOPIC_ID: m.STRING, s.P_SET: m.SET})
+_NO_OWNERS: Final = np.zeros(0, np.int64)
+
+
+class Gathering:
+    """One window being put together: see `gathered`."""
+
+    def __init__(self, shards: Sequence[Ended], naming: Naming, each: Each, lender: Lender) -> None:
+        self._naming = naming
+        self._lender = lender
+        self._rows = [_by_rows(ended.exchanges) for ended in shards]
+        self._parts = [_by_rows(ended.parts) for ended in shards]
+        few = sum(map(len, self._rows)) + sum(map(len, self._parts)) < _PIECE
+        self._each = one_after_another if few else each
+        self._begins, self._part_begins = _begins(self._rows), _begins(self._parts)
+
+    def all(self) -> Gathered:
+        pieces, part_pieces = list(_pieces(self._rows)), list(_pieces(self._parts))
+        orders = self._orders(pieces)
+        place = places(self._begins, orders)
+        owner, forgotten = self._owners(part_pieces, place)
+        count = len(place)
+        part_places, next_of = [], np.empty(count, np.int64)
+        for gone in (False, True) if forgotten else (False,):
+            part_place = np.empty(len(owner), np.int64)
+            m.place_parts(owner, gone, next_of, part_place)
+            part_places.append(part_place)
+        x = self._lender.numbers(s.X_COLUMNS, count)
+        parts = [self._lender.numbers(s.P_COLUMNS, len(owner) - forgotten)]
+        if forgotten:
+            parts.append(self._lender.numbers(s.P_COLUMNS, forgotten))
+        numbers = [self._naming.numbers(shard) for shard in range(len(self._rows))]
+        connection = np.empty(count, np.int64)
+
+        def fill(what: tuple[_Piece, bool]) -> None:
+            piece, of_parts = what
+            known = numbers[piece.shard]
+            if not of_parts:
+                rows = self._rows[piece.shard][piece.begin : piece.end]
+                m.move(rows, place[piece.mine], _EXCHANGES, known, _NO_OWNERS, x)
+                connection[place[piece.mine]] = orders.connection[piece.mine]
+                return
+            rows = self._parts[piece.shard][piece.begin : piece.end]
+            for places, out in zip(part_places, parts, strict=True):
+                m.move(rows, places[piece.mine], _PARTS, known, owner[piece.mine], out)
+
+        self._each(fill, [*((piece, False) for piece in pieces), *((piece, True) for piece in part_pieces)])
+        return Gathered(x, connection, parts[0], parts[1] if forgotten else parts[0][:, :0])
+
+    def _orders(self, pieces: list[_Piece]) -> m.Orders:
+        """What orders the exchanges of all shards, and connections and lists named that are new."""
+        orders = m.Orders(*np.empty((3, int(self._begins[-1])), np.int64))
+        slots, born = self._naming.named()
+        numbers = [self._naming.numbers(shard) for shard in range(len(self._rows))]
+        fresh: list[tuple[int, np.ndarray, np.ndarray]] = []
+
+        def look(piece: _Piece) -> None:
+            rows = self._rows[piece.shard][piece.begin : piece.end]
+            wanted = np.empty((2, len(rows)), np.int64)
+            mine = m.Orders(*(values[piece.mine] for values in orders))
+            topics, others = m.look(rows, slots, born, numbers[piece.shard], mine, wanted)
+            if topics or others:
+                fresh.append((piece.shard, wanted[0, :topics], wanted[1, :others]))
+
+        self._each(look, pieces)
+        self._name_connections(orders)
+        for shard in range(len(self._rows)):
+            topics, others = (
+                distinct(np.concatenate([_NO_OWNERS, *(one[which] for one in fresh if one[0] == shard)]))
+                for which in (1, 2)
+            )
+            if len(topics) or len(others):
+                self._naming.name_lists(shard, topics, others)
+        return orders
+
+    def _name_connections(self, orders: m.Orders) -> None:
+        """Those that nobody has named yet, in order of the shards' rows."""
+        new = np.flatnonzero(orders.connection < 0)
+        if not len(new):
+            return
+        ends = np.searchsorted(new, self._begins)
+        slots, sides = (
+            np.concatenate(
+                [
+                    rows[new[ends[shard] : ends[shard + 1]] - self._begins[shard], column]
+                    for shard, rows in enumerate(self._rows)
+                ]
+            )
+            for column in (s.X_SLOT, s.X_CLIENT_SIDE)
+        )
+        orders.connection[new] = self._naming.connections(slots, sides)
+        orders.age[new] = self._naming.named()[1][orders.connection[new]]
+
+    def _owners(self, pieces: list[_Piece], place: np.ndarray) -> tuple[np.ndarray, int]:
+        """`merging.look_at_parts` of all shards."""
+        owner = np.empty(int(self._part_begins[-1]), np.int64)
+        forgotten: list[int] = []
+
+        def look(piece: _Piece) -> None:
+            rows = self._parts[piece.shard][piece.begin : piece.end]
+            mine = place[self._begins[piece.shard] : self._begins[piece.shard + 1]]
+            forgotten.append(m.look_at_parts(rows, mine, owner[piece.mine]))
+
+        self._each(look, pieces)
+        return owner, sum(forgotten)
+
+
+def gathered(shards: Sequence[Ended], naming: Naming, each: Each, lender: Lender) -> Gathered:
+    """The exchanges of all shards in one order, symbols numbered for the capture point; `lender`: whose memory the
+    columns are in."""
+    return Gathering(shards, naming, each, lender).all()
+
+
+def _by_rows(columns: np.ndarray) -> np.ndarray:
+    """int64[n, columns], row by row, of int64[columns, n]; shards hand out just that, so nothing is copied."""
+    return np.ascontiguousarray(columns.T)
+
+
+def _begins(tables: Sequence[np.ndarray]) -> np.ndarray:
+    """int64[len(tables) + 1]: where the rows of each begin among all."""
+    return np.cumsum([0, *map(len, tables)], dtype=np.int64)
+
+
+def _pieces(tables: Sequence[np.ndarray]) -> Iterator[_Piece]:
+    at = 0
+    for shard, rows in enumerate(tables):
+        for begin in range(0, len(rows), _PIECE):
+            end = min(begin + _PIECE, len(rows))
+            yield _Piece(shard, begin, end, at)
+            at += end - begin
+
+
+def places(begins: np.ndarray, orders: m.Orders) -> np.ndarray:
+    """Where each row stands when all are ordered; `begins`: of lists that are mostly in order."""
+    place = np.empty(len(orders.trigger), np.int64)
+    if not m.merge(begins, np.zeros(len(begins) - 1, np.int64), orders.trigger, orders.age, place):
+        place[np.lexsort((orders.age, orders.trigger))] = np.arange(len(place))
+    return place

@@ -1,0 +1,255 @@
+"""What ended in one window for one shard, as the shard hands it out: symbols and slots still in its own numbering.
+
+In: the shard's tables. Out: copies of their rows, and the counters of connections by name, so that no later stage knows
+which columns `captures.streams` and `analyzer.bulk.state` keep them in. `rows.Merging` makes a `Window` of what all
+shards hand out.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from analyzer.bulk import state as s
+from analyzer.bulk.zookeeper import ZooKeeper
+from analyzer.dataset import tables
+from captures import stream_tables as t
+from captures.tls.certificates import subject_and_end
+from captures.tls.hello import VERSIONS
+from captures.tls.session import Session
+from captures.tls.suites import suite_name
+
+SYMBOLS = ("client_id", "software_name", "software_version", "sasl_mechanism", "prefix")
+"""The columns of `Connections` that are numbers of strings."""
+
+TEXTS = ("tls_version", "tls_cipher", "tls_sni", "tls_alpn", "tls_subject", "tls_failure")
+"""The columns of `Connections` that are numbers in `Ended.texts`."""
+
+NOT_KNOWN, AT_CLIENT, AT_BROKER, BETWEEN = range(4)
+"""Where a connection was captured."""
+
+NEARER: Final = 3
+"""How much quicker one side's part of the handshake is where the capture was made. A kernel answers in some tens of
+microseconds, and the other side's answer comes that much later at least; in between, both take their way."""
+
+_OPAQUE = (
+    s.K_ENCRYPTED,
+    s.K_SASL,
+    s.K_UNKNOWN_API,
+    s.K_UNSUPPORTED_VERSION,
+    s.K_MALFORMED,
+    s.K_TRAILING,
+    s.K_LIMIT,
+    s.K_PREFIX,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """Connections that ended, a row each; int64, NULL where absent.
+
+    number      which connection: a shard's slot, in a `Window` its number in `Names`
+    trigger     ordinal of the packet that ended it
+    columns     by name: `is_kafka`, `client_side` (-1: unknown), `first_0` and `first_1` (the first 8 bytes of each
+                side), `first_ns`, `last_ns`, `rtt_ns`, `prefix_kind`, the columns of the table `connections` that are
+                numbers, and `SYMBOLS`
+    """
+
+    number: np.ndarray
+    trigger: np.ndarray
+    columns: dict[str, np.ndarray]
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.columns[name]
+
+    def take(self, order: np.ndarray) -> Connections:
+        """Some of the rows, in another order."""
+        columns = {name: values[order] for name, values in self.columns.items()}
+        return Connections(self.number[order], self.trigger[order], columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What ended in one window for one shard.
+
+    exchanges   int64[X_COLUMNS, n] columns, ordered by X_TRIGGER; a view of rows, valid until the take after the next
+                one, and so is `parts`
+    facts       int64[m, FACT_COLUMNS]
+    connections those that ended, but for what never said anything and is not Kafka by `--port` either
+    slots       of all that ended, to be used again
+    messages    int64[p, MSG_COLUMNS] and message_bytes uint8[:]
+    parts       int64[P_COLUMNS, q]: topic-partitions of `exchanges`, in their order
+    leaders     int64[l, L_COLUMNS]
+    sets        int64[r, SET_COLUMNS] and set_bytes uint8[:]: record sets; views, valid until the take
+                after the next one
+    strings, lists   contents of the symbols that are new since the last window
+    anew        symbols were numbered anew before this window: `strings` and `lists` are all that there are
+    texts       what the TLS of `connections` says
+    oldest      ordinal of the first packet of the oldest request that may still end; None where none is open
+    zookeeper   what was said to ZooKeeper
+    """
+
+    exchanges: np.ndarray
+    facts: np.ndarray
+    connections: Connections
+    slots: np.ndarray
+    messages: np.ndarray
+    message_bytes: np.ndarray
+    parts: np.ndarray
+    leaders: np.ndarray
+    sets: np.ndarray
+    set_bytes: np.ndarray
+    strings: list[bytes]
+    lists: list[bytes]
+    oldest: int | None
+    texts: list[str]
+    zookeeper: list[ZooKeeper] = field(default_factory=list)
+    anew: bool = False
+
+    @property
+    def rows(self) -> int:
+        """How much there is of it."""
+        return sum(map(len, (self.exchanges.T, self.parts.T, self.sets, self.slots)))
+
+
+def _capture_points(c: np.ndarray) -> np.ndarray:
+    """By the two halves of each connection's handshake, SYN to SYN-ACK and SYN-ACK to ACK: the half that the nearer
+    side answers is short. `c`: rows of `captures.streams`."""
+    there = c[:, t.C_WAY_NS]
+    back = c[:, t.C_RTT_NS] - there
+    found = np.where(there >= NEARER * back, AT_CLIENT, np.where(back >= NEARER * there, AT_BROKER, BETWEEN))
+    found[(there < 0) | (c[:, t.C_RTT_NS] < 0) | (back < 0) | ((there == 0) & (back == 0))] = NOT_KNOWN
+    return found
+
+
+def way_behind(connections: np.ndarray, slots: np.ndarray) -> np.ndarray:
+    """int64 like `slots`: how long a message and its answer are under way between the capture point and the broker, in
+    nanoseconds. 0 at the broker, and where that is not known."""
+    rows = connections[:, [t.C_WAY_NS, t.C_RTT_NS]]
+    used = np.flatnonzero(rows[:, 0] > 0)
+    way = np.zeros(len(connections), np.int64)
+    point = _capture_points(connections[used])
+    way[used] = np.where((point == AT_CLIENT) | (point == BETWEEN), rows[used, 0], 0)
+    found: np.ndarray = way[slots]
+    return found
+
+
+@functools.cache
+def no_connections() -> Connections:
+    """Most windows end none."""
+    ended = np.zeros((0, 2), np.int64)
+    widths = (s.K_COLUMNS, s.F_COLUMNS, t.C_COLUMNS, t.D_COLUMNS)
+    k, f, c, d = (np.zeros((0, columns), np.int64) for columns in widths)
+    return _connections(ended, k, f, c, d, sealed(ended[:, 0], {}, np.zeros(0, np.bool_), ended[:, 0])[1])
+
+
+def _failure(session: Session, whole: bool, client: int) -> str | None:
+    """Why it did not come to a conversation, or who broke it off. `whole`: the connection ended, and both sides were
+    captured; `client`: the side that framing takes for the client's, -1 where it knows none."""
+    if session.alert is not None:
+        side, alert = session.alert
+        # Who spoke in the clear to a listener of TLS said no hello; which side comes first says nothing.
+        asking = session.client if session.client >= 0 else max(0, client)
+        return f"{'client' if side == asking else 'broker'}: {alert}"
+    if whole and session.asked and not session.version and not session.retried:
+        return "broker: not TLS" if session.answered else "broker: no answer"
+    return None
+
+
+def sealed(
+    slots: np.ndarray, over: Mapping[int, Session], whole: np.ndarray, clients: np.ndarray
+) -> tuple[list[str], dict[str, np.ndarray]]:
+    """What is known of the TLS of connections in some slots: texts, and columns of `Connections`. `over`: sessions by
+    slot; `whole`: connections that ended, with packets of both sides; `clients`: their K_CLIENT."""
+    texts: dict[str, int] = {}
+    columns = {name: np.full(len(slots), s.NULL, np.int64) for name in (*TEXTS, "tls_not_after")}
+    columns["decrypted"] = np.zeros(len(slots), np.bool_)
+    for row, slot in enumerate(slots.tolist()) if over else ():
+        session = over.get(slot)
+        if session is None:
+            continue
+        subject, end = subject_and_end(session.certificate)
+        said = (
+            VERSIONS.get(session.version),
+            suite_name(session.suite) if session.version else None,
+            session.server_name,
+            session.protocol,
+            subject,
+            _failure(session, bool(whole[row]), int(clients[row])),
+        )
+        for name, text in zip(TEXTS, said, strict=True):
+            if text is not None:
+                columns[name][row] = texts.setdefault(text, len(texts))
+        columns["tls_not_after"][row] = s.NULL if end is None else end
+        columns["decrypted"][row] = session.given > 0
+    return list(texts), columns
+
+
+def connections(
+    ended: np.ndarray, k: np.ndarray, f: np.ndarray, c: np.ndarray, d: np.ndarray, said: Mapping[str, np.ndarray]
+) -> Connections:
+    """`ended` int64[e, 2]: slot and trigger. k and c are the rows of the tables for them, one a connection, f and d
+    two. `said`: columns about their TLS."""
+    return _connections(ended, k, f, c, d, said) if len(ended) else no_connections()
+
+
+def _connections(
+    ended: np.ndarray, k: np.ndarray, f: np.ndarray, c: np.ndarray, d: np.ndarray, said: Mapping[str, np.ndarray]
+) -> Connections:
+    rows = np.arange(len(ended))
+    client = np.maximum(0, k[:, s.K_CLIENT])
+    sides = d.reshape(len(ended), 2, t.D_COLUMNS)
+    both = sides.sum(axis=1)
+    lost = f.reshape(len(ended), 2, s.F_COLUMNS)[:, :, s.F_LOST].sum(axis=1)
+    opaque = {
+        f"opaque_{reason}_bytes": k[:, column] for reason, column in zip(tables.OPAQUE_REASONS, _OPAQUE, strict=True)
+    }
+    columns = {
+        "is_kafka": k[:, s.K_CLASS] == s.KAFKA,
+        "client_side": k[:, s.K_CLIENT],
+        "first_0": k[:, s.K_FIRST_0],
+        "first_1": k[:, s.K_FIRST_1],
+        "client_id": k[:, s.K_CLIENT_ID],
+        "software_name": k[:, s.K_SOFTWARE_NAME],
+        "software_version": k[:, s.K_SOFTWARE_VERSION],
+        "sasl_mechanism": k[:, s.K_MECHANISM],
+        "prefix_kind": k[:, s.K_PREFIX_KIND],
+        "prefix": k[:, s.K_PREFIX_TEXT],
+        "first_ns": c[:, t.C_FIRST_NS],
+        "last_ns": c[:, t.C_LAST_NS],
+        "rtt_ns": np.where(c[:, t.C_RTT_NS] >= 0, c[:, t.C_RTT_NS], s.NULL),
+        "capture_point": _capture_points(c),
+        "opened": c[:, t.C_SYN_SIDE] >= 0,
+        "closed": k[:, s.K_CLOSED],
+        "tls": k[:, s.K_TLS] != 0,
+        "requests": k[:, s.K_REQUESTS],
+        "errors": k[:, s.K_ERRORS],
+        "client_packets": sides[rows, client, t.D_PACKETS],
+        "broker_packets": sides[rows, 1 - client, t.D_PACKETS],
+        "client_bytes": sides[rows, client, t.D_CAPTURED],
+        "broker_bytes": sides[rows, 1 - client, t.D_CAPTURED],
+        "retransmissions": both[:, t.D_RETRANSMISSIONS],
+        "duplicates": both[:, t.D_DUPLICATE_PACKETS],
+        "out_of_order": both[:, t.D_OUT_OF_ORDER],
+        "overlap_conflicts": both[:, t.D_CONFLICTS],
+        "zero_windows": both[:, t.D_ZERO_WINDOWS],
+        "gaps": both[:, t.D_GAPS],
+        "payload_bytes": both[:, t.D_CAPTURED],
+        "duplicate_bytes": both[:, t.D_DUPLICATE],
+        "decoded_bytes": k[:, s.K_DECODED],
+        "opaque_bytes": np.sum(list(opaque.values()), axis=0),
+        "skipped_bytes": k[:, s.K_SKIPPED] + both[:, t.D_LATE] + lost,
+        "incomplete_bytes": k[:, s.K_INCOMPLETE],
+        "gap_bytes": both[:, t.D_GAP_BYTES],
+        "snaplen_bytes": both[:, t.D_SNAPLEN],
+        **opaque,
+        **said,
+    }
+    return Connections(ended[:, 0], ended[:, 1], columns)

@@ -1,0 +1,129 @@
+"""Objects of the inventory as one sealed snapshot, and back.
+
+In: what holds state, and how it was read (`about`: plain text and numbers, among them how many `shards`). Out: bytes;
+and the same objects, made anew elsewhere and filled. Rules: a snapshot is put into objects that were made with the
+options it was made with, or not at all; the keys of TLS are not in it (`inventory`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any, Final
+
+import pyarrow as pa
+
+from analyzer.bulk.engine import Settings
+from analyzer.checkpoints import authentication
+from analyzer.checkpoints.codec import Decoder, Encoder, SnapshotError, damaged
+from analyzer.checkpoints.inventory import kinds, shape
+from analyzer.pipeline.points import Choice
+from captures.cache import next_unpacked, packed, pieces, unpacked
+
+MOST_BYTES: Final = 1 << 31
+"""Of a snapshot, before it is compressed: beyond it what is known of the traffic has become too much to be stored again
+and again."""
+
+
+def copied(objects: list[Any], into: list[Any]) -> None:
+    """Put what some objects hold into others of their kind, which share nothing with them then."""
+    trees = _encoder(watch=False).trees(objects)
+    _fill((unpacked(memoryview(packed(tree))) for tree in trees), into, watch=False)
+
+
+def _encoder(watch: bool) -> Encoder:
+    return Encoder({kind.of: (number, kind) for number, kind in enumerate(kinds(watch))})
+
+
+def stored(
+    name: str, about: dict[str, Any], objects: list[Any], watch: bool = False, key: bytes | None = None
+) -> bytes:
+    """What the objects hold, sealed; `name`: of what, for a message; `watch`: those of `kwire watch` too; `key`: of
+    whom it is, if not of this user. Raises SnapshotError."""
+    sink, size = pa.BufferOutputStream(), 0
+    trees = itertools.chain([{"shape": shape(watch), "about": about}], _encoder(watch).trees(objects))
+    # Compressed as it is described: as text and as nodes it takes many times the room.
+    with pa.CompressedOutputStream(sink, "zstd") as file:
+        for tree in trees:
+            for piece in pieces(tree):
+                size += len(piece)
+                if size > MOST_BYTES:
+                    raise SnapshotError(
+                        f"{name}: what is known of the traffic takes more than {MOST_BYTES:,} bytes",
+                        "--no-meaning keeps less, and so does a new dataset now and then",
+                    )
+                file.write(piece)
+    return authentication.seal(sink.getvalue().to_pybytes(), key)
+
+
+def opened(snapshot: bytes, watch: bool = False, key: bytes | None = None) -> dict[str, Any]:
+    """A snapshot's `about`, and its state for `fill`. Raises SnapshotError."""
+    said = authentication.opened(snapshot, key)
+    try:
+        found: dict[str, Any] = next(_trees(said))
+        if found["shape"] != shape(watch) or "shards" not in found["about"]:
+            raise SnapshotError(
+                "a snapshot of another version of kwire", "begin anew: analyse the captures into a new dataset"
+            )
+        found["about"]["shards"] + 0
+    except _NONSENSE:
+        raise damaged() from None
+    return {**found, "state": said}
+
+
+def fill(found: dict[str, Any], objects: list[Any], watch: bool = False) -> None:
+    """Put what was stored into the place of what is new. Raises SnapshotError."""
+    trees = _trees(found["state"])
+    next(trees)
+    _fill(trees, objects, watch)
+
+
+def _fill(trees: Iterator[Any], objects: list[Any], watch: bool) -> None:
+    try:
+        Decoder(list(kinds(watch))).filled(trees, objects)
+    except _NONSENSE:
+        raise damaged() from None
+
+
+_NONSENSE: Final = (
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    AttributeError,
+    RecursionError,
+    OSError,
+    pa.ArrowException,
+)
+
+
+def _trees(said: bytes) -> Iterator[Any]:
+    """What was compressed, tree by tree."""
+    with pa.CompressedInputStream(pa.BufferReader(said), "zstd") as file:
+        while True:
+            yield next_unpacked(file)
+
+
+def about_reading(name: str, settings: Settings, choice: Choice) -> dict[str, Any]:
+    """What must be the same where a snapshot is taken up, as plain text and numbers."""
+    asked = asdict(settings)
+    return {
+        "capture": name,
+        "shards": settings.shards,
+        "ports": sorted(settings.ports),
+        "frame_limit": asked["frame_limit"],
+        "keylog": bool(settings.keylogs),
+        "keep_bytes": [choice.keep_bytes, choice.keep_secrets],
+        "records": [choice.records, choice.limits.bytes, choice.limits.ratio],
+        "meaning": choice.meaning,
+        "filter": None if choice.filter is None else str(choice.filter),
+        "connection": choice.connection,
+    }
+
+
+def difference(before: dict[str, Any], asked: dict[str, Any]) -> str:
+    """Which option is another one."""
+    names = [name for name in asked if before.get(name) != asked[name]]
+    shown = ", ".join(f"{name} was {before.get(name)!r}, now {asked[name]!r}" for name in names)
+    return f"the snapshot was made with other options: {shown}"

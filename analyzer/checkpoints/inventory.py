@@ -1,0 +1,202 @@
+"""What a snapshot holds: the state between two windows, class by class.
+
+    stage       what it keeps between windows, and what bounds it
+
+    reader      files and notes so far, counts of packets, IP fragments in progress: of 128 packets; of a file that
+                grows how far it was read, and how to read on
+    flows       four-tuples, connections by slot, those that linger, past ones: what is open, an hour, `REMEMBERED`
+    streams     of each connection and direction: next byte, the last 16 packets; bytes out of order: `waiting_bytes`
+    tls         sessions and their directions: hellos, epoch, number of the next record, ciphertext of an unfinished
+                one, never a secret or a key (below): 1 MiB a connection
+    framing     of each direction: mode, bytes of the unfinished frame, where they came: `frame_limit`
+    matching    requests that wait for answers, their partitions; strings and lists: distinct names
+    zookeeper   the same for connections to ZooKeeper: a frame each
+    merging     numbers of names, of open connections
+    meaning     `Latency` (throttles, leaders of groups, fetch sessions), `Hearing` (messages of groups and transactions
+                that wait), and `Clients`, `Groups`, `Offsets`, `Transactions`, which keep their events to the end, or
+                tell them where they are too many (`points.MOST_HELD_BYTES`)
+    watch       seconds that are not over, groups in rebalance, the rows of a lap: bounds of `counts` and `laps`
+    summary     counts; coverage of connections that ended: APIs, topics, clients
+    records     batches of record sets whose exchange has not ended: `HELD_BYTES`
+
+Left out is what settings say again (options, layouts, pools), and memory that means nothing between windows. Rows of
+tables are handed out before a snapshot is taken, so none is in it.
+
+Of TLS connections that keys opened, neither keys nor the secrets they come of are stored. Who takes them up finds the
+keys in the key log again, and goes on at the very next record; where they are not there (secrets that an earlier pcapng
+file brought along, a session known by no name), the connection goes on as after a hole: TLS 1.3 can be found again
+(`captures.tls.session`), of TLS 1.2 the rest stays encrypted, and is counted so.
+
+In and out: nothing. Rule: a class that holds state is here, or encoding fails.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+from collections.abc import Callable
+from typing import Any, Final
+
+from analyzer.checkpoints.codec import Kind, kind_of
+
+_PLAIN: Final = (
+    "captures.files.sources.FileInfo",
+    "captures.files.layouts.Layout:state interfaces comments notes _secrets_bytes _foreign _drops",
+    "captures.files.growing_files.Left",
+    "captures.flow_tables.FlowTables",
+    "captures.fragments.FragmentTables",
+    "captures.stream_tables.StreamTables",
+    "captures.tls.detection.Opening:held tls _said _before",
+    "captures.tls.midstream.Search:budget",
+    "captures.tls.direction.Direction-opener",
+    "captures.tls.session.Session-_keys -_openers -_nameless",
+    "captures.tls.stage.Stage:_since _state _sessions _openings _doubted _plainly",
+    "captures.tls.clear_handshakes.Overheard:_sessions _openings _settled",
+    "captures.packets.Reader:files notes _rows _counts _fragments _dropped _read_before _left",
+    "captures.fragments.Fragments:tables",
+    "captures.flows.Flows:tables",
+    "captures.streams.Streams:shard shards waiting_bytes _tables",
+    "analyzer.protocol.jute._Side",
+    "analyzer.protocol.jute._Asked",
+    "analyzer.protocol.jute.Conversation:_sides _open",
+    "analyzer.protocol.embedded.Groups:_said",
+    "analyzer.bulk.symbols.Symbols",
+    "analyzer.bulk.state.State",
+    "analyzer.bulk.state.Framing",
+    "analyzer.bulk.state.Matching",
+    "analyzer.bulk.state.Parts",
+    "analyzer.bulk.state.Output",
+    "analyzer.bulk.purgatory.Knowledge",
+    "analyzer.bulk.zookeeper.Conversations:_kind _spoken",
+    "analyzer.bulk.shard.Conversations:_state _v _strings_out _lists_out _most_strings _most_lists _overheard _spare",
+    "analyzer.bulk.rows.Names",
+    "analyzer.bulk.rows._Symbols",
+    "analyzer.bulk.rows.Message",
+    "analyzer.bulk.rows.Merging:names _shards _slots",
+    "analyzer.bulk.engine._Shard",
+    "analyzer.bulk.engine.Engine:flows merging packets done_packets reader _shards _recycled",
+    "analyzer.exchanges.raw_messages.Messages:_requests _responses",
+    "analyzer.records.arrow_tables.RecordCounts",
+    "analyzer.records.arrow_tables.RecordTables:counts _held _held_bytes _held_size",
+    "analyzer.analysis.clients._Client",
+    "analyzer.analysis.clients._Open",
+    "analyzer.analysis.clients.Clients",
+    "analyzer.analysis.connections.Coverage",
+    "analyzer.analysis.connections.Unrecognised",
+    "analyzer.analysis.connections.EndedConnections",
+    "analyzer.analysis.event_log.EventLog",
+    "analyzer.analysis.delivery_times.Fetched",
+    "analyzer.analysis.group_events.Contact",
+    "analyzer.analysis.groups.Groups",
+    "analyzer.analysis.control_exchanges.Hearing:_messages _groups",
+    "analyzer.analysis.latency.Latency:_mutes _leaders sessions",
+    "analyzer.analysis.latency._Leaders:_answered",
+    "analyzer.analysis.latency._Mutes:_until _after _any",
+    "analyzer.analysis.logins.Login",
+    "analyzer.analysis.cluster_metadata.TopicIds",
+    "analyzer.analysis.cluster_metadata.Brokers",
+    "analyzer.analysis.cluster_metadata.Offers",
+    "analyzer.analysis.cluster_metadata.Leaders",
+    "analyzer.analysis.event_columns.Noted",
+    "analyzer.analysis.offsets.Offsets",
+    "analyzer.analysis.reader_positions.Positions",
+    "analyzer.analysis.producers.Asked",
+    "analyzer.analysis.producers.Producer:"
+    "transactional_id transactions _current _tried _owner _takeovers _known _given _timeout_ms _line _counts _fenced "
+    "_last heard",
+    "analyzer.analysis.producers.Transaction",
+    "analyzer.analysis.record_sets.OpenedRecords:_made",
+    "analyzer.analysis.replicated_offsets.Replicated",
+    "analyzer.analysis.said_log.SaidLog",
+    "analyzer.analysis.said_rows.SaidRows",
+    "analyzer.analysis.sessions.Reader",
+    "analyzer.analysis.sessions.Sessions:over _partitions _know _known",
+    "analyzer.analysis.sessions._Partitions:"
+    "count _numbers _topic _id_of _pairs _said _replicas _unput _keys _values _late_keys _late_values",
+    "analyzer.analysis.summary._Bucket",
+    "analyzer.analysis.summary._Api",
+    "analyzer.analysis.summary.Summary",
+    "analyzer.analysis.transactions._Marker",
+    "analyzer.analysis.transactions.Transactions",
+    "analyzer.analysis.zookeeper.Committed",
+    "analyzer.analysis.zookeeper.Requests",
+    "analyzer.pipeline.points.PointTables:"
+    "names topics summary _seen _matched _messages _hearing latency listeners _ended _zookeeper _learners _opened "
+    "_known_before _windows _told",
+)
+"""MODULE.CLASS, whose fields or slots are stored; `-NAME`: not that one; or `:NAME ...`: these attributes."""
+
+_WATCH: Final = (
+    "analyzer.live.live_counts.Line",
+    "analyzer.live.live_counts.Moment",
+    "analyzer.live.live_counts.Tally",
+    "analyzer.live.live_counts.Second",
+    "analyzer.live.live_counts.Counts:time_ns told _told _seconds _groups _since",
+    "analyzer.live.evaluation_windows.Laps:_topics told left_out _made _rows _since",
+    "analyzer.live.watch_session.Kept",
+)
+"""The same, of a watch besides: others do not load them."""
+
+_COLUMNS: Final = (
+    "captures.files.layouts",
+    "captures.flow_tables",
+    "captures.flows",
+    "captures.fragments",
+    "captures.stream_tables",
+    "captures.tls.direction",
+    "analyzer.bulk.state",
+    "analyzer.bulk.symbols",
+    "analyzer.bulk.purgatory",
+    "analyzer.bulk.fields",
+)
+"""Modules whose integer constants say what is in a table's columns."""
+
+
+def _class(name: str) -> type:
+    # By name: no stage above may look into the tables of those below, and here nothing does, it carries them.
+    module, _, of = name.rpartition(".")
+    found: type = getattr(importlib.import_module(module), of)
+    return found
+
+
+def _made_otherwise() -> dict[str, Callable[[], Any]]:
+    """Objects that need something that is not stored."""
+    from analyzer.bulk.zookeeper import wanted
+    from analyzer.protocol.jute import Conversation
+    from captures.files.layouts import Layout
+    from captures.tls.direction import Direction
+    from captures.tls.keylog import KeyLog
+    from captures.tls.session import Session
+    from captures.tls.stage import Stage
+
+    return {
+        "analyzer.protocol.jute.Conversation": lambda: Conversation(wanted),
+        "captures.files.layouts.Layout": Layout,
+        "captures.tls.direction.Direction": Direction,
+        "captures.tls.session.Session": lambda: Session(KeyLog()),
+        "captures.tls.stage.Stage": lambda: Stage(None),
+    }
+
+
+@functools.cache
+def kinds(watch: bool = False) -> tuple[Kind, ...]:
+    """All of them, in the order of their numbers; `watch`: those of `kwire watch` too."""
+    made = _made_otherwise()
+    found = []
+    for line in (*_PLAIN, *_WATCH) if watch else _PLAIN:
+        line, _, listed = line.partition(":")
+        line, *left = line.replace(" ", "").split("-")
+        found.append(kind_of(_class(line), tuple(left), tuple(listed.split()), made.get(line)))
+    return tuple(found)
+
+
+@functools.cache
+def shape(watch: bool = False) -> str:
+    """What tells whether two versions of kwire hold the same state: classes, attributes and columns of tables."""
+    said = [f"{kind.of.__module__}.{kind.of.__qualname__} {' '.join(kind.names)}" for kind in kinds(watch)]
+    for name in _COLUMNS:
+        constants = vars(importlib.import_module(name)).items()
+        numbers = sorted((key, value) for key, value in constants if key.isupper() and type(value) is int)
+        said.append(f"{name} {numbers}")
+    return hashlib.sha256("\n".join(said).encode()).hexdigest()

@@ -1,0 +1,96 @@
+"""A capture point that is read file by file, and may be left between two files and taken up by another process.
+
+In: the files of a capture point as they become whole; a snapshot. Out: (name of a table, rows) that are known for good,
+a snapshot, and in the end what one pass over all files would have given besides. Rules
+
+- Whatever stands where a file ends goes on in the next: connections, unfinished messages, requests without an answer.
+- A file that still grows may be left between two of its records, and is gone on with there.
+- All rows that are known are handed out before a snapshot is taken, so rows are in it never twice.
+- A snapshot is read with the options that it was made with, or not at all.
+- Names for topic ids are known as far as messages have said them: what comes later is not read ahead (`--filter` with
+  a topic, records of internal topics).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from analyzer.bulk.engine import Engine, Settings
+from analyzer.checkpoints.checkpoint import about_reading, difference, fill, opened, stored
+from analyzer.checkpoints.codec import SnapshotError
+from analyzer.dataset.parquet_files import ENOUGH_ROWS
+from analyzer.pipeline.points import Choice, PointRead, PointTables
+from captures.files import CapturePoint
+
+Rows = Iterator[tuple[str, pa.Table]]
+
+
+class Course:
+    """One capture point. `secrets`: of TLS, which earlier files brought along, where they are still known. `key`: of
+    whom snapshots are, if not of this user."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: Settings,
+        choice: Choice,
+        snapshot: bytes | None = None,
+        secrets: Sequence[bytes] = (),
+        key: bytes | None = None,
+    ) -> None:
+        self.name = name
+        self._settings, self._choice, self._key = settings, choice, key
+        before = None if snapshot is None else opened(snapshot, key=key)
+        shards = settings.shards if before is None else int(before["about"]["shards"])
+        settings = replace(settings, shards=shards, keep_records=choice.keep_records)
+        about = about_reading(name, settings, choice)
+        if before is not None and before["about"] != about:
+            raise SnapshotError(difference(before["about"], about), "give the same options, or a new dataset")
+        self._about = about
+        self._engine = Engine(CapturePoint(name, ()), settings)
+        self._made = PointTables(self._engine.merging.names, choice, settings.threads)
+        if before is not None:
+            fill(before, [self._engine, self._made])
+            self._engine.take_up(secrets)
+
+    @property
+    def secrets(self) -> list[bytes]:
+        """TLS secrets that the files so far brought along."""
+        return self._engine.reader.secrets
+
+    def read(self, files: CapturePoint, until: int | None = None) -> Rows:
+        """Further files of the capture point, whole: the rows that are known with them. `until`: the last one still
+        grows, and has so many bytes; it is the first of the files that are read next."""
+        self._engine.go_on(files, until)
+        yield from self._windows(over=False)
+        yield from self._made.flush()
+        yield from self._made.opened()
+
+    def _windows(self, over: bool) -> Rows:
+        made = self._made
+        for window in self._engine.windows(over=over):
+            made.take(window)
+            yield from made.tables()
+            yield from made.aged()
+            if made.rows >= ENOUGH_ROWS:
+                yield from made.flush()
+                merging = self._engine.merging
+                if merging.names.crowded:
+                    merging.forget(made.named())
+
+    def finish(self) -> Generator[tuple[str, pa.Table], None, PointRead]:
+        """The capture is over: all rows that are left, and what is known of the capture point."""
+        made = self._made
+        yield from self._windows(over=True)
+        yield from made.flush()
+        yield from made.rest()
+        yield from made.meant()
+        engine = self._engine
+        return made.finish(CapturePoint(self.name, ()), engine.reader, engine.attempts())
+
+    def snapshot(self) -> bytes:
+        """All that is known between two files, sealed. Raises SnapshotError."""
+        return stored(self.name, self._about, [self._engine, self._made], key=self._key)

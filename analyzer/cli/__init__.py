@@ -1,0 +1,1 @@
+"""The command line: its parser, the commands, and what they print."""

@@ -1,0 +1,498 @@
+"""What `kwire analyze` and `kwire show` do, once the command line is read.
+
+In: parsed options. Out: data on stdout; progress, notes and hints on stderr. Errors of the user's input leave as
+`Failure`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import re
+import shlex
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import IO, TYPE_CHECKING, Any
+
+from analyzer.common.errors import Failure
+from analyzer.common.escapes import printable
+from analyzer.protocol.budget import BYTES
+from analyzer.records.log_names import is_log
+
+if TYPE_CHECKING:
+    from pyarrow import Table
+
+    from analyzer.dataset.dataset import Dataset, StoredDataset
+    from analyzer.filter.names import Named
+    from analyzer.pipeline.points import Progress
+    from captures.kernels import Compiling
+
+
+_NARROWEST = 60
+"""Columns that a line takes at least; below that nothing of the result would be left."""
+
+
+_READABLE = 100
+"""Columns that a line of sentences takes at most."""
+
+
+_CLEAR = "\r\x1b[K"
+"""To a terminal: the line begins anew."""
+
+
+class _Compilation:
+    """Says on stderr that kernels are being compiled: why and how many, once; on a terminal below it, which one."""
+
+    def __init__(self) -> None:
+        from captures import kernels
+
+        self._long = "" if kernels.warm() else ", half a minute to a minute"
+        self._said = False
+
+    def __call__(self, now: Compiling | None) -> None:
+        self.begin(now)
+        if sys.stderr.isatty():
+            self._write(_CLEAR + (f"kwire: {_kernel(now)}" if now is not None else ""))
+
+    def begin(self, now: Compiling | None) -> None:
+        """The line that is said once."""
+        if now is None or self._said:
+            return
+        from captures import kernels
+
+        self._said = True
+        reason = kernels.came_along().reason
+        why = f" (not as installed: {printable(reason)})" if reason else ""
+        self._write(f"kwire: compiling kernels, once on this machine{why}: at most {now.most}{self._long} ...\n")
+
+    @staticmethod
+    def _write(text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):  # nobody need listen
+            sys.stderr.write(text)
+            sys.stderr.flush()
+
+
+def _kernel(now: Compiling) -> str:
+    return f"kernel {now.number} of at most {now.most}, {now.kernel.rpartition('.')[2]}"
+
+
+def announce_compilation() -> None:
+    """Have it said when kernels are compiled, which is once on a machine at most, or it looks like a hang."""
+    from captures import kernels
+
+    kernels.tell(_Compilation())
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[str, int, int], None] | None]:
+    """A bar on stderr, where that is a terminal, and below it which kernel is being compiled."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.progress import BarColumn, DownloadColumn, Progress, Task, TextColumn, TransferSpeedColumn
+    from rich.text import Text
+
+    from captures import kernels
+
+    class Size(DownloadColumn):
+        """Where a task counts bytes."""
+
+        def render(self, task: Task) -> Text:
+            return super().render(task) if task.id != compiling else Text()
+
+    class Speed(TransferSpeedColumn):
+        """The same."""
+
+        def render(self, task: Task) -> Text:
+            return super().render(task) if task.id != compiling else Text()
+
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), Size(), Speed(), console=Console(stderr=True), transient=True
+    )
+    tasks: dict[str, Any] = {}
+    compiling = bar.add_task("", visible=False)
+
+    def report(name: str, read: int, size: int) -> None:
+        if name not in tasks:
+            tasks[name] = bar.add_task(escape(printable(name)), total=size or None)
+        bar.update(tasks[name], completed=read)
+
+    def listen(now: Compiling | None) -> None:
+        if now is None:
+            bar.update(compiling, visible=False)
+            return
+        if isinstance(before, _Compilation):
+            before.begin(now)
+        bar.update(compiling, visible=True, description=_kernel(now), completed=now.number - 1, total=now.most)
+
+    before = kernels.tell(listen)
+    try:
+        with bar:
+            yield report
+    finally:
+        kernels.tell(before)
+
+
+def check_analysis(options: argparse.Namespace) -> None:
+    """Raise Failure for options that do nothing together."""
+    if options.keep_secrets and not options.keep_bytes:
+        raise Failure("--keep-secrets goes with --keep-bytes", "without it no message is kept")
+    for name in ("master", "conf", "split_bytes", "chunk_bytes"):
+        if getattr(options, name, None) not in (None, "", []):
+            raise Failure(f"--{name.replace('_', '-')} goes with --engine spark", "this engine works in this process")
+
+
+def analyze(options: argparse.Namespace) -> int:
+    """`kwire analyze`."""
+    check_analysis(options)
+    announce_compilation()
+    from analyzer import api
+    from analyzer.pipeline.points import Choice
+    from analyzer.pipeline.read_options import Reading
+
+    with _progress() as progress:
+        result = api.decode(
+            options.captures,
+            options.out,
+            Reading.asked(options),
+            Choice.asked(options),
+            append=options.append,
+            wait=options.wait,
+            progress=progress,
+            stdin=sys.stdin.buffer,
+        )
+    print_analysis(result, options)
+    return 0
+
+
+def _print_notes(result: Dataset) -> None:
+    _note(result.notes)
+    for hint in result.hints:
+        sys.stderr.write(f"hint: {printable(hint)}\n")
+
+
+def print_analysis(result: Dataset, options: argparse.Namespace) -> None:
+    """What an analysis found: notes on stderr, the summary on stdout."""
+    _print_notes(result)
+    if options.json:
+        json.dump(result.summary, sys.stdout, indent=1)
+        sys.stdout.write("\n")
+    else:
+        from analyzer.cli.summary_lines import summary_text
+
+        sys.stdout.write(summary_text(result.summary, options.out))
+
+
+def dataset_of(
+    captures: Sequence[str],
+    out: str,
+    options: argparse.Namespace,
+    keep_bytes: bool = False,
+    progress: Progress | None = None,
+    seen: Callable[[str, Table], None] | None = None,
+) -> None:
+    """Analyse the captures that a command was given in place of a dataset; `options`: those of reading; `keep_bytes`:
+    with the table `messages`; `progress`: who is told how far it is, in place of a bar; `seen`: who gets the rows."""
+    announce_compilation()
+    from analyzer import api
+    from analyzer.pipeline.points import Choice
+    from analyzer.pipeline.read_options import Reading
+
+    with _progress() if progress is None else contextlib.nullcontext(progress) as report:
+        result = api.decode(
+            captures,
+            out,
+            Reading.asked(options),
+            Choice.of(options.filter, keep_bytes=keep_bytes),
+            progress=report,
+            stdin=sys.stdin.buffer,
+            seen=seen,
+        )
+    _print_notes(result)
+
+
+def named_dataset(path: str | os.PathLike[str]) -> StoredDataset:
+    """Open a dataset that a command was given in place of captures. What was noted when these were read, that one was
+    cut, say, is said again."""
+    from analyzer.dataset.dataset import open_dataset
+
+    dataset = open_dataset(path)
+    tell_notes(dataset.manifest)
+    return dataset
+
+
+def tell_notes(manifest: Mapping[str, Any]) -> None:
+    """What was noted when the captures of a dataset were read."""
+    _note(manifest.get("notes", ()))
+
+
+def show(options: argparse.Namespace) -> int:
+    """`kwire show`."""
+    if options.hex and not options.tree:
+        raise Failure("--hex goes with --tree", "add --tree, or leave out --hex")
+    for name in ("budget", "page"):
+        if getattr(options, name) is not None and not (options.tree or options.json):
+            raise Failure(f"--{name} goes with --tree and --json", "it is about one message seen whole")
+    if options.format is not None and not options.records:
+        raise Failure("--format goes with --records", "add --records, or leave out --format")
+    announce_compilation()
+    from analyzer.dataset.dataset import is_dataset
+
+    if options.records and not any(is_log(argument) for argument in options.captures):
+        from analyzer.cli import record_lines
+
+        with _paged(options) as out:
+            return record_lines.show(options, out)
+    for argument in options.captures:
+        if is_dataset(argument):
+            raise Failure(
+                f"{argument}: a dataset, and kwire show reads captures",
+                f"kwire sql {shlex.quote(argument)} 'SELECT * FROM exchanges', or kwire report {shlex.quote(argument)}",
+            )
+    if any(is_log(argument) for argument in options.captures):
+        from analyzer.cli import log_lines
+
+        with _paged(options) as out:
+            return log_lines.show(options, out)
+    from analyzer import api
+    from analyzer.cli import count_by
+    from analyzer.cli.details import WITH_BODIES
+    from analyzer.pipeline.read_options import Reading
+
+    _check_form(options)
+    fields = _names(options.fields, "--fields", "to show")
+    counted = _names(options.count_by, "--count-by", "to count by")
+    sort = _sort(options.sort)
+    notes: list[str] = []
+    if counted:
+        counts = count_by.counted(options, counted, notes)
+        with _paged(options) as out:
+            out.write(count_by.lines(counts, counted, options.limit))
+        _note(notes)
+        return 0
+    if "-" in options.captures and (options.sort or options.frames):
+        _note([f"{'--sort' if options.sort else '--frames'} prints when stdin ends"])
+    asked = frozenset[int]().union(*(one.apis or () for one in [*fields, *([sort] if sort else [])]))
+    with _paged(options, heading=not (options.json or options.tree or options.follow is not None)) as out:
+        found: Iterator[Any] = api.decoded(
+            options.captures,
+            Reading.asked(options),
+            filter=options.filter,
+            bodies=True if options.json or options.tree else asked if fields else WITH_BODIES | asked,
+            partitions=not (options.json or fields),
+            notes=notes,
+            stdin=sys.stdin.buffer,
+        )
+        if options.follow is not None:
+            found = (one for one in found if one.row["connection"] == options.follow)
+        shown = _print(found, options, fields, sort, out)
+    _note(notes)
+    if not shown and options.filter:
+        from analyzer.cli import packet_lookup
+
+        _note(packet_lookup.told(options.captures, Reading.asked(options), options.filter))
+    if not shown and options.follow is not None:
+        raise Failure(
+            f"--follow {options.follow}: no such connection", "kwire show CAPTURE --count-by connection lists them"
+        )
+    return 0
+
+
+def _note(notes: Sequence[str]) -> None:
+    for note in notes:
+        sys.stderr.write(f"note: {printable(note)}\n")
+
+
+def _check_form(options: argparse.Namespace) -> None:
+    """Options that do nothing together are a mistake."""
+    if options.sort and (options.frames or options.count_by):
+        other = "--frames" if options.frames else "--count-by"
+        order = "in order of time" if options.frames else "most frequent first"
+        raise Failure(f"--sort does not go with {other}", f"what {other} prints is {order}; leave one of them out")
+    form = next((form for form in ("json", "tree", "fields", "count_by") if getattr(options, form)), None)
+    if options.frames and form is not None:
+        raise Failure(f"--frames does not go with --{form.replace('_', '-')}", "leave one of them out")
+
+
+def _names(text: str | None, option: str, purpose: str) -> list[Named]:
+    """What the words of an option name: the vocabulary of filters (`filter/FILTER.md`)."""
+    if text is None:
+        return []
+    from analyzer.filter import names
+    from analyzer.filter.tokens import Word, WordProblem
+
+    found = []
+    for word in (word.strip() for word in text.split(",")):
+        try:
+            found.append(names.printed(Word(word, 0, len(word)), purpose))
+        except WordProblem as problem:
+            raise Failure(f"{option}: {problem}", problem.hint) from None
+    return found
+
+
+def _sort(text: str | None) -> Named | None:
+    if text is None:
+        return None
+    (found, *more) = _names(text.removeprefix("-"), "--sort", "to sort by")
+    if more:
+        raise Failure(f"--sort {text}: one name is enough", "sort by one, and by more with kwire sql ... ORDER BY")
+    if found.kind == "opaque":
+        raise Failure(f"--sort: `{found.word}` has no single value", "go on to a field in it, or sort by another")
+    return found
+
+
+def _key(one: Any, sort: Named, descending: bool) -> Any:
+    """What an exchange is sorted by: of several values the one that comes first."""
+    bodies = (one.request, one.response) if sort.apis is not None else (None, None)
+    values = [value for value in sort.values(one.row, *bodies) if value == value]  # NaN is in no order
+    return (max(values) if descending else min(values)) if values else None
+
+
+def _print(
+    found: Iterator[Any], options: argparse.Namespace, fields: list[Named], sort: Named | None, out: IO[str]
+) -> int:
+    """Write exchanges in the form asked for; returns how many."""
+    from analyzer.cli.exchange_lines import LOOK_AHEAD, Lines
+    from analyzer.cli.sorted_lines import Sorter
+
+    refused = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"  # a dumb one shows colours as text
+    wanted = options.color == "auto" and sys.stdout.isatty() and not refused
+    color = wanted or options.color == "always"
+    cut = out is sys.stdout  # a pager shows what is to the right of the screen
+    lines = Lines(color, options.time == "absolute", None if options.wide else width(), cut)
+    if options.frames:
+        shown = 0
+        for line in lines.frames(found, options.limit):
+            out.write(line)
+            shown += 1
+        return shown
+    at_once = "-" in options.captures and sort is None
+    if not options.json and not fields and not at_once:
+        head = list(itertools.islice(found, LOOK_AHEAD if sort else min(LOOK_AHEAD, options.limit or LOOK_AHEAD)))
+        lines.start = head[0].capture_start if head else None
+        lines.look(head)
+        found = itertools.chain(head, found)
+    heading = ""
+    if fields:
+        heading = "\t".join(one.word for one in fields) + "\n"
+    elif not options.json and not options.tree and not options.follow:
+        heading = lines.heading()
+    texts: Iterator[str]
+    if sort is None:
+        texts = (_form(one, options, fields, lines) for one in itertools.islice(found, options.limit))
+    else:
+        descending = not options.sort.startswith("-")
+        sorter = Sorter(descending, options.limit)
+        for one in found:
+            key = _key(one, sort, descending)
+            if sorter.wants(key):
+                sorter.put(key, _form(one, options, fields, lines))
+        texts = iter(sorter)
+    shown = 0
+    for text in texts:
+        shown += 1
+        out.write(heading + text)  # no heading before the first row: what cannot be read says so, and nothing else
+        heading = ""
+    return shown
+
+
+def _form(one: Any, options: argparse.Namespace, fields: list[Named], lines: Any) -> str:
+    """One exchange in the form asked for."""
+    from analyzer.cli import text
+
+    lines.start = lines.start or one.capture_start
+    if options.json:
+        return text.json_text(one.json(options.budget or BYTES, options.page or 1)) + "\n"
+    if options.tree:
+        return f"{lines.exchange(one)}{lines.tree(one, options.hex, options.budget or BYTES, options.page or 1)}"
+    if fields:
+        bodies = (one.request, one.response) if any(field.apis for field in fields) else (None, None)
+        return "\t".join(text.cell(field.shown(one.row, *bodies)) for field in fields) + "\n"
+    return str(lines.dialogue(one) if options.follow else lines.exchange(one))
+
+
+def width() -> int | None:
+    """Columns of the terminal that stdout is, `COLUMNS` before what it says itself; None where there is no bound.
+
+    Without a terminal `COLUMNS` does not count: readline sets it for whatever a shell or interpreter starts, and what
+    goes into a file or another program is to be whole."""
+    if not sys.stdout.isatty():
+        return None
+    asked = os.environ.get("COLUMNS", "")
+    columns = int(asked) if asked.isascii() and asked.isdigit() else 0
+    if not columns:
+        with contextlib.suppress(OSError):
+            columns = os.get_terminal_size(sys.stdout.fileno()).columns
+    return max(columns, _NARROWEST) if columns else None
+
+
+def reading_width() -> int | None:
+    """The same for sentences, which nobody likes to read in longer lines."""
+    return min(width() or 0, _READABLE) or None
+
+
+def folded(text: str, indent: str, width: int | None) -> list[str]:
+    """A paragraph in lines of this width; `indent`: what stands before those after the first."""
+    if width is None:
+        return [text]
+    return textwrap.wrap(
+        text, width, subsequent_indent=indent if len(indent) < width - 30 else "    ", break_on_hyphens=False
+    ) or [""]
+
+
+def _sticky(pager: str) -> bool:
+    """Whether the pager is a `less` that keeps a heading on the screen: from 600 on."""
+    words = shlex.split(pager) or [""]
+    if os.path.basename(words[0]) != "less":
+        return False
+    import subprocess  # a sixtieth of a start, for who has a pager
+
+    with contextlib.suppress(OSError):
+        said = subprocess.run([words[0], "--version"], capture_output=True, text=True, check=False).stdout
+        version = re.match(r"less (\d+)", said)
+        return version is not None and int(version[1]) >= 600
+    return False
+
+
+def _paged(options: argparse.Namespace, heading: bool = False) -> contextlib.AbstractContextManager[IO[str]]:
+    """Where `kwire show` writes to; `heading`: the first line names the columns."""
+    if "-" in options.captures:
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # live: each row when it is known
+    return contextlib.nullcontext(sys.stdout) if options.no_pager else paged(heading)
+
+
+@contextlib.contextmanager
+def paged(heading: bool = False) -> Iterator[IO[str]]:
+    """stdout, through a pager where it is a terminal; `heading`: the first line stays on the screen."""
+    pager = os.environ.get("PAGER") or ("less" if shutil.which("less") else "")
+    if not sys.stdout.isatty() or not pager or pager == "cat":
+        yield sys.stdout
+        return
+    import subprocess
+
+    if heading and _sticky(pager):
+        pager += " --header=1"
+    # -F: leave at once what fits on the screen; -R: colours; -S: long lines are cut, not folded; -X: no clearing.
+    process = subprocess.Popen(pager, shell=True, stdin=subprocess.PIPE, text=True, env={"LESS": "-FRSX", **os.environ})
+    assert process.stdin is not None
+    try:
+        yield process.stdin
+        process.stdin.close()
+    except BrokenPipeError:
+        pass  # the reader has seen enough
+    finally:
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+        while True:
+            try:
+                process.wait()
+                break
+            except KeyboardInterrupt:
+                continue  # the pager deals with it

@@ -1,0 +1,127 @@
+"""`kwire show --count-by`: how many exchanges there are of each combination of values.
+
+In: parsed options, and what their names mean. Out: lines, most frequent first. Rules: memory is bounded by the
+combinations, not by the exchanges; a list counts once for each of its elements that differ, an exchange that has no
+value once, as `-`, so that none is lost. Columns are counted by Arrow; fields of bodies one exchange after the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from analyzer import api
+from analyzer.cli import text
+from analyzer.dataset import tables
+from analyzer.filter.names import Columns, Named
+from analyzer.pipeline.points import NO_RECORDS, Choice, joined, read_point
+from analyzer.pipeline.read_options import Reading
+from captures.files import capture_points
+
+Counts = Counter[tuple[str, ...]]
+
+
+def counted(options: argparse.Namespace, names: Sequence[Named], notes: list[str]) -> Counts:
+    """How many exchanges there are of each combination, values as they are printed."""
+    if all(one.apis is None for one in names):
+        return _of_columns(options, names, notes)
+    counts: Counts = Counter()
+    apis = frozenset[int]().union(*(one.apis or () for one in names))
+    found = api.decoded(
+        options.captures,
+        Reading.asked(options),
+        filter=options.filter,
+        bodies=apis,
+        notes=notes,
+        stdin=sys.stdin.buffer,
+    )
+    for one in found:
+        if options.follow is None or one.row["connection"] == options.follow:
+            bodies = (one.request, one.response) if one.row["api_key"] in apis else (None, None)
+            values = (dict.fromkeys(map(_said, name.parts(one.row, *bodies))) for name in names)
+            counts.update(itertools.product(*values))
+    return counts
+
+
+def lines(counts: Counts, names: Sequence[Named], limit: int | None) -> str:
+    """The table, most frequent first."""
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:limit]
+    shown = [[*(one.word for one in names), "exchanges"]]
+    shown += [[*said, f"{count:,}"] for said, count in ordered]
+    return text.aligned(shown, {len(names)})
+
+
+def _said(value: Any) -> str:
+    return text.cell(value) or "-"
+
+
+def _of_columns(options: argparse.Namespace, names: Sequence[Named], notes: list[str]) -> Counts:
+    """The same where all names are columns: as they come, a table of thousands of exchanges at a time."""
+    counts: Counts = Counter()
+    known: dict[str, str] = {}
+
+    def put(name: str, table: pa.Table) -> None:
+        if name == "exchanges" and len(table):
+            _count(table, names, counts)
+        elif name == "topic_ids":
+            known.update((row["topic_id"], row["topic"]) for row in table.to_pylist())
+
+    how = Reading.asked(options)
+    choice = Choice.of(options.filter, options.follow, records=NO_RECORDS)
+    points = capture_points(options.captures, how.rotated)
+    result = joined(
+        [read_point(point, how.settings(choice.keep), choice, put, None, sys.stdin.buffer) for point in points]
+    )
+    notes += result.notes
+    topics = [isinstance(one.about, Columns) and one.about.form == "topics" for one in names]
+    if not known or not any(topics):
+        return counts
+    named: Counts = Counter()  # ids whose names were said somewhere
+    for said, count in counts.items():
+        told = (known.get(value, value) if topic else value for value, topic in zip(said, topics, strict=True))
+        named[tuple(told)] += count
+    return named
+
+
+def _count(table: pa.Table, names: Sequence[Named], counts: Counts) -> None:
+    columns = list(dict.fromkeys(name for one in names for name in _columns(one)))
+    schema = tables.schema("exchanges")
+    table = table.select(columns).cast(pa.schema([schema.field(name) for name in columns]))
+    row = pa.array(np.arange(len(table)))
+    table = table.append_column("", row)
+    listed = [name for name in columns if pa.types.is_list(table.schema.field(name).type)]
+    for name in listed:
+        table = _one_by_one(table, name)
+    if listed:
+        table = table.group_by(table.column_names).aggregate([])  # what one exchange says twice counts once
+    for group in table.group_by(columns).aggregate([([], "count_all")]).to_pylist():
+        said = (group[_columns(one)[0]] if one.several else one.shown(group) for one in names)
+        counts[tuple(map(_said, said))] += group["count_all"]
+
+
+def _columns(one: Named) -> tuple[str, ...]:
+    assert isinstance(one.about, Columns)
+    return one.about.names
+
+
+def _one_by_one(table: pa.Table, name: str) -> pa.Table:
+    """A row for each element of a column of lists, and one with null where there is none."""
+    lists = table[name].combine_chunks()
+    lengths = np.asarray(lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False))
+    values = lists.flatten()
+    if pa.types.is_struct(values.type):
+        values = pc.struct_field(values, "error")
+    first = np.cumsum(lengths) - lengths
+    parent = np.repeat(np.arange(len(lists)), np.maximum(lengths, 1))
+    starts = np.cumsum(np.maximum(lengths, 1)) - np.maximum(lengths, 1)
+    element = np.arange(len(parent)) - starts[parent] + first[parent]
+    chosen = pa.array(element, mask=lengths[parent] == 0)
+    return table.take(pa.array(parent)).set_column(table.column_names.index(name), name, values.take(chosen))

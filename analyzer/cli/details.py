@@ -1,0 +1,177 @@
+"""What matters of an exchange by its API, in a few words: `commit`, `generation 3 leads 2 members`, `orders-0@120`.
+
+In: an exchange with its topic-partitions and, for the APIs of `WITH_BODIES`, its decoded bodies. Out: text. Rules:
+nothing of a secret; what is not decoded is left out; a list is cut after three, and says how many more there are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from analyzer.cli.text import printable, size
+from analyzer.protocol import api_keys
+from analyzer.protocol.tree import Body
+
+_LISTED = 3
+"""Topic-partitions that a line names."""
+
+_UUID = re.compile(r"\S*\b([0-9a-f]{8})(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""What brokers and clients end the ids of members with; before it stands the client id, mostly."""
+
+_JOINING, _LEAVING, _LEAVING_STATIC = 0, -1, -2
+"""Member epochs that ask for something (KIP-848, and KIP-932 for share groups)."""
+
+
+def detail(exchange: Any, short: bool = False) -> str:
+    """The words for one exchange; empty where its API has none. `short`: of a member's id only what tells it from
+    others."""
+    row = exchange.row
+    words = _PARTITIONS.get(row["api_key"], _of_offsets)(exchange) if exchange.partitions else ""
+    of_bodies = _BODIES.get(row["api_key"])
+    if of_bodies is not None:
+        said = of_bodies(row, exchange.request or {}, exchange.response or {})
+        words = " ".join(filter(None, (words, said)))
+    return _UUID.sub(r"…\1", words) if short else words
+
+
+# ----------------------------------------------------------------------------------------------------- topic-partitions
+
+
+def _named(exchange: Any, part: dict[str, Any]) -> str:
+    topic = part["topic"] or (exchange.topic_name(part["topic_id"]) if part["topic_id"] else "?")
+    return f"{printable(topic)}-{part['partition']}"
+
+
+def _list(words: list[str], total: int) -> str:
+    return ", ".join(words) + (f" and {total - len(words)} more" if total > len(words) else "")
+
+
+def _of_offsets(exchange: Any) -> str:
+    """`orders-0@120, orders-1@5 and 4 more`; partitions without an offset by name alone."""
+    return _places(exchange, exchange.partitions)
+
+
+def _places(exchange: Any, parts: list[dict[str, Any]]) -> str:
+    words = [
+        _named(exchange, part) + (f"@{part['offset']}" if part["offset"] is not None else "")
+        for part in parts[:_LISTED]
+    ]
+    return _list(words, len(parts))
+
+
+def _of_records(exchange: Any) -> str:
+    """`orders-0@120 3 records 866 B (5 empty)`; where some partitions have records, others are only counted. Of batches
+    that a share group gets whole for some of their records: `40 records (3 acquired)`."""
+    parts = exchange.partitions
+    counts = [part["record_count"] for part in parts if part["record_count"] is not None]
+    sizes = [part["record_bytes"] for part in parts if part["record_bytes"] is not None]
+    having = [part for part in parts if part["record_bytes"]] or parts
+    words = [_places(exchange, having)]
+    if counts:
+        words.append(f"{sum(counts)} record{'s' * (sum(counts) != 1)}")
+        acquired = [part["acquired"] for part in parts if part["acquired"] is not None]
+        if acquired and sum(acquired) != sum(counts):
+            words.append(f"({sum(acquired)} acquired)")
+    if sizes:
+        words.append(size(sum(sizes)))
+    if len(having) < len(parts):
+        words.append(f"({len(parts) - len(having)} empty)")
+    return " ".join(words)
+
+
+_PARTITIONS: dict[int, Callable[[Any], str]] = {
+    api_keys.PRODUCE: _of_records,
+    api_keys.FETCH: _of_records,
+    api_keys.SHARE_FETCH: _of_records,
+}
+
+
+# --------------------------------------------------------------------------------------------------------------- bodies
+
+
+def _end_txn(row: dict[str, Any], request: Body, response: Body) -> str:
+    committed = request.get("committed")
+    return "" if committed is None else "commit" if committed else "abort"
+
+
+def _producer_id(row: dict[str, Any], request: Body, response: Body) -> str:
+    given, epoch = response.get("producerId", -1), response.get("producerEpoch", -1)
+    return f"producer {given} epoch {epoch}" if given >= 0 else ""
+
+
+def _member(row: dict[str, Any], request: Body, response: Body) -> str:
+    """Of the classic protocol: generation and member."""
+    words = []
+    if row["generation"] is not None and row["generation"] >= 0:
+        words.append(f"generation {row['generation']}")
+    if row["member_id"]:
+        words.append(f"member {printable(row['member_id'])}")
+    return " ".join(words)
+
+
+def _join(row: dict[str, Any], request: Body, response: Body) -> str:
+    words = [_member(row, request, response)]
+    if row["error_code"] == 0 and response.get("leader") and response["leader"] == response.get("memberId"):
+        members = len(response.get("members") or ())
+        words.append(f"leads {members} member{'s' * (members != 1)}")
+    return " ".join(filter(None, words))
+
+
+def _heartbeat_epoch(row: dict[str, Any], request: Body, response: Body) -> str:
+    """Of KIP-848 and its kin: the epoch asked with, and the one given where that is another."""
+    asked, given = request.get("memberEpoch"), response.get("memberEpoch")
+    if asked is None:
+        words = []
+    elif asked == _JOINING:
+        words = ["joins"]
+    elif asked == _LEAVING:
+        words = ["leaves"]
+    elif asked == _LEAVING_STATIC:
+        words = ["leaves for a while"]
+    else:
+        words = [f"epoch {asked}"]
+    if row["error_code"] == 0 and given is not None and given != asked and given >= 0:
+        words.append(f"-> epoch {given}" if words else f"epoch {given}")
+    if row["member_id"]:
+        words.append(f"member {printable(row['member_id'])}")
+    return " ".join(words)
+
+
+def _coordinator(row: dict[str, Any], request: Body, response: Body) -> str:
+    answers = response.get("coordinators") or [response]
+    places = [
+        f"node {one['nodeId']} at {printable(str(one['host']))}:{one['port']}"
+        for one in answers
+        if one.get("nodeId", -1) >= 0
+    ]
+    return _list(list(dict.fromkeys(places))[:_LISTED], len(dict.fromkeys(places)))
+
+
+def _software(row: dict[str, Any], request: Body, response: Body) -> str:
+    words = [str(request.get(name) or "") for name in ("clientSoftwareName", "clientSoftwareVersion")]
+    return printable(" ".join(filter(None, words)))
+
+
+def _mechanism(row: dict[str, Any], request: Body, response: Body) -> str:
+    return printable(str(request.get("mechanism") or ""))
+
+
+_BODIES: dict[int, Callable[[dict[str, Any], Body, Body], str]] = {
+    api_keys.END_TXN: _end_txn,
+    api_keys.INIT_PRODUCER_ID: _producer_id,
+    api_keys.JOIN_GROUP: _join,
+    api_keys.SYNC_GROUP: _member,
+    api_keys.HEARTBEAT: _member,
+    api_keys.LEAVE_GROUP: _member,
+    api_keys.CONSUMER_GROUP_HEARTBEAT: _heartbeat_epoch,
+    api_keys.SHARE_GROUP_HEARTBEAT: _heartbeat_epoch,
+    api_keys.STREAMS_GROUP_HEARTBEAT: _heartbeat_epoch,
+    api_keys.FIND_COORDINATOR: _coordinator,
+    api_keys.API_VERSIONS: _software,
+    api_keys.SASL_HANDSHAKE: _mechanism,
+}
+
+WITH_BODIES = frozenset(_BODIES)
+"""APIs whose messages must be at hand: all small ones, so that a line costs no record batch."""

@@ -1,0 +1,462 @@
+"""Exchanges as lines for people: one a line, requests and responses apart, a dialogue, a tree of fields.
+
+In: exchanges, and the width there is. Out: lines. Rules: without a width, and with `--wide`, a line has every column
+and is as long as it gets; with one it has the columns that leave room for the result, which comes after them and is cut
+with `…`. What a line leaves out because all lines say the same is said where another says otherwise. Colour only
+repeats what the text says: errors are named and marked `!`, slow ones are marked `~`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from analyzer.cli.details import detail
+from analyzer.cli.sorted_lines import Sorter
+from analyzer.cli.text import duration, printable, size
+from analyzer.common.times import rfc3339
+from analyzer.protocol.budget import BYTES, PAGE, Budget
+from analyzer.protocol.errors import label
+
+SLOW_US = 100_000
+"""Latency, without what the broker waited on purpose, from which an exchange is marked as slow."""
+
+MATTERS_US = 10_000
+"""Latency from which a line says what most of it was."""
+
+_MOSTLY = {"hold": "held", "broker": "broker", "network": "network", "throttle": "throttle", "client": "queue"}
+
+LOOK_AHEAD = 500
+"""Exchanges that the choice of columns looks at, where more than one is at hand."""
+
+_RED, _YELLOW, _DIM, _BOLD, _RESET = "\x1b[31m", "\x1b[33m", "\x1b[2m", "\x1b[1m", "\x1b[0m"
+
+_NARROW, _ROOMY = 90, 120
+"""Columns of a terminal below which client ids are cut short, and from which times keep their microseconds."""
+
+_RESULT_SHARE = 0.4
+"""Of the width so much is for the result: columns beyond the first four that would take it away are left out."""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column of a line: `gap` blanks before it, its width, and what it says of a row."""
+
+    heading: str
+    gap: int
+    width: int
+    right: bool
+    cell: Callable[[Row], str]
+
+
+class Lines:
+    """Formats exchanges as lines; times are seconds since the capture's first packet (`start`, given before the first
+    line), unless `absolute`. `width`: columns of the terminal, None for as many as there are to say; `cut`: what is
+    longer is cut off there."""
+
+    def __init__(self, color: bool = False, absolute: bool = False, width: int | None = None, cut: bool = True) -> None:
+        self.start: datetime.datetime | None = None
+        self._color = color
+        self._absolute = absolute
+        self._width = width
+        self._cut = cut
+        self._ends = _Ends()
+        self._columns = self._every_column() if width is None else self._fitting([], width)
+
+    def look(self, head: Sequence[Any]) -> None:
+        """Choose the columns by the first exchanges; without them, by what is common."""
+        if self._width is not None:
+            self._ends = _Ends.of(head)
+            self._columns = self._fitting([one.row for one in head], self._width)
+
+    # --- columns
+
+    def _every_column(self) -> list[_Column]:
+        return [
+            _Column("time", 1, 15 if self._absolute else 12, True, self._when),
+            _Column("latency", 1, 9, True, _latency),
+            _Column("mostly", 1, 8, False, _mostly),
+            _Column("api", 2, 24, False, api),
+            _Column("client", 1, 21, False, lambda row: end(row["client_ip"], row["client_port"])),
+            _Column("broker", 1, 21, False, lambda row: end(row["broker_ip"], row["broker_port"])),
+            _Column("request", 1, 9, True, lambda row: size(row["request_bytes"])),
+            _Column("response", 1, 9, True, lambda row: size(row["response_bytes"])),
+            _Column("id", 2, 6, True, _correlation),
+            _Column("client id", 1, 20, False, _client_id),
+        ]
+
+    def _fitting(self, head: list[Row], width: int) -> list[_Column]:
+        """The columns that leave room for the result; each as wide as the first exchanges need, within bounds."""
+        if head and self.start is None:
+            self.start = head[0]["request_time"] or head[0]["response_time"]
+
+        def column(heading: str, cell: Callable[[Row], str], widths: tuple[int, int], right: bool = False) -> _Column:
+            least, most = max(widths[0], len(heading)), widths[1]
+            needed = max((len(cell(row)) for row in head), default=most)
+            return _Column(heading, 1, max(least, min(needed, most)), right, cell)
+
+        several = self._ends.several_brokers and width >= _NARROW
+        widest = 10 if width < _NARROW or (several and width < _ROOMY) else 16 if width < _ROOMY else 20
+        always = [
+            column("time", self._when, (8, 15), True),
+            column("latency", _latency, (8, 8), True),
+            column("api", api, (12, 18 if width < _ROOMY else 24)),
+            column("client id", lambda row: cut(_client_id(row), widest), (9, widest)),
+            *([column("broker", self._ends.which_broker, (6, 15 if width < _ROOMY else 21))] if several else []),
+        ]
+        sizes = [
+            column("request", lambda row: size(row["request_bytes"]), (8, 8), True),
+            column("response", lambda row: size(row["response_bytes"]), (8, 8), True),
+        ]
+        optional = [  # what is worth its place comes first
+            [column("mostly", _mostly, (6, 8))] if any(map(_mostly, head)) else [],
+            [column("client", self._ends.client, (6, 21))],
+            sizes,
+            [column("id", _correlation, (5, 6), True)],
+        ]
+        room = width - 2 - sum(one.gap + one.width for one in always) - int(width * _RESULT_SHARE)
+        chosen: list[_Column] = []
+        for group in optional:
+            needed = sum(one.gap + one.width for one in group)
+            if needed > room:
+                break
+            room -= needed
+            chosen += group
+        return [*always, *chosen]
+
+    def _placed(self, cells: Iterable[tuple[_Column, str]], mark: str, rest: str) -> str:
+        """Cells in their columns, and the rest. Where there is a width, a cell that is too long takes from the blanks
+        after it, so that the columns of most lines stand below each other."""
+        line, due = mark, len(mark)
+        for column, text in cells:
+            due += column.gap + column.width
+            start, room = line + " " * column.gap, column.width
+            if self._width is not None:
+                start = line + " " * max(due - column.width - len(line), min(column.gap, 1))
+                room = due - len(start)
+            line = start + (text.rjust(room) if column.right else text.ljust(room))
+        line = f"{line} {rest}".rstrip()
+        return self._shortened(line)
+
+    def _shortened(self, line: str) -> str:
+        return cut(line, self._width) if self._width is not None and self._cut else line
+
+    def _paint(self, code: str, line: str) -> str:
+        return f"{code}{line}{_RESET}" if self._color else line
+
+    def _when(self, row: Row) -> str:
+        return self._time(row["request_time"] or row["response_time"]).strip()
+
+    def _time(self, when: datetime.datetime | None) -> str:
+        width = 15 if self._absolute else 12
+        narrow = self._width is not None and self._width < _ROOMY
+        if when is None:
+            return " " * width
+        if self._absolute:
+            text = when.astimezone(datetime.UTC).strftime("%H:%M:%S.%f")
+            return text[:-3] if narrow else text
+        if self.start is None:
+            self.start = when
+        return f"{(when - self.start).total_seconds():{width}.{3 if narrow else 6}f}"
+
+    # --- forms
+
+    def heading(self) -> str:
+        """The line above exchanges."""
+        return self._paint(_BOLD, self._placed([(one, one.heading) for one in self._columns], " ", "result")) + "\n"
+
+    def exchange(self, one: Any) -> str:
+        """One exchange."""
+        row = one.row
+        slow = row["latency_us"] is not None and row["latency_us"] - (row["hold_us"] or 0) >= SLOW_US
+        failed = bool(row["error_code"]) or row["status"] in ("unanswered", "orphan_response")
+        odd = "undecoded" in (row["request_state"], row["response_state"])
+        mark = "!" if failed or odd else "~" if slow else " "
+        line = self._placed([(column, column.cell(row)) for column in self._columns], mark, self._result(one))
+        if failed or odd:
+            line = self._paint(_RED, line)
+        elif slow:
+            line = self._paint(_YELLOW, line)
+        return line + "\n"
+
+    def _result(self, one: Any) -> str:
+        """How it ended and what it was about; where room is short, topics are named once, and a broker only where it
+        is not the one of the other lines."""
+        if self._width is None:
+            return _words(outcome(one.row), subject(one.row), detail(one))
+        about = detail(one, short=True)
+        elsewhere = self._ends.elsewhere(one.row)
+        return _words(outcome(one.row), elsewhere, about, subject(one.row, topics=not (about and one.partitions)))
+
+    def dialogue(self, one: Any) -> str:
+        """One exchange of a followed connection, as what the client and the broker said."""
+        row = one.row
+        lines = []
+        if row["request_time"] is not None:
+            asked = f"{api(row)} #{row['correlation_id']} {size(row['request_bytes'])}"
+            lines.append(f"{self._time(row['request_time'])}  > {_words(asked, subject(row), detail(one))}")
+        if row["response_time"] is not None:
+            line = (
+                f"{self._time(row['response_time'])}    < #{row['correlation_id']} {size(row['response_bytes'])} "
+                f"after {duration(row['latency_us'])} {outcome(row)}"
+            ).rstrip()
+            lines.append(self._paint(_RED, self._shortened(line)) if row["error_code"] else line)
+        elif row["status"] != "no_response_expected":
+            lines.append(self._paint(_RED, f"{'':>12}    < {row['status']}"))
+        return "\n".join(line if line.startswith("\x1b") else self._shortened(line) for line in lines) + "\n"
+
+    def frames_heading(self) -> str:
+        """The line above frames."""
+        columns = self._frame_columns()
+        return self._paint(_BOLD, self._placed([(one, one.heading) for one in columns], "", "message")) + "\n"
+
+    def _frame_columns(self) -> list[_Column]:
+        end = self._ends.width if self._width is not None else 21
+        return [
+            _Column("time", 0, 12 if self._width is None or self._width >= _ROOMY else 9, True, self._when),
+            _Column("from", 2, end, False, self._ends.client),
+            _Column("to", 1, end, False, self._ends.broker),
+            _Column("bytes", 1, 9, True, lambda row: size(row["request_bytes"])),
+            _Column("id", 2, 6, True, _correlation),
+        ]
+
+    def frames(self, found: Iterable[Any], limit: int | None) -> Iterator[str]:
+        """Requests and responses apart, in order of their first bytes, after a line with the names of the columns."""
+        found = iter(found)
+        head = list(itertools.islice(found, LOOK_AHEAD))
+        self.start = self.start or (head[0].capture_start if head else None)
+        self.look(head)
+        columns = self._frame_columns()
+        events = Sorter(limit=limit)
+        for count, one in enumerate(itertools.chain(head, found)):
+            for second, side in enumerate(("request", "response")):
+                when = one.row[f"{side}_time"]
+                if when is not None:
+                    key = (rfc3339(when), count, second)
+                    if events.wants(key):
+                        events.put(key, self._frame(columns, one, side))
+        heading = self.frames_heading()
+        for line in events:
+            yield heading + line
+            heading = ""
+
+    def _frame(self, columns: list[_Column], one: Any, side: str) -> str:
+        row = one.row
+        ends = self._ends.client(row), self._ends.broker(row)
+        sender, receiver = ends if side == "request" else ends[::-1]
+        if side == "request":
+            rest = _words(api(row), "request", subject(row), detail(one, short=self._width is not None))
+        else:
+            rest = _words(api(row), "response", outcome(row))
+        when = self._time(row[f"{side}_time"]).strip()
+        cells = [when, sender, receiver, size(row[f"{side}_bytes"]), _correlation(row)]
+        line = self._placed(zip(columns, cells, strict=True), "", rest)
+        return (self._paint(_RED, line) if side == "response" and row["error_code"] else line) + "\n"
+
+    def tree(self, one: Any, with_hex: bool, budget: int = BYTES, page: int = 1) -> str:
+        """Both messages of an exchange, field by field: name, value, [start, end) in the message after its length. Of
+        each `PAGE` nodes, those of `page`, below the fields that they lie in; a line says how many follow. `budget`:
+        bytes that the records of a message may become."""
+        lines: list[str] = []
+        for side in ("request", "response"):
+            if one.row[f"{side}_state"] is None:
+                continue
+            decoded = one.decoded(side, nodes=True, budget=Budget(bytes=budget, nodes=PAGE * page))
+            lines.append(f"    {side}")
+            if decoded is None:
+                lines.append("      (not decoded)")
+                continue
+            message = one.request_message if side == "request" else one.response_message
+            left = self._nodes(decoded.nodes, message.data[4:] if with_hex else None, page, lines)
+            if left > 0:
+                lines.append(f"      ({left:,} more: --page {page + 1})")
+            elif left < 0:
+                lines.append(f"      (nothing on page {page})")
+            if decoded.reason:
+                lines.append(f"      ({decoded.reason})")
+        return "\n".join(lines) + "\n" if lines else ""
+
+    def _nodes(self, nodes: Sequence[Any], data: bytes | None, page: int, lines: list[str]) -> int:
+        """The nodes of a page as lines; how many are on later pages, or -1: the last page was before this."""
+        first, last = PAGE * (page - 1), PAGE * page
+        seen = 0
+        above: list[Any] = []  # the fields that the node lies in, and how many of them have their line
+        shown = 0
+        todo = [(node, 0) for node in reversed(nodes)]
+        while todo:
+            node, depth = todo.pop()
+            del above[depth:]
+            shown = min(shown, depth)
+            above.append(node)
+            if first <= seen < last:
+                lines += [self._node(one, 3 + level, data) for level, one in enumerate(above) if level >= shown]
+                shown = depth + 1
+            seen += 1
+            todo += [(child, depth + 1) for child in reversed(node.children)]
+        return max(seen - last, 0) if seen > first or page == 1 else -1
+
+    def _node(self, node: Any, depth: int, data: bytes | None) -> str:
+        value = "null" if node.null else node_value(node)
+        line = f"{'  ' * depth}{printable(node.name)}{': ' + value if value else ''}"
+        span = f"[{node.start}, {node.end})"
+        if data is not None and not node.children:
+            span += " " + ("**" if node.secret else data[node.start : node.end][:32].hex(" "))
+            span += " ..." if node.end - node.start > 32 and not node.secret else ""
+        return f"{line:<56} {self._paint(_DIM, span)}"
+
+
+def node_value(node: Any) -> str:
+    """The value of a node of a message's tree, for people; of a secret its length."""
+    if node.value is None:
+        return ""
+    if isinstance(node.value, str):
+        return printable(node.value) or '""'
+    if isinstance(node.value, bytes):
+        return f"{len(node.value)} bytes"
+    if node.type == "array":
+        return f"{node.value} elements" if node.value != 1 else "1 element"
+    if isinstance(node.value, dict):
+        return "secret, " + ", ".join(f"{amount} bytes" for amount in node.value.values())
+    if node.name == "errorCode" or node.name.endswith("ErrorCode"):
+        return label(node.value) if isinstance(node.value, int) else str(node.value)
+    return str(node.value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """How the two ends of a connection are written: an address that all the first exchanges share is left out.
+    `broker_port`: where all of their brokers have the same."""
+
+    client_ip: str | None = None
+    broker_ip: str | None = None
+    broker_port: int | None = None
+    several_brokers: bool = False
+    width: int = 21
+
+    @classmethod
+    def of(cls, head: Sequence[Any]) -> _Ends:
+        clients = {one.row["client_ip"] for one in head}
+        brokers = {(one.row["broker_ip"], one.row["broker_port"]) for one in head}
+        hosts, ports = {ip for ip, _ in brokers}, {port for _, port in brokers}
+        ends = cls(
+            clients.pop() if len(clients) == 1 else None,
+            hosts.pop() if len(hosts) == 1 else None,
+            ports.pop() if len(ports) == 1 else None,
+            len(brokers) > 1,
+        )
+        widest = max((len(text) for one in head for text in (ends.client(one.row), ends.broker(one.row))), default=21)
+        return cls(ends.client_ip, ends.broker_ip, ends.broker_port, ends.several_brokers, min(widest, 21))
+
+    def client(self, row: Row) -> str:
+        return _short_end(row["client_ip"], row["client_port"], self.client_ip)
+
+    def broker(self, row: Row) -> str:
+        return _short_end(row["broker_ip"], row["broker_port"], self.broker_ip)
+
+    def which_broker(self, row: Row) -> str:
+        """The broker among others, for a column: what tells them apart, its host or its port, is enough."""
+        return str(row["broker_ip"]) if row["broker_port"] == self.broker_port else self.broker(row)
+
+    def elsewhere(self, row: Row) -> str:
+        """The broker, where it has no column and is not that of the first exchanges."""
+        if self.several_brokers or self.broker_port is None:
+            return ""
+        same = (row["broker_ip"], row["broker_port"]) == (self.broker_ip, self.broker_port)
+        return "" if same else f"broker {end(row['broker_ip'], row['broker_port'])}"
+
+
+def _short_end(ip: str, port: int, shared: str | None) -> str:
+    return f":{port}" if ip == shared else end(ip, port)
+
+
+def cut(line: str, width: int) -> str:
+    """The line in so many columns of a terminal; where something is left out it ends in `…`."""
+    if len(line) <= width and line.isascii():
+        return line
+    taken = 0
+    for at, char in enumerate(line):
+        taken += 2 if unicodedata.east_asian_width(char) in "WF" else 0 if unicodedata.combining(char) else 1
+        if taken > width:
+            kept = line[:at]
+            while kept and _cells(kept) > width - 1:
+                kept = kept[:-1]
+            return kept + "…"
+    return line
+
+
+def _cells(text: str) -> int:
+    return sum(2 if unicodedata.east_asian_width(char) in "WF" else not unicodedata.combining(char) for char in text)
+
+
+def _words(*parts: str) -> str:
+    return " ".join(filter(None, parts))
+
+
+def api(row: Row) -> str:
+    """Its API and version."""
+    name = row["api"] or (f"API {row['api_key']}" if row["api_key"] is not None else "?")
+    return name + (f" v{row['api_version']}" if row["api_version"] is not None else "")
+
+
+def _latency(row: Row) -> str:
+    return duration(row["latency_us"])
+
+
+def _mostly(row: Row) -> str:
+    """The largest part of a latency that matters: held on purpose, the broker's work, the network, a throttle, or a
+    queue behind earlier requests of the connection."""
+    return _MOSTLY.get(row["cause"], "") if (row["latency_us"] or 0) >= MATTERS_US else ""
+
+
+def _correlation(row: Row) -> str:
+    return str(row["correlation_id"]) if row["correlation_id"] is not None else ""
+
+
+def _client_id(row: Row) -> str:
+    return printable(row["client_id"] or "")
+
+
+def end(ip: str, port: int) -> str:
+    """One end of a connection."""
+    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
+
+
+def outcome(row: Row) -> str:
+    """How it ended: the errors by name, or the status where there was no answer."""
+    said = []
+    if row["errors"]:
+        said.append(
+            ", ".join(
+                label(error["code"]) + (f" x{error['count']}" if error["count"] > 1 else "") for error in row["errors"]
+            )
+        )
+    elif row["status"] == "answered":
+        said.append("ok" if row["response_state"] == "decoded" else str(row["response_state"]))
+    else:
+        said.append(row["status"].replace("_", " "))
+    if row["throttle_us"]:
+        said.append(f"throttled {duration(row['throttle_us'])}")
+    if row["reason"]:
+        said.append(f"({printable(row['reason'])})")
+    return " ".join(said)
+
+
+def subject(row: Row, topics: bool = True) -> str:
+    """What it was about: topics, group, transaction."""
+    said = []
+    if row["topics"] and topics:
+        names = [printable(topic) for topic in row["topics"]]
+        said.append("topics " + ",".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else ""))
+    if row["group_id"]:
+        said.append(f"group {printable(row['group_id'])}")
+    if row["transactional_id"]:
+        said.append(f"transaction {printable(row['transactional_id'])}")
+    if row["acks"] is not None:
+        said.append(f"acks {row['acks']}")
+    return " ".join(said)

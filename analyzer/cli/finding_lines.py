@@ -1,0 +1,240 @@
+"""`kwire findings`: what is wrong in a capture or dataset, why, and what to do.
+
+In: parsed options. Out: findings on stdout, worst first, as text for people or one JSON object a line; the exit code 1
+where one is as bad as `--fail-on` says. Rules: what `kwire analyze` stored is the answer where nothing else was asked
+for; rules that other thresholds, a target or a policy concern are asked again, of the dataset's tables; a capture is
+analysed first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import os
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from analyzer.cli.commands import dataset_of, folded, named_dataset, paged, reading_width
+from analyzer.cli.text import json_text
+from analyzer.common.errors import Failure
+from analyzer.common.escapes import printable
+from analyzer.common.times import rfc3339
+from analyzer.dataset.dataset import StoredDataset, is_dataset, open_dataset
+from analyzer.findings import evaluate, manual
+from analyzer.findings.capture import Seen
+from analyzer.findings.query import SEVERITIES, Asked
+from analyzer.findings.rules import POLICIES, RULES
+from analyzer.findings.source import Source, Table
+from analyzer.findings.wording import lasting, moment
+
+EXIT_BAD = 1
+
+
+def findings(options: argparse.Namespace) -> int:
+    """`kwire findings`."""
+    if options.explain is not None:
+        with paged() as out:
+            out.write(manual.explained(RULES[_code(options.explain, "--explain")]))
+        return 0
+    if not options.sources:
+        raise Failure("findings of what?", "kwire findings CAPTURE, or DATASET; --explain CODE needs neither")
+    asked, only, ignored = _asked(options), _codes(options.only), [_ignored(text) for text in options.ignore]
+    rows: list[dict[str, Any]] = []
+    notes: list[str] = []
+    with contextlib.ExitStack() as stack:
+        for dataset in _datasets(options, stack):
+            rows += _rows(dataset, asked, notes)
+    rows = sorted((row for row in rows if not only or row["code"] in only), key=_place)
+    kept = [row for row in rows if not any(_matches(row, *one) for one in ignored)]
+    with paged() as out:
+        if options.json:
+            out.writelines(json_text(_plain(row)) + "\n" for row in kept)
+        else:
+            width, several = reading_width(), len({row["capture"] for row in kept}) > 1
+            for line in _text(kept, len(rows) - len(kept), several):
+                out.write("\n".join(folded(line, "    ", width)) + "\n")
+    if options.json and len(rows) > len(kept):
+        notes.append(f"{len(rows) - len(kept)} ignored (--ignore)")
+    for note in notes:
+        sys.stderr.write(f"note: {printable(note)}\n")
+    bad = options.fail_on is not None and any(
+        SEVERITIES.index(row["severity"]) >= SEVERITIES.index(options.fail_on) for row in kept
+    )
+    return EXIT_BAD if bad else 0
+
+
+# ------------------------------------------------------------------------------------------------- what was asked
+
+
+def _code(text: str, option: str) -> str:
+    if text in RULES:
+        return text
+    near = difflib.get_close_matches(text, RULES, 1)
+    there = "kwire help findings lists them"
+    raise Failure(f"{option}: no finding has the code {text!r}", f"did you mean {near[0]}? {there}" if near else there)
+
+
+def _codes(asked: Iterable[str]) -> list[str]:
+    return [_code(part.strip(), "--only") for text in asked if text for part in text.split(",")]
+
+
+def _ignored(text: str) -> tuple[str, str | None]:
+    code, colon, who = text.partition(":")
+    return _code(code, "--ignore"), who if colon else None
+
+
+def _matches(row: dict[str, Any], code: str, who: str | None) -> bool:
+    return row["code"] == code and (who is None or who in row["who"].values())
+
+
+def _asked(options: argparse.Namespace) -> Asked:
+    limits: dict[tuple[str, str], float] = {}
+    if options.thresholds is not None:
+        limits.update(_of_file(options.thresholds))
+    for text in options.threshold:
+        name, equals, value = text.partition("=")
+        code, dot, limit = name.rpartition(".")
+        if not equals or not dot:
+            raise Failure(f"--threshold {text}: not CODE.NAME=VALUE", "as --threshold tcp-retransmission.share=0.02")
+        limits[_limit(code, limit, "--threshold")] = _number(value, f"--threshold {name}")
+    policies = dict(_policy(text) for text in options.policy)
+    return Asked(limits, options.released, options.target, policies)
+
+
+def _of_file(path: str) -> Iterator[tuple[tuple[str, str], float]]:
+    try:
+        said = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as failure:
+        raise Failure(f"{path}: {failure.strerror}", "give a TOML file to --thresholds") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as failure:
+        raise Failure(f"{path}: not TOML: {failure}", "a table a code: [tcp-retransmission], share = 0.02") from None
+    for code, values in said.items():
+        if not isinstance(values, dict):
+            raise Failure(f"{path}: {code} stands in no table", "a table a code: [tcp-retransmission], share = 0.02")
+        for name, value in values.items():
+            yield _limit(code, name, path), _number(value, f"{path}: {code}.{name}")
+
+
+def _limit(code: str, name: str, where: str) -> tuple[str, str]:
+    rule = RULES[_code(code, where)]
+    if name not in rule.limits:
+        there = ", ".join(rule.limits) or "none"
+        raise Failure(f"{where}: {code} has no threshold {name!r}", f"it has {there}")
+    return code, name
+
+
+def _number(value: Any, where: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = -1
+    if isinstance(value, bool) or not 0 <= number < 1e15:
+        raise Failure(f"{where}: {value!r} is not a number from 0 on", "thresholds are numbers")
+    return number
+
+
+def _policy(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    if POLICIES.get(name) != value:
+        there = ", ".join(f"{one}={what}" for one, what in POLICIES.items())
+        raise Failure(f"--policy {text}: no such policy", f"there are {there}")
+    return name, value
+
+
+# ------------------------------------------------------------------------------------------------------ what there is
+
+
+def _datasets(options: argparse.Namespace, stack: contextlib.ExitStack) -> Iterator[StoredDataset]:
+    """The datasets to look at; captures are analysed into one that goes when `stack` does."""
+    captures = [source for source in options.sources if not is_dataset(source)]
+    found = [named_dataset(source) for source in options.sources if source not in captures]
+    options.filter = None
+    if not captures and (options.port or options.rotated):
+        raise Failure("--port and --rotated go with a CAPTURE", "kwire analyze makes a DATASET")
+    if not captures and options.keylog:
+        raise Failure("--keylog goes with a CAPTURE", "kwire analyze --keylog makes a DATASET")
+    yield from found
+    if captures:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="kwire-findings-"))
+        made = os.path.join(folder, "dataset")
+        dataset_of(captures, made, options)
+        yield open_dataset(made)
+
+
+def _rows(dataset: StoredDataset, asked: Asked, notes: list[str]) -> Iterator[dict[str, Any]]:
+    """Its findings: those stored; worked out, of rules that are asked otherwise, or where none are stored."""
+    unmeant = [entry["name"] for entry in dataset.captures if not entry.get("meaning")]
+    if unmeant and len(unmeant) == len(dataset.captures):
+        which = "" if len(unmeant) == 1 else f" ({', '.join(unmeant[:3])}{' ...' if len(unmeant) > 3 else ''})"
+        notes.append(
+            f"{dataset.path}: what the traffic means was not analysed{which}; only rules over exchanges and "
+            "connections apply"
+        )
+    elif unmeant:
+        notes.append(f"{dataset.path}: what the traffic of {', '.join(unmeant[:3])} means was not analysed")
+    source = Source.of(dataset)
+    again = evaluate.concerned(asked)
+    for entry in dataset.captures:
+        name, only = entry["name"], again if entry.get("meaning") else None
+        if only is not None:
+            stored = Table(source, name, "findings").every()
+            yield from (_named(row) for row in stored if row["code"] not in only)
+        if only is None or only:
+            found = evaluate.of_point(Seen(source, entry, asked), only)
+            yield from (_named(evaluate.row(name, one)) for one in found)
+
+
+def _named(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "who": dict(row["who"]), "what": dict(row["what"])}
+
+
+def _place(row: dict[str, Any]) -> tuple[Any, ...]:
+    return -SEVERITIES.index(row["severity"]), row["since"] if row["since"] is not None else -1, row["code"]
+
+
+# -------------------------------------------------------------------------------------------------------- what is said
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    times = {name: None if row[name] is None else rfc3339(row[name]) for name in ("since", "until")}
+    return {**row, **times}
+
+
+def _text(rows: list[dict[str, Any]], ignored: int, several: bool) -> Iterable[str]:
+    """Lines for people: worst first, a paragraph a finding."""
+    for row in rows:
+        capture = f"  [{printable(row['capture'])}]" if several else ""
+        yield f"{row['severity'].upper()} {row['code']}{capture}"
+        yield f"  {row['text']}"
+        if row["cause"]:
+            yield f"  {'cause' if row['proven'] else 'probably'}: {printable(row['cause'])}"
+        yield f"  do: {row['advice']}"
+        if row["since"] is not None:
+            yield f"  since {moment(row['since'])}{_until(row)}"
+        shown = dict.fromkeys(filter(None, (_key(row[name]) for name in ("first", "worst", "last"))))
+        if shown:
+            yield f"  see {'; '.join(shown)}"
+        yield ""
+    counts = [(severity, sum(row["severity"] == severity for row in rows)) for severity in reversed(SEVERITIES)]
+    said = [f"{count} {severity}{'s' * (count != 1)}" for severity, count in counts if count]
+    yield (", ".join(said) or "nothing found") + (f"; {ignored} ignored (--ignore)" if ignored else "")
+
+
+def _until(row: dict[str, Any]) -> str:
+    if row["until"] is None or row["until"] <= row["since"]:
+        return " UTC"
+    return f" UTC, for {lasting(row['until'] - row['since'])}"
+
+
+def _key(evidence: dict[str, Any] | None) -> str:
+    if evidence is None:
+        return ""
+    number = "" if evidence["exchange"] is None else f" exchange {evidence['exchange']}"
+    if not number and evidence["reply"] is not None:
+        number = f" reply {evidence['reply']}"
+    return printable(evidence["connection"]) + number

@@ -1,0 +1,192 @@
+"""`kwire show --records`: records of captures and datasets, one a line.
+
+In: parsed options. Out: lines on stdout: time, topic, partition, offset, key and value, or what `--format` says, or
+with `--json` an object. Rules: a topic that only an id names has its name where some message says it; bytes that are no
+text are hex after `0x`; text of others is made fit for a terminal, so that a record never breaks its line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from analyzer.analysis.cluster_metadata import TopicIds
+from analyzer.cli import text
+from analyzer.common.errors import Failure
+from analyzer.common.times import EPOCH, rfc3339
+from analyzer.dataset.dataset import is_dataset, open_dataset
+from analyzer.pipeline.points import FULL, Choice, NamesAhead, nothing_matches, point_tables
+from analyzer.pipeline.read_options import Reading
+from captures.files import capture_points
+
+_NOT_HERE = ("tree", "hex", "fields", "frames", "count_by", "sort", "budget", "page")
+_HEADING = "time\ttopic\tpartition\toffset\tkey\tvalue\n"
+_ROWS_AT_ONCE = 4096
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
+
+Row = dict[str, Any]
+
+
+def show(options: argparse.Namespace, out: IO[str]) -> int:
+    """Print the records of all arguments; the exit code comes back."""
+    for name in _NOT_HERE:
+        if getattr(options, name):
+            option = name.replace("_", "-")
+            raise Failure(f"--{option} does not go with --records", "--json, --format, --filter and --limit do")
+    if options.format and options.json:
+        raise Failure("--format does not go with --json", "leave one of them out")
+    form = _json if options.json else _formatted(options.format) if options.format is not None else _line
+    heading = "" if form is not _line else _HEADING
+    notes: list[str] = []
+    left = options.limit
+    for row in _rows(options, notes):
+        out.write(heading + form(row))
+        heading = ""
+        left = left - 1 if left is not None else None
+        if left == 0:
+            break
+    for note in notes:
+        sys.stderr.write(f"note: {text.printable(note)}\n")
+    return 0
+
+
+def _rows(options: argparse.Namespace, notes: list[str]) -> Iterator[Row]:
+    rest = [argument for argument in options.captures if not is_dataset(argument)]
+    for argument in options.captures:
+        if is_dataset(argument):
+            if options.filter is not None or options.follow is not None:
+                raise Failure(
+                    f"{argument}: a dataset, and --filter and --follow are for captures",
+                    f"kwire sql {shlex.quote(argument)} 'SELECT * FROM records WHERE ...'",
+                )
+            yield from _of_dataset(argument)
+    if not rest:
+        return
+    how = Reading.asked(options)
+    choice = Choice.of(options.filter, options.follow, records=FULL)
+    settings = how.settings(choice.keep)
+    passed: list[tuple[int, int]] = []
+    for point in capture_points(rest, how.rotated):
+        look_up = NamesAhead(TopicIds(), point, settings).look_up
+        parts = point_tables(point, settings, choice, stdin=sys.stdin.buffer)
+        while True:
+            try:
+                name, table = next(parts)
+            except StopIteration as end:
+                notes += end.value.notes
+                passed += [end.value.passed] if end.value.passed is not None else []
+                break
+            if name == "records":
+                yield from _named(table, look_up)
+    notes += nothing_matches(passed)
+
+
+def _of_dataset(path: str) -> Iterator[Row]:
+    dataset = open_dataset(path)
+    records = dataset.records
+    # Batches are not there either with --records none: what was sent and fetched says whether there was anything.
+    if not records.count_rows() and dataset.partitions.count_rows(filter=pc.field("record_bytes") > 0):
+        raise Failure(
+            f"{path}: has no records, as it was made without --records full",
+            f"kwire analyze CAPTURE -o {path} --records full, or kwire show --records CAPTURE",
+        )
+    known = dataset.topic_ids.to_table(columns=["topic_id", "topic"]).to_pylist()
+    names = {row["topic_id"]: row["topic"] for row in known}
+    for batch in records.to_batches(batch_size=_ROWS_AT_ONCE):
+        yield from _named(pa.Table.from_batches([batch]), lambda topic: names.get(topic, topic))
+
+
+def _named(table: pa.Table, look_up: Callable[[str], str]) -> Iterator[Row]:
+    for batch in table.to_batches(max_chunksize=_ROWS_AT_ONCE):
+        for row in batch.to_pylist():
+            if row["topic"] is None and row["topic_id"] is not None:
+                row["topic"] = look_up(row["topic_id"])
+            yield row
+
+
+def _said(value: bytes | None, size: int | None) -> str:
+    """Bytes as text where they are that, else as hex; of those that were not kept, how many there were."""
+    if value is None:
+        return "null" if size is None else f"({size} bytes)"
+    try:
+        return text.printable(value.decode())
+    except UnicodeDecodeError:
+        return f"0x{value.hex()}"
+
+
+def _value(row: Row) -> str:
+    return _said(row["value"], row["value_bytes"])
+
+
+def _key(row: Row) -> str:
+    return _said(row["key"], row["key_bytes"])
+
+
+def _line(row: Row) -> str:
+    cells = [row["timestamp"], row["topic"], row["partition"], row["offset"], _key(row), _value(row)]
+    return "\t".join(map(text.cell, cells)) + "\n"
+
+
+def _headers(row: Row) -> str:
+    pairs = row["headers"] or ()
+    return ",".join(f"{text.printable(one['key'])}={_said(one['value'], None)}" for one in pairs)
+
+
+def _millis(row: Row) -> str:
+    when = row["timestamp"]
+    return "-1" if when is None else str(round((when - EPOCH).total_seconds() * 1000))
+
+
+_PARTS: dict[str, Callable[[Row], str]] = {
+    "t": lambda row: text.cell(row["topic"]),
+    "p": lambda row: text.cell(row["partition"]),
+    "o": lambda row: text.cell(row["offset"]),
+    "k": _key,
+    "s": _value,
+    "T": _millis,
+    "h": _headers,
+    "K": lambda row: str(-1 if row["key_bytes"] is None else row["key_bytes"]),
+    "S": lambda row: str(-1 if row["value_bytes"] is None else row["value_bytes"]),
+    "%": lambda row: "%",
+}
+
+
+def _formatted(form: str) -> Callable[[Row], str]:
+    """A format as kcat's: `%t %p %o %k %s %T %h %K %S`, `\\n` and `\\t`."""
+    pieces: list[str | Callable[[Row], str]] = []
+    for piece in re.findall(r"%.?|\\.?|[^%\\]+", form, re.DOTALL):
+        if piece[0] == "%":
+            if piece[1:] not in _PARTS:
+                raise Failure(f"--format: no {piece!r}", f"there are {' '.join(f'%{name}' for name in _PARTS)}")
+            pieces.append(_PARTS[piece[1:]])
+        else:
+            pieces.append(_ESCAPES.get(piece[1:], piece) if piece[0] == "\\" else piece)
+    return lambda row: "".join(piece if isinstance(piece, str) else piece(row) for piece in pieces)
+
+
+def _json(row: Row) -> str:
+    """All columns; `key` and `value` as text where they are that, else `key_base64` and `value_base64`."""
+    plain: Row = {}
+    for name, value in row.items():
+        if isinstance(value, bytes):
+            plain.update(_bytes(name, value))
+        elif name == "headers" and value is not None:
+            plain[name] = [{"key": one["key"], **_bytes("value", one["value"])} for one in value]
+        else:
+            plain[name] = rfc3339(value) if name == "timestamp" and value is not None else value
+    return text.json_text(plain) + "\n"
+
+
+def _bytes(name: str, value: bytes | None) -> Row:
+    try:
+        return {name: None if value is None else value.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(value or b"").decode()}

@@ -1,0 +1,9 @@
+"""What a command cannot use: the error of options and arguments, for all commands."""
+
+from __future__ import annotations
+
+from captures.errors import Problem
+
+
+class Failure(Problem):
+    """An option or argument that a command cannot use."""

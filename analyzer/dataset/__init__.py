@@ -1,0 +1,1 @@
+"""Datasets: the tables (the contract), Parquet files, manifest and locks."""

@@ -1,0 +1,1 @@
+"""Single exchanges with decoded bodies, and raw messages with masked secrets."""

@@ -1,0 +1,711 @@
+"""A capture point as rules see it: its exchanges, topic-partitions and connections as arrays, clients by name.
+
+In: a `Source`. Out: `Seen`. Rules: an exchange is its row's number, a connection (`link`), client, topic and place
+(topic-partition) a small integer; times are us; nothing is read before a rule asks for it. What every rule needs of an
+exchange takes 40 bytes.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import numpy as np
+
+from analyzer.common.times import micros
+from analyzer.findings.columns import NULL, Wanted, standing_for
+from analyzer.findings.query import Asked, Evidence
+from analyzer.findings.source import Source, Table
+from analyzer.findings.wording import UNREAD
+from analyzer.frame import arrow, spill
+from analyzer.frame.grouping import dense, first_of, indexed, put_owners
+from analyzer.protocol import api_keys as apis
+from analyzer.protocol import schema
+
+NO_CODE: Final = np.iinfo(np.int16).min
+"""An error code, API or version that is absent."""
+
+STATUSES = ("answered", "no_response_expected", "unanswered", "in_flight", "orphan_response")
+ANSWERED, SILENT, UNANSWERED, IN_FLIGHT, ORPHAN = range(5)
+
+SECOND: Final = 1_000_000
+
+_SET_BACK_US: Final = SECOND // 2
+"""By less a clock service corrects a clock, and within that TCP sends again what was lost."""
+
+_IN_A_ROW: Final = 5
+
+HELD: Final = (apis.FETCH, apis.JOIN_GROUP, apis.SYNC_GROUP, apis.SHARE_FETCH)
+"""The broker holds the answer until there is data, or the group is complete."""
+
+_OF_BROKERS = re.compile(
+    r"broker-\d+-(fetcher|to-controller|.*NodeToController|txn-marker-sender)|raft-client|.*[Cc]hannel[Mm]anager"
+    r"|controller-\d+|to-controller|directory-assignments|id_\d+-host_.+-port_\d+$|ReplicaFetcherThread-\d+-\d+$"
+)
+"""Client ids of brokers and controllers; the last two are a controller's and a follower's up to Kafka 0.8.2. Their bare
+node id, as controllers have, may be any client's too: there what is asked tells."""
+
+# fmt: off
+BY_BROKERS: Final = (
+    apis.LEADER_AND_ISR, apis.STOP_REPLICA, apis.UPDATE_METADATA, apis.CONTROLLED_SHUTDOWN, apis.VOTE,
+    apis.BEGIN_QUORUM_EPOCH, apis.END_QUORUM_EPOCH, apis.ALTER_PARTITION, apis.ENVELOPE, apis.FETCH_SNAPSHOT,
+    apis.BROKER_REGISTRATION, apis.BROKER_HEARTBEAT, apis.ALLOCATE_PRODUCER_IDS, apis.CONTROLLER_REGISTRATION,
+    apis.ASSIGN_REPLICAS_TO_DIRS, apis.UPDATE_RAFT_VOTER,
+)
+# fmt: on
+"""What only brokers and controllers ask. Not WriteTxnMarkers: kafka-transactions.sh sends it to abort."""
+
+
+_OF_EXCHANGES: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(("api_key", "api_version", "error_code"), np.int16),
+    **dict.fromkeys(("request_time", "response_end"), np.int64),
+    **dict.fromkeys(("exchange", "reply"), np.int32),
+}
+_TEXT_OF_EXCHANGES: Final = ("connection", "status")
+"""Columns of `Exchanges`."""
+_OFTEN: Final[Mapping[str, Any]] = dict.fromkeys(
+    (
+        "latency_us",
+        "throttle_us",
+        "acks",
+        "max_wait_ms",
+        "min_bytes",
+        "response_time",
+        "generation",
+    ),
+    np.int64,
+)
+_OFTEN_TEXT: Final = ("group_id", "member_id", "reason", "request_state")
+# fmt: off
+_OFTEN_OF_PARTITIONS: Final[Mapping[str, Any]] = {
+    **dict.fromkeys(
+        ("offset", "high_watermark", "last_stable_offset", "lag", "record_bytes", "record_count", "leader_epoch",
+         "diverging_offset", "delivery_count"), np.int64,
+    ),
+    **dict.fromkeys(("exchange", "reply", "partition"), np.int32),
+    "error_code": np.int16,
+}
+# fmt: on
+_OFTEN_TEXT_OF_PARTITIONS: Final = ("connection", "topic", "topic_id")
+"""Columns that rules often ask for."""
+
+# fmt: off
+OF_BATCHES: Final = Wanted(
+    {
+        **dict.fromkeys(
+            ("producer_id", "producer_epoch", "base_sequence", "record_count", "batch_bytes", "magic"), np.int64
+        ),
+        **dict.fromkeys(("exchange", "reply", "partition"), np.int32),
+        "crc_ok": np.int8,
+    },
+    ("side", "codec", "reason", "topic", "topic_id", "connection"),
+    ("uncompressed_bytes", "last_timestamp"),
+)
+# fmt: on
+"""Columns of `batches` that are asked for wherever some were produced."""
+
+LARGE: Final[Mapping[str, Wanted]] = {
+    "exchanges": Wanted({**_OF_EXCHANGES, **_OFTEN}, (*_TEXT_OF_EXCHANGES, *_OFTEN_TEXT)),
+    "partitions": Wanted(_OFTEN_OF_PARTITIONS, _OFTEN_TEXT_OF_PARTITIONS),
+}
+"""The same of all large tables that nobody may have asked to be left out."""
+
+_OF_FETCHES: Final = frozenset(
+    ("latency_us", "max_wait_ms", "min_bytes", "high_watermark", "last_stable_offset", "lag")
+)
+"""Columns that are asked for where some fetches brought nothing, or went on for long: 40 bytes of an exchange."""
+
+
+def _whatever(wanted: Wanted, greatest: Sequence[str] = ()) -> Wanted:
+    numbers = {name: dtype for name, dtype in wanted.numbers.items() if name not in _OF_FETCHES}
+    return Wanted(numbers, wanted.strings, greatest)
+
+
+KEPT: Final[Mapping[str, Wanted]] = {
+    "exchanges": _whatever(
+        LARGE["exchanges"],
+        ("broker_us", "latency_us", "max_wait_ms", "queue_us", "request_bytes", "response_bytes"),
+    ),
+    "partitions": _whatever(LARGE["partitions"]),
+    "batches": OF_BATCHES,
+}
+"""What is kept of these while they are written: what is asked for whatever was captured, and of some columns the
+greatest value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanges:
+    """Arrays with a value an exchange. link int32: its connection; api, version, error int16 (NO_CODE: absent); status
+    int8; asked, answered int64: first byte of the request, last of the answer; exchange, reply int32 (least: null)."""
+
+    link: np.ndarray
+    api: np.ndarray
+    version: np.ndarray
+    error: np.ndarray
+    status: np.ndarray
+    asked: np.ndarray
+    answered: np.ndarray
+    exchange: np.ndarray
+    reply: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.link)
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """Arrays with a value a topic-partition of an exchange. owner int32: the exchange; place int32: which
+    topic-partition (`Seen.places`); error int16."""
+
+    owner: np.ndarray
+    place: np.ndarray
+    error: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What an address asked of an end point in vain: how often it was refused, and how often nobody answered; the most
+    within a minute; us."""
+
+    client: str
+    server: str
+    refused: int
+    unanswered: int
+    most: int
+    since: int
+    until: int
+
+    @property
+    def times(self) -> int:
+        return self.refused + self.unanswered
+
+
+class Seen:
+    """One capture point."""
+
+    def __init__(self, source: Source, entry: Mapping[str, Any], asked: Asked) -> None:
+        self.source = source
+        self.entry = entry
+        self.name: str = entry["name"]
+        self.asked = asked
+        self.memo: dict[Hashable, Any] = {}
+        """What was worked out for several rules."""
+        self._tables: dict[str, Table] = {}
+
+    def table(self, name: str) -> Table:
+        """Its rows of a table."""
+        if name not in self._tables:
+            self._tables[name] = Table(self.source, self.name, name)
+        return self._tables[name]
+
+    @property
+    def means(self) -> bool:
+        """What the traffic means was worked out."""
+        return bool(self.entry.get("meaning", False))
+
+    @property
+    def sealed(self) -> list[Mapping[str, Any]]:
+        """Its connections that begin with TLS, and nothing opened."""
+        return self.unrecognised("TLS")
+
+    def unrecognised(self, like: str) -> list[Mapping[str, Any]]:
+        """Its connections without Kafka that look like this."""
+        return [one for one in self.source.unrecognised if one["capture"] == self.name and one["looks_like"] == like]
+
+    @functools.cached_property
+    def attempts(self) -> list[Attempt]:
+        """Connections that were asked for and never were. Not those that nobody answered where the capture holds what
+        clients send alone: who answered would not have been heard."""
+        made = [
+            Attempt(
+                one["client"],
+                one["server"],
+                one["refused"],
+                one["unanswered"],
+                one["most_in_a_minute"],
+                micros(one["first_time"], NULL),
+                micros(one["last_time"], NULL),
+            )
+            for one in self.entry.get("attempts", ())
+        ]
+        if not made or not self.one_way.any():
+            return made
+        heard = {self.brokers[broker] for broker in arrow.distinct(self.broker_of[~self.one_way]).tolist()}
+        return [one for one in made if one.refused or one.server in heard]
+
+    # ------------------------------------------------------------------------------------- connections and clients
+
+    @property
+    def links(self) -> list[str]:
+        """Names of connections: those of the table `connections`, in its order, and those of exchanges that have no row
+        there yet."""
+        return self._named[1]
+
+    @functools.cached_property
+    def _named(self) -> tuple[Exchanges, list[str]]:
+        return self._read_exchanges([*self.table("connections").codes("connection")[1]])
+
+    @functools.cached_property
+    def _ends(self) -> tuple[np.ndarray, list[tuple[str, str | None]], np.ndarray, list[str]]:
+        rows = self.table("connections")
+        ips, ids, brokers, ports = (
+            rows.codes("client_ip"),
+            self._ids(*rows.codes("client_id")),
+            rows.codes("broker_ip"),
+            rows.numbers("broker_port"),
+        )
+        # Those without an id, and those whose ids were not captured, are others.
+        clients: dict[tuple[str, str | None, bool], int] = {}
+        servers: dict[str, int] = {}
+        of, at = [], []
+        unread = self._unread(ids[0] < 0).tolist()
+        for ip, named, lost, broker, port in zip(
+            ips[0].tolist(), ids[0].tolist(), unread, brokers[0].tolist(), ports.tolist(), strict=True
+        ):
+            client = (ips[1][ip] if ip >= 0 else "", ids[1][named] if named >= 0 else None, lost)
+            of.append(clients.setdefault(client, len(clients)))
+            at.append(servers.setdefault(_end(brokers[1][broker] if broker >= 0 else "", port), len(servers)))
+        for link in self.links[len(of) :]:  # no row of its own: the name says enough
+            client_end, _, broker_end = link.rpartition("#")[0].partition("-")
+            of.append(clients.setdefault((client_end.rpartition(":")[0], None, False), len(clients)))
+            at.append(servers.setdefault(broker_end, len(servers)))
+        self.unread = np.array([lost for _, _, lost in clients], bool)
+        return np.array(of, np.int32), [(ip, named) for ip, named, _ in clients], np.array(at, np.int32), list(servers)
+
+    def _ids(self, codes: np.ndarray, names: list[str]) -> tuple[np.ndarray, list[str]]:
+        """Client ids of connections, as table `clients` has them: an empty one is none where another comes after it, as
+        from Java's old SimpleConsumer, whose first Metadata says none."""
+        empty = np.flatnonzero(arrow.among(codes, standing_for(names, "")))
+        if not len(empty):
+            return codes, names
+        rows = self.exchanges
+        said, ids = self.table("exchanges").codes("client_id")
+        none = standing_for(ids, "")
+        told = spill.where(
+            len(said),
+            lambda block: (said[block] >= 0) & ~arrow.among(said[block], none) & arrow.among(rows.link[block], empty),
+        )
+        told = told[np.lexsort((rows.exchange[told], rows.link[told]))]
+        told = told[first_of(rows.link[told])]
+        known = {name: number for number, name in enumerate(names)}
+        codes = codes.copy()
+        codes[rows.link[told]] = [known.setdefault(ids[said[row]], len(known)) for row in told.tolist()]
+        return codes, [*known]
+
+    unread: np.ndarray
+    """bool[clients]: the client id of nobody there was captured, once `clients` was asked for."""
+
+    def _unread(self, nameless: np.ndarray) -> np.ndarray:
+        """bool[n]: of the connections without a client id those of which no request was read whole."""
+        lossy = (self.link_numbers("requests") == 0) | ~self.unbroken | (self.link_numbers("opened") == 0)
+        unread: np.ndarray = nameless & lossy[: len(nameless)]
+        if unread.any():
+            state, states = self.table("exchanges").codes("request_state")
+            whole = standing_for(states, "decoded")
+            read = spill.where(len(state), lambda block: arrow.among(state[block], whole))
+            unread &= ~arrow.among(np.arange(len(unread)), arrow.distinct(spill.taken(self.exchanges.link, read)))
+        return unread
+
+    @functools.cached_property
+    def mixed(self) -> np.ndarray:
+        """bool[clients]: not one client but whoever has connections whose ids were not captured: what they do together
+        nobody does."""
+        connections = np.bincount(self.client_of, minlength=len(self.clients))
+        return self.unread & (connections > 1)
+
+    def of_one(self, rows: np.ndarray) -> np.ndarray:
+        """Of exchanges those whose client is known to be one."""
+        return rows[~self.mixed[self.client[rows]]] if self.mixed.any() else rows
+
+    @property
+    def client_of(self) -> np.ndarray:
+        """int32[links]: the client of each connection."""
+        return self._ends[0]
+
+    @property
+    def clients(self) -> list[tuple[str, str | None]]:
+        """(address, client id) of clients."""
+        return self._ends[1]
+
+    @property
+    def broker_of(self) -> np.ndarray:
+        """int32[links]: the broker of each connection."""
+        return self._ends[2]
+
+    @property
+    def brokers(self) -> list[str]:
+        """`ip:port` of brokers."""
+        return self._ends[3]
+
+    @functools.cached_property
+    def between_brokers(self) -> np.ndarray:
+        """bool[clients]: a broker or controller, by its client id, or by what it asks. Clients without an id are
+        several: what one of them asks says nothing of the others."""
+        between = np.array([bool(named and _OF_BROKERS.match(named)) for _, named in self.clients], bool)
+        for client in arrow.distinct(self.client[self.of_api(*BY_BROKERS)]).tolist():
+            between[client] |= bool(self.clients[client][1])
+        return between
+
+    def links_of(self, table: Table) -> np.ndarray:
+        """int32[rows]: the connection of each row of a table."""
+        return _by_links(self.links, *table.codes("connection"))[0]
+
+    def link_numbers(self, column: str) -> np.ndarray:
+        """int64[links]: a column of `connections`; 0 where null or without a row."""
+        values = self.table("connections").numbers(column)
+        out = np.zeros(len(self.links), np.int64)
+        out[: len(values)] = np.where(values == NULL, 0, values)
+        return out
+
+    def link_times(self, column: str) -> np.ndarray:
+        """int64[links]: a column of times, NULL where absent."""
+        values = self.table("connections").numbers(column)
+        out = np.full(len(self.links), NULL, np.int64)
+        out[: len(values)] = values
+        return out
+
+    @functools.cached_property
+    def closed(self) -> list[str]:
+        """How each connection ended: `fin`, `rst`, `open`."""
+        codes, names = self.table("connections").codes("closed")
+        ends = [names[code] if code >= 0 else "open" for code in codes.tolist()]
+        return ends + ["open"] * (len(self.links) - len(ends))
+
+    @functools.cached_property
+    def one_way(self) -> np.ndarray:
+        """bool[links]: what one side sent was captured, and of the other no packet."""
+        client, broker = self.link_numbers("client_packets"), self.link_numbers("broker_packets")
+        lonely: np.ndarray = (np.minimum(client, broker) == 0) & (np.maximum(client, broker) > 0)
+        return lonely
+
+    @functools.cached_property
+    def unbroken(self) -> np.ndarray:
+        """bool[links]: no byte of it is missing from where the capture has it on, as far as a hole shows; both of its
+        directions are there."""
+        one_way = self.one_way
+        missing = sum(self.link_numbers(name) for name in ("gaps", "gap_bytes", "snaplen_bytes"))
+        # Who comes midway skips to the next message: nothing is missing after.
+        skipped = (self.link_numbers("skipped_bytes") > 0) & (self.link_numbers("opened") > 0)
+        unbroken: np.ndarray = np.asarray(missing == 0) & ~skipped & ~one_way
+        return unbroken
+
+    @functools.cached_property
+    def whole(self) -> np.ndarray:
+        """bool[links]: no byte of it is missing, so that what is not there was not said."""
+        whole: np.ndarray = self.unbroken & (self.link_numbers("opened") > 0)
+        return whole
+
+    @functools.cached_property
+    def loses(self) -> bool:
+        """Packets are missing somewhere: what was last of a connection may be missing too, for nothing comes after it
+        that would show the hole."""
+        counted = (self.entry.get("packets") or {}).get("dropped_by_capture")
+        return bool(counted) or bool(self.link_numbers("gaps").any())
+
+    @functools.cached_property
+    def software(self) -> dict[int, str]:
+        """Name and version of clients' software, by client, where some connection said it."""
+        rows = self.table("connections")
+        (names, known), (versions, numbers) = rows.codes("software_name"), rows.codes("software_version")
+        out: dict[int, str] = {}
+        for link in np.flatnonzero(names >= 0).tolist():
+            version = f" {numbers[versions[link]]}" if versions[link] >= 0 else ""
+            out.setdefault(int(self.client_of[link]), known[names[link]] + version)
+        return out
+
+    # ------------------------------------------------------------------------------------------------- exchanges
+
+    @property
+    def exchanges(self) -> Exchanges:
+        """Of every exchange what nearly all rules need."""
+        return self._named[0]
+
+    def _read_exchanges(self, links: list[str]) -> tuple[Exchanges, list[str]]:
+        """Exchanges, and the names of connections: these, and those that only exchanges name."""
+        read = self.table("exchanges").take(_OF_EXCHANGES, _TEXT_OF_EXCHANGES)
+        link, links = _by_links(links, *read["connection"])
+        codes, statuses = read["status"]
+        status = spill.taken(np.array([*(STATUSES.index(text) for text in statuses), -1], np.int8), codes)
+        api, version, error, asked, answered, exchange, reply = (read[name] for name in _OF_EXCHANGES)
+        return Exchanges(link, api, version, error, status, asked, answered, exchange, reply), links
+
+    @functools.cached_property
+    def set_back(self) -> tuple[int, int] | None:
+        """When the capture's clock went back, and by how much (us), the first time by half a second or more: several
+        rows come earlier than one before them, though rows are in order of the packets that completed them. What waited
+        for bytes that came late, or never, is completed late: connections of which some did are left out."""
+        late_bytes = self.link_numbers("retransmissions") + self.link_numbers("out_of_order")
+        in_order = self.unbroken & (late_bytes == 0)
+        in_order[len(self.table("connections")) :] = False  # of those that go on nobody knows yet
+        latest = NULL
+        some, ahead = np.zeros(0, np.int64), np.zeros(0, np.int64)  # the last times, and the latest before each
+        for block in spill.blocks(len(self.exchanges)):
+            times = self.exchanges.answered[block]
+            times = times[(times != NULL) & in_order[self.exchanges.link[block]]]
+            before = np.maximum.accumulate(np.append(latest, times))
+            some, ahead = np.append(some, times), np.append(ahead, before[:-1])
+            late = some + _SET_BACK_US <= ahead
+            if late.sum() >= _IN_A_ROW:
+                several = np.flatnonzero(np.convolve(late, np.ones(_IN_A_ROW, np.int64), "valid") == _IN_A_ROW)
+                if len(several):
+                    at = int(several[0])
+                    return int(ahead[at]), int(ahead[at] - some[at])
+            latest = int(before[-1])
+            some, ahead = some[1 - _IN_A_ROW :], ahead[1 - _IN_A_ROW :]
+        return None
+
+    @functools.cached_property
+    def doubled(self) -> np.ndarray:
+        """bool[links]: the capture has nearly every packet of it twice, some of these known as copies. Of a burst the
+        copies may come when more packets passed than are remembered to know them by, and look like what TCP sends
+        again, which is never half of all."""
+        copies, again = self.link_numbers("duplicates"), self.link_numbers("retransmissions")
+        packets = self.link_numbers("client_packets") + self.link_numbers("broker_packets")
+        doubled: np.ndarray = (copies > 0) & (20 * (copies + again) >= 9 * packets)
+        return doubled
+
+    @functools.cached_property
+    def left_open(self) -> np.ndarray:
+        """Exchanges without an answer, as far as the capture shows: of connections without a hole, and none where
+        packets are missing at all, for an answer that was lost at a connection's end leaves no hole."""
+        silent = spill.true(self.exchanges.status == UNANSWERED)
+        return silent[:0] if self.loses else silent[self.unbroken[self.exchanges.link[silent]]]
+
+    def load(self) -> None:
+        """All rules are going to ask: read what most of them need at once."""
+        for name, wanted in LARGE.items():
+            if not self.table(name).held:
+                self.table(name).load(wanted.numbers, wanted.strings)
+
+    def column(self, name: str) -> np.ndarray:
+        """int64[exchanges]: a column of `exchanges`, NULL where null."""
+        return self.table("exchanges").numbers(name)
+
+    def most(self, name: str) -> int:
+        """The greatest value in a column of `exchanges`, NULL where there is none; mostly without reading it."""
+        return self.table("exchanges").most(name)
+
+    @functools.cached_property
+    def groups(self) -> tuple[np.ndarray, list[str]]:
+        """int32[exchanges], -1 where none: the group of each; groups by name."""
+        return self.table("exchanges").codes("group_id")
+
+    def of_api(self, *keys: int) -> np.ndarray:
+        """Rows of exchanges of these APIs."""
+        api = self.exchanges.api
+        return spill.where(len(api), lambda block: arrow.among(api[block], keys))
+
+    def api_of(self, owner: np.ndarray) -> np.ndarray:
+        """int16: the API of some exchanges, NO_CODE where it is none (-1)."""
+        known = self.exchanges.api if len(self.exchanges) else np.full(1, NO_CODE, np.int16)
+        found: np.ndarray = np.where(owner >= 0, known[owner], NO_CODE)
+        return found
+
+    def parts_of(self, key: int) -> np.ndarray:
+        """Rows of topic-partitions of exchanges of this API."""
+        owner = self.partitions.owner
+        return spill.where(len(owner), lambda block: self.api_of(owner[block]) == key)
+
+    @functools.cached_property
+    def client(self) -> np.ndarray:
+        """int32[exchanges]: the client of each."""
+        return _taken(self.client_of, self.exchanges.link)
+
+    @functools.cached_property
+    def broker(self) -> np.ndarray:
+        """int32[exchanges]: the broker of each."""
+        return _taken(self.broker_of, self.exchanges.link)
+
+    @functools.cached_property
+    def span(self) -> tuple[int, int]:
+        """The first and the last moment of the capture point, us."""
+        times = [self.exchanges.asked, self.exchanges.answered]
+        times += [self.link_times("first_time"), self.link_times("last_time")]
+        known = [extent for part in times if (extent := spill.extent(part, NULL)) is not None]
+        if not known:  # all of it is encrypted, say
+            ends = [micros(time, NULL) for name in ("first_time", "last_time") if (time := self.entry.get(name))]
+            return (ends[0], ends[-1]) if ends else (0, 0)
+        return min(first for first, _ in known), max(last for _, last in known)
+
+    @property
+    def seconds(self) -> float:
+        """How long the capture point is: of a window that is longer nobody saw the rest."""
+        return (self.span[1] - self.span[0]) / SECOND
+
+    # ------------------------------------------------------------------------------------------------ partitions
+
+    @functools.cached_property
+    def topic_names(self) -> dict[str, str]:
+        """Names for topic ids."""
+        return {row["topic_id"]: row["topic"] for row in self.table("topic_ids").every(["topic_id", "topic"])}
+
+    @functools.cached_property
+    def remade(self) -> set[str]:
+        """Names that several topics had, one after the other: each time one is made it gets an id of its own."""
+        ids = Counter(self.topic_names.values())
+        return {name for name, number in ids.items() if number > 1}
+
+    @functools.cached_property
+    def partitions(self) -> Partitions:
+        """Topic-partitions of exchanges."""
+        rows = self.table("partitions")
+        place, self.places = self.placed(rows)
+        return Partitions(self.owners(rows), place, rows.numbers("error_code", np.int16))
+
+    places: list[tuple[str, int]]
+    """(topic, partition) by place, once `partitions` was asked for."""
+
+    def placed(self, rows: Table) -> tuple[np.ndarray, list[tuple[str, int]]]:
+        """int32[rows]: the topic-partition of each row of a table, and (topic, partition) of these. Worked out once."""
+        if ("placed", rows.name) not in self.memo:
+            self.memo["placed", rows.name] = self._placed(rows)
+        found: tuple[np.ndarray, list[tuple[str, int]]] = self.memo["placed", rows.name]
+        return found
+
+    def _placed(self, rows: Table) -> tuple[np.ndarray, list[tuple[str, int]]]:
+        topics, names = rows.codes("topic")
+        ids, by_id = rows.codes("topic_id")
+        names = list(names)
+        numbers = {name: number for number, name in enumerate(names)}
+        for topic_id in by_id:
+            numbers.setdefault(self.topic_names.get(topic_id, topic_id), len(numbers))
+        of_id = np.array([*(numbers[self.topic_names.get(one, one)] for one in by_id), -1], np.int32)
+        names = list(numbers)
+        partition = rows.numbers("partition", np.int32)
+        low = int(partition.min(initial=0))
+        span = int(partition.max(initial=0)) - low + 1
+
+        def keys(block: slice) -> np.ndarray:
+            some = topics[block]
+            key = (np.where(some >= 0, some, of_id[ids[block]]) if by_id else some).astype(np.int64)
+            key += 1  # in place: fresh memory costs more than the sums
+            key *= span
+            key += partition[block]
+            key -= low
+            return key
+
+        known, inverse = dense(spill.made(len(topics), np.int64, keys))
+        places = [(names[one // span - 1] if one >= span else "", one % span + low) for one in known.tolist()]
+        return inverse, places
+
+    def owners(self, rows: Table) -> np.ndarray:
+        """int32[rows]: the exchange that each row of a table belongs to, -1 where there is none. Worked out once."""
+        if ("owners", rows.name) not in self.memo:
+            self.memo["owners", rows.name] = self._owners(rows)
+        found: np.ndarray = self.memo["owners", rows.name]
+        return found
+
+    def _owners(self, rows: Table) -> np.ndarray:
+        link, _ = _by_links(self.links, *rows.codes("connection"))
+        asked = rows.numbers("exchange", np.int32)
+        out = spill.full(len(link), -1, np.int32)
+        null = np.iinfo(np.int32).min
+        orphan = asked == null
+        put_owners(out, self._requests[1:], link, asked, ~orphan)
+        if orphan.any():
+            alone = np.where(self.exchanges.exchange == null, self.exchanges.reply, null)
+            answered = rows.numbers("reply", np.int32)
+            put_owners(out, self._index(alone), link, answered, orphan & (answered != null))
+        return out
+
+    def _index(self, ordinals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Exchanges by connection and ordinal: row = index[base[link] + ordinal]. Ordinals count frames, so that they
+        leave few places free."""
+        known = ordinals != np.iinfo(np.int32).min
+        if known.all():  # mostly: then nothing is chosen
+            return indexed(None, self.exchanges.link, ordinals, len(self.links))
+        rows = np.flatnonzero(known)
+        return indexed(rows, self.exchanges.link[rows], ordinals[rows], len(self.links))
+
+    @functools.cached_property
+    def _requests(self) -> tuple[dict[str, int], np.ndarray, np.ndarray]:
+        """Connections by name, and `_index` of requests."""
+        return {name: number for number, name in enumerate(self.links)}, *self._index(self.exchanges.exchange)
+
+    def row_of(self, connection: str, exchange: int) -> int | None:
+        """The exchange of that key."""
+        links, index, base = self._requests
+        link = links.get(connection)
+        if link is None or not 0 <= exchange < base[link + 1] - base[link]:
+            return None
+        row = int(index[base[link] + exchange])
+        return row if row >= 0 else None
+
+    @functools.cached_property
+    def places_known(self) -> set[tuple[str, int]]:
+        """(topic, partition) that some answer says to be there."""
+        leaders, names = self.placed(self.table("leaders"))
+        there = {names[place] for place in set(leaders.tolist())}
+        parts = self.partitions
+        good = np.zeros(len(self.places), np.bool_)
+        for block in spill.blocks(len(parts.place)):
+            good[parts.place[block][parts.error[block] == 0]] = True
+        return there | {self.places[place] for place in np.flatnonzero(good).tolist()}
+
+    # ---------------------------------------------------------------------------------------------------- evidence
+
+    def key(self, row: int) -> Evidence:
+        """The key of an exchange."""
+        null = np.iinfo(np.int32).min
+        numbers = (int(self.exchanges.exchange[row]), int(self.exchanges.reply[row]))
+        asked, answered = (None if number == null else number for number in numbers)
+        return self.links[self.exchanges.link[row]], asked, answered
+
+    def who(self, client: int | None = None, broker: int | None = None, link: int | None = None) -> dict[str, Any]:
+        """Whom a finding is about."""
+        if link is not None:
+            client, broker = int(self.client_of[link]), int(self.broker_of[link])
+        out: dict[str, Any] = {}
+        if client is not None:
+            out["client_ip"], out["client_id"] = self.clients[client]
+            out[UNREAD] = ("several" if self.mixed[client] else "one") if self.unread[client] else None
+            out["software"] = self.software.get(client)
+        if broker is not None:
+            out["broker"] = self.brokers[broker]
+        if link is not None:
+            out["connection"] = self.links[link]
+        return out
+
+
+def _by_links(links: list[str], codes: np.ndarray, names: list[str]) -> tuple[np.ndarray, list[str]]:
+    """A column of connections as `Table.codes` gives it -> int32[rows] by their numbers among `links`, and the names;
+    of one that has no number there, the next."""
+    known = {name: number for number, name in enumerate(links)}
+    numbers = np.array([*(known.setdefault(name, len(known)) for name in names), -1], np.int32)
+    return spill.taken(numbers, codes), list(known)
+
+
+def api_name(key: int) -> str:
+    """Kafka's name of an API."""
+    return _API_NAMES.get(key, f"API {key}")
+
+
+_API_NAMES = {api.api_key: api.name for api in schema.apis()}
+
+
+def _end(address: str, port: int) -> str:
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def _taken(values: np.ndarray, at: np.ndarray) -> np.ndarray:
+    return spill.taken(values, at) if len(values) else np.zeros(0, np.int32)
+
+
+T = TypeVar("T")
+
+
+def once(made: Callable[[Seen], T]) -> Callable[[Seen], T]:
+    """What several rules ask for is worked out for the first of them."""
+
+    @functools.wraps(made)
+    def kept(seen: Seen) -> T:
+        if kept not in seen.memo:
+            seen.memo[kept] = made(seen)
+        found: T = seen.memo[kept]
+        return found
+
+    return kept

@@ -1,0 +1,256 @@
+"""What brokers answered with an error: every code of Kafka has a judgement, and every run that is a fault is told once.
+
+Rules that know more of a code take it (`TAKEN`); the rest is told here."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from analyzer.findings import root_causes
+from analyzer.findings.capture import Seen, api_name
+from analyzer.findings.query import Severity
+from analyzer.findings.rules import Found, Limits, rule
+from analyzer.findings.runs import EVERY, Run, Trouble, runs, together
+from analyzer.findings.wording import client, count, moment, name, place, some
+from analyzer.protocol import api_keys
+from analyzer.protocol.error_severity import GRACE_S
+
+TAKEN: list[Callable[[Run], bool]] = []
+"""Who takes runs for a rule of its own: true where it does."""
+
+
+TOLD: list[Callable[[Seen, Trouble], bool]] = []
+"""Who tells of a trouble that nobody takes where a capture shows what it comes of: true where one does."""
+
+
+def taken(api: tuple[int, ...], codes: tuple[int, ...], every: bool = False) -> Callable[[Run], bool]:
+    """Take the runs of these codes of these APIs (of all where none is named); `every`: also those that pass."""
+
+    def named(key: int, code: int) -> bool:
+        return code in codes and (not api or key in api)
+
+    def mine(run: Run) -> bool:
+        return named(run.api, run.code)
+
+    TAKEN.append(mine)
+    if every:
+        EVERY.append(named)
+    return mine
+
+
+def of(seen: Seen, mine: Callable[[Run], bool], lasting: bool = True) -> list[Trouble]:
+    """A rule's runs, by client and thing; `lasting`: those that are faults, else all (that are `taken` so). Runs that a
+    lost broker or a moved leader explains are left out."""
+    return together(
+        [run for run in runs(seen) if mine(run) and (run.lasting or not lasting) and not _explained(seen, run)]
+    )
+
+
+_OF_MOVES = (3, 5, 6, 14, 15, 16, 74, 75, 100, 103, 9, 13, 19, 20, 22, 25, 56, 78)
+"""What clients are told while leaders and coordinators move."""
+
+
+def _explained(seen: Seen, run: Run) -> bool:
+    """It passed, and began with the loss of a broker or a moved leader."""
+    return run.code in _OF_MOVES and run.cleared and root_causes.near(seen, run.since, run.until)
+
+
+def about(trouble: Trouble) -> str:
+    """Of what: ` for group g`, ` for topic t (3 partitions)`; where which of its topics is not known, ` for topics a, b
+    or some of these`, ` for topic a or others of these requests`."""
+    thing = trouble.thing
+    others = " or others of these requests" if thing.several else ""
+    if thing.group:
+        topic = f", topic {name(thing.topic)}{others}" if thing.topic else ""
+        return f" for group {name(thing.group)}{topic}"
+    if thing.transaction:
+        return f" for transactional id {name(thing.transaction)}"
+    if thing.topic:
+        if len(trouble.places) == 1:
+            return f" for {place(trouble.places[0])}"
+        if thing.topics and not trouble.places:
+            return f" for topics {some(list(thing.topics))} or some of these"
+        many = f" ({count(len(trouble.places), 'partition')})" if trouble.places else ""
+        return f" for topic {name(thing.topic)}{others}{many}"
+    return ""
+
+
+def times(trouble: Trouble) -> str:
+    """`12 times, 10:01:03 to 10:01:09`."""
+    text = f"{count(trouble.answers, 'time')}, {moment(trouble.since)}"
+    return text + (f" to {moment(trouble.until)}" if trouble.answers > 1 else "")
+
+
+def what(trouble: Trouble) -> dict[str, str | None]:
+    """What a finding is about."""
+    thing = trouble.thing
+    partitions = ",".join(str(partition) for _, partition in trouble.places[:20])
+    return {
+        "api": api_name(trouble.api),
+        "error": trouble.error,
+        "group_id": thing.group,
+        "topic": thing.topic,
+        "partition": partitions or None,
+        "transactional_id": thing.transaction,
+    }
+
+
+def found(
+    seen: Seen,
+    trouble: Trouble,
+    text: str,
+    severity: Severity | None = None,
+    cause: str | None = None,
+    proven: bool | None = None,
+) -> Found:
+    """A finding about it."""
+    return Found(
+        text,
+        trouble.answers,
+        trouble.since,
+        trouble.until,
+        seen.who(trouble.client),
+        what(trouble),
+        trouble.evidence,
+        severity=severity,
+        cause=cause,
+        proven=proven,
+    )
+
+
+def _untaken(run: Run) -> bool:
+    return not any(mine(run) for mine in TAKEN)
+
+
+@rule(
+    "errors",
+    "error-answers",
+    "error",
+    "svc-a (10.0.0.4) got UNKNOWN_SERVER_ERROR (-1) to Produce for topic orders 12 times, 10:01:03 to 10:01:09; good "
+    "answers came after.",
+    why="Each of Kafka's errors has a judgement and a grace: at first sight; or a run of three answers beyond the "
+    "grace (5 s, or 30 s for what elections and loading take), or of ten over a second.",
+    unless="The error belongs to the protocol's course (`judgements.json`), passed within its grace, was what "
+    "somebody's question deserved (admin-refused), or a broker's loss explains it.",
+    advice="The error's own meaning says what to do; begin with the first exchange named.",
+    judge="forged: each code of the enum, once, as a run that passes and as one that stays",
+)
+def error_answers(seen: Seen, at: Limits) -> Iterator[Found]:
+    for trouble in of(seen, _untaken):
+        judgement = trouble.runs[0].judgement
+        if judgement.kind == "admin" or any(tells(seen, trouble) for tells in TOLD):
+            continue
+        after = "good answers came after" if trouble.cleared else "no good answer came after"
+        text = f"{client(seen.who(trouble.client))} got {trouble.error} to {api_name(trouble.api)}{about(trouble)} "
+        text += f"{times(trouble)}; {after}. {judgement.why}"
+        # At first sight it is one; a run that lasted and passed is one to look after.
+        severity: Severity = "error" if judgement.grace_s == 0 or not trouble.cleared else "warning"
+        yield found(seen, trouble, text, severity)
+
+
+_ALREADY_EXISTS = 36
+
+
+@rule(
+    "errors",
+    "admin-refused",
+    "note",
+    "admin (10.0.0.4) was refused CreateTopics for topic orders: TOPIC_ALREADY_EXISTS (36), 1 time, 10:01:03.",
+    why="A fact: it answers what somebody asked.",
+    unless="Brokers that ask their controller for an internal topic, each as it needs one (TOPIC_ALREADY_EXISTS).",
+    advice="Ask whoever asked.",
+    judge="errors-librdkafka-4.3, admin-*; forged: a topic that is there, asked for by an application and by a broker",
+)
+def admin_refused(seen: Seen, at: Limits) -> Iterator[Found]:
+    for trouble in of(seen, _untaken, lasting=False):
+        if trouble.code == _ALREADY_EXISTS and seen.between_brokers[trouble.client]:
+            continue
+        if trouble.runs[0].judgement.kind == "admin":
+            text = f"{client(seen.who(trouble.client))} was refused {api_name(trouble.api)}{about(trouble)}: "
+            yield found(seen, trouble, text + f"{trouble.error}, {times(trouble)}.")
+
+
+# ---------------------------------------------------------------------------------------------- topics that are missing
+
+_MISSING = taken((api_keys.METADATA,), (3,))
+
+
+def _misnamed(run: Run) -> bool:
+    """A name that no topic can have, asked for again and again; once, it is what somebody asked (admin-refused)."""
+    return run.api == api_keys.METADATA and run.code == 17 and run.lasts(GRACE_S)
+
+
+TAKEN.append(_misnamed)
+
+
+@rule(
+    "cluster",
+    "topic-missing",
+    "error",
+    "svc-a (10.0.0.4) keeps asking for topic ordres, which does not exist: 14 times, 10:01:03 to 10:01:13.",
+    why="A topic that was created a moment ago is known within 0.2 s; a name that does not exist was asked for 14 "
+    "times in 10 s. Three answers over 5 s, or ten over one. So is a name that no topic can have (a note, "
+    "admin-refused, where it was asked for less often).",
+    unless="The topic is there later (then it was being created).",
+    advice="Create it, or mend the name; allow.auto.create.topics hides such mistakes.",
+    judge="errors-librdkafka-4.3; captures that create topics say nothing",
+)
+def topic_missing(seen: Seen, at: Limits) -> Iterator[Found]:
+    troubles = [*of(seen, _MISSING), *of(seen, _misnamed, lasting=False)]
+    troubles = sorted(troubles, key=lambda one: (-one.answers, one.since))
+    if not troubles:
+        return
+    known = {topic for topic, _ in seen.places_known}
+    nearest, looked_for = Nearest(known), 0
+    for trouble in troubles:
+        named = trouble.thing.topics or (trouble.thing.topic,)
+        asked = [topic for topic in named if topic and topic not in known]
+        if not asked or trouble.cleared:
+            continue
+        looked_for += 1
+        near = nearest.to(asked[0]) if looked_for <= _LOOKED_FOR else None
+        why = "which does not exist" if trouble.code == 3 else "a name that no topic can have"
+        text = f"{client(seen.who(trouble.client))} keeps asking for topic {some(asked)}, {why}: {times(trouble)}."
+        cause = f"there is a topic {name(near)}" if near else None
+        yield found(seen, trouble, text, None, cause, False if near else None)
+
+
+_LOOKED_FOR = 200
+"""Missing topics, those that were asked for most, for which a like name is looked for: fewer are told one by one."""
+_COMPARED = 500
+"""Names that a missing one is compared with: of more those whose letters are most alike."""
+
+
+class Nearest:
+    """Names of topics, and which of them is most like another."""
+
+    def __init__(self, known: set[str]) -> None:
+        self._known = sorted(known)
+
+    @functools.cached_property
+    def _letters(self) -> np.ndarray:
+        """Of each name how often it has each letter."""
+        return np.array([_letters(name_) for name_ in self._known], np.int16).reshape(-1, _LETTERS)
+
+    def to(self, topic: str) -> str | None:
+        """None: none is much like it."""
+        import difflib
+
+        some_ = self._known
+        if len(some_) > _COMPARED:
+            common = np.minimum(self._letters, _letters(topic)).sum(1)
+            alike = common / (self._letters.sum(1) + len(topic))
+            some_ = [some_[at] for at in np.sort(np.argsort(-alike, kind="stable")[:_COMPARED]).tolist()]
+        return next(iter(difflib.get_close_matches(topic, some_, 1)), None)
+
+
+_LETTERS = 64
+
+
+def _letters(text: str) -> np.ndarray:
+    """int16[_LETTERS]: how often a text has each letter."""
+    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32) % _LETTERS
+    return np.bincount(points, minlength=_LETTERS).astype(np.int16)

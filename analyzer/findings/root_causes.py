@@ -1,0 +1,365 @@
+"""Causes that explain what other rules would tell: a broker that went away, leaders that moved.
+
+In: a capture point. Out: rules of their own, and what they explain. Rule: within ten seconds of the cause; a client
+whose broker dies sees resets, moved leaders and coordinators, and asks for metadata, and all of that is one thing.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from analyzer.common.leader_epochs import Epochs
+from analyzer.findings.capture import SECOND, UNANSWERED, Attempt, Seen, once
+from analyzer.findings.columns import NULL
+from analyzer.findings.rules import RULES, Found, Limits, limits_of, rule
+from analyzer.findings.wording import count, moment, place, some
+from analyzer.frame import arrow, spill
+from analyzer.frame.grouping import by, grouped, parted
+from analyzer.protocol import api_keys
+
+AROUND_US = 10 * SECOND
+"""Clients refresh their metadata after 0.1 to 1 s, reconnect within 10 s, and rejoin within that."""
+
+_TOGETHER_US = SECOND
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A broker that went: when its first connection of those broke off, us; their connections."""
+
+    broker: int
+    time: int
+    links: np.ndarray
+
+
+@once
+def losses(seen: Seen) -> list[Loss]:
+    """Brokers that went away: two clients' connections or more broke off within a second, nothing of the broker was
+    heard for a second after, and others led its partitions then, or those clients came back to it."""
+    return list(_losses(seen))
+
+
+def _losses(seen: Seen) -> Iterator[Loss]:
+    ended, first, unready = seen.link_times("last_time"), seen.link_times("first_time"), _unready(seen)
+    closed = np.array([end != "open" for end in seen.closed], bool) & (ended != NULL)
+    closed &= ~seen.one_way  # of a broker that is not heard nobody knows when it was silent
+    answered = seen.exchanges.answered
+    answered_by: dict[tuple[int, ...], np.ndarray] = {}  # a broker's exchanges, once somebody asks
+    order = np.argsort(seen.broker_of, kind="stable")
+    bounds = np.searchsorted(seen.broker_of[order], np.arange(len(seen.brokers) + 1)).tolist()
+    for broker, (begin, end) in enumerate(pairwise(bounds)):
+        every = order[begin:end]
+        links = every[closed[every]]
+        links = links[np.argsort(ended[links], kind="stable")]
+        times, client = ended[links], seen.client_of[links]
+        past = np.searchsorted(times, times + _TOGETHER_US, side="right")
+        # Of each connection and those that ended within a second: whether they are several clients', and one broke off.
+        changes = np.flatnonzero(client[1:] != client[:-1]) + 1
+        other = np.append(changes, len(links))[np.searchsorted(changes, np.arange(len(links)), side="right")]
+        broken = np.append(0, np.cumsum(unready[links]))
+        crowds = (other < past) & (broken[past] > broken[:-1])
+        if not crowds.any():
+            continue
+        # Connections that stayed open, and talk on, are those of a broker that lives.
+        if not answered_by:
+            told = spill.where(len(answered), lambda block: answered[block] != NULL)
+            answered_by = by(told, spill.taken(seen.broker, told))
+        heard = np.sort(answered[answered_by.get((broker,), links[:0])])
+        last = times[past - 1]
+        after = np.searchsorted(heard, last, side="right")
+        quiet = np.append(heard, _NEVER)[after] > last + SECOND
+        opened = every[np.argsort(first[every], kind="stable")]
+        back_from = np.searchsorted(first[opened], last + SECOND, side="right")
+        back_until = np.searchsorted(first[opened], last + _BACK_US, side="left")
+        crowd = _Crowd(client.tolist(), seen.client_of[opened].tolist())
+        known = 0
+        for at in np.flatnonzero(crowds & quiet).tolist():
+            if at < known:
+                continue
+            # Clients that run one after the other are no crowd: those who come back were there together.
+            back = crowd.back((at, int(past[at])), (int(back_from[at]), int(back_until[at])))
+            if back >= 2 or _led_elsewhere(seen, int(times[at])):
+                known = int(past[at])
+                yield Loss(broker, int(times[at]), links[at:known])
+
+
+_BACK_US = 60 * SECOND
+"""Who opens a connection to the broker again within that, after a second or more, had not meant to go."""
+
+_NEVER = (1 << 63) - 1
+
+
+class _Crowd:
+    """Clients of connections that ended, and of those that began, in order; spans of either only move on, so that all
+    questions together take as long as there are connections."""
+
+    def __init__(self, ended: Sequence[int], began: Sequence[int]) -> None:
+        self._sides = ended, began
+        self._spans = [(0, 0), (0, 0)]
+        self._counts: tuple[Counter[int], Counter[int]] = (Counter(), Counter())
+        self._both = 0
+
+    def back(self, ended: tuple[int, int], began: tuple[int, int]) -> int:
+        """How many clients have connections in both spans."""
+        self._move(0, *ended)
+        self._move(1, *began)
+        return self._both
+
+    def _move(self, side: int, begin: int, end: int) -> None:
+        clients, counts, others = self._sides[side], self._counts[side], self._counts[1 - side]
+        before, until = self._spans[side]
+        for client in clients[until:end]:
+            counts[client] += 1
+            self._both += counts[client] == 1 and others[client] > 0
+        for client in clients[before:begin]:
+            counts[client] -= 1
+            self._both -= counts[client] == 0 and others[client] > 0
+        self._spans[side] = begin, max(end, until)
+
+
+def _led_elsewhere(seen: Seen, time: int) -> bool:
+    """Leaders moved within ten seconds."""
+    return _near(_move_times(seen), time, time)
+
+
+@once
+def _move_times(seen: Seen) -> np.ndarray:
+    return np.array(sorted(move.time for move in moves(seen)), np.int64)
+
+
+def _unready(seen: Seen) -> np.ndarray:
+    """bool[links]: the connection broke off with a request open, or by a reset. An answer may be what the capture lost
+    at its end: that alone makes no broker that went."""
+    reset = np.array([end == "rst" for end in seen.closed], bool)
+    open_ = seen.exchanges.link[seen.exchanges.status == UNANSWERED]
+    broken: np.ndarray = reset | (arrow.among(np.arange(len(reset)), arrow.distinct(open_)) & seen.unbroken)
+    return broken
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A partition whose leader changed; time us."""
+
+    time: int
+    place: tuple[str, int]
+    before: int | None
+    after: int | None
+
+
+def leaders_in_time(seen: Seen, columns: list[str]) -> list[dict[str, Any]]:
+    """Rows of `leaders` in order of time, one of the columns. What was told in a connection with holes is later in the
+    table than it was told."""
+    return sorted(seen.table("leaders").every(columns), key=lambda row: NULL if row["time"] is None else row["time"])
+
+
+@once
+def moves(seen: Seen) -> list[Move]:
+    """Changes of leaders that were seen to be others before."""
+    known: dict[tuple[str, int, str | None], int | None] = {}
+    current = Epochs()
+    made = []
+    columns = ["time", "topic", "topic_id", "partition", "leader", "leader_epoch"]
+    for row in leaders_in_time(seen, columns):
+        if current.passed(row["topic_id"], row["partition"], row["leader_epoch"]):
+            continue
+        topic = row["topic"] or seen.topic_names.get(row["topic_id"], row["topic_id"]) or ""
+        # Another topic of that name has leaders of its own.
+        one = topic, row["partition"], row["topic_id"] if topic in seen.remade else None
+        if one in known and known[one] != row["leader"]:
+            made.append(Move(row["time"], one[:2], known[one], row["leader"]))
+        known[one] = row["leader"]
+    return made
+
+
+@once
+def times(seen: Seen) -> np.ndarray:
+    """When something of that kind happened, sorted, us."""
+    found = [loss.time for loss in losses(seen)] + [move.time for move in moves(seen)]
+    return np.array(sorted(found), np.int64)
+
+
+def near(seen: Seen, since: int, until: int) -> bool:
+    """Whether a broker was lost or a leader moved within ten seconds of that time."""
+    return _near(times(seen), since, until)
+
+
+def near_each(seen: Seen, when: np.ndarray) -> np.ndarray:
+    """bool[n]: the same of each of these times."""
+    causes = np.append(times(seen), np.iinfo(np.int64).max)
+    found: np.ndarray = causes[np.searchsorted(causes, when - AROUND_US)] <= when + AROUND_US
+    return found
+
+
+def _near(causes: np.ndarray, since: int, until: int) -> bool:
+    """Whether one of these times, which are sorted, is within ten seconds of that one."""
+    at = int(np.searchsorted(causes, since - AROUND_US))
+    return at < len(causes) and int(causes[at]) <= until + AROUND_US
+
+
+def explained_links(seen: Seen) -> np.ndarray:
+    """bool[links]: the connection broke off with its broker."""
+    out = np.zeros(len(seen.links), bool)
+    for loss in losses(seen):
+        out[loss.links] = True
+    return out
+
+
+def explained(seen: Seen, rows: np.ndarray) -> np.ndarray:
+    """bool[rows]: the exchange's connection broke off with its broker."""
+    marked: np.ndarray = explained_links(seen)[seen.exchanges.link[rows]]
+    return marked
+
+
+def unreachable(seen: Seen) -> dict[str, list[Attempt]]:
+    """By end point that metadata sends clients to, and that no client was connected to: attempts to be."""
+    found: dict[str, list[Attempt]] = defaultdict(list)
+    for one in seen.attempts:
+        if one.server in _elsewhere(seen):
+            found[one.server].append(one)
+    return found
+
+
+def end_point(host: str | None, port: int | None) -> str:
+    """`host:port`, as brokers are called."""
+    return f"[{host}]:{port}" if ":" in (host or "") else f"{host}:{port}"
+
+
+def has_brokers_elsewhere(seen: Seen) -> bool:
+    """Whether Metadata names brokers that the capture has no connection to: what was said there it does not show."""
+    return bool(_elsewhere(seen))
+
+
+@once
+def _elsewhere(seen: Seen) -> set[str]:
+    """End points that Metadata names, and that nobody was connected to."""
+    told = {end_point(row["host"], row["port"]) for row in seen.table("brokers").every(["host", "port"])}
+    return told - set(seen.brokers)
+
+
+def outcome(some: list[Attempt]) -> str:
+    """`12 refused, 2 unanswered`."""
+    counts = {"refused": sum(one.refused for one in some), "unanswered": sum(one.unanswered for one in some)}
+    return ", ".join(f"{number:,} {word}" for word, number in counts.items() if number)
+
+
+@once
+def refused_versions(seen: Seen) -> np.ndarray:
+    """Exchanges without an answer whose version the broker does not offer, as it said itself."""
+    rows = spill.true(seen.exchanges.status == UNANSWERED)
+    offers = _offers(seen) if len(rows) else {}
+    found = [rows[:0]]
+    for mine in parted(rows, seen.broker[rows], seen.exchanges.api[rows]) if offers else ():
+        api, version = int(seen.exchanges.api[mine[0]]), seen.exchanges.version[mine]
+        lowest, highest = offers.get((seen.brokers[seen.broker[mine[0]]], api), (0, 1 << 15))
+        if api != api_keys.API_VERSIONS:
+            found.append(mine[(version < lowest) | (version > highest)])
+    return np.sort(np.concatenate(found))
+
+
+@once
+def oversized(seen: Seen) -> np.ndarray:
+    """Requests that are larger than brokers take unless they are told to, and on which the connection was closed."""
+    least = 4 + limits_of(RULES["frame-oversized"], seen.asked).bytes  # with its length
+    rows = seen.left_open
+    if not len(rows) or seen.most("request_bytes") <= least:
+        return rows[:0]
+    closed = np.array([end != "open" for end in seen.closed], bool)
+    link = seen.exchanges.link[rows]
+    found: np.ndarray = rows[(seen.column("request_bytes")[rows] > least) & (closed & seen.whole)[link]]
+    return found
+
+
+def _offers(seen: Seen) -> dict[tuple[str, int], tuple[int, int]]:
+    """By broker and API the versions that it offers, as it said last."""
+    table = seen.table("api_versions")
+    if not len(table):
+        return {}
+    numbers = dict.fromkeys(("api_key", "min", "max"), np.int64)
+    read = table.take(numbers, ["broker"])
+    (broker, brokers), columns = read["broker"], [read[name] for name in numbers]
+    order, _, ends = grouped(broker, columns[0])
+    last = order[ends - 1]
+    last = last[broker[last] >= 0]
+    each = zip(broker[last].tolist(), *(column[last].tolist() for column in columns), strict=True)
+    return {(brokers[code], api): (low, high) for code, api, low, high in each}
+
+
+@rule(
+    "cluster",
+    "broker-lost",
+    "warning",
+    "10.0.0.1:9092 went away at 10:01:03: 7 connections of 4 clients broke off, 5 requests had no answer, leaders of "
+    "6 partitions moved.",
+    why="Two clients' connections that break off within a second, and a broker that is silent after, are no "
+    "accident of one client.",
+    unless="The connections ended in order with nothing open, or the broker went on answering within a second; one "
+    "direction of them only was captured. How many requests had no answer is not told of connections with holes, nor "
+    "where packets are missing at all: what was lost at a connection's end leaves no hole.",
+    advice="Read that broker's log at that second; a planned restart is meant to be orderly.",
+    judge="cluster-kraft-3.9 and cluster-zk-2.8 (SIGKILL of a leader); clients that leave in order say nothing",
+    by_clock=True,
+)
+def broker_lost(seen: Seen, at: Limits) -> Iterator[Found]:
+    known = losses(seen)
+    if not known:
+        return
+    silent = seen.left_open
+    silent_of, in_time = by(silent, seen.exchanges.link[silent]), sorted(moves(seen), key=lambda move: move.time)
+    for loss in known:
+        clients = {int(seen.client_of[link]) for link in loss.links.tolist()}
+        mine = [silent_of[link,] for link in loss.links.tolist() if (link,) in silent_of]
+        rows = np.sort(np.concatenate([silent[:0], *mine]))
+        open_ = len(rows)
+        begin = bisect.bisect_left(in_time, loss.time - AROUND_US, key=lambda move: move.time)
+        moved = in_time[begin : bisect.bisect_right(in_time, loss.time + AROUND_US, key=lambda move: move.time)]
+        text = f"{seen.brokers[loss.broker]} went away at {moment(loss.time)}: "
+        text += f"{count(len(loss.links), 'connection')} of {count(len(clients), 'client')} broke off"
+        text += f", {count(open_, 'request')} had no answer" * bool(open_)
+        text += f", leaders of {count(len({m.place for m in moved}), 'partition')} moved" * bool(moved)
+        places = (int(rows[0]), int(rows[0]), int(rows[-1])) if len(rows) else ()
+        yield Found(
+            text + ".",
+            len(loss.links),
+            loss.time,
+            loss.time + AROUND_US,
+            seen.who(broker=loss.broker),
+            {"requests": str(open_), "partitions": str(len(moved))},
+            places,
+            links=(int(loss.links[0]), int(loss.links[-1])),
+        )
+
+
+@rule(
+    "cluster",
+    "leaders-moved",
+    "note",
+    "Leaders of 6 partitions moved between 10:01:03 and 10:01:05: orders-0, orders-1, orders-2 and 3 more.",
+    why="A fact, which explains NOT_LEADER_OR_FOLLOWER and what follows it.",
+    unless="Their broker went away then: broker-lost tells it. The topic was made anew, as its ids say.",
+    advice="Nothing, where it was meant (a restart, a reassignment, a preferred election).",
+    judge="cluster-*; captures of one broker say nothing",
+)
+def leaders_moved(seen: Seen, at: Limits) -> Iterator[Found]:
+    lost = np.array(sorted(loss.time for loss in losses(seen)), np.int64)
+    rest = [move for move in moves(seen) if not _near(lost, move.time, move.time)]
+    groups: dict[int, list[Move]] = defaultdict(list)
+    last, key = None, 0
+    for move in sorted(rest, key=lambda move: (move.time, move.place)):
+        if last is None or move.time > last + AROUND_US:
+            key = move.time
+        groups[key].append(move)
+        last = move.time
+    for mine in groups.values():
+        places = sorted({move.place for move in mine})
+        began, ended = moment(mine[0].time), moment(mine[-1].time)
+        when = f"between {began} and {ended}" if began != ended else f"at {began}"
+        whose = "Leaders" if len(places) > 1 else "The leader"
+        text = f"{whose} of {count(len(places), 'partition')} moved {when}: {some([place(where) for where in places])}."
+        yield Found(text, len(mine), mine[0].time, mine[-1].time, {}, {"partitions": str(len(places))})

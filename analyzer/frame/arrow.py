@@ -1,0 +1,198 @@
+"""Arrays of integers -> Arrow columns.
+
+In: NumPy's int64, `NULL` where a value is absent, and for strings their numbers and the distinct values. Out: Arrow
+arrays. Rules: no row makes a Python object; a column of strings is built as indices into the few distinct ones; what
+has the right width already is not copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from analyzer.dataset import tables
+from captures.kernels import NULL
+
+
+def text(value: bytes) -> str:
+    """A string from the wire. Kafka's are UTF-8; bytes that are not show as `\\xNN`, so that none is lost."""
+    return value.decode("utf-8", "backslashreplace")
+
+
+def plain(table: pa.Table, name: str) -> pa.Table:
+    """The table with the contract's plain types."""
+    return table.cast(tables.schema(name))
+
+
+def distinct(values: np.ndarray) -> np.ndarray:
+    """Each value once, in order. (`np.unique` of this form loads NumPy's masked arrays.)"""
+    ordered = np.sort(values)
+    found: np.ndarray = ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
+    return found
+
+
+def numbers(values: pa.Array, null: int) -> np.ndarray:
+    """Integers, times (as they are stored) or truths as int64[n], `null` where there is none."""
+    found = np.empty(len(values), np.int64)
+    put_numbers(values, null, found)
+    return found
+
+
+def put_numbers(values: pa.Array, null: int, out: np.ndarray) -> None:
+    """The same into an array of integers of that length. (PyArrow's own casts load its functions, which takes longer
+    than a small capture.)"""
+    length, offset = len(values), values.offset
+    if values.null_count == length:
+        out[:] = null
+        return
+    data = values.buffers()[1]
+    if pa.types.is_boolean(values.type):
+        out[:] = _bits(data, offset, length)
+    else:
+        out[:] = stored(values)
+    if values.null_count:
+        out[absent(values)] = null
+
+
+def stored(values: pa.Array) -> np.ndarray:
+    """Integers or times as they are stored, whatever stands where there is none."""
+    sign = "u" if pa.types.is_unsigned_integer(values.type) else "i"
+    found = np.frombuffer(values.buffers()[1], f"{sign}{values.type.bit_width // 8}")
+    return found[values.offset : values.offset + len(values)]
+
+
+def absent(values: pa.Array) -> np.ndarray:
+    """bool[n]: where there is no value."""
+    if not values.null_count:
+        return np.zeros(len(values), np.bool_)
+    return np.asarray(~_bits(values.buffers()[0], values.offset, len(values)))
+
+
+def _bits(buffer: Any, offset: int, length: int) -> np.ndarray:
+    bits = np.unpackbits(np.frombuffer(buffer or b"", np.uint8), bitorder="little")
+    return bits[offset : offset + length].astype(np.bool_)
+
+
+_LISTED = 1 << 12
+"""Numbers below it, as keys of APIs and symbols, are looked up in a list."""
+
+
+def among(values: np.ndarray, few: Sequence[int] | np.ndarray) -> np.ndarray:
+    """bool[n]: which integers are one of `few`. (`np.isin` loads NumPy's masked arrays.)"""
+    if len(few) <= 8:
+        within = np.zeros(len(values), np.bool_)
+        for one in few:
+            within |= values == one
+        return within
+    ordered = np.sort(np.asarray(few, np.int64))
+    if ordered[0] >= 0 and ordered[-1] < _LISTED:
+        there = np.zeros(int(ordered[-1]) + 2, np.bool_)
+        there[ordered] = True
+        # What is negative is above all as an unsigned number, so the last tells of it.
+        at = np.minimum(values.astype(np.int64, copy=False).view(np.uint64), np.uint64(len(there) - 1))
+        listed: np.ndarray = there[at.view(np.int64)]
+        return listed
+    return among_ordered(values, ordered)
+
+
+def among_ordered(values: np.ndarray, some: np.ndarray) -> np.ndarray:
+    """The same of some that are in order, one at least: for who asks about the same again and again."""
+    found: np.ndarray = some[np.minimum(np.searchsorted(some, values), len(some) - 1)] == values
+    return found
+
+
+def compact(numbers: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """(the distinct numbers in use, sorted; each row's place among them, 0 where it is NULL)."""
+    at = np.where(numbers == NULL, count, numbers)
+    place = np.zeros(count + 1, np.int32)
+    place[at] = 1
+    place[count] = 0
+    used = np.flatnonzero(place)
+    place[used] = np.arange(len(used))
+    return used, place[at]
+
+
+def minus(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """a - b, absent where one of them is."""
+    return np.where((a == NULL) | (b == NULL), NULL, a - b)
+
+
+def micros(nanos: np.ndarray) -> np.ndarray:
+    """Nanoseconds as microseconds."""
+    return np.where(nanos == NULL, NULL, nanos // 1000)
+
+
+def over(values: np.ndarray, kind: pa.DataType, absent: np.ndarray | None = None) -> pa.Array:
+    """An Arrow array over the memory of `values`, which have the width of `kind` and do not change any more."""
+    valid = None if absent is None else pa.py_buffer(np.packbits(~absent, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(np.ascontiguousarray(values))])
+
+
+_ZEROS: Final = np.zeros(1 << 20, np.uint8)
+"""What columns without a value are over: nobody ever writes there, so it is memory once."""
+
+
+def zeros(count: int, kind: type[np.generic] | str) -> np.ndarray:
+    """So many times 0, not to be written to."""
+    size = count * np.dtype(kind).itemsize
+    if size > len(_ZEROS):
+        return np.zeros(count, kind)
+    found: np.ndarray = _ZEROS[:size].view(kind)
+    return found
+
+
+def nothing(kind: pa.DataType, count: int) -> pa.Array:
+    """So many rows of integers or times without a value."""
+    shared = [pa.py_buffer(zeros(-(-count // 8), np.uint8)), pa.py_buffer(zeros(count, f"i{kind.bit_width // 8}"))]
+    return pa.Array.from_buffers(kind, count, shared, count)
+
+
+def formed(values: np.ndarray, kind: pa.DataType, bits: np.ndarray | None, absent: int) -> pa.Array:
+    """An Arrow array over the memory of `values`, of which so many are absent, as `bits` say."""
+    valid = None if bits is None else pa.py_buffer(bits)
+    return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(values)], absent)
+
+
+def coded(where: pa.Array, values: Sequence[str]) -> pa.Array:
+    """A column of strings: which of `values` each row has."""
+    return pa.DictionaryArray.from_arrays(where, pa.array(values, pa.string()), safe=False)
+
+
+def flags(values: np.ndarray, known: np.ndarray | None = None) -> pa.Array:
+    """A column of booleans, null where not `known`. (`pa.array` of an array loads NumPy's masked ones.)"""
+    valid = None if known is None or known.all() else pa.py_buffer(np.packbits(known, bitorder="little"))
+    bits = pa.py_buffer(np.packbits(values, bitorder="little"))
+    return pa.Array.from_buffers(pa.bool_(), len(values), [valid, bits])
+
+
+def _absent(values: np.ndarray) -> np.ndarray | None:
+    """Where NULL stands; None where it nowhere does."""
+    absent = values == NULL
+    return absent if absent.any() else None
+
+
+def integers(values: np.ndarray, kind: pa.DataType) -> pa.Array:
+    """A column of integers of any width."""
+    return over(values.astype(f"i{kind.bit_width // 8}", copy=False), kind, _absent(values))
+
+
+def times(values: np.ndarray) -> pa.Array:
+    """A column of times, in microseconds since 1970."""
+    return integers(values, tables.TIME)
+
+
+def dictionary(indices: np.ndarray, values: Any) -> pa.Array:
+    """A column of strings: which of `values` each row has, NULL where none (in int64 only)."""
+    absent = _absent(indices) if indices.dtype == np.int64 else None
+    where = over(indices.astype(np.int32, copy=False), pa.int32(), absent)
+    return pa.DictionaryArray.from_arrays(where, pa.array(list(values), pa.string()), safe=False)
+
+
+def strings(numbers: np.ndarray, values: list[str]) -> pa.Array:
+    """The same where few of many `values` are in use: the column's dictionary has only those."""
+    used, local = compact(numbers, len(values))
+    where = over(local, pa.int32(), _absent(numbers))
+    return pa.DictionaryArray.from_arrays(where, pa.array([values[i] for i in used.tolist()], pa.string()), safe=False)

@@ -1,0 +1,133 @@
+"""Rows that stay columns: what most of them are asked for is a few cells, and a dict of all takes longer than reading.
+
+In: a table. Out: `Row`s, which are what `to_pylist` gives, cell by cell; and tables of such rows again. Rules: a column
+becomes Python objects as a whole, for a part of the rows, when a cell of it is asked for first; a part's equal strings
+are one object; a row keeps the columns of its part alive, and nothing else of the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from analyzer.dataset import tables
+
+ROWS: Final = 1024
+"""Rows of a part: so many stay as long as one of them does."""
+
+
+class Part:
+    """Some rows of a table, in memory of their own. Strings may come as dictionaries."""
+
+    __slots__ = ("_micros", "batch", "columns")
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self.batch = batch
+        self.columns: dict[str, list[Any]] = {}
+        """Those that were asked for."""
+        self._micros: dict[str, list[int | None]] = {}
+
+    def __len__(self) -> int:
+        return int(self.batch.num_rows)
+
+    def __reduce__(self) -> tuple[type[Part], tuple[pa.RecordBatch]]:
+        return Part, (self.batch,)
+
+    def rows(self) -> list[Row]:
+        """All of them."""
+        return [Row(self, at) for at in range(len(self))]
+
+    def column(self, name: str) -> list[Any]:
+        """A column as `to_pylist` gives it. Raises KeyError."""
+        found = self.columns.get(name)
+        if found is None:
+            found = self.columns[name] = _objects(self.batch.column(name))
+        return found
+
+    def micros(self, name: str) -> list[int | None]:
+        """A column of times as microseconds since 1970. Raises KeyError."""
+        found = self._micros.get(name)
+        if found is None:
+            found = self._micros[name] = self.batch.column(name).cast(pa.int64()).to_pylist()
+        return found
+
+
+def _objects(values: pa.Array) -> list[Any]:
+    if pa.types.is_list(values.type) and pa.types.is_dictionary(values.type.value_type):
+        values = values.cast(pa.list_(values.type.value_type.value_type))
+    if not pa.types.is_dictionary(values.type):
+        return list(values.to_pylist())
+    few = [*values.dictionary.to_pylist(), None]
+    return [few[at] for at in values.indices.fill_null(len(few) - 1).to_pylist()]
+
+
+class Row(Mapping[str, Any]):
+    """A row of a part."""
+
+    __slots__ = ("at", "part")
+
+    def __init__(self, part: Part, at: int) -> None:
+        self.part = part
+        self.at = at
+
+    def __getitem__(self, name: str) -> Any:
+        columns = self.part.columns
+        return (columns[name] if name in columns else self.part.column(name))[self.at]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.part.batch.schema.names)
+
+    def __len__(self) -> int:
+        return int(self.part.batch.num_columns)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+    def micros(self, name: str) -> int | None:
+        """A time in microseconds since 1970."""
+        return self.part.micros(name)[self.at]
+
+
+def parts(table: pa.Table) -> Iterator[Part]:
+    """All rows of a table, in order."""
+    for batch in table.to_batches(max_chunksize=ROWS):
+        yield Part(batch.take(pa.array(np.arange(len(batch)))))
+
+
+def table(rows: Sequence[Mapping[str, Any]], name: str, wanted: Sequence[str] | None = None) -> pa.Table:
+    """Rows of one of `tables.TABLES`, each a `Row` or a dict (in which columns may be missing), as a table with the
+    contract's plain types: of all columns, or of some."""
+    schema = tables.schema(name)
+    if wanted is not None:
+        schema = pa.schema([schema.field(column) for column in wanted])
+    batches: list[pa.RecordBatch] = []
+    loose = [row for row in rows if type(row) is not Row]
+    if loose:
+        batches.append(pa.RecordBatch.from_pylist(loose, schema=schema))
+    if len(loose) == len(rows):
+        return pa.Table.from_batches(batches, schema)
+    first: dict[Part, int] = {}
+    count, seen = len(loose), 0
+    places = []
+    for row in rows:
+        if type(row) is Row:
+            at = first.get(row.part)
+            if at is None:
+                at = first[row.part] = count
+                count += len(row.part)
+                batches.append(row.part.batch.select(schema.names))
+            places.append(at + row.at)
+        else:
+            places.append(seen)
+            seen += 1
+    if len({batch.schema for batch in batches}) > 1:
+        batches = [
+            pa.RecordBatch.from_arrays(
+                [column.cast(kind) for column, kind in zip(batch.columns, schema.types, strict=True)], schema=schema
+            )
+            for batch in batches
+        ]
+    return pa.Table.from_batches(batches).unify_dictionaries().take(pa.array(places)).cast(schema)

@@ -1,0 +1,129 @@
+"""Rows of integers -> the columns of a table.
+
+In: int64[columns, n] of some windows, `NULL` where a value is absent. Out: Arrow arrays, one a column. Rules: a column
+is put together when it is asked for; what is known of all of them at once (how many are absent, the least and the
+greatest) is found in one pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from analyzer.frame import arrow
+from captures import cast
+from captures.kernels import NULL
+
+_WIDE: Final = 64
+_LARGEST: Final = (1 << 63) - 1
+
+
+def frozen(array: np.ndarray) -> np.ndarray:
+    """The same, not to be written to: kernels are compiled for that once."""
+    found = np.ascontiguousarray(array).view()
+    found.flags.writeable = False
+    return found
+
+
+def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """The same numbers in a row; one part is not copied."""
+    return frozen(parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *parts]))
+
+
+class Numbers:
+    """Columns of rows of integers of some windows, each put together when it is asked for: together they would be tens
+    of megabytes of fresh memory. `wanted`: all columns that are asked for; `narrow`: those that are wanted in 8, 16 or
+    32 bits."""
+
+    def __init__(self, parts: Sequence[np.ndarray], wanted: Iterable[int], narrow: Mapping[int, Sequence[int]]) -> None:
+        self.parts = [frozen(part) for part in parts]
+        *self._begins, self.rows = np.cumsum([0, *(part.shape[1] for part in self.parts)]).tolist()
+        self._found = self._look(np.array(sorted(wanted), np.int64))
+        self._narrow = {bits: self._narrowed(bits, columns) for bits, columns in narrow.items()}
+
+    def _look(self, wanted: np.ndarray) -> list[list[int]]:
+        found = np.zeros((len(self.parts), int(wanted.max(initial=0)) + 1, 3), np.int64)
+        for part, its in zip(self.parts, found, strict=True):
+            cast.look(part, wanted, its)
+        absent, least, greatest = found.transpose(2, 1, 0)
+        together = absent.sum(axis=1), least.min(axis=1, initial=_LARGEST), greatest.max(axis=1, initial=NULL)
+        known: list[list[int]] = np.stack(together, axis=1).tolist()
+        return known
+
+    def _narrowed(self, bits: int, columns: Sequence[int]) -> dict[int, np.ndarray]:
+        there = [column for column in columns if self.absent(column) < self.rows]
+        out = np.empty((len(there), self.rows), f"i{bits // 8}")
+        which = np.array(there, np.int64)
+        for part, at in self.each():
+            cast.narrow(part, which, out, at)
+        return dict(zip(there, out, strict=True))
+
+    def __getitem__(self, column: int) -> np.ndarray:
+        """int64[rows]."""
+        return joined([part[column] for part in self.parts])
+
+    def each(self) -> Iterator[tuple[np.ndarray, int]]:
+        """Windows, and where the rows of each begin."""
+        return zip(self.parts, self._begins, strict=True)
+
+    def absent(self, column: int) -> int:
+        """How many rows have no number there."""
+        return self._found[column][cast.ABSENT]
+
+    def within(self, column: int, count: int) -> bool:
+        """All numbers there are 0 or more, and less than `count`."""
+        return self._found[column][cast.LEAST] >= 0 and self._found[column][cast.GREATEST] < count
+
+    def only(self, column: int, value: int) -> bool:
+        """All rows that have a number there have this one."""
+        return self.absent(column) == self.rows or self._found[column][1:] == [value, value]
+
+    def bits(self, column: int) -> np.ndarray | None:
+        """Where there is a number, as Arrow says it; None: everywhere."""
+        if not self.absent(column):
+            return None
+        bits = np.zeros(-(-self.rows // 8), np.uint8)
+        for part, at in self.each():
+            cast.marks(part[column], bits, at)
+        return bits
+
+    def formed(self, column: int, kind: pa.DataType) -> pa.Array:
+        """A column of integers or times."""
+        absent = self.absent(column)
+        if absent == self.rows:
+            return arrow.nothing(kind, self.rows)
+        values = self[column] if kind.bit_width == _WIDE else self._narrow[kind.bit_width][column]
+        return arrow.formed(values, kind, self.bits(column), absent)
+
+    def coded(self, column: int, values: Sequence[str]) -> pa.Array:
+        """A column of strings, of which the numbers are places."""
+        return arrow.coded(self.formed(column, pa.int32()), values)
+
+    def strings(self, column: int, values: list[str]) -> pa.Array:
+        """The same where few of many `values` are in use: the column's dictionary has only those."""
+        absent = self.absent(column)
+        if absent == self.rows:
+            return arrow.coded(arrow.nothing(pa.int32(), self.rows), [])
+        used, local = in_use(self[column], len(values))
+        where = arrow.formed(local, pa.int32(), self.bits(column), absent)
+        return arrow.coded(where, [values[i] for i in used.tolist()])
+
+
+def in_use(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """(the numbers in use of those below `count`, sorted; int32[n]: each row's place among them, 0 where it has
+    none)."""
+    place, local = np.empty(count, np.int32), np.empty(len(values), np.int32)
+    cast.compact(frozen(values), place, local)
+    return np.flatnonzero(place >= 0), local
+
+
+def narrow(columns: Iterable[tuple[int, pa.DataType]], more: Sequence[int] = ()) -> dict[int, list[int]]:
+    """By bits: the columns of integers that are no wider, of these; `more`: of 32."""
+    found: dict[int, list[int]] = {8: [], 16: [], 32: [*more]}
+    for column, kind in columns:
+        if pa.types.is_integer(kind) and kind.bit_width < _WIDE:
+            found[kind.bit_width].append(column)
+    return found

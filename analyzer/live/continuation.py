@@ -1,0 +1,243 @@
+"""A capture that goes on from one capture point to the next: stretches of it, each with tables of its own.
+
+In: stretches, one after the other. Out: what each gives, as if it had been read alone, but for what crosses a border:
+
+- An exchange is a row where it ends. One whose request came in an earlier stretch is whole in the one that has its
+  answer; none is a request without answer because a stretch ended.
+- Names of topics, brokers, API versions offered, clients, fetch sessions and group protocols that earlier stretches
+  said are known.
+- A connection that is open is a row of each stretch in which it had packets. Its numbers are those of that stretch
+  alone, so that they add up; its times, its ends and what is known of it are its own.
+- What the traffic means goes on (`hearing.Listener.onward`): a rebalance, a transaction, a reset is a row once it is
+  over; clients and readers that go on are a row of each stretch in which they did something.
+
+At a border the engine is copied (`snapshots`), and the copy's connections end; the engine itself goes on. Names are
+never forgotten one by one: beyond `MOST_NAMES` a stretch ends as a capture does, and the next begins anew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import Any, BinaryIO, Final, cast
+
+import numpy as np
+
+from analyzer.analysis.control_exchanges import NEVER
+from analyzer.analysis.latency import Latency
+from analyzer.analysis.transactions import ABOUT
+from analyzer.api import judged
+from analyzer.bulk.engine import Engine
+from analyzer.bulk.rows import Window
+from analyzer.checkpoints.checkpoint import copied
+from analyzer.dataset import tables
+from analyzer.dataset.dataset import Dataset, Writer
+from analyzer.dataset.parquet_files import ENOUGH_ROWS
+from analyzer.frame import arrow
+from analyzer.live.rotations import Stretches
+from analyzer.live.watch_session import MOST_NAMES
+from analyzer.pipeline.points import Choice, Known, PointRead, PointTables, check_names, joined, manifest
+from analyzer.pipeline.read_options import Reading
+from captures.files import CapturePoint, FileInfo
+from captures.kernels import NULL
+
+_OPAQUE: Final = tuple(f"opaque_{reason}_bytes" for reason in tables.OPAQUE_REASONS)
+_CLASSES: Final = ("decoded_bytes", "skipped_bytes", "incomplete_bytes", *_OPAQUE)
+"""Of payload: a byte of a message that is not whole yet is `incomplete` at a border, and something else later."""
+
+_AMOUNTS: Final = (
+    "requests",
+    "errors",
+    "client_packets",
+    "broker_packets",
+    "client_bytes",
+    "broker_bytes",
+    "retransmissions",
+    "duplicates",
+    "out_of_order",
+    "overlap_conflicts",
+    "zero_windows",
+    "gaps",
+    "payload_bytes",
+    "duplicate_bytes",
+    "opaque_bytes",
+    "gap_bytes",
+    "snaplen_bytes",
+    *_CLASSES,
+)
+"""Columns of `Connections` that count."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Told:
+    """What a reader says of the stretch that it read last."""
+
+    files: list[FileInfo]
+    counts: dict[str, Any]
+    notes: list[str]
+
+
+class Onward:
+    """See above. Raises CaptureError and DatasetError."""
+
+    def __init__(self, stretches: Stretches, how: Reading, choice: Choice) -> None:
+        settings = how.settings(choice.keep)
+        self._settings = dataclasses.replace(settings, keep_records=choice.keep_records)
+        self._stretches, self._choice = stretches, choice
+        self._engine: Engine | None = None
+        self._known: Known | None = None
+        self._counted: dict[int, dict[str, int]] = {}
+        """By connection: what earlier stretches counted of it."""
+
+    def stretch(self, name: str, out: str, append: bool, wait: bool) -> Dataset:
+        """The next one, to its end."""
+        return self._written(name, out, append, wait, self._begun(name))
+
+    def rest(self, name: str, out: str, append: bool, wait: bool) -> Dataset | None:
+        """The capture is over, and its last stretch had ended before: exchanges that are still open, if there are."""
+        engine, self._engine = self._engine, None
+        if engine is None:
+            return None
+        windows = [self._of_stretch(window) for window in engine.windows(over=True)]
+        if not any(len(window.every) for window in windows):
+            return None
+        engine.merging.names.capture = name
+        return self._written(name, out, append, wait, (engine, windows))
+
+    def _begun(self, name: str) -> tuple[Engine, None]:
+        point = CapturePoint(name, ("-",))
+        if self._engine is None:
+            self._engine = Engine(point, self._settings, cast(BinaryIO, self._stretches))
+            self._known, self._counted = None, {}
+        self._engine.go_on(point)
+        self._engine.merging.names.capture = name
+        return self._engine, None
+
+    def _written(
+        self, name: str, out: str, append: bool, wait: bool, work: tuple[Engine, list[Window] | None]
+    ) -> Dataset:
+        with Writer(out, append, wait, self._settings.threads) as writer:
+            check_names([CapturePoint(name, ("-",))], writer)
+            engine, left = work
+            made = PointTables(engine.merging.names, self._choice, self._settings.threads, before=self._known)
+            before = _said(engine)
+            if left is None:
+                self._read(engine, made, writer)
+            for window in self._ending(engine, made) if left is None else left:
+                made.take(window)
+                _write(writer, made.tables())
+            result = joined([self._finished(engine, made, writer, name, before)])
+            writer.write("findings", judged(result, writer.settle()))
+            writer.commit(manifest(result))
+        return result
+
+    def _read(self, engine: Engine, made: PointTables, writer: Writer) -> None:
+        for window in engine.windows(over=False):
+            made.take(self._of_stretch(window))
+            _write(writer, made.tables())
+            if made.rows >= ENOUGH_ROWS:
+                _write(writer, made.later())
+        _write(writer, made.later())
+
+    def _ending(self, engine: Engine, made: PointTables) -> Iterator[Window]:
+        """What is true where the stretch ends: of connections that are open, or, where nothing follows, of all."""
+        names = engine.merging.names
+        if self._stretches.over or len(names.strings) + len(names.lists) > MOST_NAMES:
+            self._engine = None
+            for window in engine.windows(over=True):
+                yield self._of_stretch(window)
+            return
+        copy, latency = (
+            Engine(CapturePoint(names.capture, ()), dataclasses.replace(self._settings, keylogs=())),
+            Latency(),
+        )
+        copied([engine, made.latency], [copy, latency])
+        copy.take_up()
+        windows = list(copy.windows(over=True))
+        self._known = made.known(_first_asked(windows))
+        made.latency.sessions.onward()
+        made.latency = latency
+        counted = self._counted
+        self._counted = {}
+        for window in windows:
+            yield self._of_stretch(window.facts_alone(), counted)
+
+    def _of_stretch(self, window: Window, open_ones: dict[int, dict[str, int]] | None = None) -> Window:
+        """What ended in this stretch counted as far as it is of this stretch. `open_ones`: what was counted before of
+        connections that go on, and are remembered with what they have now; those without a packet are left out."""
+        those = window.connections
+        counted = self._counted if open_ones is None else open_ones
+        if not len(those) or (not counted and open_ones is None):
+            return window
+        born = [window.names.born[number] for number in those.number.tolist()]
+        columns = {name: values.copy() for name, values in those.columns.items()}
+        for row, which in enumerate(born):
+            before = counted.get(which)
+            if open_ones is not None:
+                self._counted[which] = {name: int(those[name][row]) for name in ("is_kafka", *_AMOUNTS)}
+            # What was no Kafka at the border and is now, a handshake of TLS for one, counts here as a whole.
+            if before is not None and before["is_kafka"] == those["is_kafka"][row]:
+                _subtract(columns, row, before)
+        kept = np.arange(len(those))
+        if open_ones is not None:
+            kept = np.flatnonzero(columns["client_packets"] + columns["broker_packets"] > 0)
+        else:
+            for which in born:
+                counted.pop(which, None)
+        mine = dataclasses.replace(those, columns=columns).take(kept)
+        return dataclasses.replace(window, connections=mine, _over=window.over)
+
+    def _finished(self, engine: Engine, made: PointTables, writer: Writer, name: str, before: _Told) -> PointRead:
+        _write(writer, made.later())
+        if self._engine is None:
+            _write(writer, made.rest())
+        else:
+            _write(writer, made.opened())
+        _write(writer, made.meant())
+        told = _since(_said(engine), before)
+        first = min((info.first_ns for info in told.files if info.first_ns is not None), default=0)
+        attempts = [one for one in engine.attempts() if one.last_ns >= first]
+        return made.finish(CapturePoint(name, ("-",)), told, attempts)
+
+
+def _first_asked(windows: Iterable[Window]) -> int:
+    """The first packet of the first request about transactions, of those that are open where a stretch ends."""
+    found = []
+    for every in (window.every for window in windows):
+        about = arrow.among(every.column("api_key"), ABOUT) | (every.column("transactional_id") != NULL)
+        found += every.column("ordinal")[about].tolist()
+    return min(found, default=NEVER)
+
+
+def _write(writer: Writer, rows: Iterator[tuple[str, Any]]) -> None:
+    for name, table in rows:
+        writer.write(name, table)
+
+
+def _subtract(columns: dict[str, np.ndarray], row: int, before: dict[str, int]) -> None:
+    """Leave of a connection's numbers what came after."""
+    for name in _AMOUNTS:
+        columns[name][row] -= before[name]
+        if name not in _CLASSES:  # whose side is whose may have been learned since
+            columns[name][row] = max(0, int(columns[name][row]))
+    for name in _CLASSES:
+        # Bytes that were something else at the border are in that stretch.
+        less = min(0, int(columns[name][row]))
+        columns[name][row] -= less
+        for other in _CLASSES:
+            if less < 0 and other != name and columns[other][row] > 0:
+                taken = min(-less, int(columns[other][row]))
+                columns[other][row] -= taken
+                less += taken
+    columns["opaque_bytes"][row] = sum(int(columns[name][row]) for name in _OPAQUE)
+
+
+def _said(engine: Engine) -> _Told:
+    """What the reader says so far."""
+    reader = engine.reader
+    return _Told(list(reader.files), reader.counts, list(reader.notes))
+
+
+def _since(now: _Told, before: _Told) -> _Told:
+    counts = {name: None if value is None else value - (before.counts[name] or 0) for name, value in now.counts.items()}
+    return _Told(now.files[len(before.files) :], counts, now.notes[len(before.notes) :])

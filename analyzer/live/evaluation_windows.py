@@ -1,0 +1,135 @@
+"""Findings while it happens: the rules of `kwire findings`, over one lap of time after the other.
+
+In: windows, measured. Out: findings that were not told before. Rules: a lap is `SECONDS` of packets' time, and its rows
+are at most `MOST_ROWS`: what comes in it after those is counted elsewhere and not judged; a finding is told again only
+after `AGAIN_SECONDS`; what a lap cannot know (where it begins in the middle, by definition) is not told.
+
+A lap may be left in its middle and taken up by another process: `rows` and `take_rows` besides what the inventory
+lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from analyzer.analysis.cluster_metadata import TopicIds
+from analyzer.bulk.engine import Engine
+from analyzer.bulk.rows import Window
+from analyzer.dataset import tables
+from analyzer.dataset.dataset import concatenated
+from analyzer.findings import evaluate
+from analyzer.findings.source import Source
+from analyzer.pipeline.points import Choice, PointTables
+from captures.files import CapturePoint
+from captures.kernels import NULL
+
+SECONDS: Final = 30
+MOST_ROWS: Final = 100_000
+AGAIN_SECONDS: Final = 600
+_MOST_TOLD: Final = 10_000
+_SECOND_NS: Final = 10**9
+_OF_THE_WHOLE: Final = frozenset({"capture-midstream", "capture-one-way", "capture-snaplen", "capture-duplicated"})
+"""What is said of a capture: a lap is none."""
+
+
+Who = tuple[Any, ...]
+"""What a finding is about: its code, and pairs of what and who."""
+
+
+def who_of(row: Mapping[str, Any]) -> Who:
+    """Of a finding's row."""
+    return (row["code"], *sorted((name, value) for name, value in dict(row["who"]).items()))
+
+
+class Laps:
+    """Takes windows, and gives what `take` and `end` find. It releases names: nothing else of a window may be
+    used after `take`."""
+
+    def __init__(self, engine: Engine, point: CapturePoint) -> None:
+        self._engine, self._point = engine, point
+        self._topics = TopicIds()
+        self.told: dict[Who, int] = {}
+        """When the lap began in which each was told last."""
+        self.left_out = 0
+        """Exchanges that were not judged."""
+        self._begin()
+
+    def _begin(self) -> None:
+        names = self._engine.merging.names
+        self._made = PointTables(names, Choice.of(records="none"), topics=self._topics)
+        self._parts: dict[str, list[pa.Table]] = {name: [] for name in tables.TABLES}
+        self._rows = 0
+        self._since: int | None = None
+
+    def go_on(self, engine: Engine) -> None:
+        """With another engine; what this lap has so far is not judged."""
+        self.left_out += self._rows
+        self._engine = engine
+        self._begin()
+
+    def take(self, window: Window) -> Iterator[dict[str, Any]]:
+        """One window; findings where it ends a lap."""
+        when = window.every.column("request_time")
+        when = when[when != NULL]
+        until = int(np.max(when)) if len(when) else None
+        if self._since is None and until is not None:
+            self._since = int(np.min(when))
+        if self._rows < MOST_ROWS:
+            self._rows += len(window.every)
+            self._made.take(window)
+            self._keep(self._made.tables())
+            self._keep(self._made.flush())  # releases names
+        else:
+            self.left_out += len(window.every)
+            self._topics.take(window)
+            window.names.release()
+        if until is not None and self._since is not None and until - self._since >= SECONDS * _SECOND_NS:
+            yield from self.end()
+
+    def _keep(self, made: Iterator[tuple[str, pa.Table]]) -> None:
+        for name, table in made:
+            if len(table):
+                self._parts[name].append(table)
+
+    def rows(self) -> dict[str, bytes]:
+        """The rows of this lap so far."""
+        kept = {}
+        for name, parts in self._parts.items():
+            if parts:
+                into = pa.BufferOutputStream()
+                table = concatenated(name, parts)
+                with pa.ipc.new_stream(into, table.schema) as writer:
+                    writer.write_table(table)
+                kept[name] = into.getvalue().to_pybytes()
+        return kept
+
+    def take_rows(self, kept: Mapping[str, bytes]) -> None:
+        """What `rows` gave: this lap has them."""
+        for name, data in kept.items():
+            self._parts[name] = [pa.ipc.open_stream(data).read_all()]
+
+    def end(self) -> Iterator[dict[str, Any]]:
+        """A lap is over: what it shows that was not told before."""
+        made, rows, since = self._made, self._rows, self._since
+        if not rows:
+            return
+        self._keep(made.rest())
+        self._keep(made.meant())
+        # Connections that never were are counted at the end of a capture: packets are being read meanwhile.
+        read = made.finish(self._point, self._engine.reader, ())
+        parts = {name: concatenated(name, some) for name, some in self._parts.items()}
+        self._begin()
+        for capture, finding in evaluate.judged(Source(parts, [read.capture])):
+            row = evaluate.row(capture, finding)
+            who = who_of(row)
+            last = self.told.get(who)
+            if row["code"] in _OF_THE_WHOLE or (last is not None and (since or 0) - last < AGAIN_SECONDS * _SECOND_NS):
+                continue
+            if len(self.told) >= _MOST_TOLD:
+                self.told.pop(next(iter(self.told)))
+            self.told[who] = since or 0
+            yield {**row, "who": dict(row["who"]), "what": dict(row["what"])}

@@ -1,0 +1,283 @@
+"""`kwire analyze FOLDER --follow`: a folder where captures rotate, as a dataset that grows with it.
+
+In: parsed options. Out: a dataset, which after each step is what `kwire analyze` of all files so far would make, and in
+the end its summary. Rules
+
+- Exactly once: one step's rows, the list of files that they came of and the snapshot of what goes on in the next file
+  become part of the dataset together, when `_kwire.json` is replaced. Whoever is killed goes on from there.
+- A file is whole when a later one holds a packet. Its rows stay (`settled` in the list of files). What is only true for
+  now is made anew by each step: requests without an answer, connections that are open, what the traffic means, and all
+  of the newest file, which may still grow.
+- A file is known by its place on the disk and its first packet's time, and by its name without `.gz` and `.zst`: one
+  that is renamed or packed after it was read is not read again, one that is used again is.
+- The findings are judged again when there are a tenth more exchanges, and at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import secrets
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from analyzer.api import judged
+from analyzer.checkpoints.resumable_reader import Course
+from analyzer.cli import commands
+from analyzer.dataset.dataset import Dataset, DatasetError, Writer
+from analyzer.frame.buffer_pool import give_back
+from analyzer.live.preparation import say
+from analyzer.live.stop_conditions import ended_by
+from analyzer.pipeline.points import Choice, PointRead, joined, manifest
+from analyzer.pipeline.read_options import Reading
+from captures.files import CaptureError, CapturePoint
+from captures.live.follow import Follower, Found, Known, known_by, still_there, unread
+
+LOOK_SECONDS: Final = 1.0
+"""How often the folder is looked at."""
+
+FRESH_SECONDS: Final = 10.0
+"""How old what is known of the newest file may be, where no other is there: it is read again as a whole."""
+
+STEP_BYTES: Final = 1 << 30
+"""Whole files that become part of the dataset at once, so that a long row of them is not begun anew when it is killed;
+one at least."""
+
+_LARGE: Final = 1 << 20
+"""Bytes of a snapshot from which on memory is looked for that what it was made of has left: for what is only true for
+now all of it is made once more."""
+
+_SNAPSHOT: Final = re.compile(r"follow-[0-9a-f]{8}\.snapshot", re.ASCII)
+
+
+class _Known(NamedTuple):
+    """What the dataset says of where this got: `step`, which tells each from all others; the files whose rows are in it
+    for good; the snapshot, and the name of its file; how many exchanges there were when findings were judged."""
+
+    step: str
+    read: tuple[Known, ...]
+    snapshot_name: str | None
+    snapshot: bytes | None
+    judged: int
+
+
+_NOTHING: Final = _Known("", (), None, None, -1)
+
+
+class Following:
+    """See above; `step` does one. Raises CaptureError, DatasetError and SnapshotError."""
+
+    def __init__(self, folder: str, out: str, how: Reading, choice: Choice, wait: bool = False) -> None:
+        self.result: Dataset | None = None
+        self._name = os.path.basename(os.path.realpath(folder)) or folder
+        self._folder, self._out = folder, Path(out)
+        self._choice, self._settings = choice, how.settings(choice.keep)
+        self._wait = wait
+        self._follower = Follower(folder)
+        self._secrets: list[bytes] = []
+        self._seen: tuple[Any, ...] = ()
+        self._looked = -FRESH_SECONDS
+        with self._writer() as writer:
+            self._known = self._stored(writer)
+            self._course(self._known.snapshot)  # what cannot be taken up is told at once
+
+    def _writer(self) -> Writer:
+        return Writer(self._out, append=True, wait=self._wait)
+
+    def _course(self, snapshot: bytes | None) -> Course:
+        return Course(self._name, self._settings, self._choice, snapshot, self._secrets)
+
+    # -- what is there -------------------------------------------------------------------------------------------------
+    def _stored(self, writer: Writer) -> _Known:
+        """What the dataset knows. Raises DatasetError where --follow did not write it."""
+        if writer.old is None:
+            return _NOTHING
+        said = writer.old.get("follow")
+        another = DatasetError(f"{self._out}: a dataset that --follow did not write", "name another folder")
+        if not isinstance(said, dict):
+            raise another
+        try:
+            read = tuple(Known(int(at), int(inode), int(ns), str(name)) for at, inode, ns, name in said["read"])
+            name = said["snapshot"]
+            step, count = str(said["step"]), int(said["judged"])
+        except (KeyError, TypeError, ValueError, IndexError, OverflowError):
+            raise another from None
+        if name is None:
+            return _Known(step, read, None, None, count)
+        if not isinstance(name, str) or not _SNAPSHOT.fullmatch(name):
+            raise another
+        try:
+            return _Known(step, read, name, (self._out / name).read_bytes(), count)
+        except OSError as failure:
+            raise DatasetError(
+                f"{self._out / name}: {failure.strerror}", "analyse the captures into a new dataset"
+            ) from None
+
+    def _fresh(self) -> list[Found]:
+        """Files that are not in the dataset for good, in order."""
+        return unread(self._follower.found(), self._known.read)
+
+    @property
+    def behind(self) -> bool:
+        """There are whole files that are not in the dataset."""
+        return len(self._fresh()) > 1
+
+    def _path(self, one: Found) -> str:
+        return os.path.join(self._folder, one.name)
+
+    def _size(self, one: Found) -> int:
+        try:
+            return os.stat(self._path(one)).st_size
+        except OSError:
+            return -1
+
+    # -- a step --------------------------------------------------------------------------------------------------------
+    def step(self, last: bool = False) -> bool:
+        """Bring the dataset up to date, as far as one step goes; whether there was anything to do. `last`: nothing
+        follows, so the findings are judged too."""
+        fresh = self._fresh()
+        whole = fresh[:-1]
+        seen = (self._known.step, *((one, self._size(one)) for one in fresh[-1:]))
+        waits = not last and not whole and (seen == self._seen or monotonic() - self._looked < FRESH_SECONDS)
+        if (not fresh and (not last or self._known is _NOTHING)) or waits:
+            return False
+        taken = self._portion(whole)
+        newest = fresh[-1:] if len(taken) == len(whole) else []
+        try:
+            self._advance(taken, newest, last)
+        except CaptureError:
+            if all(self._size(one) >= 0 for one in [*taken, *newest]):
+                raise
+            return True  # one of them is gone: what is there now is seen next time
+        self._seen = (self._known.step, *seen[1:])
+        self._looked = monotonic()
+        return True
+
+    def _portion(self, whole: Sequence[Found]) -> list[Found]:
+        """As many files as a step takes."""
+        taken: list[Found] = []
+        size = 0
+        for one in whole:
+            size += self._size(one)
+            if taken and size > STEP_BYTES:
+                break
+            taken.append(one)
+        return taken
+
+    def _advance(self, taken: Sequence[Found], newest: Sequence[Found], last: bool) -> None:
+        with self._writer() as writer:
+            if _step(writer.old) != self._known.step:
+                raise DatasetError(f"{self._out}: another process has changed it", "let one of them follow")
+            before = writer.old
+            settled = _settled(before)
+            known = self._take(writer, taken)
+            writer.settle(settled=True)
+            result = joined([self._for_now(writer, known, newest)])
+            parts: dict[str, list[Path]] = {}
+            for entry in settled:
+                parts.setdefault(entry["table"], []).append(self._out / entry["path"])
+            for table, paths in writer.settle().items():
+                parts.setdefault(table, []).extend(paths)
+            count = int(result.summary["exchanges"])
+            judge = last or known.judged < 0 or count * 10 > known.judged * 11
+            if judge:
+                writer.write("findings", judged(result, parts))
+                known = known._replace(judged=count)
+            else:
+                settled = [*settled, *_findings(before)]
+            kept = {entry["path"] for entry in settled}
+            beside: dict[str, bytes | None] = {}
+            if known.snapshot_name is not None:
+                fresh = known.snapshot_name != self._known.snapshot_name
+                beside[known.snapshot_name] = known.snapshot if fresh else None
+            said = {**manifest(result), "follow": _said(known)}
+            writer.advance(said, lambda entry: entry["path"] in kept, beside)
+        self._known, self.result = known, result
+
+    def _take(self, writer: Writer, taken: Sequence[Found]) -> _Known:
+        """Whole files: their rows are written, and what is known then."""
+        known = self._known._replace(step=secrets.token_hex(4))
+        read = still_there(self._follower.found(), known.read)
+        if not taken:
+            return known._replace(read=tuple(read))
+        course = self._course(known.snapshot)
+        for name, rows in course.read(CapturePoint(self._name, tuple(map(self._path, taken)))):
+            if len(rows):
+                writer.write(name, rows)
+        self._secrets = course.secrets
+        read += map(known_by, taken)
+        snapshot = course.snapshot()
+        del course
+        if len(snapshot) > _LARGE:
+            give_back()
+        return known._replace(read=tuple(read), snapshot=snapshot, snapshot_name=f"follow-{known.step}.snapshot")
+
+    def _for_now(self, writer: Writer, known: _Known, newest: Sequence[Found]) -> PointRead:
+        """All that is true for now: as if the capture ended here."""
+        course = self._course(known.snapshot)
+        if newest:
+            _write(writer, course.read(CapturePoint(self._name, tuple(map(self._path, newest)))))
+        rest = course.finish()
+        while True:
+            try:
+                name, rows = next(rest)
+            except StopIteration as end:
+                read: PointRead = end.value
+                return read
+            writer.write(name, rows)
+
+
+def _write(writer: Writer, rows: Iterator[tuple[str, pa.Table]]) -> None:
+    for name, table in rows:
+        writer.write(name, table)
+
+
+def _step(before: dict[str, Any] | None) -> str:
+    said = (before or {}).get("follow")
+    return str(said.get("step")) if isinstance(said, dict) else ""
+
+
+def _settled(before: dict[str, Any] | None) -> list[dict[str, Any]]:
+    return [entry for entry in (before or {"files": []})["files"] if entry.get("settled") is True]
+
+
+def _findings(before: dict[str, Any] | None) -> list[dict[str, Any]]:
+    return [entry for entry in (before or {"files": []})["files"] if entry["table"] == "findings"]
+
+
+def _said(known: _Known) -> dict[str, Any]:
+    """For `_kwire.json`."""
+    return {
+        "step": known.step,
+        "read": [list(one) for one in known.read],
+        "snapshot": known.snapshot_name,
+        "judged": known.judged,
+    }
+
+
+def follow(options: argparse.Namespace) -> int:
+    """`kwire analyze --follow`."""
+    commands.check_analysis(options)
+    [folder] = options.captures
+    following = Following(folder, options.out, Reading.asked(options), Choice.asked(options), options.wait)
+    over = threading.Event()
+    say(f"kwire: following {folder}; Ctrl-C ends it")
+    with ended_by(over.set, options.duration):
+        while not over.is_set():
+            if not following.step():
+                over.wait(LOOK_SECONDS)
+    while following.behind:
+        following.step()
+    following.step(last=True)
+    if following.result is None:
+        raise CaptureError(f"{folder}: no capture in this folder", "do the captures lie there?")
+    commands.print_analysis(following.result, options)
+    sys.stdout.flush()
+    return 0

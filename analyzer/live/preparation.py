@@ -1,0 +1,58 @@
+"""What commands that capture do before the first packet comes: kernels compiled, said that they listen, how to read.
+
+In: parsed options, a `Tap` that is open. Out: lines on stderr; how to read live. Rules: on a machine's first run
+kernels are compiled before, or the first minute would not be seen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import sys
+from pathlib import Path
+
+from analyzer.common.escapes import printable
+from analyzer.pipeline.read_options import FEW_THREADS, Reading, cores
+from captures.live.taps import Tap
+
+WINDOW_BYTES = 1 << 20
+"""Bytes of a live window: it is handed on 50 ms after its first byte in any case."""
+
+_SAMPLE = Path(__file__).resolve().parents[2] / "captures" / "samples" / "codecs-franzgo-4.3" / "capture.pcap"
+
+
+def say(line: str) -> None:
+    """A line for people on stderr; nobody need listen."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(printable(line) + "\n")
+        sys.stderr.flush()
+
+
+def begun(tap: Tap, what: str) -> None:
+    """Say that it listens."""
+    how = f"filter: {tap.expression}" if tap.expression else "everything"
+    say(f"kwire: {what} ({tap.how}; {how}); Ctrl-C ends it")
+
+
+def reading(options: argparse.Namespace) -> Reading:
+    """How to read what comes live."""
+    how = Reading.asked(options)
+    threads = how.threads or min(FEW_THREADS, cores())
+    return dataclasses.replace(how, window_bytes=how.window_bytes or WINDOW_BYTES, threads=threads)
+
+
+def warm_up() -> None:
+    """Compile what a machine has not compiled yet, some of it or all, by reading a sample, and say so."""
+    from analyzer.cli.commands import announce_compilation
+    from captures import kernels
+
+    if _SAMPLE.exists():
+        announce_compilation()
+        kernels.once("watch", _read_sample)
+
+
+def _read_sample() -> None:
+    from analyzer.api import analyze as analyse
+
+    analyse(_SAMPLE)

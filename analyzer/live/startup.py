@@ -1,0 +1,101 @@
+"""Where commands that capture begin: the interface opened, rights given up, and only then the rest imported.
+
+In: parsed options. Out: a `Tap` for the command's own module. Rules: rights that sudo lent are given up as soon as the
+interface is open.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+from collections.abc import Callable
+
+from analyzer.common.errors import Failure
+from analyzer.live.options import asked
+from analyzer.live.preparation import say, warm_up
+from captures.live import interfaces
+from captures.live.open_interface import opened
+from captures.live.taps import Tap
+
+
+def listening(options: argparse.Namespace) -> Tap:
+    """The interface, opened; rights are given up. Raises CaptureError."""
+    tap = opened(asked(options))
+    said = interfaces.give_up_rights()
+    if said:
+        say(f"note: {said}")
+    return tap
+
+
+def record(options: argparse.Namespace) -> int:
+    """`kwire record`."""
+    tap = listening(options)
+    try:
+        from analyzer.live import record as recording
+
+        return recording.record(options, tap)
+    finally:
+        tap.close()
+
+
+def analyze(options: argparse.Namespace) -> int:
+    """`kwire analyze -i`."""
+    if options.captures:
+        raise Failure("-i captures itself: a CAPTURE beside it is one too many", "leave out one of them")
+    if options.rotated:
+        raise Failure("--rotated goes with several captures", "leave it out")
+    if options.follow:
+        raise Failure("--follow goes with a folder, not with -i", "leave it out")
+    return with_kernels(options, "analyzing", "analyze")
+
+
+def follow(options: argparse.Namespace) -> int:
+    """`kwire analyze --follow`."""
+    if options.engine == "spark":
+        raise Failure("--follow works in this process", "leave out --engine spark")
+    if len(options.captures) != 1 or not os.path.isdir(options.captures[0]):
+        raise Failure("--follow takes one folder, in which captures rotate", "as kwire analyze DIR --follow -o DATASET")
+    for name in ("rotated", "append"):
+        if getattr(options, name):
+            raise Failure(f"--{name} is what --follow does", "leave it out")
+    warm_up()
+    from analyzer.live import follow as following
+
+    return following.follow(options)
+
+
+def watch(options: argparse.Namespace) -> int:
+    """`kwire watch`."""
+    if (options.interface is None) == (options.source is None):
+        raise Failure(
+            "what is to be watched: -i IFACE, or one of FOLDER, CAPTURE, -",
+            "as kwire watch -i eth0, or ... | kwire watch -",
+        )
+    if options.interface is not None:
+        if options.from_start:
+            raise Failure("--from-start goes with a folder", "leave it out")
+        return with_kernels(options, "watching", "watch_interface")
+    for name in ("bpf", "snaplen", "via", "spool"):
+        if getattr(options, name) is not None:
+            said = "-f" if name == "bpf" else f"--{name}"
+            raise Failure(f"{said} goes with -i", "it is about capturing; add -i IFACE")
+    warm_up()
+    from analyzer.live import watch as watching
+
+    return watching.watch_source(options)
+
+
+def with_kernels(options: argparse.Namespace, module: str, function: str) -> int:
+    """Listen, then call a function that decodes. Kernels are ready before the first packet comes; where sudo was
+    called, only from the second run on: they are the caller's, who we are once the interface is open."""
+    if interfaces.caller() is None:
+        warm_up()
+    tap = listening(options)
+    try:
+        run: Callable[[argparse.Namespace, Tap], int] = getattr(
+            importlib.import_module(f"analyzer.live.{module}"), function
+        )
+        return run(options, tap)
+    finally:
+        tap.close()

@@ -1,0 +1,261 @@
+"""`kwire watch`: what happens now, on a screen or as lines of JSON.
+
+In: parsed options, and an interface where one was opened. Out: a screen twice a second; or a line a second of packets'
+time, and a line a finding. Rules: the thread that captures never waits for the one that decodes, nor that one for the
+screen; what is lost on the way is shown; of a folder a watch goes on where the one before it was (`places`), so a line
+comes once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from time import time_ns
+from typing import Any, BinaryIO, cast
+
+from analyzer.cli.text import json_text
+from analyzer.common.errors import Failure
+from analyzer.common.times import rfc3339
+from analyzer.findings.wording import moment as clock
+from analyzer.live.evaluation_windows import who_of
+from analyzer.live.folder_checkpoint import Place, Taken
+from analyzer.live.live_counts import SECONDS, Moment
+from analyzer.live.preparation import begun, reading, say, warm_up
+from analyzer.live.stop_conditions import ended_by
+from analyzer.live.watch_session import Session
+from analyzer.pipeline.points import Choice, parsed
+from captures.files import CapturePoint, capture_points
+from captures.live.capture_queue import Belt
+from captures.live.follow import Follower
+from captures.live.stream import LiveStream
+from captures.live.taps import Tap
+
+_UPDATE_SECONDS = 0.5
+_LATE_NS = 2 * 10**9
+"""A second of an interface is over so long after it began, whether or not anything comes after it."""
+
+
+@dataclass(slots=True)
+class Source:
+    """What is watched: its name, where packets come from, how many were lost, how it is ended. `live`: packets come as
+    they are captured, so their time is the clock's; `place`: where in a folder it goes on."""
+
+    point: CapturePoint
+    stdin: BinaryIO | Follower | None
+    drops: Callable[[], int | None]
+    stop: Callable[[], None]
+    live: bool = False
+    place: Place | None = None
+
+
+def watch_interface(options: argparse.Namespace, tap: Tap) -> int:
+    """`kwire watch -i`."""
+    with Belt(tap, options.spool) as belt:
+        begun(tap, f"capturing on {tap.interface}")
+        warm_up()  # where that was not possible before
+        point = CapturePoint(tap.interface, ("-",))
+        stream = cast(BinaryIO, LiveStream(belt))
+        source = Source(point, stream, lambda: belt.drops().total, belt.stop, live=True)
+        code = _watch(options, source)
+    if tap.problem:
+        say(f"note: {tap.interface}: the capture ended: {tap.problem}")
+    return code
+
+
+def watch_source(options: argparse.Namespace) -> int:
+    """`kwire watch FOLDER`, a capture, or stdin."""
+    if options.source != "-" and os.path.isdir(options.source):
+        return _watch_folder(options)
+    if options.from_start:
+        raise Failure("--from-start goes with a folder", "leave it out")
+    (point,) = capture_points([options.source])
+    return _watch(options, Source(point, sys.stdin.buffer, lambda: None, lambda: None))
+
+
+def _watch_folder(options: argparse.Namespace) -> int:
+    follower = Follower(options.source)
+    name = os.path.basename(os.path.realpath(options.source)) or options.source
+    place = None if options.once else _place(options, name)
+    there = follower.listed()
+    if place is not None and place.known:
+        when = f" (told until {rfc3339(place.second * 10**6)})" if place.second >= 0 else ""
+        say(f"note: {options.source}: goes on where the watch before it was{when}; --from-start begins anew")
+    elif there:
+        say(f"note: {options.source}: begins at the oldest of {len(there)} files, {there[0]}")
+    source = Source(
+        CapturePoint(name, cast(tuple[str, ...], follower)), follower, lambda: None, follower.stop, place=place
+    )
+    try:
+        return _watch(options, source)
+    finally:
+        if place is not None:
+            place.close()
+
+
+def _place(options: argparse.Namespace, name: str) -> Place | None:
+    """Where to go on; None: nothing can be kept, or another screen keeps it."""
+    screen = _on_screen(options)
+    way = "screen" if screen else "lines"
+    choice = Choice.of(options.filter, records="none")
+    try:
+        return Place(options.source, name, reading(options).settings(), choice, way, options.from_start)
+    except Taken as taken:
+        if not screen:
+            raise
+        say(f"note: {taken}: this one begins at the oldest file")
+    except OSError as failure:
+        say(f"note: {failure.filename}: {failure.strerror}: a restart will begin at the oldest file again")
+    return None
+
+
+def _on_screen(options: argparse.Namespace) -> bool:
+    return not options.json and sys.stdout.isatty()
+
+
+def _watch(options: argparse.Namespace, source: Source) -> int:
+    screen = _on_screen(options)
+    wanted = parsed(options.filter)
+    keeps = (screen and not options.once) or (wanted is not None and wanted.needs_bodies)
+    settings = reading(options).settings(keep_messages=keeps)
+    session = Session(
+        source.point, settings, source.stdin, wanted, telling=not screen and not options.once, place=source.place
+    )
+    stop = threading.Event()
+
+    def end() -> None:
+        stop.set()
+        source.stop()
+
+    seconds = options.duration or (float(SECONDS) if options.once and source.live else None)
+    with ended_by(end, seconds):
+        if options.once:
+            _once(session, source, screen, stop)
+        elif screen:
+            from analyzer.live.screen import Screen
+
+            Screen(session, source.point.name, lambda: _lost(session, source)).run(stop)
+            end()
+        else:
+            _lines(session, source, stop)
+    if session.failure is not None:
+        raise session.failure
+    if "-" in source.point.paths and source.stdin is sys.stdin.buffer and not session.ended.is_set():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)  # a thread waits for stdin, and nobody need send anything ever
+    for note in session.engine.reader.notes[session.notes_before :]:
+        say(f"note: {note}")
+    return 0
+
+
+def _lost(session: Session, source: Source) -> int:
+    """Packets that were lost, as far as anybody says."""
+    lost = source.drops()
+    return (session.drops() or 0) if lost is None else lost
+
+
+def _over(session: Session, source: Source, stop: threading.Event, seconds: float) -> bool:
+    """Wait so long; whether all is read. A source that was told to stop is read to its end; stdin and a capture, which
+    cannot be told, are left where they are."""
+    if session.ended.wait(seconds):
+        return True
+    return stop.is_set() and not source.live and not isinstance(source.stdin, Follower)
+
+
+def _once(session: Session, source: Source, screen: bool, stop: threading.Event) -> None:
+    session.start()
+    while not _over(session, source, stop, _UPDATE_SECONDS):
+        pass
+    with session.lock:
+        now = session.counts.moment()
+        lost = _lost(session, source)
+    if screen:
+        from analyzer.live.screen import printed
+
+        printed(now, list(session.findings), source.point.name, lost)
+        return
+    _write(second_of(now, lost))
+    for found in session.findings:
+        _write(finding_of(found))
+
+
+def _lines(session: Session, source: Source, stop: threading.Event) -> None:
+    """JSON lines as seconds pass."""
+    came = threading.Event()
+    session.after = came.set
+    place = source.place
+    if place is not None and (again := place.recover()):
+        say(f"note: the first {again} lines may have come before: the watch before this one was killed meanwhile")
+    session.start()
+    over = False
+    while not over:
+        over = _over(session, source, stop, 0 if came.wait(_UPDATE_SECONDS) else 0.01)
+        came.clear()
+        with session.lock:
+            if source.live and session.counts.time_ns:
+                session.counts.advance(time_ns() - _LATE_NS)
+            told, found = list(session.counts.told), list(session.fresh)
+            session.counts.told.clear()
+            session.fresh.clear()
+            lost = _lost(session, source)
+            since = {who_of(row): session.since(row) for row in found} if place is not None else {}
+            end = (session.exchanges, session.counts.until) if over and session.failure is None else None
+        if place is None:
+            for line in _told(told, found, lost):
+                _write(line)
+            continue
+        fresh = [moment for moment in told if moment.time_ns // 10**9 > place.second]
+        last = max([moment.time_ns // 10**9 for moment in fresh], default=-1)
+        place.tell([json_text(line) for line in _told(fresh, found, lost)], last, since, end)
+
+
+def _told(told: Sequence[Moment], found: Sequence[dict[str, Any]], lost: int) -> Iterator[dict[str, Any]]:
+    """What lines say."""
+    yield from (second_of(moment, lost) for moment in told)
+    yield from map(finding_of, found)
+
+
+def _write(said: dict[str, Any]) -> None:
+    sys.stdout.write(json_text(said) + "\n")
+    sys.stdout.flush()
+
+
+def second_of(now: Moment, dropped: int) -> dict[str, Any]:
+    """One second (or the last ten) as JSON."""
+    return {
+        "time": rfc3339(now.time_ns // 1000),
+        "exchanges": round(now.exchanges, 3),
+        "errors": round(now.errors, 3),
+        "bytes": round(now.bytes, 3),
+        "dropped": dropped,
+        "clients": now.client_count,
+        "apis": [
+            {
+                "api": line.api,
+                "broker": line.broker,
+                "exchanges": round(line.rate, 3),
+                "errors": round(line.error_rate, 3),
+                "p50_us": line.p50_us,
+                "p99_us": line.p99_us,
+                "held_p50_us": line.held_p50_us,
+            }
+            for line in now.lines
+        ],
+        "rebalancing": [{"group": group, "since": rfc3339(since // 1000)} for group, since in now.rebalancing],
+    }
+
+
+def finding_of(row: dict[str, Any]) -> dict[str, Any]:
+    """A finding as JSON: what `kwire findings --json` says, under `finding`."""
+    times = {name: None if row[name] is None else rfc3339(row[name]) for name in ("since", "until")}
+    return {"finding": {**row, **times}}
+
+
+def said_of(row: dict[str, Any]) -> str:
+    """A finding in a line."""
+    when = clock(row["since"]) + "  " if row["since"] is not None else ""
+    return f"{when}{row['severity'].upper()} {row['code']}: {row['text']}"

@@ -1,0 +1,288 @@
+"""What `kwire watch` knows: a source being decoded in a thread, and what is to be shown of it.
+
+In: a capture point that grows, a filter. Out: a `Moment`, findings, one exchange of each kind to look into. Rules: the
+thread that decodes writes, others read under `lock`; the filter limits what is counted, never what is judged. A folder
+is read file by file where its place is kept: between two files all that is known may be stored, for a session that goes
+on there (`Kept`); where it ends, requests wait for their answers in the next.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from time import monotonic
+from typing import Any, BinaryIO, Final, cast
+
+import numpy as np
+
+from analyzer.analysis.cluster_metadata import TopicIds
+from analyzer.analysis.latency import Latency
+from analyzer.bulk import exchange_tables
+from analyzer.bulk.engine import Engine, Settings
+from analyzer.bulk.rows import Exchanges, Window, end_point
+from analyzer.checkpoints.checkpoint import fill
+from analyzer.exchanges.exchange import Exchange
+from analyzer.exchanges.raw_messages import Messages
+from analyzer.frame.arrow import plain
+from analyzer.live.evaluation_windows import Laps, who_of
+from analyzer.live.folder_checkpoint import Place
+from analyzer.live.live_counts import Counts
+from analyzer.pipeline.points import chosen
+from captures.files import CapturePoint
+from captures.kernels import NULL
+from captures.live.follow import Follower, Known, still_there
+
+FINDINGS: Final = 100
+"""Newest findings that are kept."""
+
+MOST_MESSAGES: Final = 2000
+"""Messages of a window up to which they are kept for a look: beyond it they cost more than the rest."""
+
+MOST_NAMES: Final = 1_000_000
+"""Distinct names (client ids, members, topics, lists of them) after which an engine is replaced by a fresh one: they
+are never forgotten one by one."""
+
+_KINDS: Final = 200
+
+STORING: Final = 0.1
+"""The share of the time that may go into storing what is known: large files are stored at once, of many small ones the
+last."""
+
+
+@dataclass(slots=True)
+class Kept:
+    """What a session knows between two files, besides its engine; `read`: those that it need not read again."""
+
+    counts: Counts
+    laps: Laps | None
+    latency: Latency
+    topics: TopicIds
+    messages: Messages
+    read: list[tuple[Any, ...]] = field(default_factory=list)
+    rows: dict[str, bytes] = field(default_factory=dict)
+    exchanges: int = 0
+    findings: list[dict[str, Any]] = field(default_factory=list)
+    fresh: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Session:
+    """See above. `ended`: all has been read; `failure`: what ended it before; `renewals`: how often a fresh engine took
+    over; `place`: where to go on, and what is kept for those who come after, of the folder that `stdin` follows. Raises
+    SnapshotError."""
+
+    def __init__(
+        self,
+        point: CapturePoint,
+        settings: Settings,
+        stdin: BinaryIO | Follower | None,
+        wanted: Any,
+        telling: bool,
+        find: bool = True,
+        place: Place | None = None,
+    ) -> None:
+        before = place.before if place is not None else None
+        if before is not None:
+            settings = replace(settings, shards=int(before["about"]["shards"]))
+        self._point, self._settings = point, settings
+        self.engine = Engine(point, settings, cast(BinaryIO, stdin))
+        self.lock = threading.Lock()
+        self.counts = Counts(telling)
+        self.findings: deque[dict[str, Any]] = deque(maxlen=FINDINGS)
+        self.fresh: deque[dict[str, Any]] = deque(maxlen=FINDINGS if not telling else None)
+        """Findings that nobody took yet."""
+        self.examples: dict[tuple[int, str], Exchange] = {}
+        """The exchange of each API at each broker to look into: the last that failed or was slowest in its window."""
+        self.wanted = wanted
+        self.exchanges = self.renewals = 0
+        self.ended = threading.Event()
+        self.failure: BaseException | None = None
+        self.after: Callable[[], None] = lambda: None
+        """Called after each window, by the thread that decodes."""
+        self._laps = Laps(self.engine, point) if find else None
+        self._latency, self._topics = Latency(), TopicIds()
+        self._messages = Messages()
+        self._keeps = settings.keep_messages is True
+        self._place, self._files = place, stdin
+        self._stored, self._took = monotonic(), 0.0
+        self._end_at: tuple[int, int] | None = None
+        """Where the session before ended in the middle of a file, in exchanges, and the last second that it told."""
+        self.notes_before = 0
+        """Notes of the reader that were said before."""
+        if place is not None:
+            self._end_at = place.end
+            if before is not None:
+                self._take_up(before)
+            if self._laps is not None:
+                for who, since in place.findings.items():
+                    self._laps.told[who] = max(since, self._laps.told.get(who, since))
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="kwire decode", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self.run()
+        except BaseException as failure:
+            self.failure = failure
+        finally:
+            self.ended.set()
+
+    def run(self) -> None:
+        """Read it all. An engine that has numbered too many names is replaced by a fresh one, which takes up the
+        connections in their middle."""
+        if self._place is None:
+            self._read_on(over=True)
+        else:
+            for path in self._point.paths:  # each file of the folder, once it is there
+                self.engine.go_on(CapturePoint(self._point.name, (path,)))
+                self._read_on(over=False)
+                self._between_files()
+        with self.lock:
+            self.counts.end()
+            for found in self._laps.end() if self._laps is not None else ():
+                self._tell(found)
+
+    def _read_on(self, over: bool) -> None:
+        while self._read(over):
+            with self.lock:
+                self.engine = Engine(self._point, self._settings, after=self.engine)
+                if self._laps is not None:
+                    self._laps.go_on(self.engine)
+                self._latency, self._topics, self._messages = Latency(), TopicIds(), Messages()
+                self.renewals += 1
+
+    def _read(self, over: bool) -> bool:
+        """Read on with this engine; whether it is to be replaced. `over`: the capture ends where its files do."""
+        names = self.engine.merging.names
+        full = False
+        for window in self.engine.windows(over=over):
+            self._take(window)
+            self.after()
+            if not full and len(names.strings) + len(names.lists) > MOST_NAMES:
+                full = True
+                self.engine.leave()
+        return full
+
+    # -- between files -------------------------------------------------------------------------------------------------
+    def _kept(self) -> Kept:
+        return Kept(self.counts, self._laps, self._latency, self._topics, self._messages)
+
+    def _between_files(self) -> None:
+        """A file has ended, unless all was: store what is known, if that is not too soon."""
+        follower = self._files
+        assert isinstance(follower, Follower)
+        assert self._place is not None
+        begun = monotonic()
+        if follower.stopped or self._took > STORING * (begun - self._stored):
+            return
+        follower.read = still_there(follower.found(), follower.read)
+        with self.lock:
+            kept = self._kept()
+            kept.read = [tuple(one) for one in follower.read]
+            kept.exchanges = self.exchanges
+            kept.rows = self._laps.rows() if self._laps is not None else {}
+            kept.findings, kept.fresh = list(self.findings), list(self.fresh)
+            self._place.store(self._settings.shards, [self.engine, kept])
+        self._stored = monotonic()
+        self._took = self._stored - begun
+
+    def _take_up(self, before: dict[str, Any]) -> None:
+        """Go on where another session was between two files."""
+        kept = self._kept()
+        fill(before, [self.engine, kept], watch=True)
+        self.engine.take_up()
+        assert isinstance(self._files, Follower)
+        assert self._place is not None
+        self._files.read = [Known(*one) for one in kept.read]
+        if self._end_at is not None and self._end_at[0] < kept.exchanges:
+            self._end_at = None  # the snapshot has it
+        self.exchanges = kept.exchanges
+        self.notes_before = len(self.engine.reader.notes)
+        self.findings.extend(kept.findings)
+        laps = self._laps
+        if laps is None:
+            return
+        laps.take_rows(kept.rows)
+        said = self._place.findings
+        self.fresh.extend(row for row in kept.fresh if said.get(who_of(row), -1) < laps.told.get(who_of(row), 0))
+
+    def since(self, row: dict[str, Any]) -> int:
+        """When the lap began that a finding was told in."""
+        return self._laps.told.get(who_of(row), 0) if self._laps is not None else 0
+
+    def _tell(self, found: dict[str, Any]) -> None:
+        self.findings.append(found)
+        self.fresh.append(found)
+
+    def _take(self, window: Window) -> None:
+        window = self._latency.take(window)
+        self._topics.take(window)
+        kept = self._keeps and (self._wanted_bodies or len(window.message_places()[0]) <= MOST_MESSAGES)
+        if kept:
+            self._messages.take(window)
+        rows = window.every
+        if self.wanted is not None:
+            rows = chosen(window, self._messages, self.wanted, None, self._topics.name)
+        with self.lock:
+            self._count(window, rows)
+            if self._keeps:
+                self._look(rows)
+                self._messages.forget(window.every, rows.where(np.zeros(len(rows), bool)))
+            found = list(self._laps.take(window)) if self._laps is not None else []
+            for one in found:
+                self._tell(one)
+        if self._laps is None:
+            window.names.release()
+
+    def _count(self, window: Window, rows: Exchanges) -> None:
+        """Its exchanges; `rows`: those that are wanted. Where a session before ended among them, all until there was
+        told by it."""
+        count, self.exchanges = self.exchanges, self.exchanges + len(window.every)
+        if self._end_at is None or self._end_at[0] > self.exchanges:
+            self.counts.take(rows)
+            return
+        before = np.arange(len(window.every)) < self._end_at[0] - count
+        for mask in (before, ~before):
+            part = window.only(window.every.where(mask))
+            rows = part.exchanges
+            if self.wanted is not None:
+                rows = chosen(part, self._messages, self.wanted, None, self._topics.name)
+            self.counts.take(rows)
+            if self._end_at is not None:
+                self.counts.end_as_before(self._end_at[1])
+                self._end_at = None
+
+    @property
+    def _wanted_bodies(self) -> bool:
+        return self.wanted is not None and bool(self.wanted.needs_bodies)
+
+    def _look(self, rows: Exchanges) -> None:
+        """Keep one exchange of each kind."""
+        if not len(rows):
+            return
+        code, latency = rows.column("error_code"), exchange_tables.latency_us(rows.columns)[0]
+        rank = np.where((code != NULL) & (code != 0), 1 << 60, np.where(latency == NULL, 0, latency))
+        ends = rows.names.ends
+        kinds: dict[tuple[int, str], int] = {}
+        for i in np.argsort(rank, kind="stable").tolist()[-_KINDS:]:
+            _, _, address, port = ends[int(rows.connection[i])]
+            kinds[int(rows.column("api_key")[i]), end_point(rows.names.strings[address], port)] = i
+        mask = np.zeros(len(rows), bool)
+        order = sorted(kinds.items(), key=lambda one: one[1])
+        mask[[i for _, i in order]] = True
+        some = rows.where(mask)
+        made = plain(exchange_tables.exchanges(rows.names, [some]), "exchanges").to_pylist()
+        asked, answered = some.column("exchange").tolist(), some.column("reply").tolist()
+        for n, (key, _) in enumerate(order):
+            messages = self._messages.peek(int(some.connection[n]), asked[n], answered[n])
+            self.examples.pop(key, None)
+            self.examples[key] = Exchange(made[n], *messages, None, self._topics.name)
+            if len(self.examples) > _KINDS:
+                self.examples.pop(next(iter(self.examples)))
+
+    def drops(self) -> int | None:
+        """Packets that the files read so far say were lost."""
+        dropped: int | None = self.engine.reader.counts["dropped_by_capture"]
+        return dropped

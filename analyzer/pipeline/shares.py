@@ -1,0 +1,458 @@
+"""A capture point's connections shared out: what each share gives, in pieces, and how pieces become one dataset.
+
+In: a capture point, and which of its connections are wanted (`Share`). Out: pieces of files with rows and facts, by
+range of packets; of all shares' pieces, the tables that one reader would give, row for row and in the same order.
+
+```
+ capture ──▶ share 0 of k ──▶ rows, facts ─┐
+ capture ──▶ share 1 of k ──▶ rows, facts ─┼──▶ `merge`, for each range of packets ──▶ Parquet
+ capture ──▶ ...              (in files)  ─┘    `take_facts`, once ──▶ small tables, coverage
+```
+
+Every share reads the whole capture point and decodes only its connections, or a reader gives it the packets of these
+and the times of all others. So all of them see the same windows, clock, fragments and numbers of packets and the same
+order of connections, and nothing of that has to be told between them.
+
+What one connection said may matter for others (names for topic ids, brokers, leaders). Such *facts* are few: whoever
+takes those of all shares does so in order, window by window, as one reader does. Where meaning is wanted, exchanges
+that tell how long those of others were held (Produce, Fetch: `measuring.ACROSS`) are among them; how long is decided
+there, and put into the rows when they are merged. Rows carry the packet that completed them and their connection's
+number, and merging sorts by both. Who runs shares, where, and carries pieces from one to the other is not said here:
+Spark's tasks do (`reports.spark.split`).
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from analyzer.analysis.cluster_metadata import TopicIds
+from analyzer.analysis.control_exchanges import Listener
+from analyzer.analysis.latency import is_across, put_rest
+from analyzer.analysis.summary import Summary
+from analyzer.bulk import exchange_tables
+from analyzer.bulk.engine import Engine, Settings, Share, ShareOfPackets, ShareOfPairs
+from analyzer.bulk.facts import Facts, Naming, facts_of, put_together
+from analyzer.bulk.rows import Exchanges, Merging, Names
+from analyzer.bulk.wire_format import Carried, carry, put_in_order
+from analyzer.dataset import tables
+from analyzer.dataset.dataset import Parts
+from analyzer.frame.buffer_pool import Lender
+from analyzer.pipeline.points import Choice, PointRead, PointTables
+from captures.attempts import Unmet, attempts
+from captures.cache import put_at_once
+from captures.files import CapturePoint, FileInfo
+from captures.kernels import NULL
+from captures.packed import Packed, pack
+from captures.packets import Reader
+
+__all__ = [
+    "Piece",
+    "Share",
+    "ShareOfPackets",
+    "ShareOfPairs",
+    "Shared",
+    "by_range",
+    "decided_path",
+    "merge",
+    "names_said",
+    "share",
+    "take_facts",
+]
+
+_TRIGGER, _BORN = "_trigger", "_born"
+_ROWS = "rows"
+"""The name of pieces with exchanges and topic-partitions (`Carried`), beside those of tables."""
+
+_PACKED = pa.ipc.IpcWriteOptions(compression="lz4")
+"""A ninth of the bytes, written in less time and read in a little more: most columns are numbers that hardly differ."""
+
+_AT_ONCE_BYTES = 1 << 20
+"""Ranges are put in order in one go up to so many bytes of rows: each time has a price of its own, that of some
+thousand rows."""
+
+_LAST = 1 << 62
+"""The place of rows that belong to no exchange: after all others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Bytes [at, at + size) of a file: rows of table `name`, exchanges with their topic-partitions (`_ROWS`), or facts
+    where it is empty, of a range of packets."""
+
+    path: str
+    at: int
+    size: int
+    range: int
+    name: str
+
+
+class Overall(NamedTuple):
+    """What a share says of all its connections together. `passed`: how many exchanges the filter let through, of how
+    many; `unmet`: connections that were asked for in vain; None: another share, which saw the same packets, has
+    them."""
+
+    summary: Summary
+    passed: tuple[int, int]
+    listeners: tuple[Listener, ...]
+    unmet: Unmet | None
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What came of one share, little enough to be handed on as it is. `files`, `counts`, `notes`: what the reader says
+    of the capture point; all shares say the same. `ranges`: how many there are; `overall`: where its `Overall` is."""
+
+    pieces: list[Piece]
+    ranges: int
+    files: list[FileInfo]
+    counts: dict[str, int]
+    notes: list[str]
+    overall: Piece
+
+    @property
+    def paths(self) -> set[str]:
+        """Of its files."""
+        return {piece.path for piece in (*self.pieces, self.overall)}
+
+
+# --- sharing ----------------------------------------------------------------------------------------------------------
+
+
+class _Pieces:
+    """Writes the pieces of one share into a file, which is there from the first piece on."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.written: list[Piece] = []
+        self._file: io.BufferedWriter | None = None
+
+    def add(self, place: int, name: str, content: pa.Table | list[Carried] | list[Facts]) -> None:
+        """Rows or facts; `place` is the number of the range."""
+        self.written.append(self.put(place, name, content))
+
+    def put(self, place: int, name: str, content: Any) -> Piece:
+        """The same, which is not among what was `written`."""
+        if self._file is None:
+            self.path.parent.mkdir(mode=0o700, exist_ok=True)
+            self._file = os.fdopen(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb")
+        at = self._file.tell()
+        if isinstance(content, pa.Table):
+            with pa.ipc.new_stream(self._file, content.schema, options=_PACKED) as out:
+                out.write_table(content)
+        else:
+            pickle.dump(content, self._file, pickle.HIGHEST_PROTOCOL)
+        return Piece(str(self.path), at, self._file.tell() - at, place, name)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+def share(
+    point: CapturePoint,
+    settings: Settings,
+    choice: Choice,
+    part: Share,
+    range_packets: int,
+    path: Path,
+    reader: Reader | None = None,
+    topics: Mapping[str, str] = MappingProxyType({}),
+) -> Shared:
+    """Decode the connections of one share into pieces, which lie in the file `path`. `reader`: who gives the packets,
+    where that is not the files of the point; `topics`: what `names_said` found, of all shares, where the choice
+    `asks_names`. Raises CaptureError, and OSError where pieces cannot be written."""
+    pieces = _Pieces(path)
+    settings = replace(settings, threads=1, shards=1, keep_records=choice.keep_records)
+    engine = Engine(point, settings, share=part, reader=reader)
+    known = TopicIds()
+    known.learn(topics)
+    made = PointTables(engine.merging.names, choice, topics=known)
+    naming = Naming(engine.flows, part.number, part.of)
+    facts: list[Facts] = []
+    opened: list[tuple[str, pa.Table]] = []
+    place = 0
+
+    def close_range() -> None:
+        opened.extend(made.opened())
+        for name, table in _placed(made, opened):
+            pieces.add(place, name, table)
+        if rows := [carry(one) for one in made.waiting]:
+            pieces.add(place, _ROWS, rows)
+        made.leave_waiting()
+        if engine.merging.names.crowded:
+            engine.merging.forget(made.named())
+        if facts:
+            pieces.add(place, "", facts)
+        opened.clear()
+        facts.clear()
+
+    for [ended] in engine.ended():
+        following = engine.done_packets // range_packets
+        if following != place:
+            close_range()
+            place = following
+        window = engine.merging.take([ended], engine.done_packets)
+        matter = None
+        if choice.meaning:
+            window = made.latency.measure(window)
+            matter = is_across(window.every.columns)
+        facts.append(facts_of(ended, naming, window.every, matter))
+        window = window.without_facts()  # they are told where all are
+        made.take(window)
+        trigger, connection = made.message_places(window)
+        for name, table in made.tables():
+            if name == "messages":
+                pieces.add(place, name, _with_keys(table, trigger, window.names.born_of(connection)))
+            else:
+                opened.append((name, table))
+    close_range()
+    for name, table in made.rest():
+        if len(table):
+            pieces.add(place, name, _with_keys(table, np.full(len(table), _LAST), np.full(len(table), part.number)))
+    made.join_counts()
+    unmet = engine.unmet() if part.alone or part.number == 0 else None
+    overall = pieces.put(place, "", Overall(made.summary, made.passed, made.listeners, unmet))
+    pieces.close()
+    reader = engine.reader
+    return Shared(pieces.written, place + 1, list(reader.files), dict(reader.counts), list(reader.notes), overall)
+
+
+def names_said(point: CapturePoint, settings: Settings, part: Share, reader: Reader | None = None) -> dict[str, str]:
+    """The names for topic ids that the connections of one share say. Raises CaptureError."""
+    quick = replace(settings, threads=1, shards=1, keep_messages=False, keep_records=False)
+    topics = TopicIds()
+    for window in Engine(point, quick, share=part, reader=reader).windows():
+        topics.take(window)
+        window.names.release()
+    return topics.names
+
+
+def _placed(made: PointTables, opened: Sequence[tuple[str, pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
+    """Tables of record batches, each row with its place."""
+    if not opened:
+        return
+    waiting, names = made.waiting, made.names
+    none = np.zeros(0, np.int64)
+    trigger, exchange, reply = (
+        np.concatenate([none, *(rows.column(name) for rows in waiting)]) for name in ("trigger", "exchange", "reply")
+    )
+    connection = np.concatenate([none, *(rows.connection for rows in waiting)])
+    born = names.born_of(connection)
+    numbers = {names.connections[number]: number for number in np.unique(connection).tolist()}
+    for name, table in opened:
+        if len(table):
+            owner = _owners(table, numbers, connection, exchange, reply)
+            yield name, _with_keys(table, trigger[owner], born[owner])
+
+
+def _owners(
+    table: pa.Table, numbers: dict[str, int], connection: np.ndarray, exchange: np.ndarray, reply: np.ndarray
+) -> np.ndarray:
+    """int64[rows of table]: which exchange each row belongs to; the three arrays have a row an exchange, `numbers` has
+    the connections by name."""
+
+    def packed(connection: np.ndarray, exchange: np.ndarray, reply: np.ndarray) -> np.ndarray:
+        """What tells exchanges of one range apart, as one integer: under 2**39 exchanges a connection (which would take
+        22 TB of it), under 2**23 connections a range (which are more than it has packets)."""
+        orphan = exchange == NULL
+        key: np.ndarray = connection << 40 | orphan.astype(np.int64) << 39 | np.where(orphan, reply, exchange)
+        return key
+
+    column = table["connection"].unify_dictionaries().combine_chunks()
+    names = np.array([numbers[name] for name in column.dictionary.to_pylist()], np.int64)
+    ordinals = [table[name].fill_null(NULL).to_numpy() for name in ("exchange", "reply")]
+    wanted = packed(names[column.indices.to_numpy()], *ordinals)
+    change = np.append(True, wanted[1:] != wanted[:-1])  # rows of one exchange follow one another
+    known = packed(connection, exchange, reply)
+    order = np.argsort(known)
+    owner: np.ndarray = order[np.searchsorted(known[order], wanted[change])][np.cumsum(change) - 1]
+    return owner
+
+
+def _with_keys(table: pa.Table, trigger: np.ndarray, born: np.ndarray) -> pa.Table:
+    return table.append_column(_TRIGGER, pa.array(trigger)).append_column(_BORN, pa.array(born))
+
+
+# --- merging ----------------------------------------------------------------------------------------------------------
+
+
+def by_range(shares: Sequence[Shared]) -> tuple[list[list[Piece]], list[Piece]]:
+    """The pieces of all shares: those with rows of each range that has some, and those with facts, in order."""
+    pieces: dict[tuple[int, bool], list[Piece]] = defaultdict(list)
+    for one in shares:
+        for piece in one.pieces:
+            pieces[piece.range, piece.name != ""].append(piece)
+    rows = [pieces[place, True] for place in range(shares[0].ranges) if pieces[place, True]]
+    return rows, [piece for place in range(shares[0].ranges) for piece in pieces[place, False]]
+
+
+def merge(
+    point: CapturePoint,
+    files: Sequence[FileInfo],
+    ranges: Iterable[Sequence[Piece]],
+    parts: Parts,
+    decided: Path | None = None,
+) -> list[dict[str, Any]]:
+    """The rows of all shares, range by range, in the capture point's order; what the manifest says of the files that
+    hold them. `files`: those of the capture point; `decided`: where `take_facts` put what it found of exchanges that
+    depend on other connections', of these ranges at least; None: nothing was asked of it."""
+    lender = Lender()
+    for pieces in _at_once(ranges):
+        found: dict[str, list[Piece]] = defaultdict(list)
+        for piece in pieces:
+            found[piece.name].append(piece)
+        if mine := found.pop(_ROWS, []):
+            carried: dict[str, list[Carried]] = defaultdict(list)  # by the file, which is a share's
+            for piece in mine:
+                carried[piece.path] += pickle.loads(_bytes_of(piece))
+            names = Names(point.name, list(files))
+            rows = put_in_order(names, list(carried.values()), lender)
+            if decided is not None:
+                _decide(rows, [decided_path(decided, place) for place in sorted({piece.range for piece in mine})])
+            parts.write("exchanges", exchange_tables.later_exchanges(names, [rows]))
+            if rows.partitions.shape[1]:
+                parts.write("partitions", exchange_tables.later_partitions(names, [rows]))
+        for name in tables.TABLES:
+            if name in found:
+                table = pa.concat_tables(pa.ipc.open_stream(_bytes_of(piece)).read_all() for piece in found[name])
+                table = table.unify_dictionaries().combine_chunks()
+                order = _order(table[_TRIGGER].to_numpy(), table[_BORN].to_numpy())
+                parts.write(name, table.drop_columns([_TRIGGER, _BORN]).take(pa.array(order)))
+    return parts.close()
+
+
+def _at_once(ranges: Iterable[Sequence[Piece]]) -> Iterator[list[Piece]]:
+    """Pieces of ranges that follow one another, as many as are not worth their while alone."""
+    taken: list[Piece] = []
+    for pieces in ranges:
+        if taken and sum(piece.size for piece in (*taken, *pieces)) > _AT_ONCE_BYTES:
+            yield taken
+            taken = []
+        taken += pieces
+    if taken:
+        yield taken
+
+
+def _order(trigger: np.ndarray, born: np.ndarray) -> np.ndarray:
+    """int64[n]: rows in order of the packet that completed them, then of their connection; rows of one exchange stay as
+    they are. Each share's rows come in order already, which a stable sort of one column turns to account; few packets
+    complete rows of several connections."""
+    order = np.argsort(trigger, kind="stable")
+    trigger, born = trigger[order], born[order]
+    if ((trigger[1:] == trigger[:-1]) & (born[1:] < born[:-1])).any():
+        order = order[np.lexsort((born, trigger))]
+    return order
+
+
+def decided_path(path: Path, place: int) -> Path:
+    """The file with what was decided of a range; it is there when that is."""
+    return path.with_name(f"{path.name}-{place}")
+
+
+def _decide(rows: Exchanges, decided: Sequence[Path]) -> None:
+    """Put in how long those across connections were held, which come in their order, and what follows from that; a
+    filter may have left some of them out: what they are known by stands beside it then."""
+    across = is_across(rows.columns)
+    ranges: list[Packed] = [pickle.loads(path.read_bytes()) for path in decided]
+    which = ranges[0].which.tolist()
+    held, *keys = (np.concatenate([one.column(number) for one in ranges]) for number in which)
+    if keys:
+        born = rows.names.born_of(rows.connection[across])
+        wanted = np.stack([rows.column("exchange")[across], rows.column("reply")[across], born])
+        held = held[_places(wanted, np.stack(keys))]
+    rows.column("hold_us")[across] = held
+    put_rest(rows.columns)
+
+
+def _places(wanted: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """Where columns of `wanted` (int64[3, m]) are among those of `keys` (int64[3, n]), each of which is there once."""
+    order = np.lexsort(np.concatenate([keys, wanted], axis=1)[::-1])  # stable: a key stands before who wants it
+    newest = np.maximum.accumulate(np.where(order < keys.shape[1], np.arange(len(order)), 0))
+    at = np.empty(len(order), np.int64)
+    at[order] = order[newest]
+    return at[keys.shape[1] :]
+
+
+def _bytes_of(piece: Piece) -> pa.Buffer:
+    with pa.memory_map(piece.path) as file:
+        file.seek(piece.at)
+        return file.read_buffer(piece.size)
+
+
+@dataclass(slots=True)
+class _Connections:
+    """The connections that shares have named, by slot."""
+
+    known: dict[int, tuple[Any, Any, int, int]] = field(default_factory=dict)
+
+    def end_points(self, slot: int) -> tuple[Any, Any, int, int]:
+        return self.known[slot]
+
+    def born(self, slots: np.ndarray) -> np.ndarray:
+        return np.array([self.known[slot][3] for slot in slots.tolist()], np.int64)
+
+
+def take_facts(
+    pieces: Sequence[Piece], shares: Sequence[Shared], point: CapturePoint, choice: Choice, parts: Parts, path: Path
+) -> tuple[PointRead, tuple[str, ...], list[dict[str, Any]]]:
+    """The facts of a capture point, `pieces` in order of shares in order of ranges: all that is known besides its rows,
+    the names of its tables, and its small tables written. Where the choice is for what traffic means, what is decided
+    of rows is put into a file a range (`decided_path`), in order, for who merges them meanwhile."""
+    connections = _Connections()
+    first = shares[0]
+    merging = Merging(point.name, len(shares), connections, first.files)
+    made = PointTables(merging.names, choice)
+    nothing = PointTables(Names(point.name), choice)
+    names = [name for name, _ in (*nothing.flush(), *nothing.rest(), *nothing.meant())]
+    names += ["messages"] if choice.keep_bytes else []
+    for at in range(0, len(pieces), len(shares)):
+        found: list[np.ndarray] = []
+        told: list[list[Facts]] = [pickle.loads(_bytes_of(piece)) for piece in pieces[at : at + len(shares)]]
+        for window in zip(*told, strict=True):
+            for one in window:
+                connections.known.update(one.named)
+            merged = merging.take([one.ended for one in window], 0, gather=partial(put_together, window))
+            if choice.meaning:
+                merged = made.latency.decide(merged)
+                across = is_across(merged.every.columns)
+                every = merged.every
+                said = [every.column("hold_us")[across]]
+                if not choice.everything:
+                    said += [every.column(name)[across] for name in ("exchange", "reply")]
+                    said.append(merged.names.born_of(every.connection[across]))
+                found.append(np.stack(said))
+            made.take(merged.facts_alone())
+            merging.names.release()
+        if choice.meaning:
+            every_one = np.concatenate(found, axis=1)
+            content = pickle.dumps(pack(every_one, range(len(every_one))), pickle.HIGHEST_PROTOCOL)
+            put_at_once(decided_path(path, pieces[at].range), content)  # another attempt may do the same
+        for name, table in made.flush():
+            if len(table):
+                parts.write(name, table)
+        if merging.names.crowded:
+            merging.forget(made.named())
+    unmet: list[Unmet] = []
+    for one in shares:
+        overall: Overall = pickle.loads(_bytes_of(one.overall))
+        made.summary.join(overall.summary)
+        made.join_passed(overall.passed)
+        made.join_listeners(overall.listeners)
+        if overall.unmet is not None:
+            unmet.append(overall.unmet)
+    for name, table in made.meant():
+        if len(table):
+            parts.write(name, table)
+    return made.finish(point, first, attempts(unmet)), tuple(names), parts.close()

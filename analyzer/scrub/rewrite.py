@@ -1,0 +1,330 @@
+"""Scrubbing: a capture point -> a clean capture, which is there only once it was found clean.
+
+In: a capture point, a key, what is to stay. Out: a pcapng file and a `Report`. Rules: three passes. The first reads
+what connections said; then messages are made anew, and every packet with what its bytes became, found by connection,
+side and sequence number, so that copies of a byte stay copies; the third reads what was written. What belongs to no
+message is zeros: other protocols, what is encrypted, what was never delivered, names and comments of the file.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import secrets
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from analyzer.bulk.state import NULL
+from analyzer.common import output_file
+from analyzer.common.errors import Failure
+from analyzer.scrub import prefixes
+from analyzer.scrub.content import Content
+from analyzer.scrub.packets import Packets
+from analyzer.scrub.scrub_summary import Report
+from analyzer.scrub.streams import UNPLACED, FirstPass, Place, Said
+from analyzer.scrub.verification import leaks
+from captures import dissect as d
+from captures.files import CapturePoint
+from captures.files.layouts import LINK, SNAPLEN
+from captures.files.write import Growing, Record
+from captures.links import FRAGMENT, TCP
+from captures.tls.detection import begins_tls
+
+_TLS_HEADER: Final = 5
+_TLS_LARGEST: Final = (1 << 14) + 2048
+_PREFIX_LARGEST: Final = 20 << 10
+_FRAME_LARGEST: Final = 100 << 20
+_APIS: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is asked for: `key` (None: a new one that nobody keeps), `keep` of `content.KEEPABLE`, `ports` that are
+    Kafka."""
+
+    key: bytes | None = None
+    keep: frozenset[str] = frozenset()
+    ports: tuple[int, ...] = ()
+    dry: bool = False
+
+
+Progress = Callable[[str], None]
+
+
+def scrub(point: CapturePoint, out: str, task: Task, progress: Progress = lambda _: None) -> Report:
+    """Write a clean capture of a capture point to `out`. Raises CaptureError, and Failure where the result is not clean
+    or cannot be written."""
+    folder = output_file.folder_for(out)
+    report = Report()
+    content = Content(task.key or secrets.token_bytes(32), task.keep, report)
+    try:
+        progress("reading")
+        first = FirstPass(point, folder, task.ports, content.learn)
+        try:
+            said = first.run()
+            report.notes = [note for note in first.reader.notes if "comment" not in note]
+            report.secrets_blocks = len(first.reader.secrets)
+            _messages(said, content, report, progress)
+            for high, low in first.addresses:
+                content.addresses.meet(_packed(high, low))
+            _others(said, content, report)
+            progress("writing")
+            handle, path = tempfile.mkstemp(prefix=".kwire-scrub-", dir=folder)  # mode 0600
+            try:
+                with os.fdopen(handle, "wb", buffering=1 << 20) as file:
+                    _write(point, said, content, Growing(file), report)
+                progress("checking")
+                _check(path, folder, content, task, report)
+                if not task.dry:
+                    output_file.put(path, out)
+            finally:
+                if os.path.exists(path):
+                    os.unlink(path)
+        finally:
+            first.said.end()
+    except OSError as failure:
+        if failure.filename is not None and not str(failure.filename).startswith(folder):
+            raise
+        raise Failure(
+            f"{out}: cannot be written: {failure.strerror or failure}",
+            "is the disk full? scrubbing needs about four times the capture's size beside it",
+        ) from None
+    return report
+
+
+def _packed(high: int, low: int) -> bytes:
+    """An address as `captures.packets` has it, as in its packet."""
+    if high == 0 and low >> 32 == 0xFFFF:
+        return (low & 0xFFFFFFFF).to_bytes(4, "big")
+    return (high << 64 | low).to_bytes(16, "big")
+
+
+def _messages(said: Said, content: Content, report: Report, progress: Progress) -> None:
+    """All messages made anew."""
+    for number, places in _placed(said).items():
+        for text in prefixes.named(b"".join(said.original(*span) for span in _prefix(said, number, places))):
+            content.learn_text(text)
+    content.settle()
+    progress("replacing")
+    for i, place in enumerate(said.messages):
+        said.write(place, content.clean(said.bytes_of(place), said.parts_of(i), said.topics))
+    report.messages = len(said.messages)
+    report.names, report.shared_names = content.pseudonyms.names, content.pseudonyms.shared
+
+
+# --- what is no message -----------------------------------------------------------------------------------------------
+
+
+def _placed(said: Said) -> dict[int, list[Place]]:
+    """The messages of each direction, in order."""
+    found: dict[int, list[Place]] = {}
+    for place in said.messages:
+        found.setdefault(place.direction, []).append(place)
+    return found
+
+
+def _prefix(said: Said, number: int, places: list[Place]) -> list[tuple[int, int]]:
+    """Where the bytes before a direction's first message lie, as far as a prefix may have them."""
+    start = said.directions[number].pos[0]
+    return said.run(number, start, min(said.begins(places[0]), start + _PREFIX_LARGEST))
+
+
+def _others(said: Said, content: Content, report: Report) -> None:
+    """What is kept of bytes that are no messages: what stands before the first, without names; lengths, where something
+    is known to have one: of frames that are no messages (tokens of SASL), of the one at a direction's end, of TLS."""
+    placed = _placed(said)
+    kinds: dict[int, int] = {}
+    for number in sorted(placed, key=lambda number: not placed[number][0].request):
+        places = placed[number]
+        begun = said.directions[number].pos[0]
+        spans = _prefix(said, number, places)
+        data = b"".join(said.original(*span) for span in spans)
+        if places[0].request:
+            kinds[number >> 1], made = prefixes.client(data, content.pseudonyms, content.addresses)
+        else:
+            made = prefixes.broker(data, kinds.get(number >> 1, 0))
+        said.write_run(spans, made)
+        cursor = begun + len(made)
+        for place in places:
+            _frames(said, number, cursor, said.begins(place), places[0])
+            cursor = said.begins(place) + place.size
+        _frames(said, number, cursor, said.directions[number].next, places[-1])
+    tls = set()
+    for number, one in said.directions.items():
+        report.other_bytes += sum(one.length) - sum(place.size for place in placed.get(number, ()))
+        if number not in placed and one.pos and begins_tls(said.original(one.at[0], min(one.length[0], 6))):
+            tls.add(number >> 1)
+    for connection in tls:
+        for number in (2 * connection, 2 * connection + 1):
+            if number in said.directions and number not in placed:
+                _tls(said, number)
+    report.tls_connections = len(tls)
+
+
+def _frames(said: Said, number: int, start: int, stop: int, near: Place) -> None:
+    """Frames that are no messages, one behind the other from `start` on: they keep their lengths if the last one ends
+    at `stop`, where a message begins, or reaches beyond what is there. `near`: a message of this direction."""
+    spans = said.run(number, start, stop)
+    have = sum(size for _, size in spans)
+    lengths: list[tuple[int, int]] = []
+    at = 0
+    while have - at >= 4:
+        size = int.from_bytes(_bytes_at(said, spans, at, 4), "big")
+        if size > _FRAME_LARGEST:
+            return
+        lengths.append((at, 4 + size))
+        at += 4 + size
+    if at != have and not (at > have and (start + have == said.directions[number].next or start + have < stop)):
+        return
+    for at, size in lengths:
+        kept = 4
+        if at + size > have and near.api_key != NULL:  # never whole: what it would have been is known
+            kept = _head(_bytes_at(said, spans, at, 12), near.request)
+        made = _bytes_at(said, spans, at, kept) + b"\xff" * (min(size, have - at) - kept)
+        _write_in(said, spans, at, made)
+
+
+def _head(head: bytes, request: bool) -> int:
+    """Bytes of a message's beginning that are numbers: length, what it asks, correlation id."""
+    if len(head) < 8:
+        return min(4, len(head))
+    if not request:
+        return 8
+    key, version = int.from_bytes(head[4:6], "big"), int.from_bytes(head[6:8], "big")
+    return min(12, len(head)) if key < _APIS and version < _APIS // 2 else 4
+
+
+def _bytes_at(said: Said, spans: list[tuple[int, int]], at: int, size: int) -> bytes:
+    """Bytes of a run, as far as there are any."""
+    out = b""
+    for place, length in spans:
+        if at < length and size > 0:
+            piece = said.original(place + at, min(size, length - at))
+            out += piece
+            size -= len(piece)
+            at = 0
+        else:
+            at = max(at - length, 0)
+    return out
+
+
+def _write_in(said: Said, spans: list[tuple[int, int]], at: int, data: bytes) -> None:
+    """Write into a run."""
+    for place, length in spans:
+        if at < length and data:
+            said.write_at(place + at, data[: length - at])
+            data, at = data[length - at :], 0
+        else:
+            at = max(at - length, 0)
+
+
+def _tls(said: Said, number: int) -> None:
+    """Headers of TLS records stay (type, version, length), and of the first the type of its message: so it is seen
+    what it was. Where a record's header was lost, everything behind it is zeros."""
+    rest: int | None = 0  # bytes of the record at hand that are still to come
+    head = b""
+    expected: int | None = None
+    begun = True
+    for pos, data, at in said.stream(number):
+        if rest is None:
+            return
+        if expected is not None and pos != expected:
+            hole = pos - expected
+            if head or hole > rest:
+                return
+            rest -= hole
+        expected = pos + len(data)
+        place = 0
+        while place < len(data):
+            if rest:
+                step = min(rest, len(data) - place)
+                if begun:
+                    said.write_at(at + place, data[place : place + 1] if data[place] in (1, 2) else b"\0")
+                    begun = False
+                rest -= step
+                place += step
+                continue
+            take = min(_TLS_HEADER - len(head), len(data) - place)
+            head += data[place : place + take]
+            if not (20 <= head[0] <= 24 and head[1:2] in (b"", b"\3") and head[2:3] <= b"\4"):
+                return
+            said.write_at(at + place, data[place : place + take])
+            place += take
+            if len(head) == _TLS_HEADER:
+                rest = int.from_bytes(head[3:], "big")
+                if rest > _TLS_LARGEST:
+                    return
+                head = b""
+
+
+# --- packets ----------------------------------------------------------------------------------------------------------
+
+
+def _write(point: CapturePoint, said: Said, content: Content, file: Growing, report: Report) -> None:
+    """Every packet again."""
+    packets = Packets(content.addresses)
+    dissector = d.Dissector(point)
+    numbers: dict[tuple[int, int], int] = {}
+    at = 0
+    last_ns = 0
+    for batch in dissector:
+        buffer = memoryview(batch.buffer)  # type: ignore[arg-type]  # arrays do have the buffer protocol
+        for row in batch.rows.tolist():
+            key = batch.file, row[d.INTERFACE]
+            if key not in numbers:
+                about = batch.interfaces[row[d.INTERFACE]]
+                numbers[key] = file.interface(int(about[LINK]), int(about[SNAPLEN]))
+            data = bytes(buffer[row[d.AT] : row[d.AT] + row[d.CAPTURED]])
+            while at < len(said.packet_number) and (
+                (said.packet_file[at], said.packet_number[at]) < (batch.file, row[d.ORDINAL])
+            ):
+                at += 1
+            direction, pos = UNPLACED, UNPLACED
+            if at < len(said.packet_number) and (
+                (said.packet_file[at], said.packet_number[at]) == (batch.file, row[d.ORDINAL])
+            ):
+                direction, pos = said.packet_direction[at], said.packet_pos[at]
+            _count(row[d.KIND], report)
+            made = packets.clean(data, row, functools.partial(said.payload, direction, pos))
+            file.packet(Record(row[d.TIME_NS], made, row[d.ORIGINAL], numbers[key]))
+            last_ns = row[d.TIME_NS]
+            report.packets += 1
+    report.skipped_blocks = dissector.skipped
+    report.bent_addresses = content.addresses.bent
+    if dissector.dropped is not None and numbers:
+        file.dropped(0, last_ns, dissector.dropped)
+
+
+def _count(kind: int, report: Report) -> None:
+    if kind == FRAGMENT:
+        report.fragments += 1
+    elif kind != TCP:
+        report.not_tcp_packets += 1
+
+
+def _check(path: str, folder: str, content: Content, task: Task, report: Report) -> None:
+    """Raise Failure where something is left of the original."""
+    texts = content.pseudonyms.known
+    if "addresses" in task.keep:
+        texts = {text for text in texts if content.addresses.literal(text.removeprefix(b"/")) is None}
+    kept = bool(task.keep & {"keys", "values", "headers"})
+    found = list(leaks(CapturePoint("clean", (path,)), folder, texts, task.ports, not kept))
+    report.texts_checked = len(texts)
+    if found:
+        first = found[0]
+        raise Failure(
+            f"the result is not clean: a text of {first.size} bytes of the original stands {first.where}"
+            + (f" ({len(found):,} such places)" if len(found) > 1 else "")
+            + ", so nothing was written",
+            "short texts may stand there by chance: try again, or with another --key; else this is a defect: tell us",
+        )
+
+
+def same_file(first: str, others: Sequence[str]) -> bool:
+    """Whether a path is one of some files."""
+    return any(os.path.exists(one) and os.path.exists(first) and os.path.samefile(first, one) for one in others)
+
+
+__all__ = ["Report", "Task", "same_file", "scrub"]

@@ -1,0 +1,176 @@
+"""What was written, read again: does anything of the original stand in it?
+
+In: a clean capture, and the texts that must not be in it. Out: `Leak`s. Rules: it is read as any capture is, by the
+same analyzer; texts of eight bytes and more are looked for in the whole file and in what connections say; shorter ones
+(four bytes turn up anywhere by chance: in sequence numbers, checksums, compressed bytes) wherever bytes are no number:
+in strings, in bytes and in records opened, and in whatever is no message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from analyzer.records import batches as b
+from analyzer.records import codecs
+from analyzer.scrub.message_spans import RECORDS, RELEASE, RELEASE_FIELD, TEXTS
+from analyzer.scrub.pseudonyms import LEAST, PUBLIC, is_public
+from analyzer.scrub.streams import FirstPass, Said
+from captures.files import CapturePoint
+
+SURE: Final = 8
+"""Bytes of a text that do not turn up by chance."""
+
+_CHUNK: Final = 1 << 20
+_MOST_SEEN: Final = 1 << 20
+"""Texts that were looked at, remembered."""
+_TABLE_BITS: Final = 20
+_FACTOR: Final = np.uint32(2654435761)
+
+
+@dataclass(frozen=True, slots=True)
+class Leak:
+    """A text of the original, `size` bytes long, and where it was found."""
+
+    size: int
+    where: str
+
+
+class Finder:
+    """Finds texts in bytes."""
+
+    def __init__(self, texts: Collection[bytes], least: int = LEAST) -> None:
+        self._texts = frozenset(text for text in texts if len(text) >= least)
+        self._lengths = sorted({len(text) for text in self._texts})
+        self._table = np.zeros(1 << _TABLE_BITS, np.bool_)
+        starts = np.array([int.from_bytes(text[:4], "little") for text in self._texts], np.uint32)
+        self._table[self._slots(starts)] = True
+
+    @staticmethod
+    def _slots(grams: np.ndarray) -> np.ndarray:
+        slots: np.ndarray = (grams * _FACTOR) >> np.uint32(32 - _TABLE_BITS)
+        return slots
+
+    def first(self, data: bytes) -> bytes | None:
+        """A text that is in `data`; None: there is none."""
+        if not self._texts or len(data) < LEAST:
+            return None
+        for at in range(0, len(data), _CHUNK):
+            piece = data[at : at + _CHUNK + self._lengths[-1]]
+            found = self._in(piece)
+            if found is not None:
+                return found
+        return None
+
+    def _in(self, data: bytes) -> bytes | None:
+        each = np.frombuffer(data, np.uint8).astype(np.uint32)
+        if len(each) < LEAST:
+            return None
+        grams = each[:-3] | each[1:-2] << np.uint32(8) | each[2:-1] << np.uint32(16) | each[3:] << np.uint32(24)
+        for at in np.flatnonzero(self._table[self._slots(grams)]).tolist():
+            for length in self._lengths:
+                if data[at : at + length] in self._texts:
+                    return data[at : at + length]
+        return None
+
+
+def leaks(
+    point: CapturePoint, folder: str, texts: Collection[bytes], ports: tuple[int, ...], records: bool = True
+) -> Iterator[Leak]:
+    """What of `texts` stands in a clean capture, one of each place. Its temporary files lie in `folder`. `records`
+    False: what records hold was to be kept, and is not looked at."""
+    short = Finder(texts)
+    sure = Finder([text for text in texts if records and not any(text in one for one in PUBLIC)], SURE)
+    for path in point.paths:
+        yield from _in_file(path, sure)
+    first = FirstPass(point, folder, ports)
+    try:
+        yield from _in_streams(first.run(), short, sure, records)
+    finally:
+        first.said.end()
+
+
+def _in_file(path: str, sure: Finder) -> Iterator[Leak]:
+    behind = b""
+    with open(path, "rb") as file:
+        while piece := file.read(_CHUNK):
+            found = sure.first(behind + piece)
+            if found is not None:
+                yield Leak(len(found), "in the file")
+                return
+            behind = piece[-(1 << 16) :]
+
+
+def _in_streams(said: Said, short: Finder, sure: Finder, records: bool) -> Iterator[Leak]:
+    seen: set[bytes] = set()
+    words, whole = _Pile(short), _Pile(sure)
+    for i, place in enumerate(said.messages):
+        data = said.bytes_of(place)
+        yield from whole.put(data)
+        for start, end, kind, _ in said.parts_of(i):
+            piece = data[start:end]
+            if kind in TEXTS:  # the same ones again and again
+                if piece in seen or is_public(piece, RELEASE_FIELD if kind == RELEASE else ""):
+                    continue
+                if len(seen) < _MOST_SEEN:
+                    seen.add(piece)
+            elif kind == RECORDS:
+                piece = _opened(piece) if records else b""
+            yield from words.put(piece)
+        for at, size in said.spans(place):
+            said.write_at(at, b"\1" * size)
+    yield from words.end()
+    yield from whole.end()
+    for said_there, covered in said.everything():
+        found = short.first(np.where(covered != 0, np.uint8(0), said_there).tobytes())
+        if found is not None:
+            yield Leak(len(found), "in bytes that are no message")
+
+
+class _Pile:
+    """Pieces of messages, looked through when there are many."""
+
+    def __init__(self, finder: Finder) -> None:
+        self._finder = finder
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def put(self, piece: bytes) -> Iterator[Leak]:
+        """One more."""
+        self._pieces.append(piece)
+        self._size += len(piece) + 1
+        if self._size >= _CHUNK:
+            yield from self.end()
+
+    def end(self) -> Iterator[Leak]:
+        """Look through those that are there."""
+        found = self._finder.first(b"\0".join(self._pieces))
+        self._pieces.clear()
+        self._size = 0
+        if found is not None:
+            yield Leak(len(found), "in a message")
+
+
+def _opened(data: bytes, depth: int = 0) -> bytes:
+    """What a record set holds: the bytes of its batches, decompressed."""
+    heap = np.frombuffer(bytearray(data), np.uint8)
+    found = b.batches(heap, np.zeros(1, np.int64), np.full(1, len(data), np.int64))
+    out = b""
+    for row in found.table.T.tolist():
+        start, end = row[b.B_AT], row[b.B_AT] + row[b.B_LENGTH]
+        codec = row[b.B_ATTRIBUTES] & b.CODEC_MASK if row[b.B_STATE] == b.WHOLE else b.NONE
+        if codec == b.NONE:  # numbers before, checksums among them
+            out += b"\0" + data[start + (b.HEADER_V2 if row[b.B_MAGIC] == 2 else b.CRC_FROM_OLD + 2) : end]
+            continue
+        at, size = row[b.B_RECORDS_AT], row[b.B_RECORDS_LENGTH]
+        scratch = codecs.Scratch()
+        try:
+            made = codecs.decompress(codec, memoryview(data[at : at + size]), b.Limits().allowed(size), scratch)
+        except (codecs.Broken, codecs.Bomb):
+            continue
+        plain = scratch.data[:made].tobytes()
+        out += b"\0" + (_opened(plain, depth + 1) if row[b.B_MAGIC] < 2 and depth < 4 else plain)
+    return out

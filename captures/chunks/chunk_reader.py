@@ -1,0 +1,387 @@
+"""Chunks of a capture point's files, each read by whoever likes, and what they say together.
+
+In: a capture point. Out: `Chunk`s; of each its packets, batch by batch, and a `Said`; of all of these, in order, what a
+`Reader` of the whole says. Rules
+
+- A chunk begins with the first record at or behind its border and ends with the one before the next chunk's. Where that
+  is can only be guessed (`starts`), and so can what earlier bytes say of how to read on: that of the file's beginning.
+- A guess is never trusted: `Joining` takes what chunks say in order, and knows where each begins and how it is to be
+  read. One that was guessed wrong is to be read again, from what is `known` there. So are those that say more than
+  packets: a comment, which names its packet by number, a packet without a time, damage, keys of TLS, fragments of IP
+  packets where an earlier chunk had some.
+- A compressed file, or one behind a URL, is one chunk.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from captures.chunks import starts
+from captures.chunks.checksums import combined
+from captures.errors import CaptureError
+from captures.files import CapturePoint, FileInfo, layouts, urls
+from captures.files.layouts import (
+    BIG,
+    COMMENTS,
+    DROPS,
+    EARLIEST,
+    FORMAT,
+    INTERFACES,
+    LATEST,
+    NUMBER,
+    RECORD_HEADER,
+    SECTION,
+    SEEN,
+    TIME,
+    UNTIMED,
+    Layout,
+)
+from captures.files.sources import Source, Stored
+from captures.fragments import SERIAL, FragmentTables
+from captures.packets import Packets, Reader, batch
+from captures.windows import WINDOW_BYTES, Pool, Windows
+
+_READING: Final = [FORMAT, BIG, RECORD_HEADER, SECTION, INTERFACES]
+"""What of a layout's state says how records are to be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Bytes [begin, end) of one of a point's files, give or take a record; `end` None: all there is, in one go. `last`:
+    of its file; `size`: of the file as stored, when it was divided, 0 where it was not looked at."""
+
+    file: int
+    path: str
+    folder: str
+    begin: int = 0
+    end: int | None = None
+    last: bool = True
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known where a chunk begins: the offset of its first record, how to read on (None: a file begins), and
+    fragments of IP packets in progress (None: there never were any)."""
+
+    at: int = 0
+    layout: Layout | None = None
+    fragments: FragmentTables | None = None
+
+
+@dataclass(slots=True)
+class Said:
+    """What was met in a chunk. `known`: what its reader began with, None where no start was to be found; `after`: the
+    same where it stopped; `ended`: there its file ends. `stored`: bytes read of the file as it lies there, and their
+    CRC-32C; `rows`: TCP packets."""
+
+    known: Known | None
+    after: Known
+    guessed: bool
+    ended: bool = True
+    stored: int = 0
+    crc32c: int = 0
+    rows: int = 0
+    counts: np.ndarray | None = None
+    info: FileInfo | None = None
+    dropped: int | None = None
+    notes: list[str] = field(default_factory=list)
+    secrets: list[bytes] = field(default_factory=list)
+    secrets_at: list[int] = field(default_factory=list)
+
+
+def chunks_of(point: CapturePoint, chunk_bytes: int) -> list[Chunk]:
+    """The chunks of a capture point, each of `chunk_bytes` or, the last of a file, up to half more. Raises
+    CaptureError."""
+    found = []
+    for file, path in enumerate(point.paths):
+        size = 0
+        if not urls.is_url(path):
+            with Source(path, None, point.folder) as source:
+                size = 0 if source.compressed else source.size
+        count = max(1, (size + chunk_bytes // 2) // chunk_bytes)
+        if count == 1:
+            found.append(Chunk(file, path, point.folder))
+            continue
+        for number in range(count):
+            last = number == count - 1
+            end = size if last else (number + 1) * chunk_bytes
+            found.append(Chunk(file, path, point.folder, number * chunk_bytes, end, last, size))
+    return found
+
+
+class _Range(Source):
+    """Bytes [begin, limit) of a file that is not compressed."""
+
+    def __init__(self, chunk: Chunk, begin: int) -> None:
+        super().__init__(chunk.path, None, chunk.folder)
+        if self.compressed or self.size != chunk.size:
+            self.close()
+            raise changed(self.path)
+        self._handle.seek(begin)
+        self._stored = self._stream = Stored(self._handle)
+        self.begin, self.limit = begin, chunk.end or 0
+
+    def readinto(self, into: memoryview) -> int:
+        return super().readinto(into[: max(0, self.limit - self.begin - self.bytes_read)])
+
+
+def changed(path: str) -> CaptureError:
+    """A file is no longer as it was when it was divided."""
+    return CaptureError(f"{path}: it changed while it was read", "analyse it when it is complete, or a copy of it")
+
+
+def guessed(chunk: Chunk, look_bytes: int, ahead_bytes: int) -> Known | None:
+    """What is known where a chunk begins, as far as bytes of its file's beginning, and some around its border, tell.
+    None where they do not. Raises CaptureError."""
+    if chunk.begin == 0:
+        return Known()
+    with open(os.path.join(chunk.folder, chunk.path), "rb") as file:
+        head = file.read(min(starts.HEAD_BYTES, chunk.begin))
+        found = starts.begun(head, layouts.LARGEST_RECORD_BYTES)
+        if found is None:
+            return None
+        layout, form = found
+        base = max(0 if form.pcapng else layouts.PCAP_HEADER_BYTES, chunk.begin - look_bytes) & ~3
+        file.seek(base)
+        data = np.frombuffer(file.read(chunk.begin - base + ahead_bytes), np.uint8)
+    at = starts.first_record(data, chunk.begin - base, form)
+    if at is None:
+        return None
+    layout.notes.clear()
+    layout.secrets.clear()
+    return Known(base + at, layout)
+
+
+class ChunkReader(Reader):
+    """A chunk's packets, as `Reader` gives a point's; `said` is there when all were read. `known`: what is known where
+    it begins, None: that is to be guessed, from `look_bytes` before and four times as many behind its border, or was
+    (`guess`). Numbers of packets count from there where it was guessed. `pool`: memory for windows, where several
+    readers share it.
+
+    `buffer_at`: how far behind the places of the last batch's buffer the same bytes stand in the file, for those at or
+    behind `Packets.spare`; None where the file is to be had as a stream only. Raises CaptureError."""
+
+    def __init__(
+        self,
+        chunk: Chunk,
+        known: Known | None = None,
+        window_bytes: int = WINDOW_BYTES,
+        look_bytes: int = starts.LOOK_BYTES,
+        guess: Known | None = None,
+        pool: Pool | None = None,
+    ) -> None:
+        super().__init__(CapturePoint("", (chunk.path,), (), chunk.folder), window_bytes)
+        self._pool = pool or self._pool
+        self.chunk, self.window_bytes = chunk, window_bytes
+        self._guessed = known is None
+        self._known = known or guess or guessed(chunk, look_bytes, 4 * look_bytes)
+        self.said: Said | None = None
+        self.buffer_at: int | None = None
+
+    def _read(self) -> Generator[Packets, None, None]:
+        chunk, known = self.chunk, self._known
+        if known is None or (chunk.end is not None and not chunk.last and known.at >= chunk.end):
+            self.said = Said(known, known or Known(), self._guessed, False, counts=self._counts)
+            return
+        if known.fragments is not None:
+            self._fragments.tables = copy.deepcopy(known.fragments)
+        source = Source(chunk.path, None, chunk.folder) if chunk.end is None else _Range(chunk, known.at)
+        with source:
+            yield from self._read_chunk(source, known)
+
+    def _read_chunk(self, source: Source, known: Known) -> Generator[Packets, None, None]:
+        chunk = self.chunk
+        layout = Layout(self._largest_record_bytes) if known.layout is None else copy.deepcopy(known.layout)
+        self.files.append(FileInfo(source.name, source.path, source.size, source.mtime_ns, 0, source.compressed))
+        begun = known.layout is not None
+        windows = Windows(source, self._pool, known.at)
+        ended = stopped = done = False
+        rows = 0
+        while not done:
+            base = windows.base
+            window, count, needed, stopped = self._next(windows, 0, layout, source, begun)
+            begun = True
+            self.buffer_at = base - window.spare if isinstance(source, _Range) else None
+            ended = stopped or (windows.ended and not self._goes_on(source, windows, needed))
+            done = ended or self._passed(source, windows)
+            if ended and not stopped and (windows.left or source.problem):
+                self._note_cut(source, layout, windows.base, windows.left)
+            rows += count
+            self._rows = rows
+            yield batch(window, count)
+        if ended:
+            if isinstance(source, _Range):
+                source.limit = chunk.size
+            source.drain()
+        fragments = self._fragments.tables if self._fragments.tables.state[SERIAL] else None
+        self.said = Said(
+            known,
+            Known(windows.base, layout, fragments),
+            self._guessed,
+            ended,
+            source.bytes_read,
+            source.crc32c,
+            rows,
+            self._counts,
+            self.files[0],
+            source.dropped if ended else None,
+            self.notes,
+            self.secrets,
+            self.secrets_at,
+        )
+
+    def _passed(self, source: Source, windows: Windows) -> bool:
+        """Whether the next record is another chunk's."""
+        chunk = self.chunk
+        return isinstance(source, _Range) and not chunk.last and windows.base >= (chunk.end or 0)
+
+    def _goes_on(self, source: Source, windows: Windows, needed: int) -> bool:
+        """All of the chunk was read: whether more of its last record is to be had, behind its end."""
+        if not isinstance(source, _Range):
+            return False
+        if self._passed(source, windows):
+            return True
+        limit = min(self.chunk.size, max(source.limit, windows.base + needed))
+        if limit == source.limit:
+            return False
+        source.limit = limit
+        windows.ended = False
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What all chunks of a point say together, for whoever gets their packets."""
+
+    files: list[FileInfo]
+    notes: list[str]
+    counts: np.ndarray
+    dropped: int | None
+    secrets: list[bytes]
+    secrets_at: list[int]
+
+
+@dataclass(slots=True)
+class _Whole:
+    """What `Reader` asks of a source whose end was reached."""
+
+    path: str
+    size: int
+    bytes_read: int
+    crc32c: int
+    dropped: int | None
+
+    def drain(self) -> None:
+        """It was."""
+
+
+class Joining(Reader):
+    """What chunks say, joined to what a reader of the whole point says of it (`files`, `notes`, `counts`, `secrets`).
+    `numbers`: for each chunk taken, what is to be added to its packets' numbers. Its packets are read elsewhere."""
+
+    def __init__(self, point: CapturePoint) -> None:
+        super().__init__(point)
+        self.known = Known()
+        self.numbers: list[int] = []
+        self._stored = self._crc32c = 0
+        self._file = -1
+        self._over = False
+
+    def said(self) -> Heard:
+        """All were taken."""
+        return Heard(self.files, self.notes, self._counts, self._dropped, self.secrets, self.secrets_at)
+
+    def wants(self, chunk: Chunk) -> bool:
+        """Whether anything of this chunk, the next one, is its own: a record may be longer than a chunk, and damage
+        ends a file."""
+        if chunk.file != self._file:
+            return True
+        return not self._over and (chunk.last or self.known.at < (chunk.end or 0))
+
+    def fits(self, chunk: Chunk, said: Said) -> bool:
+        """Whether a chunk was read from what is known where it begins, or would say the same."""
+        known = self._at(chunk)
+        if said.known is None or said.known.at != known.at:
+            return False
+        if said.after.fragments is not None and known.fragments is not None and said.guessed:
+            return False
+        if not said.guessed or known.layout is None:
+            return True
+        assumed, after = said.known.layout, said.after.layout
+        plain = not (said.notes or said.secrets or after is None or after.notes)
+        return (
+            plain
+            and after is not None
+            and assumed is not None
+            and after.state[COMMENTS] == after.state[UNTIMED] == 0
+            and _alike(assumed, known.layout)
+            and _alike(after, known.layout)
+        )
+
+    def _at(self, chunk: Chunk) -> Known:
+        return self.known if chunk.file == self._file else Known(0, None, self.known.fragments)
+
+    def begin(self, chunk: Chunk) -> Known:
+        """What is known where a chunk begins, for who reads it again."""
+        return self._at(chunk)
+
+    def take(self, chunk: Chunk, said: Said) -> None:
+        """The next chunk, which fits. Raises CaptureError."""
+        known = self._at(chunk)
+        assert said.info is not None
+        assert said.after.layout is not None
+        assert said.counts is not None
+        if chunk.file != self._file:
+            self._file, self._over = chunk.file, False
+            self.files.append(said.info)
+            self._stored = self._crc32c = 0
+        elif said.info.mtime_ns != self.files[-1].mtime_ns:
+            raise changed(said.info.path)
+        moved = said.guessed and known.layout is not None
+        self.numbers.append(int(known.layout.state[NUMBER]) if moved and known.layout is not None else 0)
+        layout = _joined(known.layout, said.after.layout) if moved and known.layout is not None else said.after.layout
+        self.known = Known(said.after.at, layout, said.after.fragments or known.fragments)
+        self._counts += said.counts
+        self.notes += said.notes
+        self.secrets += said.secrets
+        self.secrets_at += [self._rows + at for at in said.secrets_at]
+        self._rows += said.rows
+        self._crc32c = combined(self._crc32c, said.crc32c, said.stored)
+        self._stored += said.stored
+        self._over = said.ended
+        whole = _Whole(said.info.path, said.info.size, self._stored, self._crc32c, said.dropped)
+        if said.ended:
+            self._finish(whole, layout)  # type: ignore[arg-type]  # has what it asks for
+        self._describe(len(self.files) - 1, whole, layout)  # type: ignore[arg-type]  # the same
+
+
+def _alike(layout: Layout, other: Layout) -> bool:
+    """Whether two layouts read records alike."""
+    count = int(layout.state[INTERFACES])
+    return bool(
+        (layout.state[_READING] == other.state[_READING]).all()
+        and (layout.interfaces[:count, :SEEN] == other.interfaces[:count, :SEEN]).all()
+    )
+
+
+def _joined(before: Layout, after: Layout) -> Layout:
+    """A file's layout behind a chunk that knew nothing of what came `before`."""
+    joined = copy.deepcopy(before)
+    state, more = joined.state, after.state
+    if more[EARLIEST] <= more[LATEST]:
+        state[TIME] = more[TIME]
+    for column in (NUMBER, DROPS):
+        state[column] += more[column]
+    state[EARLIEST] = min(state[EARLIEST], more[EARLIEST])
+    state[LATEST] = max(state[LATEST], more[LATEST])
+    count = int(more[INTERFACES])
+    joined.interfaces[:count, SEEN] += after.interfaces[:count, SEEN]
+    joined.take_drops(after)
+    return joined

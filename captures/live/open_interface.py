@@ -1,0 +1,63 @@
+"""An interface opened: which way there is, and the filter.
+
+In: what a command line says (`Asked`). Out: a `Tap`, the user's rights given up where sudo had lent them. Rule: libpcap
+first; Linux's own ring where it is not installed; another tool where it is asked for.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Final
+
+from captures.errors import CaptureError
+from captures.live import interfaces, libpcap, pcap_library
+from captures.live.ring import Ring
+from captures.live.taps import SNAPLEN, Tap
+from captures.live.tools import TOOLS, Tool
+
+WAYS: Final = ("libpcap", "ring", *TOOLS)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be captured.
+
+    interface    its name; `any` is all of them on Linux
+    expression   tcpdump's filter language; "" is everything, None TCP without one's own ssh session
+    snaplen      bytes kept of a packet
+    via          one of WAYS, None: what there is
+    """
+
+    interface: str
+    expression: str | None = None
+    snaplen: int = SNAPLEN
+    via: str | None = None
+
+
+def opened(asked: Asked) -> Tap:
+    """Listen. Raises CaptureError."""
+    if sys.byteorder != "little":
+        raise CaptureError("-i: not on this machine: its byte order is another", "tcpdump -w - | kwire ... -")
+    session = interfaces.own_session() if asked.expression is None else None
+    expression = interfaces.default_filter(session) if asked.expression is None else asked.expression
+    if asked.via in TOOLS:
+        return Tool(asked.via, asked.interface, expression, asked.snaplen)
+    found = pcap_library.library() if asked.via != "ring" else None
+    if found is not None:
+        device = None
+        if sys.platform == "win32":  # \\Device\\NPF_{...}, which nobody knows by heart
+            device = pcap_library.chosen(pcap_library.devices(found), asked.interface).name
+        return libpcap.Libpcap(found, asked.interface, expression, asked.snaplen, device)
+    if sys.platform == "win32":
+        raise CaptureError("Npcap is not installed", "it comes with Wireshark; https://npcap.com has it too")
+    if asked.via == "libpcap" or sys.platform != "linux":
+        raise CaptureError(
+            "libpcap is not installed", "it comes with tcpdump and Wireshark; or: tcpdump -U -w - | kwire ... -"
+        )
+    if asked.expression:
+        raise CaptureError(
+            f"-f {asked.expression!r}: a filter needs libpcap" + ("" if asked.via else ", which is not installed"),
+            "it comes with tcpdump (apt-get install libpcap0.8); or leave out -f: TCP is captured",
+        )
+    return Ring(asked.interface, expression, session, asked.snaplen)

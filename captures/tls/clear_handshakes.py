@@ -1,0 +1,85 @@
+"""What handshakes say in the clear, of TLS connections that nobody opens.
+
+In: `Segments` as they go on to framing, and the slots of connections that begin with TLS records. Out: a `Session` for
+each, which knows of its hellos, its certificate (TLS 1.2) and its alerts. Rules: rows are looked at, never changed;
+once both sides say what only keys open, a connection is not looked at any more.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from captures.stream_tables import DATA, END, GAP, SEG_AT, SEG_KEY, SEG_KIND, SEG_LENGTH, SEG_SOURCE, SNAPLEN
+from captures.streams import Segments
+from captures.tls.detection import Opening
+from captures.tls.direction import Row
+from captures.tls.keylog import KeyLog
+from captures.tls.session import Session
+
+
+class _Nobody:
+    """Takes what a session gives: without keys nothing."""
+
+    def text(self, row: Row, data: bytes) -> None:
+        raise AssertionError("opened without keys")
+
+    def hole(self, size: int, row: Row) -> None:
+        """What is missing is no matter here."""
+
+
+class Overheard:
+    """The connections of one shard. `over`: those that ended in the last window, by slot."""
+
+    def __init__(self) -> None:
+        self._nothing = KeyLog()
+        self._nobody = _Nobody()
+        self._sessions: dict[int, Session] = {}
+        self._openings: dict[int, Opening] = {}
+        self._settled: set[int] = set()
+        self.over: dict[int, Session] = {}
+
+    def take(self, segments: Segments, slots: np.ndarray) -> None:
+        """One window. `slots`: connections that begin with TLS records, perhaps behind a prefix."""
+        self.over = {}
+        rows = segments.rows
+        if not len(rows) or not len(slots):
+            return
+        mine = np.zeros(max(int(slots.max()), int(rows[:, SEG_KEY].max()) >> 1) + 1, np.bool_)
+        mine[slots] = True
+        mine[list(self._settled)] = False
+        of = rows[:, SEG_KEY] >> 1
+        for row in rows[mine[of] | (rows[:, SEG_KIND] == END)].tolist():
+            slot = row[SEG_KEY] >> 1
+            if row[SEG_KIND] == END:
+                self._end(slot)
+            elif mine[slot] and slot not in self._settled:
+                self._row(slot, row, segments)
+
+    def _row(self, slot: int, row: Row, segments: Segments) -> None:
+        session = self._sessions.get(slot)
+        if session is None:
+            session = self._sessions[slot] = Session(self._nothing)
+            self._openings[slot] = Opening()
+        if row[SEG_KIND] == DATA:
+            at = row[SEG_AT]
+            data: bytes = segments.sources[row[SEG_SOURCE]][at : at + row[SEG_LENGTH]].tobytes()
+            opening = self._openings.get(slot)
+            if opening is None:
+                session.data(row, data, self._nobody)
+            elif opening.take(row, data) is not None:
+                del self._openings[slot]
+                for part, text, inside in opening.parts():
+                    if inside or not opening.tls:  # an alert in answer to what is no TLS
+                        session.data(part, text, self._nobody)
+        elif row[SEG_KIND] in (GAP, SNAPLEN):
+            session.missing(row, self._nobody)
+        if session.settled:
+            session.forget()
+            self._settled.add(slot)
+
+    def _end(self, slot: int) -> None:
+        self._settled.discard(slot)
+        self._openings.pop(slot, None)
+        session = self._sessions.pop(slot, None)
+        if session is not None:
+            self.over[slot] = session

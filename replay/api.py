@@ -1,0 +1,39 @@
+"""The Python door: `replay.replay`. The command line has its own way to the same `run.replay`, with the same names."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any, Unpack
+
+from analyzer.pipeline.read_options import Reading
+from replay import request, run, source
+from replay.request import Asked
+
+
+def replay(
+    captures: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    to: str,
+    out: str | os.PathLike[str],
+    filter: Any = None,
+    rotated: bool = False,
+    port: Iterable[int] = (),
+    keylog: Iterable[str] = (),
+    wait: bool = False,
+    **options: Unpack[Asked],
+) -> run.Result:
+    """Send captures (or a dataset with messages) to the broker `to` (HOST:PORT) and write the RUN `out`.
+
+    `filter`, `rotated`, `port`, `keylog` (files), `wait` and `options` are what `kwire replay` has under the same names
+    (`asked.Asked`), and mean the same; a speed is a number too, None for as fast as answers allow. Raises Problem, with
+    a hint, for whatever the command refuses: options, captures, the target."""
+    host, number = request.address(to)
+    notes: list[str] = []
+    wanted = request.wanted(host, number, **options)
+    dial = wanted.access.dial(host, number)
+    source.check_apart(captures, out)
+    how = Reading(rotated, list(port), keylogs=list(keylog))
+    given = source.source(captures, wanted, how=how, filter=filter, notes=notes)
+    return asyncio.run(run.replay(given, wanted, dial, out, notes, wait))

@@ -1,0 +1,186 @@
+"""Reads a target's partitions, from the first record that it acknowledged to the last.
+
+In: what was acknowledged (`acknowledged`), a `Target`. Out: each partition has seen what is there. Rules: nothing is
+written, no group is joined; what is not there yet (behind the high watermark, no leader) is waited for, `PATIENCE`
+seconds in all; what cannot be read is left unread, and the reason told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from analyzer.protocol import api_keys, errors
+from analyzer.protocol.tree import Body
+from replay.audit.acknowledged import Partition, Where
+from replay.diff.record_facts import Reader
+from replay.plan import batches, convert
+from replay.send.channel import ChannelClosed
+from replay.send.link import LinkError
+from replay.send.target import Target
+
+PATIENCE: Final = 10.0
+"""Seconds for which what is not there yet is waited for, and one answer."""
+_MOST: Final = 8 << 20
+"""Bytes that one answer may have; a batch that is larger comes whole all the same (KIP-74)."""
+_LARGEST: Final = 64 << 20
+_PAUSE: Final = 0.1
+_NEWEST: Final = 12
+"""The last version of Fetch that names topics (KIP-516)."""
+_PASSING: Final = frozenset(
+    (
+        errors.UNKNOWN_TOPIC_OR_PARTITION,
+        errors.LEADER_NOT_AVAILABLE,
+        errors.NOT_LEADER_OR_FOLLOWER,
+        errors.REPLICA_NOT_AVAILABLE,
+        errors.FENCED_LEADER_EPOCH,
+        errors.UNKNOWN_LEADER_EPOCH,
+        errors.UNKNOWN_TOPIC_ID,
+        errors.KAFKA_STORAGE_ERROR,
+        errors.OFFSET_NOT_AVAILABLE,
+        errors.INCONSISTENT_TOPIC_ID,
+    )
+)
+
+_GONE: Final = frozenset((errors.UNKNOWN_TOPIC_OR_PARTITION, errors.UNKNOWN_TOPIC_ID))
+"""Of these, those that mean in the end: it is not there, and nothing of what it had."""
+
+
+async def read(target: Target, partitions: dict[Where, Partition]) -> list[str]:
+    """Read all of them, one after the other; returns why some could not be. Raises LinkError where the target does not
+    serve Fetch."""
+    if api_keys.FETCH not in target.offers:
+        raise LinkError(f"{target.channel.address}: does not offer {api_keys.name(api_keys.FETCH)}", "is it Kafka?")
+    await target.learn(sorted({topic for topic, _ in partitions}))
+    failed = []
+    patience = _Patience()
+    for where, partition in sorted(partitions.items()):
+        reason = await _Reading(target, where, partition, patience).run()
+        if reason:
+            failed.append(f"{where[0]}-{where[1]} could not be read: {reason}")
+        else:
+            partition.read = True
+    return failed
+
+
+class _Patience:
+    """What is left of it, for all partitions together."""
+
+    def __init__(self) -> None:
+        self._left = PATIENCE
+
+    async def wait(self) -> bool:
+        """Wait a while; False where there was enough of that."""
+        if self._left <= 0:
+            return False
+        self._left -= _PAUSE
+        await asyncio.sleep(_PAUSE)
+        return True
+
+
+class _Reading:
+    """Of one partition."""
+
+    def __init__(self, target: Target, where: Where, partition: Partition, patience: _Patience) -> None:
+        self._target = target
+        self._where = where
+        self._partition = partition
+        self._reader = Reader()
+        self._patience = patience
+        self._most = _MOST
+
+    async def run(self) -> str:
+        """Read it; why that did not go, empty where it did."""
+        at, end = self._partition.first, self._partition.end
+        while at < end:
+            answer = await self._fetched(at)
+            if isinstance(answer, str):
+                if not await self._again():
+                    return answer
+                continue
+            code = answer["errorCode"]
+            if code == errors.OFFSET_OUT_OF_RANGE:
+                start = await self._start()
+                if start is not None and at < start:
+                    at = start  # what was before is deleted
+                elif not await self._again():
+                    return ""  # it ends before: the rest is missing
+            elif code in _PASSING:
+                if not await self._again():
+                    return "" if code in _GONE else errors.label(code)
+            elif code:
+                return errors.label(code)
+            else:
+                before, at = at, self._took(at, answer["records"] or b"")
+                if at == before and answer["records"] and self._most < _LARGEST:
+                    self._most *= 2  # an old broker cuts off what is larger
+                elif at == before and not await self._patience.wait():
+                    return ""
+        return ""
+
+    def _took(self, at: int, data: bytes) -> int:
+        """See the records of an answer; the offset behind them."""
+        records = self._reader.read(data)
+        self._partition.see(record for record in records if record.offset >= at)
+        ends = [record.offset + 1 for record in records[-1:]]
+        # A batch from which records were compacted away ends where it did before.
+        ends += [batch.base_offset + batch.last_offset_delta + 1 for batch in batches.produced(data)]
+        return max([at, *ends])
+
+    async def _again(self) -> bool:
+        """Wait a while, and ask who leads by now; False where there was enough of that."""
+        if not await self._patience.wait():
+            return False
+        await self._target.learn([self._where[0]])
+        return True
+
+    async def _start(self) -> int | None:
+        """Where the partition begins."""
+        topic, index = self._where
+        listed = await self._target.ends([topic], api_keys.START_OF_LOG)
+        return listed[index] if index < len(listed) else None
+
+    async def _fetched(self, offset: int) -> Body | str:
+        """The partition's part of an answer, or why there is none."""
+        topic, index = self._where
+        topology = self._target.topology
+        leader = topology.leaders.get(self._where)
+        if leader is None:
+            code = self._target.refused.get(topic, errors.NONE)
+            if not code and index >= topology.partitions.get(topic, index + 1):
+                code = errors.UNKNOWN_TOPIC_OR_PARTITION  # the topic was made again, with fewer
+            return {"errorCode": code} if code else "no leader"
+        version = convert.choose(_NEWEST, self._target.offers[api_keys.FETCH])
+        part = {
+            "partition": index,
+            "currentLeaderEpoch": -1,
+            "fetchOffset": offset,
+            "lastFetchedEpoch": -1,
+            "logStartOffset": -1,
+            "partitionMaxBytes": self._most,
+        }
+        asked = {"topic": topic, "partitions": [part]}
+        if topic in topology.topic_ids:
+            asked["topicId"] = topology.topic_ids[topic]
+        body = {
+            "replicaId": -1,
+            "maxWaitMs": 0,
+            "minBytes": 1,
+            "maxBytes": self._most,
+            "isolationLevel": 0,
+            "sessionId": 0,
+            "sessionEpoch": -1,
+            "topics": [asked],
+            "forgottenTopicsData": [],
+            "rackId": "",
+        }
+        try:
+            channel = await self._target.at(leader)
+            answer = await channel.ask(api_keys.FETCH, version, convert.fit(api_keys.FETCH, version, body), PATIENCE)
+        except (LinkError, ChannelClosed) as failure:
+            self._target.others.pop(leader, None)
+            return str(failure)
+        if answer.get("errorCode"):
+            return errors.label(answer["errorCode"])
+        told: list[Body] = [one for each in answer["responses"][:1] for one in each["partitions"][:1]]
+        return told[0] if told else "an answer without it"

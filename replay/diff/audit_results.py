@@ -1,0 +1,112 @@
+"""What audits of RUNs say (table `audit`), as differences.
+
+In: rows of the table `audit` of one RUN or of two. Out: a difference for each partition in which records that the
+target acknowledged are missing, out of order or stored otherwise than sent, with an exchange that wrote there; how many
+a partition has besides; of two RUNs only what is worse in the second. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from replay.diff.correspondence import Partition
+from replay.diff.differences import Difference
+from replay.diff.pairs import Pair, RunFacts
+from replay.diff.record_facts import FORMS
+
+MISSING: Final = "acknowledged records missing"
+UNCLAIMED: Final = "more records than acknowledged"
+Where = tuple[str, int]
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """By topic (as it was called when captured) and partition. `before`: of the first of two RUNs; None of one."""
+
+    after: Mapping[Where, Row]
+    before: Mapping[Where, Row] | None = None
+
+    @property
+    def acknowledged(self) -> int:
+        return self._total("acknowledged")
+
+    @property
+    def looked_for(self) -> int:
+        """Of these, those in partitions that could be read."""
+        return sum(row["acknowledged"] or 0 for row in self.after.values() if row["readable"] is not None)
+
+    @property
+    def missing(self) -> int:
+        return self._total("missing")
+
+    @property
+    def out_of_order(self) -> int:
+        return self._total("out_of_order")
+
+    @property
+    def unread(self) -> int:
+        """Partitions that could not be read."""
+        return sum(row["readable"] is None for row in self.after.values())
+
+    def _total(self, column: str) -> int:
+        return sum(row[column] or 0 for row in self.after.values())
+
+    def unclaimed(self, where: Where) -> int | None:
+        """Records of a partition that nobody was given an offset for, of two RUNs how many more in the second; None
+        where nobody knows."""
+        now = self.after.get(where, {}).get("unclaimed")
+        then = self.before.get(where, {}).get("unclaimed") if self.before is not None else 0
+        return None if now is None else max(now - (then or 0), 0)
+
+    def differences(self, partitions: Mapping[Where, Partition], pairs: Sequence[Pair]) -> Iterator[Difference]:
+        """All of them but what partitions have too many (`unclaimed`)."""
+        for where, row in sorted(self.after.items()):
+            key = where[0], str(where[1])
+            before = (self.before or {}).get(where, {})
+            for column, kind in (("missing", MISSING), ("out_of_order", "stored out of order")):
+                now, then = row[column] or 0, before.get(column) or 0
+                if now <= then:
+                    continue
+                there = partitions.get(where)
+                place = place_of(there, row["first_missing_offset"] if column == "missing" else None)
+                told = f"{row['acknowledged']} records acknowledged" if self.before is None else f"{then} {column}"
+                yield Difference(pairs[place].row, "(records)", kind, told, f"{now} {column}", key)
+            yield from self._stored(row, before, partitions.get(where), pairs, key)
+
+    def _stored(
+        self, row: Row, before: Row, partition: Partition | None, pairs: Sequence[Pair], key: tuple[str, str]
+    ) -> Iterator[Difference]:
+        """Records that the target stores otherwise than they were sent. What consumers have read on both sides is told
+        by that; what they read when captured says how it was stored then."""
+        now, then = row.get("stored_as"), before.get("stored_as")
+        forms = partition.forms if partition is not None else (set[int](), set[int]())
+        known = {FORMS[form].text() for form in forms[0]}
+        if not now or (now == then if self.before is not None else now in known or (known and forms[1])):
+            return
+        left = f"{then or 'as sent'}" if self.before is not None else "; ".join(sorted(known)) or "as sent"
+        said = f"{row['stored_otherwise']} records: {now}"
+        yield Difference(pairs[place_of(partition)].row, "(records)", "stored otherwise than sent", left, said, key)
+
+
+def place_of(partition: Partition | None, offset: int | None = None) -> int:
+    """The exchange that wrote the record at an offset; without one the first that wrote there, or the first of all."""
+    found = None
+    for batch in partition.batches if partition is not None else ():
+        if found is None or (offset is not None and batch.right <= offset < batch.right + batch.records):
+            found = batch.place
+    return found or 0
+
+
+def of(runs: Sequence[RunFacts]) -> Audited | None:
+    """Of one RUN or of two; None where one was not audited."""
+    tables = [_by_place(run.audited, run.renamed) for run in runs if run.audited is not None]
+    if not runs or len(tables) < len(runs):
+        return None
+    return Audited(tables[-1], *tables[:-1])
+
+
+def _by_place(rows: Iterable[Row], renamed: Mapping[str, str]) -> dict[Where, Row]:
+    return {(renamed.get(row["topic"], row["topic"]), row["partition"]): row for row in rows}

@@ -1,0 +1,413 @@
+"""What will be sent, and as what. Pure: sessions and the target's versions in, a plan out.
+
+Every captured exchange becomes a `Step`, or by a rule of `steps.RULES` a `Skip`; what steps wait for, `order` says.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from analyzer.protocol import api_keys, errors, tree
+from analyzer.protocol.schema import REQUEST
+from analyzer.protocol.topic_lists import RESPONSE_LISTS, structs, topics_of
+from analyzer.protocol.tree import Body
+from replay.plan import apis, batches, convert, produce_requests, sessions
+from replay.plan.apis import Policy, Route
+from replay.plan.cluster import Cluster
+from replay.plan.early_members import speakers
+from replay.plan.first_pass import Survey
+from replay.plan.order import Order
+from replay.plan.owned_names import Ours
+from replay.plan.produce_requests import Quick
+from replay.plan.sessions import Decoded, Request, Session
+from replay.plan.steps import Plan, Skip, Step
+from replay.plan.topic_partitions import NAME, name_answer, name_topics, named, subset
+from replay.plan.values import NO_COORDINATOR, Offers
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """allow: API keys that change the cluster and may be sent all the same. topic_ids: names of topic ids that the
+    capture may lack, from elsewhere; what it says itself comes first. partitions: how many the target has of captured
+    topics, where requests are to be cut down to those. ours: what may be changed and deleted, where not everything."""
+
+    allow: frozenset[int] = frozenset()
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    partitions: Mapping[str, int] = field(default_factory=dict)
+    ours: Ours | None = None
+
+
+# --- one request ---
+
+
+@dataclass(frozen=True, slots=True)
+class _Sendable:
+    """A request that will be sent, before its place in the order is known."""
+
+    version: int
+    rules: tuple[str, ...]
+    body: Body
+
+
+def _judge(message: Decoded, offers: Offers, options: PlanOptions, cluster: Cluster) -> _Sendable | Skip:
+    """May this request be sent, and as what?"""
+    row = message.request.row
+    if row["api_key"] is None or (row["request_state"] != "decoded" and row["reason"] and "sasl" in row["reason"]):
+        return Skip(row, "raw_token" if "sasl" in (row["reason"] or "") else "incomplete", row["reason"] or "")
+    key = message.request.api_key
+    policy = apis.api(key).policy
+    if policy in (Policy.INTERNAL, Policy.REPLAYER, Policy.LOGIN, Policy.STREAMS):
+        return Skip(row, policy.value)
+    if message.body is None:
+        return Skip(row, "incomplete", message.reason)
+    if policy is Policy.ALLOW and key not in options.allow:
+        return Skip(row, "mutating", f"--allow {api_keys.name(key)} sends it")
+    assert message.request.data is not None
+    if tree.secret_spans(message.request.data, key, message.version, REQUEST, frame=True):
+        return Skip(row, "secret")
+    if key == api_keys.ADD_PARTITIONS_TO_TXN and message.version >= 4:
+        return Skip(row, "internal", "AddPartitionsToTxn v4 and newer is for brokers")
+    body = message.body
+    if key == api_keys.FETCH and replica(body) >= 0:
+        return Skip(row, "follower", f"replica {replica(body)}")
+    if key == api_keys.OFFSET_FOR_LEADER_EPOCH and body.get("replicaId", -2) >= 0:
+        return Skip(row, "follower", f"replica {body['replicaId']}")
+    if key == api_keys.LIST_OFFSETS and body["replicaId"] >= 0:
+        return Skip(row, "follower", f"replica {body['replicaId']}")
+    offered = offers.get(key)
+    if key == api_keys.JOIN_GROUP and _joins_again(message, offered):
+        return Skip(row, "client_retried", errors.label(message.answer["errorCode"]) if message.answer else "")
+    if offered is None:
+        return Skip(row, "target_lacks_api", api_keys.name(key))
+    stranger = options.ours.stranger(key, body, cluster.topic_names) if policy is Policy.ALLOW and options.ours else ""
+    if stranger:
+        return Skip(row, "outside", stranger)
+    sendable = _convert(message, key, body, offered, cluster)
+    return sendable if isinstance(sendable, Skip) else _cut_down(sendable, row, key, options.partitions)
+
+
+def _joins_again(message: Decoded, offered: tuple[int, int] | None) -> bool:
+    """Was a JoinGroup answered with an error after which its client asks again, where this target would take both? A
+    broker that is ready would, and one that is older than KIP-394 lets in who has no id yet: it would wait for the
+    others to rejoin, who do that when its next request comes."""
+    error = (message.answer or {}).get("errorCode")
+    if error == errors.MEMBER_ID_REQUIRED and offered is not None:
+        return convert.choose(message.version, offered) < _GIVES_ID
+    return error in NO_COORDINATOR
+
+
+_GIVES_ID: Final = 4
+"""The first version of JoinGroup that gives a member its id before it joins (KIP-394)."""
+
+_CUT_DOWN: Final = frozenset(
+    (
+        api_keys.PRODUCE,
+        api_keys.FETCH,
+        api_keys.LIST_OFFSETS,
+        api_keys.OFFSET_FOR_LEADER_EPOCH,
+        api_keys.OFFSET_COMMIT,
+        api_keys.TXN_OFFSET_COMMIT,
+        api_keys.ADD_PARTITIONS_TO_TXN,
+        api_keys.SHARE_FETCH,
+        api_keys.SHARE_ACKNOWLEDGE,
+    )
+)
+"""Requests that say something to partitions, and wait for those that are not there."""
+
+
+def _cut_down(sendable: _Sendable, row: Mapping[str, Any], key: int, counts: Mapping[str, int]) -> _Sendable | Skip:
+    """What is left of a request without partitions that the target does not have."""
+    asked = set(named(key, sendable.body)) if counts and key in _CUT_DOWN else set()
+    absent = {where for where in asked if where[1] >= counts.get(where[0], where[1] + 1)}
+    if not absent:
+        return sendable
+    if absent == asked:
+        return Skip(row, "partition_absent", ", ".join(f"{topic}-{number}" for topic, number in sorted(absent)[:3]))
+    body = subset(key, sendable.body, asked - absent)
+    return _Sendable(sendable.version, (*sendable.rules, "partition_absent"), body)
+
+
+def _joined(key: int, body: Body, cluster: Cluster) -> bool:
+    """Did whoever speaks as a member of a group join it while the capture ran? True where nobody does."""
+    group = body.get("groupId")
+    if key in (api_keys.SHARE_FETCH, api_keys.SHARE_ACKNOWLEDGE, *apis.GROUP_HEARTBEATS):
+        return body.get("memberEpoch") == 0 or (group or "", body["memberId"] or "") in cluster.members
+    if key in (api_keys.HEARTBEAT, api_keys.SYNC_GROUP):
+        return (group, body["memberId"]) in cluster.members
+    if key in (api_keys.OFFSET_COMMIT, api_keys.TXN_OFFSET_COMMIT):
+        return not body.get("memberId") or (group, body["memberId"]) in cluster.members
+    if key == api_keys.OFFSET_FETCH:
+        return all(
+            not asked.get("memberId") or (asked["groupId"], asked["memberId"]) in cluster.members
+            for asked in body["groups"]
+        )
+    if key == api_keys.LEAVE_GROUP:
+        static = any(member.get("groupInstanceId") for member in body["members"])
+        return static or any((group, member["memberId"]) in cluster.members for member in body["members"])
+    return True
+
+
+def _retried(body: Body, answer: Body | None, cluster: Cluster) -> set[tuple[str, int]]:
+    """The partitions of a Produce request that failed with an error that clients retry: their records come again, and
+    a target without the fault would have them twice. A topic that never was is no such fault."""
+    where = RESPONSE_LISTS[api_keys.PRODUCE]
+    failed = set()
+    for topic in structs(answer or {}, where.path):
+        name = topic.get("name") or cluster.topic_names.get(topic.get("topicId", ""))
+        for partition in topic[where.partitions]:
+            if name in cluster.topics and partition["errorCode"] and errors.retriable(partition["errorCode"]):
+                failed.add((name, partition[where.number]))
+    return failed
+
+
+def replica(body: Body) -> int:
+    return int(body.get("replicaState", body).get("replicaId", -1))
+
+
+def _convert(message: Decoded, key: int, body: Body, offered: tuple[int, int], cluster: Cluster) -> _Sendable | Skip:
+    row = message.request.row
+    version = convert.choose(message.version, offered)
+    rules: list[str] = []
+    if key == api_keys.METADATA and version < 4 <= offered[1]:
+        version = 4
+        rules.append("no_auto_create")
+    elif version != message.version:
+        rules.append("version")
+    if key in (api_keys.OFFSET_COMMIT, api_keys.OFFSET_FETCH) and message.version == 0:
+        # Version 0 keeps its offsets in ZooKeeper, where later requests (and newer brokers) do not look.
+        version = max(version, 1)
+        rules = ["zookeeper_offsets"]
+    try:
+        body = convert.canonical(key, message.version, body)
+        convert.check(key, version, body)
+    except convert.CannotConvert as problem:
+        return Skip(row, "target_lacks_version", f"{api_keys.name(key)} v{message.version} as v{version}: {problem}")
+    if not _joined(key, body, cluster):
+        if key not in (api_keys.OFFSET_COMMIT, api_keys.TXN_OFFSET_COMMIT, api_keys.OFFSET_FETCH):
+            return Skip(row, "no_member", f"group {body['groupId']}: nothing says what it subscribed to")
+        rules.append("committed_alone")
+        body["memberId"], body["generationIdOrMemberEpoch"] = "", -1
+        for group in body.get("groups", ()):
+            group["memberId"], group["memberEpoch"] = None, -1
+    unknown = name_topics(key, body, cluster.topic_names)
+    known_to_fail = errors.UNKNOWN_TOPIC_ID in {code["code"] for code in row["errors"] or ()}
+    # What a member says that it owns is replaced by what the target assigned to it.
+    if unknown is not None and not known_to_fail and key != api_keys.CONSUMER_GROUP_HEARTBEAT:
+        return Skip(row, "unknown_topic_id", f"{unknown}: --map-topic {unknown}=NAME names it")
+    if key == api_keys.PRODUCE:
+        failed = _retried(body, message.answer, cluster)
+        if failed:
+            rules.append("client_retried")
+            body = subset(key, body, set(named(key, body)) - failed)
+            if not body["topicData"]:
+                return Skip(row, "client_retried", row["error"] or "")
+        try:
+            if not _produce(body, version):
+                return Skip(row, "null_records")
+        except batches.BadRecords as problem:
+            if version != message.version:
+                return Skip(row, "bad_records", str(problem))
+        else:
+            if body.pop("_converted", False):
+                rules.append("batches")
+    return _Sendable(version, tuple(rules), body)
+
+
+def _produce(body: Body, version: int) -> bool:
+    """Make batches of old message sets where the version demands it; False where there are no records at all."""
+    for topic in body["topicData"]:
+        for partition in topic["partitionData"]:
+            records = partition["records"]
+            if records is None:
+                return False
+            if version >= 3 and records and batches.magic(records) < 2:
+                partition["records"] = batches.from_message_set(records)
+                body["_converted"] = True
+    return True
+
+
+# --- the plan ---
+
+
+@dataclass(slots=True)
+class _Captured:
+    """All requests of the sessions; `in_time`: (when sent, session, place in it), in this order; `quick`: what was read
+    by hand, by session and place."""
+
+    sessions: Sequence[Session]
+    in_time: list[tuple[int, int, int]] = field(default_factory=list)
+    quick: list[list[Quick | None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for index, session in enumerate(self.sessions):
+            self.quick.append([quick(request) for request in session.requests])
+            self.in_time += [(request.sent_ns, index, place) for place, request in enumerate(session.requests)]
+        self.in_time.sort()
+
+    def again(self) -> Iterator[Decoded]:
+        """All of it, as it stands, then what is beside it."""
+        for session, some in zip(self.sessions, self.quick, strict=True):
+            yield from map(Decoded, session.requests, some)
+        yield from self.beside()
+
+    def beside(self) -> Iterator[Decoded]:
+        """What tells of the captured cluster, and is not sent."""
+        for session in self.sessions:
+            yield from map(Decoded, session.beside)
+
+    def by_time(self) -> Iterator[tuple[int, Decoded]]:
+        """(session, request)."""
+        for _, index, place in self.in_time:
+            yield index, Decoded(self.sessions[index].requests[place], self.quick[index][place])
+
+
+def quick(request: Request) -> Quick | None:
+    """What is read by hand of a request, where it is plain enough."""
+    if request.row["api_key"] != api_keys.PRODUCE or request.data is None or request.answer is None:
+        return None
+    return produce_requests.read(request.data, request.answer)
+
+
+def make(captured: Sequence[Session], offers: Offers, options: PlanOptions) -> tuple[Plan, Cluster]:
+    """Decide about every captured exchange. Steps are numbered in order of captured time."""
+    everything = _Captured(captured)
+    survey = Survey()
+    for index, message in sessions.decoded(everything.by_time()):
+        survey.take(index, message)
+    for message in everything.beside():
+        survey.learning.take(message)
+    cluster = survey.finish(everything.again, dict(options.topic_ids))
+    copies = {index: each.copy for index, each in enumerate(captured) if each.copy}
+    planner = Planner(cluster, offers, options, survey.start_ns or 0, survey.ends, copies)
+    skips = [Skip(row, "no_request") for session in captured for row in session.orphans]
+    steps, skipped = planner.take(everything.by_time())
+    by_session: list[array[int]] = [array("q") for _ in captured]
+    for step in steps:
+        by_session[step.session].append(step.number)
+    named, subscribed = frozenset(planner.topics), frozenset(planner.subscribed)
+    return Plan(tuple(steps), (*skips, *skipped), tuple(by_session), named, subscribed), cluster
+
+
+class Planner:
+    """Makes steps and skips of requests as they come, in order of captured time, over all sessions. `start_ns`: the
+    time of the first; `ends`: when each session sends its last one; `copies`: of which copy of the capture each session
+    is, where not of the first; `horizon`: of an `Order`. `count`: of steps so far, which is the next one's number;
+    `topics`, `subscribed`: as of a `Plan`, so far."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        offers: Offers,
+        options: PlanOptions,
+        start_ns: int,
+        ends: Mapping[int, int] | None = None,
+        copies: Mapping[int, int] | None = None,
+        horizon: int | None = None,
+    ) -> None:
+        self.cluster = cluster
+        self.count = 0
+        self.topics: set[str] = set()
+        self.subscribed: set[str] = set()
+        self.start_ns = start_ns
+        self._offers = offers
+        self._options = options
+        self._order = Order({} if ends is None else ends, copies or {}, horizon)
+        self._waiting = {(early.group, early.member) for members in cluster.early.values() for early in members}
+
+    def take(self, some: Iterable[tuple[int, Decoded]]) -> tuple[list[Step], list[Skip]]:
+        """The next requests, each with its session."""
+        steps: list[Step] = []
+        skips: list[Skip] = []
+        for index, message in sessions.decoded(some):
+            planned = self._plain(index, message) or self._planned(index, message)
+            if isinstance(planned, Skip):
+                skips.append(planned)
+            else:
+                steps.append(planned)
+                self.count += 1
+        return steps, skips
+
+    def _plain(self, index: int, message: Decoded) -> Step | None:
+        """The step of a request that was read by hand, and is sent as it is."""
+        if not _sent_as_captured(message, self._offers, self._options, self.cluster):
+            return None
+        quick = message.quick
+        assert quick is not None
+        self.topics.add(quick.topic)
+        waits, after = self._order.waits(self.count, index, message, None)
+        request = message.request
+        return Step(
+            self.count,
+            index,
+            request,
+            request.sent_ns - self.start_ns,
+            request.version,
+            Route.LEADER,
+            waits,
+            after,
+            topic_names=self.cluster.topic_names,
+            quick=quick,
+        )
+
+    def _planned(self, index: int, message: Decoded) -> Step | Skip:
+        verdict = _judge(message, self._offers, self._options, self.cluster)
+        if isinstance(verdict, Skip):
+            return verdict
+        key = message.request.api_key
+        body = verdict.body
+        if message.answer is not None:
+            name_answer(key, message.answer, self.cluster.topic_names)
+        rules = verdict.rules
+        first = self._waiting & set(speakers(key, body)) if self._waiting else set()
+        if first:
+            self._waiting -= first
+            rules = (*rules, "joined_early")
+        self.topics.update(topic[NAME] for _, topic in topics_of(key, body) if topic.get(NAME))
+        self.subscribed.update(body.get("subscribedTopicNames") or ())
+        waits, after = self._order.waits(self.count, index, message, body)
+        return Step(
+            self.count,
+            index,
+            message.request,
+            message.request.sent_ns - self.start_ns,
+            verdict.version,
+            apis.api(key).route,
+            waits,
+            after,
+            rules,
+            body if _CHANGING.intersection(rules) else None,
+            self.cluster.topic_names,
+            body.get("groupId"),
+            self._order.expects,
+            _short(message, verdict),
+        )
+
+
+_CHANGING: Final = frozenset(("committed_alone", "client_retried", "batches", "partition_absent"))
+"""Rules by which what is sent is not what was captured."""
+
+
+def _sent_as_captured(message: Decoded, offers: Offers, options: PlanOptions, cluster: Cluster) -> bool:
+    """Is a request that was read by hand sent as it is? (`_judge` says the same of it, after decoding it.) Names its
+    topic."""
+    quick = message.quick
+    if quick is None:
+        return False
+    if quick.topic_id:
+        quick.topic = cluster.topic_names.get(quick.topic_id, "")
+    low, high = offers.get(api_keys.PRODUCE, (1, 0))
+    return bool(
+        quick.topic
+        and low <= message.request.version <= high
+        and quick.partition < options.partitions.get(quick.topic, quick.partition + 1)
+    )
+
+
+def _short(message: Decoded, verdict: _Sendable) -> Quick | None:
+    """The short way for a request that is sent just as it was captured, where there is one."""
+    if message.request.api_key != api_keys.PRODUCE or verdict.rules or message.request.data is None:
+        return None
+    return produce_requests.plain(verdict.version, verdict.body, message.request.data, message.answer)

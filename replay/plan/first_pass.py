@@ -1,0 +1,140 @@
+"""What a plan needs of the whole capture before its first request is planned. Pure.
+
+In: each request once, in order of captured time, or, of Produce and Fetch, what many of them touch (`touch`). Out:
+what the capture says of its cluster, who had joined before it began, when each session sends its last request, which
+topics are named and how old records are. What is kept grows with what the capture names (sessions, topics, groups,
+members), not with its requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from analyzer.protocol import api_keys, errors
+from analyzer.protocol.topic_lists import topics_of
+from replay.plan import apis, convert, early_members
+from replay.plan.cluster import Cluster, Learning
+from replay.plan.early_members import EarlyMembers, Said
+from replay.plan.record_times import Times, note
+from replay.plan.sessions import Decoded
+
+if TYPE_CHECKING:
+    from analyzer.analysis.traffic_summary import Touched
+
+_OF_GROUPS: Final = frozenset(
+    (
+        api_keys.OFFSET_COMMIT,
+        api_keys.OFFSET_FETCH,
+        api_keys.JOIN_GROUP,
+        api_keys.SYNC_GROUP,
+        api_keys.HEARTBEAT,
+        api_keys.LEAVE_GROUP,
+        api_keys.TXN_OFFSET_COMMIT,
+        *apis.GROUP_HEARTBEATS,
+    )
+)
+_UNSENT: Final = (apis.Policy.INTERNAL, apis.Policy.REPLAYER, apis.Policy.LOGIN, apis.Policy.STREAMS)
+
+
+@dataclass(slots=True)
+class Survey:
+    """`learning`, `early`: what is known of the cluster, and of who had joined. `start_ns`: the first request's time;
+    `ends`: when each session sent its last one; `requests`: how many there are. `named`: topics (or ids) by API, of
+    what may be sent; `subscribed`: that members subscribe to by name; `times`: of records by topic (or id), where it is
+    `timed`."""
+
+    timed: bool = False
+    learning: Learning = field(default_factory=Learning)
+    early: EarlyMembers = field(default_factory=EarlyMembers)
+    start_ns: int | None = None
+    ends: dict[int, int] = field(default_factory=dict)
+    requests: int = 0
+    named: dict[int, set[str]] = field(default_factory=dict)
+    subscribed: set[str] = field(default_factory=set)
+    times: dict[str, Times] = field(default_factory=dict)
+
+    def take(self, session: int, message: Decoded) -> None:
+        """A request, the next one in time. Its bodies are nobody else's."""
+        self.sent(session, message.request.sent_ns)
+        self.learn(message)
+
+    def learn(self, message: Decoded) -> None:
+        """The same of one that has been counted (`sent`)."""
+        self.learning.take(message)
+        quick = message.quick
+        if quick is not None:
+            self.named.setdefault(api_keys.PRODUCE, set()).add(quick.topic or quick.topic_id)
+            if self.timed and message.request.data is not None:
+                into = self.times.setdefault(quick.topic or quick.topic_id, Times())
+                note(into, message.request.data, quick.at, quick.end)
+            return
+        if message.body is None:  # of one whose bytes are missing not even the API may be known
+            return
+        row, key = message.request.row, message.request.api_key
+        body = message.body
+        if apis.api(key).policy not in _UNSENT:
+            self._name(message)
+        if key in _OF_GROUPS or key == api_keys.FETCH:
+            answer = message.answer
+            body = convert.canonical(key, message.version, body)
+            codes = frozenset(errors.codes(answer)) if key in _OF_GROUPS else frozenset[int]()
+            self.early.take(Said(key, body, answer, codes, (row["client_ip"], row["client_id"])))
+
+    def touch(self, some: Touched, client: tuple[str, str | None]) -> None:
+        """What Produce and Fetch say of a topic; `client`: under the name that it shall have."""
+        named = some.topic or some.topic_id
+        self.learning.touch(some)
+        if some.asked < 0 or not named:
+            return
+        self.named.setdefault(some.api_key, set()).add(named)
+        if some.api_key == api_keys.FETCH:
+            self.early.fetched(client, (early_members.label(some.topic, some.topic_id),))
+        elif self.timed and some.bytes:
+            found = Times(some.records, some.bytes, some.oldest_ms, some.newest_ms)
+            self.times.setdefault(named, Times()).join(found)
+
+    def sent(self, session: int, sent_ns: int, requests: int = 1) -> None:
+        """A session has sent a request then, or the last of some."""
+        self.requests += requests
+        self.start_ns = sent_ns if self.start_ns is None else min(self.start_ns, sent_ns)
+        self.ends[session] = max(sent_ns, self.ends.get(session, 0))
+
+    def _name(self, message: Decoded) -> None:
+        key, body = message.request.api_key, message.body or {}
+        into = self.named.setdefault(key, set())
+        for where, topic in topics_of(key, body):
+            named = (topic.get(where.name) if where.name else None) or (topic.get(where.id) if where.id else None)
+            if named:
+                into.add(named)
+        self.subscribed.update(body.get("subscribedTopicNames") or ())
+        if self.timed and key == api_keys.PRODUCE:
+            for topic in body["topicData"]:
+                named = topic.get("name") or topic.get("topicId") or ""
+                for part in topic["partitionData"]:
+                    if part["records"]:
+                        note(self.times.setdefault(named, Times()), part["records"], 0, len(part["records"]))
+
+    def finish(self, requests: Callable[[], Iterable[Decoded]] | None, topic_ids: dict[str, str] | None) -> Cluster:
+        """All was taken. `requests` goes through it again, where topic ids have no name; `topic_ids`: names from
+        elsewhere."""
+        cluster = self.learning.finish(requests, topic_ids or {})
+        cluster.early = self.early.finish(cluster.topic_names)
+        cluster.members |= {(one.group, one.member) for members in cluster.early.values() for one in members}
+        return cluster
+
+    def topics(self, allow: Collection[int], cluster: Cluster) -> frozenset[str]:
+        """Topics that are named by what may be sent."""
+        found: set[str] = set()
+        for key, some in self.named.items():
+            if apis.api(key).policy is not apis.Policy.ALLOW or key in allow:
+                found.update(cluster.topic_names.get(one, one) for one in some)
+        return frozenset(found)
+
+    def record_times(self, cluster: Cluster) -> dict[str, Times]:
+        """Of the records by topic."""
+        found: dict[str, Times] = {}
+        for topic, seen in self.times.items():
+            found.setdefault(cluster.topic_names.get(topic, topic), Times()).join(seen)
+        return found

@@ -1,0 +1,76 @@
+"""What a replay under other names may change and delete: what it has named itself, and nothing else. Pure.
+
+In: requests that change a cluster. Out: the first thing in one that is not this replay's. Rule: what cannot be told
+from what others own (brokers, users, quotas, ACLs, all topics at once) is not ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from analyzer.protocol import api_keys
+from analyzer.protocol.topic_lists import topics_of
+from analyzer.protocol.tree import Body
+from replay.plan.config_changes import GROUP_RESOURCE
+from replay.plan.renaming import Renaming
+
+_TOPICS: Final = frozenset(
+    (
+        api_keys.CREATE_TOPICS,
+        api_keys.DELETE_TOPICS,
+        api_keys.CREATE_PARTITIONS,
+        api_keys.DELETE_RECORDS,
+    )
+)
+_CONFIGS: Final = frozenset((api_keys.ALTER_CONFIGS, api_keys.INCREMENTAL_ALTER_CONFIGS))
+_GROUPS: Final = frozenset(
+    (
+        api_keys.DELETE_GROUPS,
+        api_keys.OFFSET_DELETE,
+        api_keys.ALTER_SHARE_GROUP_OFFSETS,
+        api_keys.DELETE_SHARE_GROUP_OFFSETS,
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """`map_topic`: captured topics that have other names on the target; `all_topics`: all have (`--prefix-topics`);
+    `groups`: under which names groups are sent."""
+
+    map_topic: Mapping[str, str] = field(default_factory=dict)
+    all_topics: bool = False
+    groups: Renaming = field(default_factory=Renaming)
+
+    def stranger(self, api_key: int, body: Body, by_id: Mapping[str, str]) -> str:
+        """The first thing that a request would change and that is not ours; empty: there is none."""
+        if api_key in _TOPICS:
+            named = list(_topics(api_key, body, by_id))
+            return next((f"topic {one}" for one in named if not self._is_topic(one)), "" if named else "all topics")
+        if api_key in _GROUPS:
+            told = [body["groupId"]] if body.get("groupId") else list(body.get("groupsNames") or ())
+            return next((f"group {one}" for one in told if not self.groups.is_ours(one)), "" if told else "all groups")
+        if api_key in _CONFIGS:
+            return next((one for one in map(self._resource, body["resources"]) if one), "")
+        return f"what {api_keys.name(api_key)} changes is nobody's alone"
+
+    def _is_topic(self, name: str) -> bool:
+        return name in self.map_topic or (self.all_topics and bool(name) and not name.startswith("__"))
+
+    def _resource(self, resource: dict[str, Any]) -> str:
+        kind, name = resource["resourceType"], resource["resourceName"]
+        if kind == api_keys.TOPIC_RESOURCE:
+            return "" if self._is_topic(name) else f"topic {name}"
+        if kind == GROUP_RESOURCE:
+            return "" if self.groups.is_ours(name) else f"group {name}"
+        return f"resource {name} of type {kind}"
+
+
+def _topics(api_key: int, body: Body, by_id: Mapping[str, str]) -> Iterator[str]:
+    """The topics of a request by name; empty for an id that nothing names."""
+    for where, topic in topics_of(api_key, body):
+        name = topic.get(where.name) if where.name else None
+        yield name or (by_id.get(topic.get(where.id, ""), "") if where.id else "")
+    yield from body.get("topicNames") or ()

@@ -1,0 +1,80 @@
+"""When the records that a plan will send were made, by topic: what the target's own settings do to them depends on it.
+
+In: a plan. Out: `Times`. Pure. Times are milliseconds since the epoch, as the batches' headers have them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from analyzer.protocol import api_keys
+from replay.plan import batches
+from replay.plan.steps import Plan
+from replay.plan.topic_partitions import NAME
+
+
+@dataclass(slots=True)
+class Times:
+    """Of one topic's records: how many, their bytes as they are sent, the oldest and the newest (-1: none has a
+    time)."""
+
+    records: int = 0
+    bytes: int = 0
+    oldest_ms: int = -1
+    newest_ms: int = -1
+
+    def add(self, batch: batches.Batch, delta_ms: int) -> None:
+        self.records += max(batch.count, 0)
+        self.bytes += batch.size
+        for time in (batch.base_timestamp, batch.max_timestamp):
+            if time >= 0:
+                moved = max(time + delta_ms, 0)
+                self.oldest_ms = moved if self.oldest_ms < 0 else min(self.oldest_ms, moved)
+                self.newest_ms = max(self.newest_ms, moved)
+
+    def join(self, other: Times) -> None:
+        """What was seen of the same topic elsewhere."""
+        self.records += other.records
+        self.bytes += other.bytes
+        if other.oldest_ms >= 0:
+            self.oldest_ms = other.oldest_ms if self.oldest_ms < 0 else min(self.oldest_ms, other.oldest_ms)
+        self.newest_ms = max(self.newest_ms, other.newest_ms)
+
+    def shifted(self, delta_ms: int) -> Times:
+        """The same records, made that much later."""
+        if self.oldest_ms < 0:
+            return self
+        return Times(self.records, self.bytes, max(self.oldest_ms + delta_ms, 0), max(self.newest_ms + delta_ms, 0))
+
+
+def note(into: Times, data: bytes, at: int, end: int) -> None:
+    """Take the batches that lie there, as they were captured; what is no batch has no time."""
+    with memoryview(data)[at:end] as records:
+        try:
+            for batch in batches.batches(records):
+                into.add(batch, 0)
+        except batches.BadRecords:
+            return
+
+
+def record_times(planned: Plan, delta_ms: int) -> dict[str, Times]:
+    """By captured topic. `delta_ms`: by how much timestamps are moved."""
+    found: dict[str, Times] = {}
+    for step in planned.steps:
+        if step.request.api_key != api_keys.PRODUCE:
+            continue
+        if step.quick is not None and step.request.data is not None:
+            into = found.setdefault(step.quick.topic, Times())
+            with memoryview(step.request.data)[step.quick.at : step.quick.end] as records:
+                for batch in batches.batches(records):
+                    into.add(batch, delta_ms)
+            continue
+        for topic in step.fresh().get("topicData", ()):
+            name = topic.get(NAME)
+            if not name:
+                continue
+            into = found.setdefault(name, Times())
+            for part in topic["partitionData"]:
+                for batch in batches.produced(part["records"]):
+                    into.add(batch, delta_ms)
+    return found

@@ -1,0 +1,146 @@
+"""Members that the replayer holds back are kept in their groups, with heartbeats of its own.
+
+A client heartbeats while its other requests wait. A replayed member says what it said in the capture, each when its
+turn comes; and a broker expires who is silent for longer than the session timeout, which sends the whole group back to
+joining (KIP-62).
+
+In: a plan's steps, which of them were sent and answered, what is known of the members. Out: heartbeats. Rules
+- Only members that the target has taken in, and that have requests left to send: who fell silent for good in the
+  capture dies here too. A silence of the capture that was long enough to be expired for is not filled, before its end.
+- What the target answers the member's own next request will hear of; only epoch and assignment are kept (KIP-848).
+- While a request of a member is on its way nothing is said for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from analyzer.protocol import api_keys
+from analyzer.protocol.tree import Body
+from replay.plan import apis
+from replay.plan.steps import Step
+from replay.remap.groups import Groups, Who
+from replay.send.dependencies import Waiting
+from replay.send.link import LinkError
+
+KEPT_ALIVE: Final = "kept_alive"
+"""The note that counts the heartbeats."""
+
+_SPEAKS: Final = frozenset(
+    (
+        *apis.GROUP_HEARTBEATS,
+        api_keys.JOIN_GROUP,
+        api_keys.SYNC_GROUP,
+        api_keys.HEARTBEAT,
+        api_keys.LEAVE_GROUP,
+        api_keys.OFFSET_COMMIT,
+        api_keys.TXN_OFFSET_COMMIT,
+    )
+)
+_TICK: Final = 0.5
+_BEATS: Final = 4
+"""So many heartbeats in a session timeout: clients send three."""
+
+
+@dataclass(slots=True)
+class _Turns:
+    """The steps of a member that have no outcome yet, in order; when it was heard last (the loop's time), and how far
+    into the capture that was."""
+
+    steps: deque[Step] = field(default_factory=deque)
+    heard: float = 0.0
+    at_ns: int = 0
+
+
+class Keeping:
+    """Of one run, whose steps are told as they are planned (`expect`); `more`: there will be others. `due`: when a step
+    is due, in the loop's time; `ask`: asks a group's coordinator (`Asker.ask_as_member`)."""
+
+    def __init__(
+        self,
+        waiting: Waiting,
+        groups: Groups,
+        ask: Callable[[str, int, int, Body], Awaitable[Body]],
+        due: Callable[[Step], float],
+        notes: Counter[str],
+    ) -> None:
+        self.more = False
+        self._turns: dict[Who, _Turns] = {}
+        self._waiting = waiting
+        self._groups = groups
+        self._ask = ask
+        self._due = due
+        self._notes = notes
+        self._loop = asyncio.get_running_loop()
+        self._beating: dict[Who, asyncio.Task[None]] = {}
+
+    def expect(self, step: Step) -> None:
+        """A step that will be sent."""
+        if (who := _speaker(step)) is not None:
+            turns = self._turns.get(who)
+            if turns is None:
+                turns = self._turns[who] = _Turns(heard=self._loop.time() if self.more else 0.0)
+            turns.steps.append(step)
+
+    def will_speak(self, who: Who) -> bool:
+        """Has a member anything left to say?"""
+        turns = self._turns.get(who)
+        return self.more or (turns is not None and not self._waiting.is_done(turns.steps[-1].number))
+
+    async def run(self) -> None:
+        """Look after them until all have said everything, or this is cancelled."""
+        try:
+            while self._turns or self.more:
+                await asyncio.sleep(_TICK)
+                for who in self._silent(self._loop.time()):
+                    self._beating[who] = self._loop.create_task(self._beat(who))
+        finally:
+            beating = list(self._beating.values())
+            for task in beating:
+                task.cancel()
+            await asyncio.gather(*beating, return_exceptions=True)
+
+    def _silent(self, now: float) -> list[Who]:
+        """Members that have to be heard now."""
+        return [who for who, turns in list(self._turns.items()) if self._is_silent(who, turns, now)]
+
+    def _is_silent(self, who: Who, turns: _Turns, now: float) -> bool:
+        steps = turns.steps
+        while steps and self._waiting.is_done(steps[0].number):
+            turns.heard, turns.at_ns = now, steps.popleft().at_ns
+        if not steps:
+            del self._turns[who]
+            return False
+        if who in self._beating or self._waiting.is_sent(steps[0].number):
+            turns.heard = now
+            return False
+        timeout = self._groups.session_timeout(who)
+        if timeout is None or now - turns.heard < timeout / _BEATS:
+            return False
+        was_silent = (steps[0].at_ns - turns.at_ns) / 1e9 >= timeout
+        return not was_silent or self._due(steps[0]) <= now
+
+    async def _beat(self, who: Who) -> None:
+        api_key, version, body = self._groups.heartbeat(who)
+        try:
+            with contextlib.suppress(LinkError, TimeoutError):
+                answer = await self._ask(who[0], api_key, version, body)
+                self._groups.heard(who, body, answer)
+                self._notes[KEPT_ALIVE] += 1
+        finally:
+            del self._beating[who]
+
+
+def _speaker(step: Step) -> Who | None:
+    """The group and the member, by its captured id, that a step speaks for; None: nobody, or one without an id yet."""
+    if step.request.api_key not in _SPEAKS:
+        return None
+    body = step.fresh()
+    members = [body.get("memberId"), *(one["memberId"] for one in body.get("members") or ())]
+    member = next((one for one in members if one), None)
+    return (body["groupId"], member) if member else None

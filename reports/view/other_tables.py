@@ -1,0 +1,127 @@
+"""Other tables of a dataset beside the exchanges, each row with the filter that chooses its exchanges.
+
+In: a view's tables and what is asked. Out: plain values for JSON, and filters. Rule: a filter is one that `kwire show`
+takes, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import pyarrow as pa
+
+from analyzer.dataset import tables as contract
+from analyzer.dataset.dataset import readable
+from reports.view.filter_values import moment, quoted
+from reports.view.tables import OTHER_ROWS, Key, Tables, Wrong
+
+NAMED: Final = 100
+"""Partitions of an exchange that are named."""
+
+SENT_AGAIN: Final = 100
+"""Exchanges with the same batch that are named."""
+
+
+def window(tables: Tables, name: str, sort: str, start: int, count: int) -> dict[str, Any]:
+    """Some rows of a table: columns as lists, what the columns are, and a filter a row. `sort`: as for exchanges.
+    Raises Wrong."""
+    if name not in FILTERS:
+        raise Wrong(f"name={name[:40]}: no table that is shown", f"one of {', '.join(FILTERS)}")
+    rows = tables.other(name)
+    plain = [column for column in contract.TABLES[name] if not pa.types.is_nested(column.type)]
+    by = sort.removeprefix("-")
+    if sort and by not in {column.name for column in plain}:
+        raise Wrong(f"sort={sort[:40]}: no column of {name}")
+    if sort:
+        there = sorted((row for row in rows if row[by] is not None), key=lambda row: row[by], reverse=sort == by)
+        rows = [*there, *(row for row in rows if row[by] is None)]
+    shown = rows[start : start + count]
+    # Captures may have connections, clients, groups in common.
+    several = len({*tables.columns.values["capture"], *(one["name"] for one in tables.dataset.captures)}) > 1
+    return {
+        "total": len(rows),
+        "more": len(rows) >= OTHER_ROWS,
+        "start": start,
+        "about": [
+            {"name": one.name, "kind": _kind(one), "about": one.about, "quiet": _quiet(rows, one.name, several)}
+            for one in plain
+        ],
+        "columns": {one.name: [row[one.name] for row in shown] for one in plain},
+        "filters": [
+            FILTERS[name](row) + (f" and {_equal('capture', row['capture'])}" if several else "") for row in shown
+        ],
+    }
+
+
+def _quiet(rows: list[dict[str, Any]], name: str, several: bool) -> bool:
+    """Does a column say nothing, in whatever row?"""
+    if name == "capture":
+        return not several
+    return not any(row[name] or row[name] == "" for row in rows)
+
+
+def _kind(column: contract.Column) -> str:
+    if column.type == contract.TIME:
+        return "time"
+    return "duration" if column.name.endswith("_us") else "size" if column.name.endswith("_bytes") else "text"
+
+
+def _equal(name: str, value: Any) -> str:
+    return f"{name} is null" if value is None else f"{name} == {quoted(str(value))}"
+
+
+def _between(row: dict[str, Any]) -> str:
+    """While it lasted."""
+    return "".join(
+        f" and request_time {sign} {moment(row[name])}"
+        for sign, name in ((">=", "began"), ("<=", "ended"))
+        if row[name] is not None
+    )
+
+
+FILTERS: Final[dict[str, Callable[[dict[str, Any]], str]]] = {
+    "connections": lambda row: _equal("connection", row["connection"]),
+    "clients": lambda row: f"{_equal('client_id', row['client_id'])} and {_equal('client_ip', row['client_ip'])}",
+    "groups": lambda row: _equal("group", row["group_id"]),
+    "rebalances": lambda row: _equal("group", row["group_id"]) + _between(row),
+    "transactions": lambda row: _equal("transactional_id", row["transactional_id"]) + _between(row),
+}
+"""Tables that are shown beside the exchanges, and the filter that chooses the exchanges of a row."""
+
+
+def partitions_of(tables: Tables, key: Key) -> list[str]:
+    """The partitions that an exchange names, as TOPIC-NUMBER."""
+    import pyarrow.compute as pc
+
+    capture, connection, number, _ = key
+    field = pc.field
+    here = (field("capture") == capture) & (field("connection") == connection) & (field("exchange") == number)
+    with readable(tables.dataset.path, "partitions"):
+        columns = ["topic", "topic_id", "partition"]
+        rows = [] if number is None else tables.dataset.partitions.to_table(columns, filter=here).to_pylist()
+    found = ((row["topic"] or tables.topic_names.get(row["topic_id"] or "", ""), row["partition"]) for row in rows)
+    return [f"{topic}-{place}" for topic, place in dict.fromkeys(found) if topic and place is not None][:NAMED]
+
+
+def sent_again(tables: Tables, key: Key) -> str | None:
+    """A filter for all exchanges that carry the first batch of one: the same producer, epoch, sequence, topic and
+    partition, on whatever connection. None where it has no such batch."""
+    import pyarrow.compute as pc
+
+    capture, connection, number, _ = key
+    batches, field = tables.dataset.batches, pc.field
+    names = ["topic", "topic_id", "partition", "producer_id", "producer_epoch", "base_sequence"]
+    with readable(tables.dataset.path, "batches"):
+        produced = (field("side") == "produce") & (field("producer_id") >= 0) & (field("base_sequence") >= 0)
+        here = (field("capture") == capture) & (field("connection") == connection) & (field("exchange") == number)
+        first = [] if number is None else batches.to_table(names, filter=here & produced).slice(0, 1).to_pylist()
+        if not first:
+            return None
+        same = produced
+        for name, value in first[0].items():
+            same &= field(name).is_null() if value is None else field(name) == value
+        found = batches.to_table(["connection", "exchange"], filter=same).to_pylist()
+    pairs = dict.fromkeys((one["connection"], one["exchange"]) for one in found)
+    said = [f"connection == {quoted(link)} and exchange == {at}" for link, at in list(pairs)[:SENT_AGAIN]]
+    return said[0] if len(said) == 1 else " or ".join(f"({one})" for one in said)

@@ -1,0 +1,223 @@
+"""Who the clients are, against a slow count over exchanges, what the captures' makers say, and forged cases.
+
+(proves: analyzer/analysis/clients.py, analyzer/analysis/combinations.py, analyzer/frame/arrow.py)
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import analyzer
+from analyzer.analysis import clients
+from analyzer.analysis.combinations import combinations, largest, pairs, smallest
+from analyzer.frame import arrow
+from captures.kernels import NULL
+from tests.analyzer import forging
+from tests.analyzer.analysis.read_modes import every_way, rows
+from tests.captures.forge import START_NS, converse, interleaved, pcap, rendered
+from tests.shared import SAMPLES, capture_files, shared_folder
+
+NAMES = ("client-kafkajs-3.9", "old-java-0.8.2", "txn-librdkafka-4.3", "sasl-librdkafka-4.3")
+
+
+def slow(path: Path) -> dict[tuple[str | None, str], dict[str, Any]]:
+    """The same in plain Python."""
+    exchanges = list(analyzer.exchanges(path, partitions=True))
+    first: dict[str, str] = {}
+    for one in exchanges:
+        if one.client_id:
+            first.setdefault(one.connection, one.client_id)
+    found: dict[tuple[str | None, str], list[Any]] = defaultdict(list)
+    for one in exchanges:
+        found[one.client_id or first.get(one.connection, one.client_id), one.client_ip].append(one)
+    return {key: slow_row(those) for key, those in found.items()}
+
+
+def slow_row(those: list[Any]) -> dict[str, Any]:
+    versions = defaultdict(list)
+    for one in those:
+        if one.api_version is not None:
+            versions[one.api_key, one.api].append(one.api_version)
+    times = [time for one in those for time in (one.request_time, one.request_end, one.response_time, one.response_end)]
+    topics = defaultdict(set)
+    for one in those:
+        for part in one.partitions:
+            topics[one.api].add(one.topic_name(part["topic"] or part["topic_id"]))
+    return {
+        "group_ids": sorted({one.group_id for one in those if one.group_id is not None}),
+        "topics_written": sorted(topics["Produce"]),
+        "topics_read": sorted(topics["Fetch"] | topics["ShareFetch"]),
+        "apis": [
+            {"api": api, "min_version": min(used), "max_version": max(used), "exchanges": len(used)}
+            for (_, api), used in sorted(versions.items())
+        ],
+        "connections": len({one.connection for one in those}),
+        "exchanges": len(those),
+        "errors": sum(bool(one.error_code) for one in those),
+        "first_time": min(one.request_time or one.response_time for one in those),
+        "last_time": max(time for time in times if time is not None),
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_clients_are_what_a_slow_count_finds(name: str) -> None:
+    [path] = capture_files(SAMPLES / name)
+    found = analyzer.analyze(path).clients.to_pylist()
+    expected = slow(path)
+    assert len(found) == len(expected)
+    for row in found:
+        wanted = expected[row["client_id"], row["client_ip"]]
+        assert {name: row[name] for name in wanted} == wanted
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_are_the_same_however_the_capture_is_read(name: str, tmp_path: Path) -> None:
+    [path] = capture_files(SAMPLES / name)
+    expected = rows(analyzer.analyze(path).tables, ("clients",))
+    assert expected["clients"]
+    for how, found in every_way(path, ("clients",), tmp_path):
+        assert found == expected, how
+
+
+def test_names_are_those_of_logins_that_succeeded() -> None:
+    [path] = capture_files(SAMPLES / "sasl-librdkafka-4.3")
+    found = {row["client_id"]: row["principal"] for row in analyzer.analyze(path).clients.to_pylist()}
+    assert found == {
+        "lab-admin": "alice",
+        "sasl-alice-PLAIN": "alice",
+        "sasl-bob-PLAIN": "bob",  # some of its logins had a wrong password
+        "sasl-carol-SCRAM-SHA-256": "carol",
+        "sasl-carol-SCRAM-SHA-512": "carol",
+        "sasl-dave-SCRAM-SHA-256": "dave",
+        "sasl-mallory-SCRAM-SHA-256": None,  # unknown to the broker
+        "sasl-consumer": "bob",
+    }
+
+
+def test_software_is_what_clients_say_of_themselves() -> None:
+    found = analyzer.analyze(capture_files(shared_folder("group-share-java-4.3"))[0]).clients.to_pylist()
+    software = {row["client_id"]: (row["software_name"], row["software_version"]) for row in found}
+    assert software["share-1"] == software["share-2"] == ("apache-kafka-java", "4.3.1")
+    assert software["lab-producer"] == ("confluent-kafka-python", "2.16.1-rdkafka-2.16.0")
+    read = {row["client_id"]: (row["group_ids"], row["topics_read"], row["topics_written"]) for row in found}
+    assert read["share-1"] == (["shr-g"], ["shr"], [])
+    assert read["lab-producer"] == ([], [], ["shr"])
+
+
+def conversation(port: int, ids: list[str | None], ip: str = "10.0.0.1", start_ns: int = START_NS) -> Any:
+    writes = []
+    for number, client in enumerate(ids):
+        writes += [
+            forging.asking(forging.heartbeat(number, client_id=client)),
+            forging.answering(forging.heartbeat_answer(number, 25 if client == "b" else 0)),
+        ]
+    return converse(writes, client=(ip, port), start_ns=start_ns)
+
+
+def test_what_is_said_before_a_client_id_is_its_too(tmp_path: Path) -> None:
+    path = tmp_path / "capture.pcap"
+    segments = interleaved(
+        conversation(5001, [None, None, "a", None, "b", "a"]),
+        conversation(5002, ["a"], start_ns=START_NS + 10**9),
+        conversation(5003, ["a"], ip="10.0.0.2"),
+        conversation(5004, [None, None, None], ip="10.0.0.3"),
+        conversation(5005, ["", None, ""], ip="10.0.0.4"),
+        conversation(5006, ["", "a"], ip="10.0.0.4"),
+    )
+    path.write_bytes(pcap(rendered(segments)))
+    found = {
+        (row["client_id"], row["client_ip"]): (row["connections"], row["exchanges"], row["errors"], row["group_ids"])
+        for row in analyzer.analyze(path).clients.to_pylist()
+    }
+    assert found == {
+        ("a", "10.0.0.1"): (2, 6, 0, ["g"]),
+        ("b", "10.0.0.1"): (1, 1, 1, ["g"]),
+        ("a", "10.0.0.2"): (1, 1, 0, ["g"]),
+        (None, "10.0.0.3"): (1, 3, 0, ["g"]),
+        ("", "10.0.0.4"): (1, 3, 0, ["g"]),
+        ("a", "10.0.0.4"): (1, 2, 0, ["g"]),
+    }
+    expected = rows(analyzer.analyze(path).tables, ("clients",))
+    for how, ways in every_way(path, ("clients",), tmp_path):
+        assert ways == expected, how
+
+
+def test_clients_beyond_a_limit_are_one_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "MAX_CLIENTS", 5)
+    path = tmp_path / "capture.pcap"
+    ids = [f"client-{number:02}" for number in range(40)]
+    segments = interleaved(
+        conversation(5001, [*ids, *ids[:7]]), conversation(5002, [*ids[3:], "b"], start_ns=START_NS + 10**9)
+    )
+    path.write_bytes(pcap(rendered(segments)))
+    found = analyzer.analyze(path, window_bytes=1000).clients.to_pylist()
+    assert [row["client_id"] for row in found] == [*ids[:5], None]
+    rest = found[-1]
+    assert (rest["client_ip"], rest["apis"], rest["group_ids"]) == (None, [], [])
+    assert rest["exchanges"] == 2 * 35 + 2 + 1
+    assert rest["errors"] == 1
+    assert sum(row["exchanges"] for row in found) == 47 + 38
+    expected = rows(analyzer.analyze(path).tables, ("clients",))
+    for how, ways in every_way(path, ("clients",), tmp_path):
+        assert [_without_connections(row) for row in ways["clients"]] == [
+            _without_connections(row) for row in expected["clients"]
+        ], how
+
+
+def _without_connections(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "connections"}
+
+
+@pytest.mark.parametrize("few", [0, 2, 8])
+def test_names_beyond_a_limit_are_the_last_in_the_alphabet(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "MAX_NAMED", 3)
+    monkeypatch.setattr(clients, "FEW_NAMES", few)
+    for order in itertools.permutations("abcdefg"):
+        names: clients.Named = None
+        for name in order:
+            names = clients._added(clients._added(names, (name,)), {name})
+            assert len(names or ()) == len(set(names or ()))
+        assert clients._listed(names) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("spread", [3, 10**12])
+def test_combinations_are_those_of_plain_python(spread: int) -> None:
+    rng = np.random.default_rng(14)
+    columns = [rng.integers(-2, 2, 500) * spread for _ in range(3)]
+    columns[1][::7] = NULL
+    first, place = combinations(*columns)
+    tuples = list(zip(*(column.tolist() for column in columns), strict=True))
+    expected = {value: tuples.index(value) for value in set(tuples)}
+    assert sorted(first.tolist()) == sorted(expected.values())
+    assert [tuples[first[which]] for which in place.tolist()] == tuples
+    values = rng.integers(0, 1000, 500)
+    values[::3] = NULL
+    for which, row in enumerate(first.tolist()):
+        those = [value for value, one in zip(values.tolist(), tuples, strict=True) if one == tuples[row]]
+        told = [value for value in those if value != NULL] or [NULL]
+        assert smallest(values, place, len(first))[which] == min(told)
+        assert largest(values, place, len(first))[which] == max(told)
+
+
+@pytest.mark.parametrize("spread", [1, 10**12])
+def test_pairs_are_those_of_plain_python(spread: int) -> None:
+    rng = np.random.default_rng(14)
+    one, other = rng.integers(0, 9, 500), rng.integers(-3, 3, 500) * spread
+    found = list(zip(*(column.tolist() for column in pairs(one, other)), strict=True))
+    assert sorted(found) == sorted(set(zip(one.tolist(), other.tolist(), strict=True)))
+
+
+@pytest.mark.parametrize(
+    "few", [[3], range(0, 40, 3), [*range(9), 1 << 40], range(-9, 9, 2), [*range(10), (1 << 12) - 1]]
+)
+def test_which_are_among_few_is_as_python_has_it(few: list[int]) -> None:
+    values = [*range(-20, 50), NULL, (1 << 63) - 1, 1 << 40, (1 << 12) - 1, 1 << 12]
+    assert arrow.among(np.array(values), np.array(few)).tolist() == [value in few for value in values]
+    narrow = np.arange(-128, 128, dtype=np.int16)
+    assert arrow.among(narrow, np.array(few)).tolist() == [value in few for value in narrow.tolist()]

@@ -1,0 +1,182 @@
+"""Events of groups as bytes (proves: analyzer/analysis/event_log.py, analyzer/analysis/said_rows.py)."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import sys
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+from analyzer.analysis import group_events as g
+from analyzer.analysis.event_log import EventLog
+from analyzer.analysis.group_events import Event
+
+KINDS = (g.JOIN, g.SYNC, g.HEARTBEAT_FAILED, g.LEAVE, g.COMMIT_FAILED, g.FOUND, g.TOLD)
+FREQUENT = (g.HEARTBEAT_FAILED, g.COMMIT_FAILED, g.FOUND)
+
+
+def event(place: tuple[int, int], kind: str, group: str, order: int = 0, **said: Any) -> Event:
+    said = {"member": "member-1", "client": "app", "exchange": 1, "reply": None, **said}
+    return Event(
+        place,
+        order,
+        kind,
+        group,
+        said.pop("member"),
+        5,
+        6,
+        said.pop("client"),
+        "10.0.0.1",
+        "10.0.0.2:9092",
+        "a-b#0",
+        said.pop("exchange"),
+        said.pop("reply"),
+        **said,
+    )
+
+
+# fmt: off
+FULL = event(
+    (7, 1), g.SYNC, "Gruppe-ß\ud800", 2, protocol=g.CLASSIC, instance="i", generation=3, said_epoch=4, code=0,
+    leader="m", members=("m", "n"), subscribed=(), session_ms=10, rebalance_ms=20,
+    assigned=(("m", (("orders", 0), ("orders", None))), ("n", ())), by_leader=True, revoked=(("m", ()),),
+    owned=(("orders", 1),), interval_ms=5, node=9, told=True, settled=True,
+)
+# fmt: on
+EMPTY = event((8, 1), g.FOUND, "", member=None, client=None, exchange=None)
+
+
+def log_of(events: list[Event]) -> EventLog:
+    log = EventLog()
+    for one in events:
+        log.put(one)
+    return log
+
+
+def by_group(log: EventLog) -> dict[str, list[Event]]:
+    return {group: events for group, _, events in log.by_group()}
+
+
+@pytest.mark.parametrize("one", [FULL, EMPTY], ids=["all is said", "nothing is said"])
+def test_an_event_is_again_what_it_was(one: Event) -> None:
+    assert by_group(log_of([one])) == {one.group: [one]}
+    assert by_group(pickle.loads(pickle.dumps(log_of([one])))) == {one.group: [one]}
+
+
+def some(count: int, seed: int) -> list[Event]:
+    """In no order, some in the same place; each is told apart by its connection's exchange."""
+    drawn = random.Random(seed)
+    return [
+        event(
+            (drawn.randrange(count), drawn.randrange(3)),
+            drawn.choice(KINDS),
+            f"group-{drawn.randrange(9)}",
+            drawn.randrange(2),
+            exchange=number,
+        )
+        for number in range(count)
+    ]
+
+
+def order(one: Event) -> tuple[Any, ...]:
+    return one.place, one.order, one.kind
+
+
+def slow_by_group(events: list[Event]) -> dict[str, list[Event]]:
+    found: dict[str, list[Event]] = defaultdict(list)
+    for one in sorted(events, key=order):
+        found[one.group].append(one)
+    return dict(found)
+
+
+@pytest.mark.parametrize("count", [0, 1, 30, 500])
+def test_groups_come_in_order_of_their_first_event(count: int) -> None:
+    events = some(count, 1)
+    found, expected = by_group(log_of(events)), slow_by_group(events)
+    assert (found, list(found)) == (expected, list(expected))
+
+
+def test_those_of_another_come_after() -> None:
+    events = some(300, 2)
+    log = log_of(events[:100])
+    log.join(log_of(events[100:]))
+    log.join(EventLog())
+    assert len(log) == 300
+    assert by_group(log) == slow_by_group(events)
+    log.put(FULL)
+    assert by_group(log)[FULL.group] == [FULL]
+
+
+def slow_latest(events: list[Event], most: int, most_of_all: int) -> list[Event]:
+    """As sentences say it: from the last on, of each group so many, then groups as long as there is room."""
+    count: dict[tuple[str, bool], int] = defaultdict(int)
+    found = []
+    for one in sorted(events, key=order, reverse=True):
+        key = one.group, one.kind in FREQUENT
+        count[key] += 1
+        if count[key] <= most:
+            found.append(one)
+    size: dict[str, int] = defaultdict(int)
+    for one in found:
+        size[one.group] += 1
+    room, kept = most_of_all, set()
+    for group, several in size.items():
+        room -= several
+        if room >= 0:
+            kept.add(group)
+    if len(found) > most_of_all:
+        found = [one for one in found if one.group in kept]
+    return found[::-1]
+
+
+@pytest.mark.parametrize(("most", "of_all"), [(1000, 1000), (3, 1000), (1000, 60), (4, 20), (0, 0)])
+def test_the_latest_are_remembered_as_told(most: int, of_all: int) -> None:
+    events = some(400, 3)
+    log = log_of(events)
+    places = log.latest(FREQUENT, most, of_all)
+    expected = slow_latest(events, most, of_all)
+    assert [events[place] for place in places.tolist()] == expected
+    assert log.groups_of(places) == {one.group for one in expected}
+    after = log.told(places)
+    for one in expected:
+        one.told = True
+    assert by_group(after) == slow_by_group(expected)
+    after.put(EMPTY)
+    assert by_group(after)[""] == [EMPTY]
+
+
+def test_of_which_rebalances_were_told_is_known() -> None:
+    log = log_of(some(50, 4))
+    settled = {}
+    for _, places, events in log.by_group():
+        wanted = [one.exchange is not None and one.exchange % 3 == 0 for one in events]
+        log.settle(places, wanted)
+        settled.update({one.exchange: yes for one, yes in zip(events, wanted, strict=True)})
+    assert {one.exchange: one.settled for _, _, events in log.by_group() for one in events} == settled
+
+
+def test_an_event_takes_some_hundred_bytes() -> None:
+    """As an object a thousand: its texts alone are several."""
+    count = 3000
+    log = log_of(
+        [
+            event(
+                (number, 0),
+                g.JOIN,
+                f"group-{number:09}",
+                member=f"member-{number:09}-5fd4e0b1-7c9a-4f3e-b7e3-0",
+                leader=f"member-{number:09}-5fd4e0b1-7c9a-4f3e-b7e3-0",
+                generation=1,
+                code=0,
+                session_ms=10_000,
+                members=(f"member-{number:09}-5fd4e0b1-7c9a-4f3e-b7e3-0",),
+                subscribed=("orders",),
+            )
+            for number in range(count)
+        ]
+    )
+    held = log._packed.nbytes + sum(map(sys.getsizeof, log.groups))
+    assert held < 650 * count

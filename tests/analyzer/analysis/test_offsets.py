@@ -1,0 +1,314 @@
+"""Commits and resets: against the bodies read one by one, against what happened, in any number of shares.
+
+(proves: analyzer/analysis/offsets.py, positions.py, noted.py)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import analyzer
+from analyzer.analysis.event_columns import Noted
+from analyzer.analysis.offsets import Offsets
+from analyzer.protocol.api_keys import OFFSET_COMMIT
+from captures.kernels import NULL
+from tests.analyzer import forging
+from tests.analyzer.analysis.joining import heard_by
+from tests.captures.forge import START_NS, Write, converse, interleaved
+from tests.shared import SAMPLES, capture_files, real_folder
+
+TXN = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"
+OLD = SAMPLES / "old-java-0.8.2" / "capture.pcap"
+
+
+def _body(body: dict[str, Any] | None) -> dict[str, Any]:
+    assert body is not None
+    return body
+
+
+def slowly(capture: Path) -> list[tuple[Any, ...]]:
+    """Commits as the bodies of requests and answers say them, in order of their answers."""
+    every = [one for one in analyzer.exchanges(capture) if one.api in ("OffsetCommit", "TxnOffsetCommit", "EndTxn")]
+    every.sort(key=lambda one: one.response_end or one.request_end)
+    outcome: dict[int, bool] = {}
+    for i, one in enumerate(every):
+        if one.api == "TxnOffsetCommit":
+            ends = (end for end in every[i:] if end.api == "EndTxn" and end.transactional_id == one.transactional_id)
+            outcome[i] = next((_body(end.request)["committed"] for end in ends if end.error_code == 0), False)
+    last: dict[tuple[Any, ...], int] = {}
+    rows = []
+    for i, one in enumerate(every):
+        if one.api == "EndTxn":
+            continue
+        zookeeper = one.api == "OffsetCommit" and one.api_version == 0
+        kind = "zookeeper" if zookeeper else "commit" if one.api == "OffsetCommit" else "txn_commit"
+        request, response = _body(one.request), _body(one.response)
+        for asked, told in zip(request["topics"], response["topics"], strict=True):
+            for part, answer in zip(asked["partitions"], told["partitions"], strict=True):
+                key = zookeeper, request["groupId"], asked["name"], part["partitionIndex"]
+                offset, before = part["committedOffset"], last.get(key)
+                step = offset - before if before is not None else None
+                rows.append((*key[1:], kind, offset, before, step, one.connection, one.exchange))
+                if answer["errorCode"] == 0 and outcome.get(i, True):
+                    last[key] = offset
+    return rows
+
+
+@pytest.mark.parametrize(
+    "name", ["txn-librdkafka-4.3", "old-java-0.8.2", "group-kip848-librdkafka-4.3", "group-classic-librdkafka-4.3"]
+)
+def test_commits_are_what_the_bodies_say(name: str) -> None:
+    capture = capture_files(real_folder(name))[0]
+    rows = analyzer.analyze(capture).tables["offsets"].to_pylist()
+    found = [
+        (
+            row["group_id"],
+            row["topic"],
+            row["partition"],
+            row["kind"],
+            row["offset"],
+            row["previous"],
+            row["step"],
+            row["connection"],
+            row["exchange"],
+        )
+        for row in rows
+        if row["kind"] != "reset"
+    ]
+    expected = slowly(capture)
+    assert sorted(map(repr, found)) == sorted(map(repr, expected))
+    assert expected
+
+
+def test_commits_to_zookeeper_and_what_the_coordinator_refused_are_told_apart() -> None:
+    rows = analyzer.analyze(OLD).tables["offsets"].to_pylist()
+    told = {(row["group_id"], row["kind"], row["error"]) for row in rows if row["kind"] != "reset"}
+    assert told >= {
+        ("old-group-v0", "zookeeper", None),
+        ("old-group-v1", "commit", "COORDINATOR_NOT_AVAILABLE"),
+    }
+
+
+def test_a_simple_consumer_that_was_out_of_range_and_one_that_began_at_the_start() -> None:
+    rows = [row for row in analyzer.analyze(OLD).tables["offsets"].to_pylist() if row["kind"] == "reset"]
+    refused = [row for row in rows if row["error"] is not None]
+    assert [(row["client_id"], row["previous"], row["offset"], row["error"]) for row in refused] == [
+        ("old-simple", 999999, None, "OFFSET_OUT_OF_RANGE")
+    ] * 3
+    began = [row for row in rows if row["error"] is None]
+    assert {(row["client_id"], row["group_id"], row["offset"]) for row in began} == {("old-hl", "old-hl", 0)}
+    assert len(began) == 3
+
+
+@pytest.mark.parametrize("capture", [TXN, OLD, capture_files(SAMPLES / "group-kip848-librdkafka-4.3")[0]])
+def test_shares_and_windows_change_nothing(capture: Path) -> None:
+    whole = heard_by(capture, Offsets)["offsets"]
+    assert len(whole) > 10
+    assert heard_by(capture, Offsets, shares=3)["offsets"] == whole
+    assert heard_by(capture, Offsets, window_bytes=4096)["offsets"] == whole
+
+
+def committing(number: int, offset: int, time_ns: int) -> list[Write]:
+    """A commit of one partition, and its answer a millisecond later."""
+    asked = {
+        "groupId": "g",
+        "generationIdOrMemberEpoch": -1,
+        "memberId": "",
+        "retentionTimeMs": -1,
+        "topics": [
+            {
+                "name": "orders",
+                "partitions": [{"partitionIndex": 0, "committedOffset": offset, "committedMetadata": None}],
+            }
+        ],
+    }
+    told = {"topics": [{"name": "orders", "partitions": [{"partitionIndex": 0, "errorCode": 0}]}]}
+    return [
+        forging.asking(forging.request(OFFSET_COMMIT, 2, number, asked), time_ns),
+        forging.answering(forging.response(OFFSET_COMMIT, 2, number, told), time_ns + 1_000_000),
+    ]
+
+
+def test_what_stands_behind_a_lost_packet_is_no_later_commit(tmp_path: Path) -> None:
+    second = 10**9
+    one = converse([*forging.turns([1]), *committing(2, 10, START_NS + second)], acks=False, close=None)
+    lost = forging.payloads(one, to_broker=False)[0]
+    other = converse(committing(1, 20, START_NS + 2 * second), client=("10.0.0.1", 40001), close=None)
+    forging.read(tmp_path, interleaved(forging.without(one, lost), other))
+    rows = analyzer.analyze(tmp_path / "capture.pcap").tables["offsets"].to_pylist()
+    # The lost packet is given up last, so that the first commit is the last one known of.
+    assert [(row["offset"], row["previous"], row["step"]) for row in rows] == [(20, 10, 10), (10, None, None)]
+
+
+def test_topics_of_which_only_ids_are_known_are_not_one_another(tmp_path: Path) -> None:
+    """OffsetCommit says ids from its version 10 on; a capture that begins midway may lack their names."""
+    ids = ("r-4vlSNsTw2Wmvo_qD_U_A", "s-4vlSNsTw2Wmvo_qD_U_A")
+    writes = []
+    for number, offsets in enumerate(((100, 0), (110, 0)), 1):
+        asked = {
+            "groupId": "g",
+            "generationIdOrMemberEpoch": 1,
+            "memberId": "m",
+            "groupInstanceId": None,
+            "topics": [
+                {
+                    "topicId": one,
+                    "partitions": [
+                        {
+                            "partitionIndex": 0,
+                            "committedOffset": offset,
+                            "committedLeaderEpoch": -1,
+                            "committedMetadata": "",
+                        }
+                    ],
+                }
+                for one, offset in zip(ids, offsets, strict=True)
+            ],
+        }
+        parts = [{"topicId": one, "partitions": [{"partitionIndex": 0, "errorCode": 0}]} for one in ids]
+        writes += [
+            forging.asking(forging.request(OFFSET_COMMIT, 10, number, asked)),
+            forging.answering(forging.response(OFFSET_COMMIT, 10, number, {"throttleTimeMs": 0, "topics": parts})),
+        ]
+    forging.read(tmp_path, converse(writes, close=None))
+    rows = analyzer.analyze(tmp_path / "capture.pcap").tables["offsets"].to_pylist()
+    found = {(row["topic"], row["topic_id"], row["offset"], row["previous"]) for row in rows}
+    assert found == {
+        (None, ids[0], 100, None),
+        (None, ids[0], 110, 100),
+        (None, ids[1], 0, None),
+        (None, ids[1], 0, 0),
+    }
+
+
+# --- readers, forged --------------------------------------------------------------------------------------------------
+
+
+def fetching(number: int, offset: int, error: int = 0) -> list[Write]:
+    """A fetch of one partition that gives no record."""
+    asked = {
+        "replicaId": -1,
+        "maxWaitMs": 500,
+        "minBytes": 1,
+        "maxBytes": 1 << 20,
+        "isolationLevel": 0,
+        "topics": [
+            {"topic": "orders", "partitions": [{"partition": 0, "fetchOffset": offset, "partitionMaxBytes": 1 << 20}]}
+        ],
+    }
+    told = {
+        "throttleTimeMs": 0,
+        "responses": [
+            {
+                "topic": "orders",
+                "partitions": [
+                    {
+                        "partitionIndex": 0,
+                        "errorCode": error,
+                        "highWatermark": 900,
+                        "lastStableOffset": 900,
+                        "abortedTransactions": None,
+                        "records": None,
+                    }
+                ],
+            }
+        ],
+    }
+    return [
+        forging.asking(forging.request(forging.FETCH, 4, number, asked)),
+        forging.answering(forging.response(forging.FETCH, 4, number, told)),
+    ]
+
+
+def listing(number: int, timestamp: int, offset: int, error: int = 0) -> list[Write]:
+    asked = {
+        "replicaId": -1,
+        "topics": [{"name": "orders", "partitions": [{"partitionIndex": 0, "timestamp": timestamp}]}],
+    }
+    told = {
+        "topics": [
+            {
+                "name": "orders",
+                "partitions": [{"partitionIndex": 0, "errorCode": error, "timestamp": -1, "offset": offset}],
+            }
+        ]
+    }
+    return [
+        forging.asking(forging.request(forging.LIST_OFFSETS, 1, number, asked)),
+        forging.answering(forging.response(forging.LIST_OFFSETS, 1, number, told)),
+    ]
+
+
+def resets(folder: Path, *conversation: list[Write]) -> list[tuple[Any, ...]]:
+    writes = [write for part in conversation for write in part]
+    path = folder / "capture.pcap"
+    forging.read(folder, converse(writes))
+    rows = analyzer.analyze(path).tables["offsets"].to_pylist()
+    assert {row["kind"] for row in rows} <= {"reset"}
+    return [(row["previous"], row["offset"], row["step"], row["error"], row["exchange"]) for row in rows]
+
+
+def test_out_of_range_then_the_earliest(tmp_path: Path) -> None:
+    found = resets(tmp_path, fetching(1, 5), fetching(2, 5, error=1), listing(3, -2, 100), fetching(4, 100))
+    assert found == [(5, 100, 95, "OFFSET_OUT_OF_RANGE", 1)]
+
+
+def test_out_of_range_again_and_again_and_never_elsewhere(tmp_path: Path) -> None:
+    found = resets(tmp_path, fetching(1, 5, error=1), fetching(2, 5, error=1))
+    assert found == [(5, None, None, "OFFSET_OUT_OF_RANGE", 0), (5, None, None, "OFFSET_OUT_OF_RANGE", 1)]
+
+
+def test_a_reader_begins_at_the_end_and_one_that_only_looks_at_it_goes_on(tmp_path: Path) -> None:
+    assert resets(tmp_path, listing(1, -1, 900), fetching(2, 900)) == [(None, 900, None, None, 0)]
+    assert resets(tmp_path, fetching(1, 900), listing(2, -1, 900), fetching(3, 900)) == []
+    assert resets(tmp_path, fetching(1, 7), listing(2, -1, 900), fetching(3, 7)) == []
+
+
+def test_moves_that_nobody_told_a_reader_to_make_change_nothing(tmp_path: Path) -> None:
+    """It jumps about before, between and after; of these jumps only the first and the last of a window are kept."""
+    talk = [
+        fetching(1, 7),
+        fetching(2, 3),
+        fetching(3, 50),
+        listing(4, -1, 900),
+        fetching(5, 900),
+        fetching(6, 4),
+        fetching(7, 60),
+        fetching(8, 12),
+        fetching(9, 12, error=1),
+        fetching(10, 100),
+        fetching(11, 2),
+        fetching(12, 1),
+    ]
+    expected = [(50, 900, 850, None, 3), (12, 100, 88, "OFFSET_OUT_OF_RANGE", 8)]
+    assert resets(tmp_path, *talk) == expected
+    whole = heard_by(tmp_path / "capture.pcap", Offsets)["offsets"]
+    for window_bytes in (400, 900, 2000):
+        assert heard_by(tmp_path / "capture.pcap", Offsets, window_bytes=window_bytes)["offsets"] == whole
+
+
+def test_a_reset_that_is_refused(tmp_path: Path) -> None:
+    found = resets(tmp_path, fetching(1, 5, error=1), listing(2, -2, -1, error=6), listing(3, -2, 50), fetching(4, 50))
+    assert found == [
+        (5, 50, 45, "OFFSET_OUT_OF_RANGE", 0),
+        (5, None, None, "NOT_LEADER_OR_FOLLOWER", 1),
+    ]
+
+
+def test_noted_texts_have_numbers_of_their_own() -> None:
+    columns = ("trigger", "born", "who")
+    one, two = Noted(columns, ("who",)), Noted(columns, ("who",))
+
+    def rows(*values: tuple[int, int, int]) -> dict[str, np.ndarray]:
+        return dict(zip(columns, np.array(values, np.int64).T, strict=True))
+
+    one.put(rows((5, 0, 2), (7, 0, NULL)), ["x", "y", "ann"], [])
+    two.put(rows((6, 1, 0), (5, 1, 1)), ["ben", "ann"], [])
+    one.join(two)
+    inside = one.inside()
+    assert inside["trigger"].tolist() == [5, 5, 6, 7]
+    assert [one.text(who) for who in inside["who"].tolist()] == ["ann", "ann", "ben", None]

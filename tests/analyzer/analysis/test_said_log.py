@@ -1,0 +1,119 @@
+"""What was said of transactional ids as bytes (proves: analyzer/analysis/said_log.py)."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import sys
+
+import numpy as np
+
+from analyzer.analysis.producers import Asked
+from analyzer.analysis.said_log import Said, SaidLog
+from analyzer.protocol import api_keys as apis
+
+FULL = Said(
+    apis.ADD_PARTITIONS_TO_TXN,
+    "tx-ß\ud800",
+    Asked((9, 1), (7, 1), ("a-b#0", 3, None), None, "10.0.0.1", None, 5, 0, 8, 9, 2),
+    (("orders", 1), ("orders", 2)),
+    7,
+    True,
+    (8, None),
+    60_000,
+    True,
+)
+EMPTY = Said(apis.END_TXN, "", Asked((1, 0), (1, 0), ("", None, None), "", "", 1, None, None))
+
+
+def log_of(said: list[Said]) -> SaidLog:
+    log = SaidLog()
+    for one in said:
+        log.put(one)
+    return log
+
+
+def some(count: int, seed: int) -> list[Said]:
+    """In no order; each is told apart by its exchange."""
+    drawn = random.Random(seed)
+    return [
+        Said(
+            apis.END_TXN,
+            f"tx-{drawn.randrange(20)}",
+            Asked((1, 1), (drawn.randrange(50), drawn.randrange(2)), ("a-b#0", number, None), "app", "ip", 1, 2, 0),
+        )
+        for number in range(count)
+    ]
+
+
+def by_id(said: list[Said]) -> list[tuple[str, list[Said]]]:
+    found: dict[str, list[Said]] = {}
+    for one in said:
+        found.setdefault(one.transactional_id, []).append(one)
+    return list(found.items())
+
+
+def test_what_was_said_is_again_what_it_was() -> None:
+    said = [FULL, EMPTY]
+    assert list(log_of(said).by_id()) == by_id(said)
+    assert list(pickle.loads(pickle.dumps(log_of(said))).by_id()) == by_id(said)
+    assert list(SaidLog().by_id()) == []
+
+
+def test_ids_come_in_order_of_what_was_said_first_and_each_as_it_was_said() -> None:
+    said = some(300, 1)
+    assert list(log_of(said).by_id()) == by_id(said)
+
+
+def test_those_of_another_come_after() -> None:
+    said = some(300, 2)
+    log = log_of(said[:90])
+    log.join(log_of(said[90:]))
+    assert list(log.by_id()) == by_id(said)
+
+
+def test_some_of_it_waits() -> None:
+    said = some(300, 3)
+    log = log_of(said)
+    for which in (log.packets >= 25, log.packets < 25, log.packets < 0, log.packets >= 0):
+        expected = [one for one, yes in zip(said, which.tolist(), strict=True) if yes]
+        left = log.some(which)
+        assert list(left.by_id()) == by_id(expected)
+        left.put(FULL)
+        assert len(left) == len(expected) + 1
+
+
+def test_first_packets_of_an_id_are_in_order() -> None:
+    said = some(300, 4)
+    packets_of = log_of(said).packets_of()
+    for one, those in by_id(said):
+        assert packets_of(one).tolist() == sorted(told.event.order[0] for told in those)
+    assert packets_of("never said").tolist() == []
+
+
+def test_it_takes_some_hundred_bytes() -> None:
+    count = 3000
+    log = log_of(
+        [
+            Said(
+                apis.ADD_PARTITIONS_TO_TXN,
+                f"transaction-{number:09}",
+                Asked(
+                    (number, 0),
+                    (number, 0),
+                    ("10.1.0.0:10000-10.0.0.1:9092#0", number, number),
+                    "app",
+                    "10.1.0.0",
+                    1_700_000_000_000_000,
+                    1_700_000_000_001_000,
+                    0,
+                    number,
+                    0,
+                ),
+                (("orders", 0),),
+            )
+            for number in range(count)
+        ]
+    )
+    assert np.all(log.packets == np.arange(count))
+    assert log._packed.nbytes + sum(map(sys.getsizeof, log.ids)) < 400 * count

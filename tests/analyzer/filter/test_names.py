@@ -1,0 +1,115 @@
+"""One vocabulary: what a filter finds by a name is what `--fields`, `--sort` and `--count-by` show of it.
+
+proves: analyzer.filter.names.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+
+import analyzer
+from analyzer.cli.text import cell
+from analyzer.common.times import rfc3339
+from analyzer.dataset import tables
+from analyzer.filter import names
+from analyzer.filter.evaluation import parse
+from analyzer.filter.tokens import Word, WordProblem
+from tests.shared import SAMPLES, capture_files
+
+PATHS = [
+    "request.acks",
+    "request.topics[].name",
+    "request.topics.name",
+    "response.throttleTimeMs",
+    "response.errorCode",
+    "response.responses[].partitions[].highWatermark",
+    "response.topics[].errorCode",
+    "request.maxWaitMs",
+    "response.topics[].isInternal",
+    "request.topicData[].partitionData[].records",
+    "request.committed",
+]
+
+
+def printed(word: str) -> names.Named:
+    return names.printed(Word(word, 0, len(word)), "to show")
+
+
+@functools.cache
+def seen(sample: str) -> tuple[tuple[dict[str, Any], Any, Any], ...]:
+    found = analyzer.exchanges(str(capture_files(SAMPLES / sample)[0]))
+    return tuple((one.row, one.request, one.response) for one in found)
+
+
+def written(value: Any, kind: str) -> str:
+    """A value as a filter takes it."""
+    if kind == "time":
+        return rfc3339(value)
+    if kind == "duration" and not isinstance(value, bool):
+        return f"{value}"
+    return '"' + str(value).replace('"', '""') + '"'
+
+
+@pytest.mark.parametrize("word", [*names.names(), *PATHS])
+def test_a_filter_for_what_is_shown_finds_it(word: str) -> None:
+    """The value that is printed, put into a filter behind the same name, matches; no value is `is null`."""
+    one = printed(word)
+    found = asked = 0
+    for sample in ("txn-librdkafka-4.3", "group-kip848-librdkafka-4.3"):
+        for row, request, response in seen(sample)[:150]:
+            parts = one.parts(row, request, response)
+            if parts == [None]:
+                asked += 1
+                if word != "error":  # the first error is there where any is
+                    assert parse(f"{word} is null").matches(row, request, response), (word, row)
+                continue
+            found += 1
+            unit = "us" if word in ("latency", "total", "throttle", "queue", "network", "hold") else ""
+            unit = "ms" if word == "max_wait" else unit
+            for part in parts:
+                expression = f"{word} == {written(part, one.kind)}{unit}"
+                assert parse(expression).matches(row, request, response), expression
+    assert found + asked > 200
+
+
+def test_every_name_can_be_shown_and_its_values_are_of_its_kind() -> None:
+    for word in names.names():
+        one = printed(word)
+        for row, request, response in seen("txn-librdkafka-4.3")[:60]:
+            assert isinstance(cell(one.shown(row, request, response)), str)
+            assert all(type(value) in names.TYPES[one.kind] for value in one.values(row)), word
+
+
+def test_a_column_is_shown_as_the_table_has_it() -> None:
+    for column in tables.EXCHANGES:
+        one = printed(column.name)
+        for row, _, _ in seen("txn-librdkafka-4.3"):
+            assert one.shown(row) == row[column.name]
+
+
+def test_a_path_through_a_list_has_all_its_values_and_one_without_has_one() -> None:
+    bodies = {"topics": [{"name": "a"}, {"name": "b"}], "acks": 1}
+    row = dict.fromkeys((column.name for column in tables.EXCHANGES), None) | {"api_key": 8}
+    assert printed("request.topics[].name").shown(row, bodies) == ["a", "b"]
+    assert printed("request.topics[].name").shown({**row, "api_key": 18}, bodies) is None  # its API has no topics
+    assert printed("request.committed").shown({**row, "api_key": 26}, {"committed": False}) is False
+
+
+def test_secrets_are_shown_as_their_lengths() -> None:
+    sasl = [one for one in seen("sasl-librdkafka-4.3") if one[0]["api"] == "SaslAuthenticate"]
+    assert sasl
+    for row, request, response in sasl:
+        assert list(printed("request.authBytes").shown(row, request, response)) == ["redactedBytes"]
+        assert printed("request.authBytes").values(row, request, response) == []
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"), [("latencyy", "`latency`"), ("request.ackz", "`request.acks`"), ("", "column")]
+)
+def test_what_is_no_name_says_what_was_meant(word: str, hint: str) -> None:
+    with pytest.raises(WordProblem) as caught:
+        printed(word)
+    assert hint in caught.value.hint

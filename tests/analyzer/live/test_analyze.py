@@ -1,0 +1,325 @@
+"""`kwire analyze -i`: the same rows as of a recording of the same traffic; ended as a recording is.
+
+(proves: analyzer/live/analyze.py, analyzer/live/continuation.py, analyzer/live/rotations.py, analyzer/live/startup.py)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import signal
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import cast
+
+import pyarrow as pa
+import pytest
+
+from analyzer import api
+from analyzer.cli import parser
+from analyzer.dataset import tables
+from analyzer.dataset.dataset import Dataset, StoredDataset
+from analyzer.live import analyze
+from analyzer.live.rotations import Stretches
+from analyzer.live.stop_conditions import ended_by, interrupted_by_others
+from analyzer.pipeline.points import Choice
+from analyzer.pipeline.read_options import Reading
+from captures.files import CapturePoint
+from captures.files.write import Record, pcap
+from captures.live.capture_queue import Belt
+from captures.live.recording import Recording, Target
+from captures.live.stream import LiveStream
+from captures.live.taps import Counts
+from tests.analyzer.live.running import capturing, refused
+from tests.captures.live.scripted import ScriptedTap, chunks_of
+from tests.live import Wire, sample_records
+
+RECORDS = sample_records()
+FILED = {"capture", "request_file", "response_file", "request_offset", "response_offset", "offset", "file"}
+"""Columns about files: what comes live lies in none."""
+
+
+def rows(table: pa.Table) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = table.drop_columns([n for n in table.column_names if n in FILED]).to_pylist()
+    return found
+
+
+@pytest.mark.parametrize("each", [1, 40])
+def test_a_recording_and_the_live_capture_give_the_same_rows(each: int, tmp_path: Path) -> None:
+    """All tables, from the very same chunks."""
+    chunks = chunks_of(RECORDS, each)
+    recording = Recording(ScriptedTap([]), Target(str(tmp_path / "a.pcap")))
+    for chunk in chunks:
+        recording.take(chunk)
+    recording.close()
+    of_file = analyzer.analyze(tmp_path / "a.pcap", records="full")
+    with Belt(ScriptedTap(chunks, Counts(3, None))) as belt:
+        live = api.decode(
+            CapturePoint("eth7", ("-",)),
+            None,
+            Reading(window_bytes=1 << 20),
+            Choice.of(records="full"),
+            stdin=cast(io.BufferedReader, LiveStream(belt)),
+        )
+    assert live.captures[0]["name"] == "eth7"
+    assert live.captures[0]["packets"]["dropped_by_capture"] == 3
+    assert set(live.tables) == set(of_file.tables)
+    for name in sorted(set(of_file.tables) - {"findings"}):
+        assert rows(live.tables[name]) == rows(of_file.tables[name]), name
+    assert len(live.exchanges) == 188
+    said, of_all = ([row["code"] for row in one.findings.to_pylist()] for one in (live, of_file))
+    # The answer may have been in one of the three packets that were lost.
+    assert [code for code in said if code != "capture-lost-packets"] == [
+        code for code in of_all if code != "request-unanswered"
+    ]
+    assert "capture-lost-packets" in said
+    assert "request-unanswered" in of_all
+
+
+def test_two_processes_on_one_interface_give_the_same_rows(wire: Wire, tmp_path: Path) -> None:
+    """One records, one decodes, at the same time; a signal ends both."""
+    capture, dataset = tmp_path / "a.pcap", tmp_path / "dataset"
+    with (
+        capturing("record", "-i", wire.name, "-o", capture) as recording,
+        capturing("analyze", "-i", wire.name, "-o", dataset) as analysing,
+    ):
+        wire.send(record.data for record in RECORDS)
+        assert analysing.end(signal.SIGINT) == 0
+        assert recording.end(signal.SIGINT) == 0
+    live, of_file = analyzer.open_dataset(dataset), analyzer.analyze(capture)
+    assert not [line for line in analysing.said if "Traceback" in line]
+    for name in sorted(set(of_file.tables) - {"messages", "findings", *tables.RUN_TABLES}):
+        assert rows(getattr(live, name).to_table()) == rows(of_file.tables[name]), name
+    assert len(of_file.exchanges) == 188
+    assert live.captures[0]["name"] == wire.name
+    assert live.captures[0]["packets"]["dropped_by_capture"] == 0
+
+
+def analysed(tap: ScriptedTap, *arguments: object) -> None:
+    """`kwire analyze -i` of what a script gives."""
+    options = parser._parser().parse_args(["analyze", "-i", "any", "--rotate-bytes", "30000", *map(str, arguments)])
+    assert analyze.analyze(options, tap) == 0
+
+
+def pieces() -> list[list[Record]]:
+    """The sample's records as a rotation after 30,000 bytes divides them, 20 at a time."""
+    found: list[list[Record]] = [[]]
+    for i in range(0, len(RECORDS), 20):
+        if sum(16 + len(one.data) for one in found[-1]) >= 30_000:
+            found.append([])
+        found[-1] += RECORDS[i : i + 20]
+    return found
+
+
+BY_STRETCH = {"connections", "topic_ids", "brokers", "api_versions", "leaders", "findings", *tables.MEANING}
+"""Tables that each stretch has of its own."""
+
+
+def recorded(folder: Path) -> Dataset:
+    """The same stretches as files of one capture, read in one pass."""
+    names = []
+    for i, records in enumerate(pieces()):
+        names.append(folder / f"a{i}.pcap")
+        names[-1].write_bytes(pcap(records, nanoseconds=True))
+    return analyzer.analyze(names, rotated=True, records="full", keep_bytes=True)
+
+
+def stretches_of(out: Path) -> list[StoredDataset]:
+    found = [analyzer.open_dataset(path) for path in sorted(out.iterdir())]
+    assert len(found) == len(pieces()) == 4
+    return found
+
+
+def test_a_row_of_datasets_has_every_exchange_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All rows of one pass, in its order, though connections and exchanges go on from one stretch to the next."""
+    out, folder = tmp_path / "row", tmp_path / "files"
+    folder.mkdir()
+    analysed(ScriptedTap(chunks_of(RECORDS, 20), Counts(0, None)), "-o", out, "--records", "full", "--keep-bytes")
+    made, expected = stretches_of(out), recorded(folder)
+    assert [data.path.name[:14] for data in made] == [f"script0-{i:05d}-" for i in range(1, 5)]
+    for name in sorted(set(expected.tables) - BY_STRETCH):
+        found = [row for data in made for row in rows(getattr(data, name).to_table())]
+        assert found == rows(expected.tables[name]), name
+    assert len(expected.exchanges) == 188
+    assert max(len(data.connections.to_table()) for data in made) > 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == [data.path.name for data in made]
+    assert sum(int(line.split()[1]) for line in lines) == len(RECORDS)
+
+
+def test_what_stretches_count_adds_up(tmp_path: Path) -> None:
+    """Packets and bytes of connections, and where they went: of each stretch its own."""
+    out, folder = tmp_path / "row", tmp_path / "files"
+    folder.mkdir()
+    analysed(ScriptedTap(chunks_of(RECORDS, 20)), "-o", out)
+    made, expected = stretches_of(out), recorded(folder)
+    total: Counter[str] = Counter()
+    for data in made:
+        classes = ("duplicate_bytes", "decoded_bytes", "opaque_bytes", "skipped_bytes", "incomplete_bytes")
+        assert data.coverage["payload_bytes"] == sum(data.coverage[name] for name in classes) > 0
+        total.update({name: value for name, value in data.coverage.items() if isinstance(value, int)})
+    assert total["payload_bytes"] == expected.coverage["payload_bytes"]
+    assert total["decoded_bytes"] + total["incomplete_bytes"] == sum(
+        expected.coverage[name] for name in ("decoded_bytes", "incomplete_bytes")
+    )
+    counted = ("client_packets", "broker_packets", "client_bytes", "broker_bytes", "requests", "errors")
+    sums: dict[str, Counter[str]] = {}
+    for data in made:
+        for row in data.connections.to_table().to_pylist():
+            sums.setdefault(row["connection"], Counter()).update({name: row[name] for name in counted})
+            assert all(row[name] >= 0 for name in counted)
+    assert sums == {
+        row["connection"]: Counter({name: row[name] for name in counted}) for row in expected.connections.to_pylist()
+    }
+
+
+def test_names_and_offers_of_earlier_stretches_are_known(tmp_path: Path) -> None:
+    """Each stretch says what it needs to be read alone."""
+    out, folder = tmp_path / "row", tmp_path / "files"
+    folder.mkdir()
+    analysed(ScriptedTap(chunks_of(RECORDS, 20)), "-o", out)
+    made, expected = stretches_of(out), recorded(folder)
+    for name in ("topic_ids", "brokers"):
+        kept = [set(map(str, rows(getattr(data, name).to_table()))) for data in made]
+        assert all(earlier <= later for earlier, later in pairwise(kept))
+        assert kept[-1] == set(map(str, rows(expected.tables[name])))
+    clients = {row["connection"]: row["client_id"] for row in expected.connections.to_pylist()}
+    for data in made:
+        named = {row["connection"] for row in data.connections.to_table().to_pylist()}
+        assert {row["connection"] for row in data.exchanges.to_table(["connection"]).to_pylist()} <= named
+        for row in data.connections.to_table().to_pylist():
+            assert row["client_id"] == clients[row["connection"]]
+
+
+def test_what_is_open_when_nothing_follows_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The capture ends after the end of a stretch: what was in flight there is a stretch without packets."""
+    out = tmp_path / "row"
+    over = iter([False])
+    monkeypatch.setattr(Stretches, "over", property(lambda self: next(over, True)))
+    records = RECORDS[:100]
+    analysed(ScriptedTap(chunks_of(records, 100)), "-o", out)
+    (tmp_path / "a.pcap").write_bytes(pcap(records, nanoseconds=True))
+    expected = analyzer.analyze(tmp_path / "a.pcap")
+    made = [analyzer.open_dataset(path) for path in sorted(out.iterdir())]
+    assert len(made) == 2
+    found = [row for data in made for row in rows(data.exchanges.to_table())]
+    assert found == rows(expected.exchanges)
+    assert [row["response_end"] for row in rows(made[1].exchanges.to_table())] == [None] * (
+        len(found) - len(rows(made[0].exchanges.to_table()))
+    )
+    assert made[1].captures[0]["packets"]["packets"] == 0
+    over = iter([False])
+    analysed(ScriptedTap(chunks_of(records, 100)), "-o", tmp_path / "kept", "--keep", "1")
+    assert [path.name[:13] for path in (tmp_path / "kept").iterdir()] == ["script0-00002"]
+
+
+def test_a_row_keeps_the_last_and_what_somebody_reads(tmp_path: Path) -> None:
+    row = tmp_path / "row"
+    analysed(ScriptedTap(chunks_of(RECORDS, 20)), "-o", row, "--keep", "2", "--records", "none")
+    assert [path.name[:13] for path in sorted(row.iterdir())] == ["script0-00003", "script0-00004"]
+    (row / "script0-00002-20260101T000000").mkdir()
+    (row / "notes").mkdir()
+    read = analyzer.open_dataset(sorted(row.glob("script0-00003-*"))[0])
+    analysed(ScriptedTap(chunks_of(RECORDS[:40], 20)), "-o", row, "--keep", "1", "--records", "none")
+    assert sorted(path.name[:13] for path in row.iterdir()) == ["notes", *(f"script0-0000{i}" for i in (2, 3, 5))]
+    assert read.exchanges.count_rows() > 0
+
+
+def test_stretches_of_one_dataset_are_capture_points(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "dataset"
+    for _ in range(2):
+        analysed(ScriptedTap(chunks_of(RECORDS, 20)), "-o", out, "--append", "--json", "--records", "none")
+    dataset = analyzer.open_dataset(out)
+    names = [capture["name"] for capture in dataset.captures]
+    assert len(set(names)) == len(names) == 8
+    assert sum(capture["packets"]["packets"] for capture in dataset.captures) == 2 * len(RECORDS)
+    assert set(dataset.exchanges.to_table(["capture"]).column(0).to_pylist()) == set(names)
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["capture"] for one in said] == names
+    assert {one["dataset"] for one in said} == {str(out)}
+
+
+@pytest.mark.parametrize(("most", "seconds"), [(None, None), (5000, None), (1, None), (None, 1e-9)])
+def test_stretches_lose_nothing_between_them(most: int | None, seconds: float | None) -> None:
+    chunks = chunks_of(RECORDS, 7)
+    found: list[bytes] = []
+    with Belt(ScriptedTap(chunks)) as belt:
+        stretches = Stretches(belt, most, seconds)
+        while stretches.more():
+            stream, data = cast(LiveStream, stretches.next()), b""
+            room = memoryview(bytearray(1000))
+            while count := stream.readinto1(room):
+                data += room[:count].tobytes()
+            assert data.startswith(belt.tap.header)
+            assert not stream.waits(0.0)
+            found.append(data.removeprefix(belt.tap.header))
+    assert b"".join(found) == b"".join(chunk.data for chunk in chunks)
+    if most is None and seconds is None:
+        assert len(found) == 1
+    elif most != 5000:
+        assert found == [chunk.data for chunk in chunks]
+    else:
+        assert all(5000 <= len(data) < 5000 + max(len(chunk.data) for chunk in chunks) for data in found[:-1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-i", "lo", "-o", "{tmp}/d", "--keep", "2"], "--keep goes with a row of datasets"),
+        (["-i", "lo", "-o", "{tmp}/d", "--keep", "2", "--append", "--rotate-bytes", "1MB"], "--keep goes with a row"),
+        (["a.pcap", "--rotate-seconds", "60s", "-o", "{tmp}/d"], "--rotate-seconds goes with -i"),
+        (["-o", "{tmp}/d"], "the following arguments are required: CAPTURE, or -i IFACE"),
+        (["a.pcap", "-i", "lo", "-o", "{tmp}/d"], "-i captures itself: a CAPTURE beside it is one too many"),
+        (["a.pcap", "--for", "60s", "-o", "{tmp}/d"], "--for goes with -i"),
+        (["a.pcap", "-f", "tcp", "-o", "{tmp}/d"], "-f goes with -i"),
+        (["-i", "nosuch0", "-o", "{tmp}/d"], "-i nosuch0: no such interface"),
+        (["-i", "lo", "--engine", "spark", "-o", "{tmp}/d"], "-i is captured and decoded in this process"),
+        (["-i", "lo", "--rotated", "-o", "{tmp}/d"], "--rotated goes with several captures"),
+        (["-i", "lo", "--spool", "/dev/null/x", "-o", "{tmp}/d"], "--spool /dev/null/x: "),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_a_hint(
+    arguments: list[str], message: str, wire: Wire, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused("analyze", arguments, message, tmp_path, capsys)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_first_signal_ends_the_capture_and_another_interrupt_all() -> None:
+    stopped: list[int] = []
+    outside = signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored where tests are started
+    before = signal.getsignal(signal.SIGINT)
+
+    def interrupt() -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    try:
+        with contextlib.suppress(KeyboardInterrupt), ended_by(lambda: stopped.append(1)):
+            interrupt()
+            assert stopped == [1]
+            interrupt()
+            raise AssertionError("not reached")
+        assert signal.getsignal(signal.SIGINT) == before
+    finally:
+        signal.signal(signal.SIGINT, outside)
+
+
+def test_what_ends_a_service_interrupts_once_and_the_tidying_up_is_left_alone() -> None:
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    outside = [signal.signal(number, signal.SIG_DFL) for number in numbers]  # may be ignored outside
+    told = 0
+    try:
+        with interrupted_by_others():
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            except KeyboardInterrupt:
+                told += 1
+                signal.raise_signal(signal.SIGHUP)
+                signal.raise_signal(signal.SIGTERM)
+        assert told == 1
+        assert [signal.getsignal(number) for number in numbers] == [signal.SIG_DFL] * 2
+    finally:
+        for number, handler in zip(numbers, outside, strict=True):
+            signal.signal(number, handler)

@@ -1,0 +1,263 @@
+"""What the traffic means, told stretch by stretch: together what one pass says, each thing once.
+
+(proves: analyzer/live/continuation.py, `onward` of analyzer/analysis/clients.py, groups.py, offsets.py, replicated.py,
+sessions.py, transactions.py, fetched.py; analyzer/analysis/rebalances.py: what is over)
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import analyzer
+from analyzer.analysis import delivery_times, groups, offsets, rebalances, transactions
+from analyzer.analysis.combinations import last_of_each
+from analyzer.analysis.control_exchanges import NEVER, Border
+from analyzer.analysis.event_columns import Noted
+from analyzer.analysis.producers import Asked
+from analyzer.analysis.said_log import Said
+from analyzer.cli import parser
+from analyzer.dataset.dataset import Dataset, StoredDataset
+from analyzer.live import analyze
+from analyzer.protocol import api_keys as apis
+from captures.files.write import Record, pcap
+from tests.captures import forge
+from tests.captures.live.scripted import ScriptedTap, chunks_of
+from tests.shared import SAMPLES
+
+FILED = {"capture", "request_file", "response_file", "request_offset", "response_offset"}
+TXN, SASL = "txn-librdkafka-4.3/capture.pcap", "sasl-librdkafka-4.3/capture.pcap"
+KIP848, KAFKAJS = "group-kip848-librdkafka-4.3/capture.pcap.gz", "client-kafkajs-3.9/capture.pcap"
+WHOLE = ("groups", "rebalances", "transactions", "offsets")
+"""Tables of which each row is in one stretch."""
+
+Row = dict[str, Any]
+
+
+def rows(table: pa.Table) -> list[Row]:
+    found: list[Row] = table.drop_columns([name for name in table.column_names if name in FILED]).to_pylist()
+    return found
+
+
+def records_of(sample: str) -> tuple[int, list[Record]]:
+    link, records = forge.loaded(SAMPLES / sample)
+    return link, list(records)
+
+
+def in_stretches(link: int, records: list[Record], count: int, folder: Path) -> list[StoredDataset]:
+    """The datasets of some packets, about so many."""
+    size = sum(16 + len(one.data) for one in records)
+    tap = ScriptedTap(chunks_of(records, max(1, len(records) // (20 * count))))
+    tap.header = pcap([], link, nanoseconds=True)
+    arguments = ["analyze", "-i", "any", "--rotate-bytes", str(size // count), "-o", str(folder / "row")]
+    assert analyze.analyze(parser._parser().parse_args(arguments), tap) == 0
+    return [analyzer.open_dataset(path) for path in sorted((folder / "row").iterdir())]
+
+
+def in_one_pass(link: int, records: list[Record], folder: Path) -> Dataset:
+    (folder / "a.pcap").write_bytes(pcap(records, link, nanoseconds=True))
+    return analyzer.analyze(folder / "a.pcap")
+
+
+def together(made: list[StoredDataset], name: str) -> list[Row]:
+    return [row for data in made for row in rows(getattr(data, name).to_table())]
+
+
+@pytest.mark.parametrize(("sample", "count"), [(TXN, 2), (TXN, 12), (KIP848, 5), (KAFKAJS, 6)])
+def test_stretches_together_say_what_one_pass_says(sample: str, count: int, tmp_path: Path) -> None:
+    link, records = records_of(sample)
+    made, expected = in_stretches(link, records, count, tmp_path), in_one_pass(link, records, tmp_path)
+    assert len(made) >= count
+    for name in WHOLE:
+        assert Counter(map(str, together(made, name))) == Counter(map(str, rows(expected.tables[name]))), name
+    assert readers(together(made, "readers")) == readers(rows(expected.tables["readers"]))
+    assert clients(together(made, "clients")) == clients(rows(expected.tables["clients"]))
+    assert expected.tables["clients"].num_rows
+
+
+def readers(found: list[Row]) -> dict[tuple[object, ...], list[object]]:
+    """Of each reader the sums of its rows, and from where to where it came."""
+    of: dict[tuple[object, ...], list[Row]] = defaultdict(list)
+    for row in found:
+        key = ("connection", "session_id", "client_id", "group_id", "topic", "topic_id", "partition", "isolation_level")
+        of[tuple(row[name] for name in key)].append(row)
+    return {
+        key: [
+            sum(row["records"] for row in its),
+            sum(row["record_bytes"] for row in its),
+            min(row["from_time"] for row in its),
+            max(row["to_time"] for row in its),
+            min(row["first_offset"] for row in its),
+            max(row["last_offset"] for row in its),
+        ]
+        for key, its in of.items()
+    }
+
+
+def clients(found: list[Row]) -> dict[tuple[object, ...], list[object]]:
+    """Of each client the sums of its rows, and all that they name."""
+    of: dict[tuple[object, ...], list[Row]] = defaultdict(list)
+    for row in found:
+        of[row["client_id"], row["client_ip"]].append(row)
+    return {
+        key: [
+            sum(row["exchanges"] for row in its),
+            sum(row["errors"] for row in its),
+            min(row["first_time"] for row in its),
+            max(row["last_time"] for row in its),
+            *(sorted({one for row in its for one in row[name]}) for name in ("group_ids", "topics_written")),
+            {row[name] for row in its for name in ("software_name", "principal")} - {None},
+        ]
+        for key, its in of.items()
+    }
+
+
+def test_who_goes_on_reading_is_a_row_of_each_stretch(tmp_path: Path) -> None:
+    """Each begins where the one before ended, and says whose group it is."""
+    link, records = records_of(KIP848)
+    made = in_stretches(link, records, 5, tmp_path)
+    at: dict[tuple[object, ...], Row] = {}
+    went_on = 0
+    for row in together(made, "readers"):
+        key = row["connection"], row["session_id"], row["topic_id"], row["partition"]
+        assert row["group_id"] == "grp-1"
+        assert row["start_seen"] == (key not in at)
+        if key in at:
+            went_on += 1
+            assert (row["from_time"], row["first_offset"]) == (at[key]["to_time"], at[key]["last_offset"])
+        at[key] = row
+    assert went_on
+
+
+def test_a_login_of_an_earlier_stretch_is_known(tmp_path: Path) -> None:
+    link, records = records_of(SASL)
+    records = records[: len(records) // 3]
+    made, expected = in_stretches(link, records, 12, tmp_path), in_one_pass(link, records, tmp_path)
+    names = {(row["client_id"], row["client_ip"]): row["principal"] for row in rows(expected.tables["clients"])}
+    assert set(names.values()) - {None}
+    known: set[object] = set()
+    after = 0
+    for data in made:
+        for row in rows(data.clients.to_table()):
+            key = row["client_id"], row["client_ip"]
+            if row["principal"] is None and key in known:
+                # only connections that had not logged in yet, or in vain, were used
+                assert {one["api"] for one in row["apis"]} <= {"ApiVersions", "SaslHandshake", "SaslAuthenticate"}
+            if row["principal"] is not None:
+                assert row["principal"] == names[key]
+                after += not any(one["api"] == "SaslAuthenticate" for one in row["apis"])
+                known.add(key)
+    assert after
+
+
+def test_what_is_remembered_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With no memory each event is told all the same, once; what was open is told as it was."""
+    for module, name in (
+        (transactions, "MOST_WAITING"),
+        (offsets, "MOST_KEPT"),
+        (groups, "MOST_EVENTS"),
+        (groups, "MOST_CONTACTS"),
+    ):
+        monkeypatch.setattr(module, name, 1)
+    link, records = records_of(TXN)
+    made, expected = in_stretches(link, records, 12, tmp_path), in_one_pass(link, records, tmp_path)
+    events = [{**row, "protocol": None} for row in rows(expected.tables["groups"])]
+    found = [{**row, "protocol": None} for row in together(made, "groups")]
+    assert Counter(map(str, found)) == Counter(map(str, events))
+    commits = [row for row in together(made, "offsets") if row["kind"] != "reset"]
+    assert len(commits) == sum(row["kind"] != "reset" for row in rows(expected.tables["offsets"]))
+
+
+def test_producers_beyond_the_bound_are_told_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transactions, "MOST_PRODUCERS", 1)
+    link, records = records_of(TXN)
+    made, expected = in_stretches(link, records, 12, tmp_path), in_one_pass(link, records, tmp_path)
+    found = together(made, "transactions")
+    assert {row["transactional_id"] for row in found} == {
+        row["transactional_id"] for row in rows(expected.tables["transactions"])
+    }
+    assert len(found) >= len(expected.tables["transactions"])
+
+
+def test_a_rebalance_is_told_when_nothing_more_is_expected_of_it() -> None:
+    turn = rebalances._Turn(7, "classic", until_ns=10, ended_ns=20, stops={"m": (5, 30)})
+    over, given_up = rebalances.OVER_NS, rebalances.GIVEN_UP_NS
+    assert [rebalances._is_over(turn, None, now) for now in (30 + over, 31 + over)] == [False, True]
+    following = rebalances._Turn(8, "classic", until_ns=40)
+    assert [rebalances._is_over(turn, following, now) for now in (40 + over, 41 + over)] == [False, True]
+    turn.ended_ns, turn.stops = None, {}
+    assert rebalances._is_over(turn, following, 41 + over)
+    assert [rebalances._is_over(turn, None, now) for now in (10 + given_up, 11 + given_up)] == [False, True]
+    turn.number = None  # no generation yet
+    assert not rebalances._is_over(turn, None, 11 + given_up)
+
+
+def test_fetches_of_long_ago_are_forgotten_but_for_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = delivery_times.Fetched()
+    of._numbers = {("a", "ip", "t", 0): 0, ("b", "ip", "t", 0): 1, ("c", "ip", "t", 0): 2, ("d", "ip", "t", 0): 3}
+    times = [(0, 1), (0, 50), (0, 90), (1, 2), (1, 3), (2, 95), (3, 4)]
+    second = 10**9
+    of._add(np.array([[who, at * second // delivery_times.BIN_NS, at * second, at * second] for who, at in times]).T)
+    after = of.onward(60 * second)
+    kept = {key[0]: (after._bins[2, after._bins[0] == n] // second).tolist() for key, n in after._numbers.items()}
+    assert kept == {"a": [90], "b": [3], "c": [95], "d": [4]}
+    monkeypatch.setattr(delivery_times, "MAX_QUIET", 1)
+    assert {key[0] for key in of.onward(60 * second)._numbers} == {"a", "c", "d"}
+
+
+def test_events_are_divided_and_keep_their_texts() -> None:
+    noted = Noted(("trigger", "born", "name"), ("name",))
+    noted.put({"trigger": np.array([3, 1]), "born": np.array([0, 0]), "name": np.array([0, 1])}, ["x", "y"], [])
+    low, high = noted.divided("trigger", 3)
+    assert [low.text(number) for number in low.inside()["name"].tolist()] == ["y"]
+    assert [high.text(number) for number in high.inside()["name"].tolist()] == ["x"]
+    assert (noted.count, low.count, high.count) == (2, 1, 1)
+    assert (low.strings, high.strings) == (["y"], ["x"])
+
+
+def test_the_last_of_each_combination() -> None:
+    which = np.array([True, True, False, True])
+    assert last_of_each(which, np.array([7, 7, 7, 8]), np.array([1, 1, 1, 1])).tolist() == [False, True, False, True]
+    assert last_of_each(np.zeros(0, bool), np.zeros(0, np.int64)).tolist() == []
+
+
+def marker(ordinal: int, partition: int, done_us: int) -> transactions._Marker:
+    """A coordinator tells a leader that a transaction of producer 7 was committed."""
+    event = Asked((ordinal + 1, 0), (ordinal, 0), ("c", ordinal, ordinal), None, "ip", done_us - 1, done_us, 0, 7, 0)
+    return transactions._Marker(event, True, (("t", partition),))
+
+
+def told(listener: transactions.Transactions) -> list[Row]:
+    (table,) = (table for _, table in listener.tables("a", str))
+    found: list[Row] = table.to_pylist()
+    return found
+
+
+def test_markers_to_several_leaders_are_one_transaction_over_a_border() -> None:
+    """One leader had not answered where the stretch ended; had both, it would be told there."""
+    first = transactions.Transactions(_markers=[marker(98, 0, 1000), marker(100, 1, 2000)])
+    after = first.onward(Border(str, 100))
+    assert told(first) == []
+    (row,) = told(after)
+    assert [one["partition"] for one in row["partitions"]] == [0, 1]
+    first = transactions.Transactions(_markers=[marker(98, 0, 1000), marker(100, 1, 2000)])
+    after = first.onward(Border(str, NEVER))
+    assert len(told(first)) == 1
+    assert told(after) == []
+
+
+def test_a_marker_waits_for_what_its_producer_may_still_say() -> None:
+    """Its EndTxn was not heard: the marker says how the transaction ended, once nothing follows."""
+    wrote = Asked((10, 0), (9, 0), ("p", 0, 0), "me", "ip", 500, 600, 0, 7, 0)
+    first = transactions.Transactions(_markers=[marker(98, 0, 1000)])
+    first._said.put(Said(apis.ADD_PARTITIONS_TO_TXN, "tx", wrote, (("t", 0),)))
+    after = first.onward(Border(str, NEVER))
+    assert told(first) == []
+    (row,) = told(after)
+    assert (row["transactional_id"], row["outcome"], row["producer_id"]) == ("tx", "committed", 7)
+    assert row["duration_us"] == 500

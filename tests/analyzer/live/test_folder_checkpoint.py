@@ -1,0 +1,237 @@
+"""`kwire watch FOLDER`, ended, killed and begun again: each exchange and each finding is told once.
+
+(proves: analyzer/live/folder_checkpoint.py, analyzer/live/watch_session.py, analyzer/live/live_counts.py)
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analyzer.checkpoints.codec import SnapshotError
+from analyzer.live import folder_checkpoint as places
+from analyzer.live.folder_checkpoint import Place, Taken
+from analyzer.pipeline.points import Choice
+from analyzer.pipeline.read_options import Reading
+from tests.analyzer.checkpoints import cutting
+from tests.shared import ROOT, SAMPLES
+
+SAMPLE = SAMPLES / "sasl-librdkafka-4.3" / "capture.pcap"
+PARTS = 5
+
+WATCHES = """
+import os, shutil, signal, sys
+from pathlib import Path
+from analyzer import cli
+from analyzer.live import places, session, watching
+
+ring, parts, cache, out = map(Path, sys.argv[1:5])
+points, totals = ([int(at) for at in words.split(",")] for words in sys.argv[5:7])
+places.cache_root = lambda: cache
+
+def counted(module, name, at, half=None):
+    plain = getattr(module, name)
+    def call(*arguments, **options):
+        global count
+        if count == at:
+            if half is not None:
+                half(plain, *arguments)
+            os.kill(os.getpid(), signal.SIGKILL)
+        count += 1
+        return plain(*arguments, **options)
+    setattr(module, name, call)
+
+class Ends(session.Session):
+    # Reads until all packets of the files were seen, and ends there; or is killed there.
+    def _take(self, window):
+        super()._take(window)
+        if self.engine.reader.counts["packets"] >= total:
+            self._files.stop()
+
+    def run(self):
+        super().run()
+        if at >= 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+watching.Session = Ends
+for at, total, part in zip(points, totals, sorted(parts.iterdir())):
+    shutil.move(part, ring)
+    child = os.fork()
+    if child == 0:
+        count = 0
+        if at >= 0:
+            for name in "replace open unlink mkdir".split():
+                counted(os, name, at)
+            counted(places, "_put_out", at, lambda plain, data: plain(data[: len(data) // 2]))
+        descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(descriptor, 1)
+        code = cli.main(["watch", str(ring), "--json", "--threads", "4"])
+        sys.stdout.flush()
+        os._exit(code)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+class Ring:
+    """A folder that gets a capture's files one by one, each of them watched by a process of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.parts = folder / "ring", folder / "parts"
+        self.folder.mkdir()
+        self.parts.mkdir()
+        self.cache, self.out = folder / "cache", folder / "out.jsonl"
+        count = len(cutting.packets(SAMPLE.read_bytes())[1])
+        places = range(count // PARTS, count - PARTS, count // PARTS)
+        cutting.cut(SAMPLE, places, self.parts)
+        self._totals = [*places, count]
+
+    def watched(self, ends: list[int]) -> list[int]:
+        """How the processes ended: -1 in `ends`: by itself when all was read; N: killed at its N-th change of the disk
+        or of stdout, or where all was read."""
+        words = [",".join(map(str, numbers)) for numbers in (ends, self._totals[-len(ends) :])]
+        paths = [str(path) for path in (self.folder, self.parts, self.cache, self.out)]
+        done = subprocess.run([sys.executable, "-c", WATCHES, *paths, *words], cwd=ROOT, capture_output=True, text=True)
+        codes = list(map(int, done.stdout.split()))
+        assert len(codes) == len(ends), done.stderr
+        assert "Traceback" not in done.stderr, done.stderr
+        return codes
+
+    def said(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.out.read_text().splitlines()]
+
+
+def tallies(said: list[dict[str, Any]]) -> Counter[tuple[str, str]]:
+    found: Counter[tuple[str, str]] = Counter()
+    for line in said:
+        for api in line.get("apis", ()):
+            found[api["api"], api["broker"]] += round(api["exchanges"])
+    return found
+
+
+def seconds(said: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    return [
+        (line["time"], line["exchanges"], line["errors"], line["bytes"], line["clients"], line["apis"])
+        for line in said
+        if "time" in line
+    ]
+
+
+def findings(said: list[dict[str, Any]]) -> list[str]:
+    return [line["finding"]["code"] + str(line["finding"]["who"]) for line in said if "finding" in line]
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What one watch says that is never ended before all is read."""
+    ring = Ring(tmp_path_factory.mktemp("once"))
+    for part in sorted(ring.parts.iterdir())[:-1]:
+        shutil.move(part, ring.folder)
+    assert ring.watched([-1]) == [0]
+    said = ring.said()
+    assert findings(said)
+    assert len(seconds(said)) > PARTS
+    return said
+
+
+def test_killed_at_any_step_each_line_comes_once(once: list[dict[str, Any]], tmp_path: Path) -> None:
+    """Before the first place is kept, between a line and its note, in the middle of a line, between two files."""
+    ring = Ring(tmp_path)
+    codes = ring.watched([6, 9, 14, 23, -1])
+    assert codes == [-signal.SIGKILL] * 4 + [0]
+    said = ring.said()
+    assert seconds(said) == seconds(once)
+    assert sorted(findings(said)) == sorted(set(findings(said)))
+    assert set(findings(said)) >= set(findings(once))
+
+
+def test_ended_and_begun_again_each_exchange_is_told_once(once: list[dict[str, Any]], tmp_path: Path) -> None:
+    """Ended in the middle of a second: the exchanges after it count in the next."""
+    ring = Ring(tmp_path)
+    assert ring.watched([-1, -1, 400, -1, -1]) == [0, 0, -signal.SIGKILL, 0, 0]
+    said = ring.said()
+    assert tallies(said) == tallies(once)
+    assert sum(line["bytes"] for line in said if "time" in line) == sum(
+        line["bytes"] for line in once if "time" in line
+    )
+    times = [line["time"] for line in said if "time" in line]
+    assert times == sorted(set(times))
+    assert sorted(findings(said)) == sorted(set(findings(said)))
+    assert len(list((ring.cache / "data" / "watched").iterdir())) == 1
+
+
+def place(folder: Path, **more: Any) -> Place:
+    return Place(str(folder), "ring", Reading(threads=4).settings(), Choice.of(records="none"), **more)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(places, "cache_root", lambda: tmp_path / "cache")
+    return tmp_path / "cache"
+
+
+def test_one_watch_keeps_a_place_and_others_have_their_own(cache: Path, tmp_path: Path) -> None:
+    one = place(tmp_path)
+    with pytest.raises(Taken, match="watches it in the same way"):
+        place(tmp_path)
+    place(tmp_path, way="screen").close()
+    (tmp_path / "other").mkdir()
+    place(tmp_path / "other").close()
+    one.close()
+    place(tmp_path).close()
+
+
+def test_lines_that_may_have_come_are_told_from_those_that_did(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Into a pipe nobody knows how far they came: they are written again, and counted."""
+    one = place(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(places, "_put_out", lambda data: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            one.tell(["first", "second"], 7, {("code", ("client_id", "a")): 5})
+    one.close()
+    again = place(tmp_path)
+    assert (again.second, again.findings, again.known) == (7, {("code", ("client_id", "a")): 5}, True)
+    monkeypatch.setattr(places, "_out", lambda: None)
+    assert again.recover() == 2
+    assert again.recover() == 0
+    again.close()
+    after = place(tmp_path)
+    assert after.recover() == 0
+    after.close()
+    assert place(tmp_path, anew=True).known is False
+    assert capfd.readouterr().out == "first\nsecond\n"
+
+
+def test_what_is_damaged_or_of_another_version_is_told(cache: Path, tmp_path: Path) -> None:
+    one = place(tmp_path)
+    one.tell([], 7, {}, (3, 7))
+    one.close()
+    [kept] = (cache / "data" / "watched").iterdir()
+    for name in ("told", "snapshot"):
+        (kept / name).write_bytes(b"[]")
+        with pytest.raises(SnapshotError, match="the watch before it") as raised:
+            place(tmp_path)
+        assert "--from-start" in raised.value.hint
+    assert place(tmp_path, anew=True).second == -1
+
+
+def test_how_packets_are_divided_into_windows_changes_no_second(tmp_path: Path) -> None:
+    from analyzer.live.watch_session import Session
+    from captures.files import capture_points
+
+    found = []
+    for window_bytes in (4096, 65_536, 1 << 20):
+        settings = Reading(window_bytes=window_bytes).settings()
+        session = Session(capture_points([str(SAMPLE)])[0], settings, None, None, telling=True, find=False)
+        session.run()
+        found.append([(one.time_ns, one.exchanges, one.errors, one.bytes, one.lines) for one in session.counts.told])
+    assert found[0] == found[1] == found[2]

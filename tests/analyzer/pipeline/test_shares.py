@@ -1,0 +1,76 @@
+"""A capture point by connection: what shares give becomes, row for row, what one reader gives. No Spark is needed.
+
+(proves: analyzer/pipeline/shares.py, analyzer/bulk/facts.py, analyzer/bulk/wire_format.py)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import analyzer
+from analyzer.api import judged
+from analyzer.dataset.dataset import Parts
+from analyzer.pipeline import shares
+from analyzer.pipeline.points import Choice, joined
+from analyzer.pipeline.read_options import Reading
+from captures.files import capture_points
+from tests.shared import SAMPLES, capture_files
+
+WANTED: dict[str, dict[str, Any]] = {
+    "all": {"records": "meta"},
+    "records": {"records": "full"},
+    "topic": {"filter": 'topic == "grp" or topic ~ "^js-" or api == Vote', "records": "full"},
+    "parts": {"filter": "api == Fetch and latency > 100ms or api == Produce"},
+    "bodies": {"filter": 'request.groupId == "grp-1" or response.brokers.port > 0'},
+    "nothing": {"filter": "api == Vote"},
+}
+
+
+@pytest.mark.parametrize("sample", ["group-kip848-librdkafka-4.3", "client-kafkajs-3.9"])
+@pytest.mark.parametrize(("count", "at_once"), [(1, 1 << 20), (3, 0), (3, 200_000)], ids=["one", "each", "some"])
+@pytest.mark.parametrize("wanted", WANTED)
+def test_shares_become_what_one_reader_gives(
+    sample: str, count: int, at_once: int, wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`at_once`: bytes of ranges that are put in order together: all, none, some."""
+    monkeypatch.setattr(shares, "_AT_ONCE_BYTES", at_once)
+    capture = str(capture_files(SAMPLES / sample)[0])
+    [point] = capture_points([capture], False)
+    choice = Choice.of(keep_bytes=True, **WANTED[wanted])
+    settings = Reading(window_bytes=20_000).settings(choice.keep)
+    parted = [shares.Share(number, count) for number in range(count)]
+    topics: dict[str, str] = {}
+    for part in parted if choice.asks_names else ():
+        topics |= shares.names_said(point, settings, part)
+    made = [
+        shares.share(point, settings, choice, part, 100, tmp_path / "pieces" / str(part.number), topics=topics)
+        for part in parted
+    ]
+    assert made[0].ranges > 2
+    rows, facts = shares.by_range(made)
+    parts, small = Parts(tmp_path, "rows"), Parts(tmp_path, "facts")
+    read, names, more = shares.take_facts(facts, made, point, choice, small, tmp_path / "decided")
+    files = shares.merge(point, made[0].files, rows, parts, tmp_path / "decided")
+    found = {entry["table"]: pq.read_table(tmp_path / entry["path"], partitioning=None) for entry in [*files, *more]}
+    expected = analyzer.analyze(capture, keep_bytes=True, **WANTED[wanted])
+    assert (len(expected.tables["exchanges"]) > 0) == (wanted != "nothing")
+    assert {*names, "findings"} == set(expected.tables)
+    told = joined([read])
+    found["findings"] = judged(told, found)
+    for name, table in expected.tables.items():
+        rows_found = found.pop(name, table.schema.empty_table()).cast(table.schema)
+        assert len(rows_found) == len(table), name
+        different = [column for column in table.column_names if not _same(rows_found, table, column)]
+        assert not different, name
+    assert not found
+    assert told.summary == expected.summary
+    assert (told.coverage, told.notes, told.captures) == (expected.coverage, expected.notes, expected.captures)
+
+
+def _same(left: pa.Table, right: pa.Table, column: str) -> bool:
+    return bool(left[column].combine_chunks().equals(right[column].combine_chunks()))

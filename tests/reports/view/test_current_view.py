@@ -1,0 +1,380 @@
+"""First rows while a capture is still being analysed, or a large dataset made ready, then all.
+
+Proves: reports/view/stage, growing, opening
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import analyzer
+from analyzer.common.errors import Failure
+from analyzer.dataset import locks
+from captures.errors import Problem
+from reports.view import columns, open_view
+from reports.view.answers import View
+from reports.view.current_view import Stage
+from reports.view.open_view import _Asked, _Made
+from reports.view.partial_view import Ended, Growing
+from tests.reports.view.conftest import TXN, Asking
+from tests.shared import ROOT
+
+
+def asked(**options: Any) -> argparse.Namespace:
+    return argparse.Namespace(
+        **{
+            "port": [],
+            "rotated": False,
+            "keylog": [],
+            "threads": None,
+            "window_bytes": None,
+            "frame_limit": None,
+            "cache": False,
+            "filter": None,
+            **options,
+        }
+    )
+
+
+class Slow:
+    """An analysis that stops after the first rows of exchanges until it is let go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, fails: Exception | None = None) -> None:
+        self.go_on = threading.Event()
+        real = _Asked.analyse
+
+        def analyse(self_: _Asked, progress: Any = None, seen: Callable[[str, Any], None] | None = None) -> None:
+            def slowly(name: str, table: Any) -> None:
+                assert seen is not None
+                seen(name, table)
+                if name == "exchanges" and len(table) and not self.go_on.is_set():
+                    assert self.go_on.wait(60)
+                    if fails is not None:
+                        raise fails
+
+            real(self_, progress, slowly)
+
+        monkeypatch.setattr(_Asked, "analyse", analyse)
+
+
+def test_first_rows_are_there_before_the_rest_and_all_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow(monkeypatch)
+    with contextlib.ExitStack() as stack:
+        stage = open_view.begun([str(TXN)], asked(), stack)
+        stack.callback(slow.go_on.set)
+        first = Asking(stage.shown())
+        assert not stage.done
+        assert first("info")["growing"] is True
+        begins = first("info")["first_time"]
+        assert first("findings")["findings"] == []
+        keys = first("rows", count=1000)["keys"]
+        assert keys
+        told = first("message", key=keys[0])  # its bytes are in the capture, whatever is analysed of it
+        assert told["bytes"]
+        assert stage.told()["size"] == TXN.stat().st_size
+        slow.go_on.set()
+        stage.settled()
+        assert Asking(stage.shown())("info")["first_time"] == begins  # else all times would become others
+    assert stage.failure is None
+    assert stage.round > 1
+    assert stage.told()["exchanges"] == 188 >= len(keys)
+
+
+def waited(monkeypatch: pytest.MonkeyPatch, stage: Stage) -> None:
+    """Until the view has met another one's analysis, a few times."""
+    given_up, times = time.monotonic() + 60, 0
+
+    def met(seconds: float) -> None:
+        nonlocal times
+        times += 1
+        threading.Event().wait(0.01)
+
+    monkeypatch.setattr(open_view, "time", SimpleNamespace(sleep=met))
+    while times < 3:
+        assert time.monotonic() < given_up, stage.failure
+        threading.Event().wait(0.01)
+
+
+def kept_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[argparse.Namespace, Path]:
+    """Options of a view that keeps what it makes, and where it keeps the dataset of TXN."""
+    monkeypatch.setattr("reports.view.open_view.cache_root", lambda: tmp_path / "cache")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    options = asked(cache=True)
+    with contextlib.ExitStack() as stack:
+        return options, open_view._asked([str(TXN)], options, stack).made
+
+
+@pytest.mark.parametrize("done", [False, True])
+def test_a_capture_that_another_view_is_analysing_is_there_when_that_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: bool
+) -> None:
+    """It ended with the hint to use an option that the command has not. `done`: the other one got to its end."""
+    options, made = kept_in(tmp_path, monkeypatch)
+    writing = locks.Writing(made)
+    with contextlib.ExitStack() as stack:
+        stage = open_view.begun([str(TXN)], options, stack)
+        waited(monkeypatch, stage)
+        if done:
+            analyzer.analyze(TXN, tmp_path / "made")
+            (tmp_path / "made").rename(made)
+        else:
+            writing.release()
+        assert stage.shown().tables.columns.n == 188
+        stage.settled()
+        assert stage.failure is None
+    writing.release()
+
+
+def test_who_waits_for_another_views_analysis_may_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options, made = kept_in(tmp_path, monkeypatch)
+    writing = locks.Writing(made)
+    with contextlib.ExitStack() as stack:
+        stage = open_view.begun([str(TXN)], options, stack)
+        waited(monkeypatch, stage)
+    assert not made.exists()
+    writing.release()
+    assert not made.exists()  # nobody waits for the turn any more
+
+
+def test_what_a_large_capture_begins_with_is_there_before_it_is_analysed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_view, "SMALL_BYTES", 0)
+    go_on, real = threading.Event(), _Asked.analyse
+
+    def later(self_: _Asked, *how: Any) -> None:
+        assert go_on.wait(60)
+        real(self_, *how)
+
+    monkeypatch.setattr(_Asked, "analyse", later)
+    with contextlib.ExitStack() as stack:
+        stage = open_view.begun([str(TXN)], asked(), stack)
+        stack.callback(go_on.set)
+        first = Asking(stage.shown())
+        assert first("info")["growing"] is True
+        told = first("rows", count=1000)
+        assert told["keys"]
+        assert first("message", key=told["keys"][0])["bytes"]
+        go_on.set()
+        stage.settled()
+        every = Asking(stage.shown())
+        assert every("info")["growing"] is False
+        rows = every("rows", count=1000)
+    assert len(rows["keys"]) == 188
+    places = [rows["keys"].index(key) for key in told["keys"]]
+    for name, values in told["columns"].items():
+        assert values == [rows["columns"][name][place] for place in places], name
+
+
+def test_what_a_large_dataset_begins_with_is_there_before_its_columns(
+    in_two_steps: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, real = threading.Event(), _Made.view
+
+    def later(self_: _Made, *how: Any) -> View:
+        assert go_on.wait(60)
+        return real(self_, *how)
+
+    monkeypatch.setattr(_Made, "view", later)
+    with contextlib.ExitStack() as stack:
+        stage = open_view.begun([in_two_steps], asked(), stack)
+        stack.callback(go_on.set)
+        first = Asking(stage.shown())
+        assert first("info")["growing"] is True
+        told = first("rows", count=1000)
+        assert len(told["keys"]) == 20
+        go_on.set()
+        stage.settled()
+        every = Asking(stage.shown())
+        assert every("info")["growing"] is False
+        rows = every("rows", count=1000)
+    assert len(rows["keys"]) == 188
+    places = [rows["keys"].index(key) for key in told["keys"]]
+    for name, values in told["columns"].items():
+        assert values == [rows["columns"][name][place] for place in places], name
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_how_many_columns_of_a_large_dataset_are_made_is_told_and_nobody_s_are_given_up(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ended: bool
+) -> None:
+    analyzer.analyze(TXN, tmp_path / "data")
+    monkeypatch.setattr(open_view, "FEW_ROWS", 0)
+    monkeypatch.setenv("KWIRE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    told: list[dict[str, Any]] = []
+    tenth, real = threading.Event(), Growing.progress
+
+    def noted(self_: Growing, name: str, made: int, every: int) -> None:
+        if made == 10:
+            stage.ended = ended
+            tenth.set()
+        real(self_, name, made, every)
+        told.append(stage.told())
+
+    monkeypatch.setattr(Growing, "progress", noted)
+    with contextlib.ExitStack() as stack:
+        stage = Stage()
+        open_view.begun([str(tmp_path / "data")], asked(cache=True), stack, stage)
+        assert tenth.wait(60)
+        if not ended:
+            stage.settled()
+    assert {(one["doing"], one["size"], one["exchanges"]) for one in told} == {("columns", columns.COUNT, 188)}
+    made = [one["read"] for one in told]
+    assert made == sorted(made)
+    assert made[-1] == (9 if ended else columns.COUNT - 1)
+    assert stage.done is not ended
+    kept = {path.name for path in (tmp_path / "cache" / "view").glob("*/*")}
+    assert kept == (set() if ended else {"columns"})
+
+
+def test_what_nobody_thought_of_is_told_with_a_hint_that_fits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    analyzer.analyze(TXN, tmp_path / "data")
+    monkeypatch.setattr(open_view, "FEW_ROWS", 0)
+    monkeypatch.setattr(_Made, "view", lambda self_, progress: 1 / 0)
+    with contextlib.ExitStack() as stack:
+        stage = open_view.begun([str(tmp_path / "data")], asked(), stack)
+        stage.settled()
+    assert stage.failure is not None
+    assert (stage.told()["doing"], stage.failure.hint) == ("columns", "kwire sql DATASET does without them")
+
+
+FIRST_ROWS = """
+import sys
+from analyzer import cli
+from reports.view import opening
+from reports.view.answers import answered
+from reports.view.current_view import Stage
+import contextlib
+sys.meta_path.insert(0, cli._WithoutPandas)
+asked = cli._parser().parse_args(["view", sys.argv[1], "--no-cache"])
+opening.FEW_ROWS = 0
+opening._Made.view = lambda made, progress: None
+with contextlib.ExitStack() as stack:
+    stage = Stage()
+    opening.begun([sys.argv[1]], asked, stack, stage)
+    view = stage._ready.wait(60) and stage.view
+    assert [answered(view, what, {}).status for what in ("info", "notes", "rows")] == [200, 200, 200]
+    print(*sorted(sys.modules))
+"""
+
+
+def test_what_the_first_rows_of_a_dataset_do_not_need_is_not_loaded_before_them(tmp_path: Path) -> None:
+    analyzer.analyze(TXN, tmp_path / "data")
+    ran = subprocess.run(
+        [sys.executable, "-c", FIRST_ROWS, str(tmp_path / "data")], capture_output=True, text=True, cwd=ROOT
+    )
+    assert ran.returncode == 0, ran.stderr
+    loaded = set(ran.stdout.split())
+    assert "reports.view.columns" in loaded
+    assert not loaded & {
+        "analyzer.bulk.engine",
+        "analyzer.pipeline.points",
+        "analyzer.api",
+        "lark",
+        "pandas",
+        "pyarrow.dataset",
+        "pyarrow.compute",
+        "reports.view.bodies",
+        "reports.view.packets",
+    }
+
+
+def test_a_large_dataset_that_cannot_be_read_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    analyzer.analyze(TXN, tmp_path / "data")
+    monkeypatch.setattr(open_view, "FEW_ROWS", 0)
+    for path in (tmp_path / "data" / "exchanges").iterdir():
+        data = bytearray(path.read_bytes())
+        data[4:2000] = bytes(1996)  # its pages; what is told of them at its end stays
+        path.write_bytes(data)
+    with contextlib.ExitStack() as stack:
+        stage = open_view.begun([str(tmp_path / "data")], asked(), stack)
+        stage.settled()
+    assert stage.failure is not None
+    assert "exchanges" in str(stage.failure)
+
+
+def test_what_goes_wrong_on_the_way_is_told_and_what_was_read_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow(monkeypatch, Failure("the disk is full", "make room"))
+    with contextlib.ExitStack() as stack:
+        stage = open_view.begun([str(TXN)], asked(), stack)
+        stage.shown()
+        slow.go_on.set()
+        stage.settled()
+    assert stage.told()["error"] == {"message": "the disk is full", "hint": "make room"}
+    assert stage.shown().tables.columns.n
+
+
+def test_what_goes_wrong_at_once_is_raised(tmp_path: Path) -> None:
+    nothing = tmp_path / "capture.pcap"
+    nothing.write_bytes(b"no capture at all")
+    with contextlib.ExitStack() as stack, pytest.raises(Problem):
+        open_view.begun([str(nothing)], asked(), stack)
+
+
+def test_an_analysis_that_nobody_looks_at_ends() -> None:
+    stage = Stage()
+    growing = Growing(stage, Path("."), None, lambda tables, messages: pytest.fail("no view is wanted"))
+    growing.progress("a", 10, 100)
+    growing.progress("a", 30, 100)
+    growing.progress("b", 5, 50)
+    assert (stage.read, stage.size) == (35, 150)
+    stage.ended = True
+    with pytest.raises(Ended):
+        growing.progress("a", 40, 100)
+    with pytest.raises(Ended):
+        growing.seen("exchanges", None)
+
+
+def test_views_grow_by_multiples_and_not_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reports.view.partial_view.SHOWN", 800)
+    table = analyzer.analyze(TXN).tables["exchanges"]
+    stage = Stage()
+    seen: list[int] = []
+
+    def named(tables: Any, messages: Any) -> Any:
+        seen.append(tables.columns.n)
+        return Asking  # whatever a view is
+
+    growing = Growing(stage, tmp_path, None, named)
+    for _ in range(12):
+        growing.seen("exchanges", table)
+    assert seen == [188, 752]
+    assert not growing._rows
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_page_is_told_how_far_it_is() -> None:
+    import asyncio
+
+    from reports.view.server import _events
+
+    stage = Stage()
+    stage.fail(Failure("it ends here", ""))
+    stage.read, stage.size = 5, 10
+
+    async def all_of_it() -> list[str]:
+        return [line async for line in _events(stage)]
+
+    (line,) = asyncio.run(all_of_it())
+    assert json.loads(line.removeprefix("data: "))["read"] == 5
+
+
+def test_a_capture_that_grows_meanwhile_is_never_more_than_whole() -> None:
+    stage = Stage()
+    growing = Growing(stage, Path("."), None, lambda tables, messages: pytest.fail("no view is wanted"))
+    growing.progress("grows", 150, 100)
+    assert (stage.told()["read"], stage.told()["size"]) == (100, 100)
+    growing.progress("grows", 150, 0)
+    growing.progress("pipe", 50, 100)
+    assert (stage.told()["read"], stage.told()["size"]) == (200, 200)
