@@ -9,13 +9,12 @@ for exchange in analyzer.exchanges("orders.pcap"):
 
 from __future__ import annotations
 
-from analyzer.common.version import __version__
-
 TYPE_CHECKING = False  # not from `typing`: until `start` runs, an interrupt would be a traceback
 if TYPE_CHECKING:
     from typing import Any
 
     from analyzer.api import Exchange, analyze, exchanges
+    from analyzer.common.version import __version__
     from analyzer.dataset.dataset import Dataset, StoredDataset
 
 __all__ = ["Dataset", "Exchange", "StoredDataset", "__version__", "analyze", "exchanges", "open_dataset"]
@@ -30,6 +29,10 @@ def __getattr__(name: str) -> Any:
         from analyzer.dataset import dataset
 
         return getattr(dataset, name)
+    if name == "__version__":
+        from analyzer.common import version
+
+        return version.__version__
     raise AttributeError(f"module 'analyzer' has no attribute {name!r}")
 
 

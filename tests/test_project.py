@@ -89,10 +89,10 @@ def test_the_console_script_begins_with_a_module_that_imports_nothing() -> None:
     console = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]["kwire"]
     assert console == "analyzer.cli.start:command"
     assert imported_by("import analyzer.cli.start") - imported_by("import __future__") == {"analyzer"}
-    for module in ("__init__", "start"):
+    for module in ("__init__", "cli/__init__", "cli/start"):
         tree = ast.parse((ROOT / "analyzer" / f"{module}.py").read_text())
         at_top = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-        assert [getattr(node, "module", "") for node in at_top] == ["__future__"]
+        assert {getattr(node, "module", "") for node in at_top} <= {"__future__"}
 
 
 @pytest.mark.parametrize("records", ["none", "batches", "meta"])

@@ -17,6 +17,7 @@ from typing import cast
 import pyarrow as pa
 import pytest
 
+import analyzer
 from analyzer import api
 from analyzer.cli import parser
 from analyzer.dataset import tables
