@@ -6,7 +6,6 @@ Spark get it.
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from analyzer.bulk.engine import Settings as Settings
+    from analyzer.options.common import ReadOptions
 
 
 MOST_THREADS = 16
@@ -51,7 +51,7 @@ class Reading:
     keylogs: Sequence[str | os.PathLike[str]] = ()
 
     @classmethod
-    def asked(cls, options: argparse.Namespace) -> Reading:
+    def asked(cls, options: ReadOptions) -> Reading:
         """As a command line says (`cli.add_reading`)."""
         return cls(
             options.rotated, options.port, options.threads, options.window_bytes, options.frame_limit, options.keylog
