@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any, Unpack
 
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from replay import request, run, source
 from replay.request import Asked
 
@@ -34,6 +34,6 @@ def replay(
     wanted = request.wanted(host, number, **options)
     dial = wanted.access.dial(host, number)
     source.check_apart(captures, out)
-    how = Reading(rotated, list(port), keylogs=list(keylog))
+    how = ReadOptions(rotated, list(port), keylogs=list(keylog))
     given = source.source(captures, wanted, how=how, filter=filter, notes=notes)
     return asyncio.run(run.replay(given, wanted, dial, out, notes, wait))

@@ -12,10 +12,10 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from analyzer.api import Captures, Look
+from analyzer.api import Captures, ChooseExchanges
 from analyzer.dataset import dataset
 from analyzer.pipeline.points import size_of
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from captures.errors import KwireError
 from captures.files import capture_points
 from replay.live_traffic import Live
@@ -43,7 +43,7 @@ class NothingToReplay(KwireError):
 def read(
     captures: Captures,
     *,
-    how: Reading | None = None,
+    how: ReadOptions | None = None,
     filter: Any = None,
     notes: list[str] | None = None,
     report: Callable[[str, int, int], None] | None = None,
@@ -55,7 +55,7 @@ def read(
     if len(named) == 1 and dataset.is_dataset(named[0]):
         found = selection.matching(stored_exchanges.from_dataset(named[0]), filter)
     else:
-        found = sessions.from_captures(named, how=how or Reading(), filter=filter, notes=told, progress=report)
+        found = sessions.from_captures(named, how=how or ReadOptions(), filter=filter, notes=told, progress=report)
     if not any(session.requests for session in found):
         raise _nothing(told, named)
     twice = captured_twice(found)
@@ -87,7 +87,7 @@ def _listed(captures: Captures) -> list[str]:
     return [os.fspath(one) for one in captures]
 
 
-def _named(captures: Captures, how: Reading | None) -> list[str]:
+def _named(captures: Captures, how: ReadOptions | None) -> list[str]:
     """As a list, and something that can be read so."""
     named = _listed(captures)
     for one in named:
@@ -111,7 +111,7 @@ def source(
     captures: Captures,
     options: Options,
     *,
-    how: Reading,
+    how: ReadOptions,
     filter: Any = None,
     notes: list[str],
     report: Callable[[str, int, int], None] | None = None,
@@ -135,7 +135,7 @@ def source(
             raise _nothing(said, named)
         return live
 
-    def glanced(look: Look) -> Iterator[sessions.Told]:
+    def glanced(look: ChooseExchanges) -> Iterator[sessions.Told]:
         return sessions.told(named, how=how, filter=filter, notes=said, progress=report, look=look)
 
     if dataset.is_dataset(named[0]):
@@ -155,7 +155,7 @@ def source(
     return flow
 
 
-def _large(captures: list[str], how: Reading, filter: Any) -> bool:
+def _large(captures: list[str], how: ReadOptions, filter: Any) -> bool:
     """Is it one capture point that can be read twice, and too large to be held without a thought?"""
     if dataset.is_dataset(captures[0]):
         there = dataset.open_dataset(captures[0])
@@ -174,7 +174,7 @@ def _hurried(flow: Flow, options: Options) -> bool:
     return survey.requests <= HELD and survey.requests * asked > BUSY * seconds
 
 
-def _check_windows(captures: list[str], how: Reading, filter: Any, twice: bool) -> None:
+def _check_windows(captures: list[str], how: ReadOptions, filter: Any, twice: bool) -> None:
     """Raises KwireError for what is not one capture point, or one that cannot be read `twice`."""
     option = "--in-windows" if twice else "--no-survey"
     hint = f"without {option} all of it is read first"

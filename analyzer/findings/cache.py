@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from analyzer.dataset.parquet_files import Made, made
+from analyzer.dataset.parquet_files import LazyTable, as_table
 from analyzer.findings.columns import Columns, Wanted
 from analyzer.findings.source import KEPT_ROWS, SMALL_ROWS, Source
 
@@ -76,7 +76,7 @@ class Kept:
         self._coming = 0
         self._changed = threading.Condition()
 
-    def take(self, name: str, rows: Made) -> Made:
+    def take(self, name: str, rows: LazyTable) -> LazyTable:
         """Rows of a table, in order -> what is to be written in their place."""
         if name in NEVER_ASKED:
             return rows
@@ -90,8 +90,8 @@ class Kept:
             self._coming += 1
         return functools.partial(self._made, table, number, rows)
 
-    def _made(self, table: _Kept, number: int, rows: Made) -> pa.Table:
-        ready = made(rows)
+    def _made(self, table: _Kept, number: int, rows: LazyTable) -> pa.Table:
+        ready = as_table(rows)
         table.put(number, ready)
         with self._changed:
             self._coming -= 1

@@ -22,8 +22,8 @@ from analyzer.protocol.tree import Body
 from replay.plan.produce_requests import Quick
 
 if TYPE_CHECKING:
-    from analyzer.api import Look
-    from analyzer.pipeline.read_options import Reading
+    from analyzer.api import ChooseExchanges
+    from analyzer.pipeline.read_options import ReadOptions
 
 _LOGINS = (apis.SASL_HANDSHAKE, apis.SASL_AUTHENTICATE)
 _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
@@ -236,12 +236,12 @@ class Told(NamedTuple):
 def told(
     captures: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
-    how: Reading,
+    how: ReadOptions,
     filter: Any = None,
     notes: list[str] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
     ordered: bool | None = None,
-    look: Look | None = None,
+    look: ChooseExchanges | None = None,
 ) -> Iterator[Told]:
     """Exchanges of captures, about in order of their requests; not `ordered` (of stdin always): as they end. `look`:
     as of `analyzer.api.light`; frames of Produce and Fetch are not kept then. Raises CaptureError and FilterError
@@ -252,7 +252,7 @@ def told(
 
     logins: dict[tuple[str, str], Login] = {}
     bodies = None if look is None else traffic_summary.OTHERS
-    for one in api.light(
+    for one in api.raw_exchanges(
         captures, how, filter=filter, ordered=ordered, notes=notes, progress=progress, bodies=bodies, look=look
     ):
         row, data, answer = one
@@ -271,7 +271,7 @@ def told(
 def from_captures(
     captures: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
-    how: Reading,
+    how: ReadOptions,
     filter: Any = None,
     notes: list[str] | None = None,
     progress: Callable[[str, int, int], None] | None = None,

@@ -21,7 +21,7 @@ from replay.plan.sessions import Decoded, Request, Session, Told
 
 if TYPE_CHECKING:
     from analyzer.analysis.traffic_summary import Asked
-    from analyzer.api import Look
+    from analyzer.api import ChooseExchanges
     from analyzer.bulk import rows
 
 HELD: Final = 4_096
@@ -75,7 +75,7 @@ class Flow:
 
     told: Callable[[], Iterable[Told]]
     names: Renaming = field(default_factory=Renaming)
-    glanced: Callable[[Look], Iterable[Told]] | None = None
+    glanced: Callable[[ChooseExchanges], Iterable[Told]] | None = None
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     sessions: list[Session] = field(default_factory=list)
     survey: Survey = field(default_factory=lambda: Survey(timed=True))
@@ -129,7 +129,7 @@ class Flow:
         if window.requests or window.orphans:
             yield window
 
-    def _glance(self, glanced: Callable[[Look], Iterable[Told]], met: dict[Key, _Met]) -> None:
+    def _glance(self, glanced: Callable[[ChooseExchanges], Iterable[Told]], met: dict[Key, _Met]) -> None:
         """Survey it by its columns, and the bodies of what is not in them."""
         from analyzer.analysis.traffic_summary import Gists
 

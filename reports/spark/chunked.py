@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analyzer.dataset.dataset import DatasetError
-from analyzer.pipeline.points import Choice
-from analyzer.pipeline.shares import Share, Shared, ShareOfPackets, ShareOfPairs
+from analyzer.pipeline.points import AnalysisOptions
+from analyzer.pipeline.shares import Share, ShareOfPackets, ShareOfPairs, ShareResult
 from captures.chunks.chunk_reader import Chunk, ChunkReader, Joining, Known, Said, chunks_of
 from captures.chunks.routing import MOST_IN_PLACE, Routed, check_same
 from captures.chunks.sorting import Stored, apart, divided, store
@@ -79,7 +79,7 @@ def chunk_point(
     context: SparkContext,
     point: CapturePoint,
     settings: Settings,
-    choice: Choice,
+    choice: AnalysisOptions,
     folder: Path,
     label: str,
     chunk_bytes: int | None = None,
@@ -131,7 +131,7 @@ def window_bytes(settings: Settings, shares: int) -> int:
     return min(settings.window_bytes, WINDOW_BYTES) * max(2, shares // FEW_SHARES)
 
 
-def in_place_bytes(choice: Choice) -> int:
+def in_place_bytes(choice: AnalysisOptions) -> int:
     """Bytes of a batch that lies in the capture, at most."""
     return RECORDS_IN_PLACE if choice.keep_records else MOST_IN_PLACE
 
@@ -211,7 +211,7 @@ def _shared(
     context: SparkContext,
     point: CapturePoint,
     settings: Settings,
-    choice: Choice,
+    choice: AnalysisOptions,
     folder: Path,
     label: str,
     said: Joining,
@@ -230,7 +230,7 @@ def _shared(
     if isinstance(topics, Refused):
         return topics
 
-    def decode(number: int) -> Shared | Refused:
+    def decode(number: int) -> ShareResult | Refused:
         path = folder / split.PIECES / f"{label}-{number:02d}-{attempt()}"
         part, reader = read(number)
         return split.shared(point, settings, choice, part, packets, path, reader, topics)

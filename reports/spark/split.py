@@ -38,8 +38,18 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from analyzer.dataset.dataset import DatasetError, Parts
-from analyzer.pipeline.points import LARGE_POINT, META, Choice, how_to_read
-from analyzer.pipeline.shares import Piece, Share, Shared, by_range, decided_path, merge, names_said, share, take_facts
+from analyzer.pipeline.points import LARGE_POINT, META, AnalysisOptions, how_to_read
+from analyzer.pipeline.shares import (
+    Piece,
+    Share,
+    ShareResult,
+    by_range,
+    decided_path,
+    merge,
+    share,
+    take_facts,
+    topic_names_of_share,
+)
 from captures.files import CaptureError, CapturePoint
 from captures.packets import Reader
 from reports.spark.tasks import Done, Refused, attempt
@@ -76,7 +86,7 @@ LOOK_SECONDS = 0.02
 """How often is looked for what has been decided."""
 
 
-def range_packets(choice: Choice) -> int:
+def range_packets(choice: AnalysisOptions) -> int:
     """Packets whose rows are merged at once."""
     return RANGE_PACKETS // 4 if choice.records == META else RANGE_PACKETS
 
@@ -84,13 +94,13 @@ def range_packets(choice: Choice) -> int:
 def shared(
     point: CapturePoint,
     settings: Settings,
-    choice: Choice,
+    choice: AnalysisOptions,
     part: Share,
     packets: int,
     path: Path,
     reader: Reader | None = None,
     topics: Mapping[str, str] = MappingProxyType({}),
-) -> Shared | Refused:
+) -> ShareResult | Refused:
     """`share`, with what is wrong as a value."""
     try:
         return share(point, settings, choice, part, packets, path, reader, topics)
@@ -107,7 +117,7 @@ def share_count(cores: int) -> int:
 
 
 def split_point(
-    context: SparkContext, point: CapturePoint, settings: Settings, choice: Choice, folder: Path, label: str
+    context: SparkContext, point: CapturePoint, settings: Settings, choice: AnalysisOptions, folder: Path, label: str
 ) -> Done | Refused:
     """Decode one capture point by connection into files in `folder`, whose names begin with `label`."""
     count = share_count(context.defaultParallelism)
@@ -118,7 +128,7 @@ def split_point(
     if isinstance(topics, Refused):
         return topics
 
-    def decode(number: int) -> Shared | Refused:
+    def decode(number: int) -> ShareResult | Refused:
         path = folder / PIECES / f"{label}-{number:02d}-{attempt()}"
         return shared(point, settings, choice, Share(number, count), packets, path, topics=topics)
 
@@ -130,7 +140,7 @@ def names_of(
     context: SparkContext,
     point: CapturePoint,
     settings: Settings,
-    choice: Choice,
+    choice: AnalysisOptions,
     read: Callable[[int], tuple[Share, Reader | None]],
     count: int,
 ) -> dict[str, str] | Refused:
@@ -142,7 +152,7 @@ def names_of(
     def said(number: int) -> dict[str, str] | Refused:
         try:
             part, reader = read(number)
-            return names_said(point, settings, part, reader)
+            return topic_names_of_share(point, settings, part, reader)
         except CaptureError as failure:
             return Refused(str(failure), failure.hint)
 
@@ -156,14 +166,14 @@ def names_of(
 
 def together(
     context: SparkContext,
-    found: Sequence[Shared | Refused],
+    found: Sequence[ShareResult | Refused],
     point: CapturePoint,
-    choice: Choice,
+    choice: AnalysisOptions,
     folder: Path,
     label: str,
 ) -> Done | Refused:
     """The shares of a capture point, all of them, as files in `folder`, whose names begin with `label`."""
-    shares: list[Shared] = []
+    shares: list[ShareResult] = []
     for one in found:
         if isinstance(one, Refused):
             return one

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from replay import run, source
 from replay.diff import pairs
 from replay.diff.compare import Comparison, compare
@@ -64,7 +64,7 @@ def replay_capture(
     files = [str(path) for path in capture_files(folder)]
     host, _, port = cluster.bootstrap.rpartition(":")
     notes: list[str] = []
-    sessions = _later(source.read(files, how=Reading(rotated=len(files) > 1), notes=notes), since)
+    sessions = _later(source.read(files, how=ReadOptions(rotated=len(files) > 1), notes=notes), since)
     chosen = dataclasses.replace(Options(host, int(port), settings=Settings(speed=speed), seed_topics=True), **options)
     result = asyncio.run(run.replay(sessions, chosen, link.tcp(), out, notes))
     found = pairs.from_run(out)

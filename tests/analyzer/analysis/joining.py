@@ -11,7 +11,7 @@ from typing import Any
 from analyzer.analysis.cluster_metadata import TopicIds
 from analyzer.analysis.control_exchanges import APIS, Hearing, Listener
 from analyzer.bulk.engine import Engine, Share
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from captures.files import capture_points
 
 
@@ -20,7 +20,7 @@ def heard_by(
 ) -> dict[str, list[dict[str, Any]]]:
     """Rows of each table that listeners make of a capture, its connections in so many shares."""
     [point] = capture_points([str(capture)], False)
-    settings = dataclasses.replace(Reading(threads=1).settings(APIS), window_bytes=window_bytes)
+    settings = dataclasses.replace(ReadOptions(threads=1).settings(APIS), window_bytes=window_bytes)
     topics, listeners = TopicIds(), []
     for number in range(shares):
         engine = Engine(point, settings, share=Share(number, shares)) if shares > 1 else Engine(point, settings)

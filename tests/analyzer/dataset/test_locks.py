@@ -178,7 +178,7 @@ def test_only_folders_of_dead_writers_of_this_dataset_are_cleared(tmp_path: Path
     (tmp_path / "precious" / "file").write_text("mine")
     (tmp_path / ".data.11111111.new").symlink_to(tmp_path / "precious")
     (tmp_path / ".data.22222222.new").write_text("a file")
-    alive = locks.Beside(tmp_path / "data", "33333333")
+    alive = locks.StagingFolder(tmp_path / "data", "33333333")
     (tmp_path / ".data.44444444.new" / "exchanges").mkdir(parents=True)
     locks.clear_dead(tmp_path / "data")
     left = {path.name for path in tmp_path.iterdir()}
