@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from analyzer.filter.conditions import Test, tested
-from analyzer.filter.sources import Coded, Ints, Listed, Source
+from analyzer.filter.conditions import Test, apply_test
+from analyzer.filter.sources import Coded, ExchangeColumns, Ints, TextLists
 from reports.view.columns import Columns
 from reports.view.value_counts import spread
 
@@ -20,7 +20,7 @@ Memory = dict[Any, np.ndarray]
 """What tests said of distinct values."""
 
 
-class Mapped(Source):
+class Mapped(ExchangeColumns):
     """A part of the rows of a view's columns; `memory` is shared by the parts."""
 
     def __init__(self, columns: Columns, part: slice, memory: Memory) -> None:
@@ -53,7 +53,7 @@ class Mapped(Source):
             self._memory[name] = np.fromiter(map(test, values), np.bool_, len(values))
         return spread(self._memory[name], codes)
 
-    def topics(self, name: str) -> Listed | None:
+    def topics(self, name: str) -> TextLists | None:
         topics = self.columns.topics
         there = topics.code >= 0
         places, codes = topics.places()[there], topics.code[there].astype(np.int64)
@@ -80,7 +80,7 @@ class Mapped(Source):
     def with_code(self, test: Test | None) -> np.ndarray:
         errors = self.columns.errors
         if ("errors", test) not in self._memory:
-            right = errors.filled() if test is None else errors.having(tested(test, errors.code))
+            right = errors.filled() if test is None else errors.having(apply_test(test, errors.code))
             self._memory["errors", test] = right
         return spread(self._memory["errors", test], errors.of[self._part])
 
@@ -89,7 +89,7 @@ class Mapped(Source):
         return np.asarray(np.diff(errors.ends)[errors.of[self._part]])
 
 
-class _Lists(Listed):
+class _Lists(TextLists):
     """Lists of which rows know the number."""
 
     def rows(self, passed: np.ndarray) -> np.ndarray:
