@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from captures.errors import Problem
+from captures.errors import KwireError
 
 INT64_MIN: Final = -(1 << 63)
 INT64_MAX: Final = (1 << 63) - 1
 
 
-class FilterError(Problem, ValueError):
+class FilterError(KwireError, ValueError):
     """An invalid filter. `str()` is one line with the problem and its column.
 
     hint     what to try
@@ -43,7 +43,7 @@ class Word:
     end: int
 
 
-class WordError(Problem):
+class WordError(KwireError):
     """A problem with one word; `evaluation.parse` turns it into a FilterError."""
 
     def __init__(self, word: Word, problem: str, hint: str = "") -> None:
