@@ -171,8 +171,8 @@ def micros(moment: Any) -> int:
 
 
 def _times(operator: str, values: Sequence[Word]) -> IntegerRangeTest:
-    """Build the test of an operator that compares times: `<` and the like compare with the instant; `==` and `in` accept
-    the whole day, minute, second or fraction that is written."""
+    """Build a test of times: `<` and the like compare with the instant; `==` and `in` accept the whole day, minute,
+    second or fraction that is written."""
     spans: list[tuple[int, int]] = []
     daytimes: list[tuple[int, int]] = []
     negated = operator in ("!=", "not in")
