@@ -17,7 +17,7 @@ import json
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from analyzer.exchange.exchange import Exchange
+from analyzer.messages.exchange import Exchange
 from analyzer.frame.arrow import text
 from analyzer.protocol import api_keys as apis
 from analyzer.protocol import errors, tree

@@ -23,8 +23,8 @@ from analyzer.bulk import exchange_tables
 from analyzer.bulk.engine import Engine, Settings
 from analyzer.bulk.rows import Exchanges, Window, end_point
 from analyzer.checkpoints.checkpoint import fill
-from analyzer.exchange.exchange import Exchange
-from analyzer.exchange.raw_messages import Messages
+from analyzer.messages.exchange import Exchange
+from analyzer.messages.raw_messages import Messages
 from analyzer.frame.arrow import plain
 from analyzer.live.evaluation_windows import Laps, who_of
 from analyzer.live.folder_checkpoint import Place

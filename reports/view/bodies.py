@@ -20,8 +20,8 @@ from analyzer import api
 from analyzer.bulk.rows import Message
 from analyzer.common.times import moment
 from analyzer.dataset.dataset import readable
-from analyzer.exchange.exchange import Exchange
-from analyzer.exchange.raw_messages import masked
+from analyzer.messages.exchange import Exchange
+from analyzer.messages.raw_messages import masked
 from analyzer.filter import evaluation
 from analyzer.filter.values import micros
 from analyzer.protocol import embedded

@@ -46,7 +46,7 @@ class Mapped(ExchangeColumns):
     def addresses(self, names: tuple[str, ...]) -> Coded | None:
         return self.texts(_ADDRESS[names[0]])
 
-    def looked_up(self, test: Test, found: Coded) -> np.ndarray:
+    def test_texts(self, test: Test, found: Coded) -> np.ndarray:
         codes, _, values = found
         name = (test, id(values))
         if name not in self._memory:
@@ -66,7 +66,7 @@ class Mapped(ExchangeColumns):
             self.columns.values["topics"],
         )
 
-    def with_text(self, name: str, test: Test | None) -> tuple[np.ndarray, np.ndarray]:
+    def rows_with_text(self, name: str, test: Test | None) -> tuple[np.ndarray, np.ndarray]:
         topics, values = self.columns.topics, self.columns.values["topics"]
         if (name, test) not in self._memory:
             right = np.fromiter((test is None or test(value) for value in values), np.bool_, len(values))
@@ -75,16 +75,16 @@ class Mapped(ExchangeColumns):
         return true, ~true
 
     def codes(self) -> tuple[np.ndarray, np.ndarray] | None:
-        raise NotImplementedError("of lists of errors only `with_code` and `code_counts` are asked")
+        raise NotImplementedError("of lists of errors only `rows_with_error` and `error_counts` are used")
 
-    def with_code(self, test: Test | None) -> np.ndarray:
+    def rows_with_error(self, test: Test | None) -> np.ndarray:
         errors = self.columns.errors
         if ("errors", test) not in self._memory:
             right = errors.filled() if test is None else errors.having(apply_test(test, errors.code))
             self._memory["errors", test] = right
         return spread(self._memory["errors", test], errors.of[self._part])
 
-    def code_counts(self) -> np.ndarray:
+    def error_counts(self) -> np.ndarray:
         errors = self.columns.errors
         return np.asarray(np.diff(errors.ends)[errors.of[self._part]])
 

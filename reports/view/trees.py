@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from analyzer.cli.exchange_lines import node_value
 from analyzer.cli.text import printable
-from analyzer.exchange.exchange import Exchange
+from analyzer.messages.exchange import Exchange
 from analyzer.filter import names
 from analyzer.protocol.budget import BYTES, Budget
 from analyzer.protocol.tree import Node
