@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from analyzer.analysis.control_exchanges import Heard
 from analyzer.bulk import state as s
 from analyzer.bulk.rows import Window, end_point
-from analyzer.exchanges.exchange import Exchange
+from analyzer.messages.exchange import Exchange
 from analyzer.protocol import api_keys as apis
 from analyzer.protocol import errors as kafka_errors
 

@@ -76,7 +76,7 @@ _PLAIN: Final = (
     "analyzer.bulk.rows.Merging:names _shards _slots",
     "analyzer.bulk.engine._Shard",
     "analyzer.bulk.engine.Engine:flows merging packets done_packets reader _shards _recycled",
-    "analyzer.exchanges.raw_messages.Messages:_requests _responses",
+    "analyzer.messages.raw_messages.Messages:_requests _responses",
     "analyzer.records.arrow_tables.RecordCounts",
     "analyzer.records.arrow_tables.RecordTables:counts _held _held_bytes _held_size",
     "analyzer.analysis.clients._Client",
