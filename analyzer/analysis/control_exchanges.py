@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from analyzer.bulk import exchange_tables
 from analyzer.bulk.rows import NEVER, Window
+from analyzer.frame import arrow, cells
 from analyzer.messages.exchange import Exchange
 from analyzer.messages.raw_messages import Messages
-from analyzer.frame import arrow, cells
 from analyzer.protocol import api_keys as apis
 from analyzer.protocol.embedded import Groups
 

@@ -39,10 +39,10 @@ from analyzer.common.version import __version__
 from analyzer.dataset import tables
 from analyzer.dataset.dataset import Dataset, DatasetError, Writer, concatenated
 from analyzer.dataset.parquet_files import ENOUGH_ROWS, Made, made
-from analyzer.messages.exchange import Exchange
-from analyzer.messages.raw_messages import Messages, table_of
 from analyzer.frame.arrow import plain
 from analyzer.frame.buffer_pool import give_back
+from analyzer.messages.exchange import Exchange
+from analyzer.messages.raw_messages import Messages, table_of
 from analyzer.records.arrow_tables import BATCHES, FULL, META, NO_RECORDS, WITHOUT, empty_table
 from analyzer.records.batches import Limits
 from analyzer.records.log_names import LogError, LogPoint
