@@ -30,8 +30,8 @@ PARTS = 5
 WATCHES = """
 import os, shutil, signal, sys
 from pathlib import Path
-from analyzer import cli
-from analyzer.live import places, session, watching
+from analyzer.cli import parser as cli
+from analyzer.live import folder_checkpoint as places, watch as watching, watch_session as session
 
 ring, parts, cache, out = map(Path, sys.argv[1:5])
 points, totals = ([int(at) for at in words.split(",")] for words in sys.argv[5:7])
@@ -49,7 +49,7 @@ def counted(module, name, at, half=None):
         return plain(*arguments, **options)
     setattr(module, name, call)
 
-class Ends(session.Session):
+class Ends(session.WatchSession):
     # Reads until all packets of the files were seen, and ends there; or is killed there.
     def _take(self, window):
         super()._take(window)
@@ -61,7 +61,7 @@ class Ends(session.Session):
         if at >= 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-watching.Session = Ends
+watching.WatchSession = Ends
 for at, total, part in zip(points, totals, sorted(parts.iterdir())):
     shutil.move(part, ring)
     child = os.fork()

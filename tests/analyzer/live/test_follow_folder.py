@@ -20,6 +20,7 @@ import pytest
 
 import analyzer
 from analyzer.checkpoints.codec import CheckpointError
+from analyzer.dataset import tables
 from analyzer.dataset.dataset import Dataset, DatasetError, concatenated
 from analyzer.dataset.manifest import MANIFEST, read_manifest
 from analyzer.live import follow
@@ -57,7 +58,7 @@ def follower(ring: Path, **options: Any) -> FolderAnalysis:
 def stored(ring: Path) -> Dataset:
     """The dataset, as `analyze` gives one in memory; the summary is not stored."""
     data = analyzer.open_dataset(ring.parent / "data")
-    rows = {name: getattr(data, name).to_table() for name in analyzer.tables.TABLES}
+    rows = {name: getattr(data, name).to_table() for name in tables.TABLES}
     manifest = data.manifest
     return Dataset(
         {name: concatenated(name, [table]) for name, table in rows.items()},
@@ -161,7 +162,7 @@ def test_a_snapshot_that_is_damaged_is_told_at_once(ring: Path, parts: list[Path
 KILLS = """
 import os, shutil, signal, sys
 from pathlib import Path
-from analyzer.live import following
+from analyzer.live import follow as following
 from analyzer.pipeline.read_options import ReadOptions
 from analyzer.pipeline.points import AnalysisOptions
 
