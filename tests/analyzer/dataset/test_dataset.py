@@ -463,7 +463,7 @@ KILLS = """
 import json, os, shutil, signal, sys
 from pathlib import Path
 import pyarrow.parquet
-from analyzer import dataset
+from analyzer.dataset import dataset
 
 def counted(name, at):
     module = sys.modules[name.rsplit(".", 1)[0]]
