@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from analyzer import Dataset, Exchange, StoredDataset, __version__, analyze, open_dataset
+    from analyzer import Dataset, Exchange, StoredDataset, __version__, analyze, exchanges, open_dataset
     from replay import replay
     from reports import register
 
