@@ -3,7 +3,7 @@
 In: parsed options. Out: of `replay` a summary (or the plan) on stdout, notes on stderr, exit code 0, 1 where the
 target lacks what it acknowledged or made the run slower (`--fail-on`), 2 where nothing was sent, 3 where the run is no
 valid load test, 130 where it was interrupted; of `diff` what differs, grouped, on stdout (`--json`: as JSON), exit code
-1 where something unexpected differs, else 0. What the user can mend leaves as `captures.errors.Problem`.
+1 where something unexpected differs, else 0. What the user can mend leaves as `captures.errors.KwireError`.
 """
 
 from __future__ import annotations
@@ -17,33 +17,31 @@ import json
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from analyzer.cli.parser import EXIT_INTERRUPTED
 from analyzer.common import output_file
-from analyzer.common.errors import Failure
+from analyzer.common.errors import UsageError
 from analyzer.common.escapes import printable
 from analyzer.dataset import dataset
 from analyzer.live.stop_conditions import ended_by, interrupted_by_others
 from analyzer.pipeline.read_options import Reading
-from replay import outcome, request, run, source
+from replay import inputs, outcome, request, run
 from replay.audit import auditor
 from replay.diff import junit, page, pairs, text
 from replay.diff.compare import compare, compare_beyond
 from replay.diff.latencies import SLOWER as SLOWER_KIND
-from replay.live_traffic import Live
 from replay.options import Options
 from replay.plan import renaming, steps
-from replay.plan.cluster import Cluster
-from replay.plan.sessions import Session
-from replay.plan.values import Offers
-from replay.plan.windows import Flow
 from replay.remap.topology import Topology
+from replay.run_plan import RunPlan, missing, unmapped
 from replay.send import link
 from replay.send import target as targets
 from replay.send.same_cluster import why_same
+from replay.send.target import Target
+from replay.source import MemorySource, PlannedWindow, Source
 
 EXIT_NOT_VALID: Final = 3
 EXIT_NOTHING_SENT: Final = 2
@@ -115,44 +113,44 @@ def _replay(options: argparse.Namespace) -> int:
     if options.audit is not None:
         return _audit(options)
     if not options.captures:
-        raise Failure("replay needs a CAPTURE or DATASET", "or --audit RUN, which sends nothing")
+        raise UsageError("replay needs a CAPTURE or DATASET", "or --audit RUN, which sends nothing")
     if options.assumed is not None and (options.to or not options.dry_run):
-        raise Failure("--assume goes with --dry-run, and without --to", "a target that is asked says what it offers")
+        raise UsageError("--assume goes with --dry-run, and without --to", "a target that is asked says what it offers")
     if not options.to and options.assumed is None:
-        raise Failure("replay needs --to HOST:PORT", "or --dry-run --assume VERSION, as in --assume 4.3")
+        raise UsageError("replay needs --to HOST:PORT", "or --dry-run --assume VERSION, as in --assume 4.3")
     host, port = request.address(options.to) if options.to else ("", 0)
     if not options.dry_run and not options.out:
-        raise Failure("replay needs -o RUN", "or --dry-run, which sends nothing")
+        raise UsageError("replay needs -o RUN", "or --dry-run, which sends nothing")
     wanted = request.options_of(options, host, port)
     announce_compilation()
     if not options.dry_run:
-        source.check_apart(options.captures, options.out)
+        inputs.check_apart(options.captures, options.out)
         with dataset.Writer(options.out, wait=options.wait):
             pass  # a folder that cannot be written is told before captures are read; nothing is left of the try
     notes: list[str] = []
     dial = wanted.access.dial(host, port)
     with _progress() as report:
         how = Reading(options.rotated, options.port, keylogs=options.keylog)
-        captured = source.source(options.captures, wanted, how=how, filter=options.filter, notes=notes, report=report)
+        source = inputs.open_source(
+            options.captures, wanted, how=how, filter=options.filter, notes=notes, report=report
+        )
     if options.dry_run:
-        assert not isinstance(captured, Live)
-        return _dry_run(options, captured, wanted, dial)
-    if isinstance(captured, Flow | Live):
-        return _round(options, captured, wanted, dial, notes)
-    code, number = _round(options, captured, wanted, dial, notes), 1
+        return _dry_run(options, source, wanted, dial)
+    code, number = _round(options, source, wanted, dial, notes), 1
     while options.loop and not code:
+        assert isinstance(source, MemorySource), "--loop goes with no other"
         number += 1
         sys.stderr.write(f"note: round {number} of --loop\n")
         # What the rounds before wrote is no reason to stop; groups and producers of its own meet none of theirs.
         own = renaming.Renaming(prefix=f"loop-{number}.")
         this = dataclasses.replace(wanted, yes=True, renaming=own if wanted.renaming else wanted.renaming)
-        code = _round(options, renaming.renamed(captured, own), this, dial, [])
+        code = _round(options, MemorySource(renaming.renamed(source.sessions, own)), this, dial, [])
     return code
 
 
 def _round(
     options: argparse.Namespace,
-    captured: Sequence[Session] | Flow | Live,
+    source: Source,
     wanted: Options,
     dial: link.Dial,
     notes: list[str],
@@ -160,7 +158,7 @@ def _round(
     """Send the capture once, and tell how it went; the exit code."""
     with _telling() as tell:
         announce = functools.partial(_announce, tell)
-        result = _until_ended(run.replay(captured, wanted, dial, options.out, notes, options.wait, tell, announce))
+        result = _until_ended(run.replay(source, wanted, dial, options.out, notes, options.wait, tell, announce))
     for note in dict.fromkeys(notes):
         sys.stderr.write(f"note: {printable(note)}\n")
     if options.json:
@@ -233,12 +231,12 @@ def _fails(result: run.Result, fail_on: str) -> bool:
 def _audit(options: argparse.Namespace) -> int:
     """`kwire replay --audit RUN`."""
     if options.captures or options.out or options.dry_run:
-        raise Failure(
+        raise UsageError(
             "--audit sends nothing, and takes no CAPTURE, no -o and no --dry-run",
             "kwire replay --audit RUN --to HOST:PORT",
         )
     if not options.to:
-        raise Failure("--audit needs --to HOST:PORT", "the target that the RUN was sent to")
+        raise UsageError("--audit needs --to HOST:PORT", "the target that the RUN was sent to")
     host, port = request.address(options.to)
     access = request.access(options)
     found = _until_ended(auditor.audit(options.audit, host, port, access.dial(host, port), access.reach(host, port)))
@@ -260,38 +258,33 @@ def _audit(options: argparse.Namespace) -> int:
     return 0
 
 
-def _dry_run(options: argparse.Namespace, captured: Sequence[Session] | Flow, wanted: Options, dial: link.Dial) -> int:
-    def planned_for(offers: Offers, topology: Topology) -> tuple[Options, steps.Plan, Cluster, _Planned]:
-        if isinstance(captured, Flow):
-            return run.rehearsed(wanted, captured, offers, topology)
-        chosen, planned, cluster = run.planned_for(wanted, captured, offers, topology)
-        return chosen, planned, cluster, [(planned.steps, planned.skips)]
-
-    async def answered() -> tuple[Options, steps.Plan, Cluster, _Planned, Topology, list[str]]:
+def _dry_run(options: argparse.Namespace, source: Source, wanted: Options, dial: link.Dial) -> int:
+    async def answered() -> tuple[RunPlan, Target, list[str]]:
         target = await targets.ask(wanted.host, wanted.port, dial, wanted.settings.answer_timeout)
         try:
-            chosen, planned, cluster, parts = planned_for(target.offers, target.topology)
-            warnings = await run.warned(chosen, captured, planned, cluster, target)
-            sessions = captured.sessions if isinstance(captured, Flow) else captured
-            same = "" if wanted.same_cluster else why_same(cluster, sessions, target.topology)
-            told = [f"not without --same-cluster: the target is the captured cluster: {same}"] if same else []
-            return chosen, planned, cluster, parts, target.topology, [*told, *warnings]
+            run_plan = source.first_pass(wanted, target.offers, target.topology)
+            warnings = await run.lifetime_warnings(run_plan.options, source, run_plan, target)
+            same = "" if wanted.same_cluster else why_same(run_plan.cluster, source.sessions, target.topology)
+            refusal = [f"not without --same-cluster: the target is the captured cluster: {same}"] if same else []
+            return run_plan, target, [*refusal, *warnings]
         finally:
             target.close()
 
     assumed = options.assumed is not None
-    topology, warnings = Topology(), list[str]()
+    offers, topology, warnings = options.assumed, Topology(), list[str]()
     if assumed:
-        wanted, planned, cluster, parts = planned_for(options.assumed, topology)
+        run_plan = source.first_pass(wanted, offers, topology)
     else:
-        wanted, planned, cluster, parts, topology, warnings = _until_ended(answered())
+        run_plan, target, warnings = _until_ended(answered())
+        offers, topology = target.offers, target.topology
+    wanted, planned, cluster = run_plan.options, run_plan.plan, run_plan.cluster
     allowed = wanted.access.reach(wanted.host, wanted.port)
-    warnings = [*warnings, *run.unmapped(wanted, cluster, planned)]
+    warnings = [*warnings, *unmapped(wanted, cluster, planned)]
     if not assumed:
         warnings += allowed.unused(topology.nodes)
-    rows = table(parts)
+    rows = table(source.planned_windows(run_plan, offers, topology))
     # What an assumed target lacks nobody knows.
-    lacks = [] if assumed else run.missing(wanted, cluster, topology, planned)
+    lacks = [] if assumed else missing(wanted, cluster, topology, planned)
     if options.json:
         brokers = [] if assumed else allowed.listed(topology.nodes)
         told = {"apis": rows, "missing": lacks, "brokers": brokers, "warnings": warnings}
@@ -306,11 +299,7 @@ def _dry_run(options: argparse.Namespace, captured: Sequence[Session] | Flow, wa
     return 0
 
 
-_Planned = Iterable[tuple[Iterable[steps.Step], Iterable[steps.Skip]]]
-"""A plan, a part after the other."""
-
-
-def table(planned: _Planned) -> list[dict[str, Any]]:
+def table(planned: Iterable[PlannedWindow]) -> list[dict[str, Any]]:
     """A row for each API and captured version: how many are sent, converted (to what), skipped (by which rule)."""
     rows: dict[tuple[str, int], dict[str, Any]] = {}
 
@@ -416,11 +405,11 @@ def diff(options: argparse.Namespace) -> int:
     """`kwire diff`."""
     form = options.format or ("json" if options.json else "text")
     if options.json and form != "json":
-        raise Failure(f"--json and --format {form} say both what it is written as", "one of them")
+        raise UsageError(f"--json and --format {form} say both what it is written as", "one of them")
     if form == "html" and not options.out and sys.stdout.isatty():
-        raise Failure("a page is nothing for a terminal", "-o diff.html writes it to a file")
+        raise UsageError("a page is nothing for a terminal", "-o diff.html writes it to a file")
     if options.noise is not None and options.run_b is None:
-        raise Failure("--noise goes with RUN_A and RUN_B", "kwire diff OLD NEW --noise OLD_AGAIN")
+        raise UsageError("--noise goes with RUN_A and RUN_B", "kwire diff OLD NEW --noise OLD_AGAIN")
     if options.run_b is None:
         found, sides = pairs.from_run(options.run_a), ("captured", "replayed")
     else:
@@ -450,4 +439,4 @@ def _write(path: str, text: str) -> None:
         with output_file.written(path) as made:
             Path(made).write_text(text, encoding="utf-8")
     except OSError as failure:
-        raise Failure(f"{path}: {failure.strerror}", "name a file that can be written") from None
+        raise UsageError(f"{path}: {failure.strerror}", "name a file that can be written") from None

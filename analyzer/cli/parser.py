@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from analyzer.common.escapes import printable
 from analyzer.live.options import LIVE, add_live, add_record, add_rotation, add_watch
-from captures.errors import Problem
+from captures.errors import KwireError
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -196,14 +196,14 @@ def _parser() -> argparse.ArgumentParser:
         "--split-bytes",
         type=_count,
         metavar="BYTES",
-        help="with --engine spark: larger captures are decoded by connection (default: 16 GiB from 3 cores on)",
+        help="with --engine spark: larger captures are read in chunks (default: 16 GiB, from 5 cores on)",
     )
     analyze.add_argument(
         "--chunk-bytes",
         type=_count_or_none,
         metavar="BYTES",
-        help="with --engine spark: these are read in chunks so large, each by one task; 0: each task "
-        "reads all (default: from 5 cores on 1 to 4 GiB, one chunk a core or several; else 0)",
+        help="with --engine spark: the size of a chunk, each read by one task; 0: one task reads a capture whole "
+        "(default: 1 to 4 GiB, one chunk a core or several)",
     )
     _spark_options(analyze)
     analyze.set_defaults(run="analyzer.cli.commands:analyze")
@@ -461,7 +461,7 @@ def _engine_option(parser: argparse.ArgumentParser) -> None:
         "--engine",
         choices=("auto", "embedded", "spark"),
         default="auto",
-        help="what answers: Spark, or an engine inside this process (default: this one for under 20 million exchanges)",
+        help="what answers: Spark, or an engine inside this process (default: this one, where it is installed)",
     )
 
 
@@ -701,7 +701,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         code: int = _interruptible(command, options)
         sys.stdout.flush()
         return code
-    except Problem as problem:
+    except KwireError as problem:
         # The place is for people; others get the one line and the hint that they rely on.
         fail(str(problem), problem.hint, problem.pointer if sys.stderr.isatty() else "")
     except BrokenPipeError:
@@ -845,7 +845,7 @@ def _leave(code: int) -> None:
 
 
 if __name__ == "__main__":
-    # Under its own name: commands raise that module's `Failure`, not this one's.
+    # Under its own name: commands raise that module's `UsageError`, not this one's.
     from analyzer.cli import parser as cli
 
     cli.command()

@@ -23,12 +23,12 @@ from analyzer.bulk import exchange_tables
 from analyzer.bulk.engine import Engine, Settings
 from analyzer.bulk.rows import Exchanges, Window, end_point
 from analyzer.checkpoints.checkpoint import fill
-from analyzer.exchanges.exchange import Exchange
-from analyzer.exchanges.raw_messages import Messages
 from analyzer.frame.arrow import plain
 from analyzer.live.evaluation_windows import Laps, who_of
 from analyzer.live.folder_checkpoint import Place
 from analyzer.live.live_counts import Counts
+from analyzer.messages.exchange import Exchange
+from analyzer.messages.raw_messages import Messages
 from analyzer.pipeline.points import chosen
 from captures.files import CapturePoint
 from captures.kernels import NULL
@@ -70,7 +70,7 @@ class Kept:
 class Session:
     """See above. `ended`: all has been read; `failure`: what ended it before; `renewals`: how often a fresh engine took
     over; `place`: where to go on, and what is kept for those who come after, of the folder that `stdin` follows. Raises
-    SnapshotError."""
+    CheckpointError."""
 
     def __init__(
         self,

@@ -22,9 +22,9 @@ from analyzer import __version__
 from analyzer.cli import exchange_lines
 from analyzer.common.times import micros
 from analyzer.dataset import tables
-from analyzer.filter.values import STATED
+from analyzer.filter.values import ENUMERATED
 from analyzer.findings.query import SEVERITIES
-from captures.errors import Problem
+from captures.errors import KwireError
 from reports.view import (
     drawings,
     exporting,
@@ -95,7 +95,7 @@ def answered(view: View, what: str, query: Query) -> Answer:
     began = time.perf_counter()
     try:
         found = call(_within(view, query), query)
-    except Problem as problem:
+    except KwireError as problem:
         return refusal(400, problem)
     except GivenUp:
         return refusal(503, Wrong("nobody waits for this answer"))
@@ -119,12 +119,12 @@ def kept(view: View, content: bytes) -> Answer:
     """The answer to notes that are sent: marks with their notes, and colour rules."""
     try:
         view.notes.become(content)
-    except Problem as problem:
+    except KwireError as problem:
         return refusal(400, problem)
     return Answer(200, _json(view.notes.told()))
 
 
-def refusal(status: int, problem: Problem) -> Answer:
+def refusal(status: int, problem: KwireError) -> Answer:
     """An answer that says what is wrong."""
     told: dict[str, Any] = {"message": str(problem), "hint": problem.hint}
     if isinstance(problem, Wrong) and problem.place is not None:
@@ -262,7 +262,7 @@ def _column(view: View, column: tables.Column) -> dict[str, Any]:
     elif name in view.tables.columns.integers:
         kind = "integer"
     empty = name in view.tables.columns.empty
-    return {"name": name, "kind": kind, "about": column.about, "empty": empty, "stated": name in STATED}
+    return {"name": name, "kind": kind, "about": column.about, "empty": empty, "stated": name in ENUMERATED}
 
 
 def check(view: View, query: Query) -> Any:
