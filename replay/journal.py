@@ -127,7 +127,7 @@ def read(path: Path) -> Iterator[Entry]:
             if len(data) < size:
                 return  # its writer was killed while it wrote
             values, short, *besides = marshal.loads(data)
-            outcomes = [_outcome(one, quick) for one, quick in zip(values, short, strict=True)]
+            outcomes = [_outcome(value, quick) for value, quick in zip(values, short, strict=True)]
             yield Entry(outcomes, *besides)
 
 

@@ -128,7 +128,7 @@ class Counts:
 
     def add(self, other: Counts) -> None:
         """Take what another counted."""
-        for mine, theirs in (
+        for own, other_values in (
             (self.actions, other.actions),
             (self.verdicts, other.verdicts),
             (self.skipped, other.skipped),
@@ -138,7 +138,7 @@ class Counts:
             (self.apart, other.apart),
             (self.silent, other.silent),
         ):
-            mine.update(theirs)
+            own.update(other_values)
         self.unanswered = self.unanswered or other.unanswered
         self.duplicates += other.duplicates
         self.tool_errors += other.tool_errors

@@ -61,13 +61,13 @@ class Pace:
             return ""
         than = "captured" if self.speed in (None, 1) else f"at --speed {self.speed:g}"
         than = f"at --speed {self.schedule}" if self.schedule else than
-        said = f"slower than {than}: took {self.took:.1f} s in place of {self.wanted:.1f} s"
+        text = f"slower than {than}: took {self.took:.1f} s in place of {self.wanted:.1f} s"
         if self.speed is not None and self._beyond(self.took - self.wanted):
-            said += f", {100 * self.wanted / self.took:.0f} % of that rate"
+            text += f", {100 * self.wanted / self.took:.0f} % of that rate"
         if self.queue is not None and self._beyond(self.queue):
-            said += f"; one request in a hundred waited for more than {self.queue:.1f} s"
+            text += f"; one request in a hundred waited for more than {self.queue:.1f} s"
         why = f"the replayer was busy for {100 * self.busy:.0f} % of the time" if self.own else self.why
-        return f"{said}; {why}" if why else said
+        return f"{text}; {why}" if why else text
 
 
 def end_ns(steps: Iterable[Step]) -> int:
@@ -95,12 +95,12 @@ def pace(
 
 def _why(counts: Counts) -> str:
     """Which API's answers never came, or took most of what the run took longer; and what was sent again most often."""
-    said = []
+    text = []
     for api, count in counts.silent.most_common(1):  # each was waited for, and has no time that counts as an answer's
-        said.append(f"{count:,} request{'s' * (count != 1)} of {api} got no answer")
+        text.append(f"{count:,} request{'s' * (count != 1)} of {api} got no answer")
     for api, excess in counts.excess_us.most_common(1):
         if excess >= _TOLD_US:
-            said.append(f"answers to {api} took {excess / 1e6:.1f} s longer in all than captured")
+            text.append(f"answers to {api} took {excess / 1e6:.1f} s longer in all than captured")
     for rule, count in counts.retries.most_common(1):
-        said.append(f"{rule} {count:,} times")
-    return ", ".join(said)
+        text.append(f"{rule} {count:,} times")
+    return ", ".join(text)

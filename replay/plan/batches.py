@@ -118,19 +118,19 @@ def fetched(records: bytes | None) -> list[tuple[int, int, Batch | None]]:
     """(first offset, the one behind the last, the batch) of each batch that a reader got, and of each run of old
     messages; none of what is no records. Of a compressed message only the last offset is known, which is that of the
     last message in it: they were produced together."""
-    found: list[tuple[int, int, Batch | None]] = []
+    located: list[tuple[int, int, Batch | None]] = []
     try:
         for at, size, offset, kind in _whole(records or b""):
             if kind == 2:
                 batch = Batch(at, size, offset, kind, *_REST.unpack_from(records or b"", at + 21))
-                found.append((offset, offset + batch.last_offset_delta + 1, batch))
-            elif found and found[-1][2] is None:
-                found[-1] = found[-1][0], offset + 1, None
+                located.append((offset, offset + batch.last_offset_delta + 1, batch))
+            elif located and located[-1][2] is None:
+                located[-1] = located[-1][0], offset + 1, None
             else:
-                found.append((offset, offset + 1, None))
+                located.append((offset, offset + 1, None))
     except BadRecords:
         return []
-    return found
+    return located
 
 
 def messages(records: bytes | None) -> int:
@@ -162,7 +162,7 @@ def set_producer(records: bytearray, at: int, size: int, producer_id: int, epoch
 def shift_times(records: bytearray, at: int, size: int, delta_ms: int) -> None:
     """Move the batch's timestamps (its records have differences to the first only), and seal it."""
     first, last = _TIMES.unpack_from(records, at + _TIMES_AT)
-    moved = [_NO_TIME if one == _NO_TIME else max(one + delta_ms, 0) for one in (first, last)]
+    moved = [_NO_TIME if time == _NO_TIME else max(time + delta_ms, 0) for time in (first, last)]
     _TIMES.pack_into(records, at + _TIMES_AT, *moved)
     seal(records, at, size)
 
@@ -191,8 +191,8 @@ def from_message_set(data: bytes) -> bytes:
     if not messages:
         raise BadRecords("no messages")
     first = messages[0].timestamp
-    body = b"".join(_record(one, index, first) for index, one in enumerate(messages))
-    last = max(one.timestamp for one in messages)
+    body = b"".join(_record(message, index, first) for index, message in enumerate(messages))
+    last = max(message.timestamp for message in messages)
     return sealed(body, codec, len(messages), first, last)
 
 
@@ -204,7 +204,7 @@ def _unpacked(data: bytes) -> tuple[int, list[_Message]]:
         if attributes & 7:
             codec = attributes & 7
             inner = decompressed(message.value or b"", codec)
-            messages += [one for _, one in _messages(inner)]
+            messages += [message for _, message in _messages(inner)]
         else:
             messages.append(message)
     return codec, messages

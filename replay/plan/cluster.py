@@ -17,7 +17,7 @@ from analyzer.protocol.schema import ZERO_UUID
 from analyzer.protocol.topic_lists import RESPONSE_LISTS, structs, topics_of
 from analyzer.protocol.tree import Body
 from replay.plan import apis, batches
-from replay.plan.config_changes import Said, Settings, changed
+from replay.plan.config_changes import ConfigRequest, Settings, changed
 from replay.plan.early_members import Early
 from replay.plan.sessions import Decoded, decoded
 
@@ -55,16 +55,16 @@ class Cluster:
     group_configs: dict[str, Settings] = field(default_factory=dict)
     ids: set[str] = field(default_factory=set)
     brokers: set[tuple[str, int]] = field(default_factory=set)
-    made: dict[str, int] = field(default_factory=dict)
+    created: dict[str, int] = field(default_factory=dict)
     deleted: dict[str, int] = field(default_factory=dict)
 
     def makes(self, name: str, allow: Collection[int]) -> bool:
         """Do the captured requests, of the APIs that may be sent, make a topic themselves? Not where it was there
         before, or where what deletes it before it is made again is not sent."""
-        made, deleted = self.made.get(name), self.deleted.get(name)
-        if made is None or api_keys.CREATE_TOPICS not in allow:
+        created, deleted = self.created.get(name), self.deleted.get(name)
+        if created is None or api_keys.CREATE_TOPICS not in allow:
             return False
-        return deleted is None or (made < deleted and api_keys.DELETE_TOPICS in allow)
+        return deleted is None or (created < deleted and api_keys.DELETE_TOPICS in allow)
 
     # --- what is noted ---
 
@@ -98,7 +98,7 @@ class Learning:
 
     def __init__(self) -> None:
         self.cluster = Cluster()
-        self._settings: list[Said] = []
+        self._settings: list[ConfigRequest] = []
         self._ids = _Ids()
         self._quick: set[tuple[str, str, int]] = set()
 
@@ -117,10 +117,10 @@ class Learning:
         _learn_answer(self.cluster, key, body, answer)
         _learn_life(self.cluster, key, body, answer, message.request.sent_ns)
         if key == api_keys.FETCH:
-            for one in _fetched_by_id(answer, self.cluster.topic_names):
-                self._ids.fetch(one)
+            for fetched in _fetched_by_id(answer, self.cluster.topic_names):
+                self._ids.fetch(fetched)
         elif key in _SETTING:
-            self._settings.append(Said(message.request.sent_ns, key, body, answer))
+            self._settings.append(ConfigRequest(message.request.sent_ns, key, body, answer))
 
     def touch(self, some: Touched) -> None:
         """What many requests of one API say of a topic."""
@@ -141,9 +141,9 @@ class Learning:
         cluster = self.cluster
         self.note_quick()
         cluster.produced = {cluster.topic_names.get(name, name) for name in cluster.produced}
-        found = changed(self._settings, {name: topic.configs for name, topic in cluster.topics.items()})
-        cluster.altered, cluster.group_configs = found.topics, found.groups
-        unnamed = [one for one in self._ids.fetched if one[0] not in cluster.topic_names]
+        changes = changed(self._settings, {name: topic.configs for name, topic in cluster.topics.items()})
+        cluster.altered, cluster.group_configs = changes.topics, changes.groups
+        unnamed = [fetched for fetched in self._ids.fetched if fetched[0] not in cluster.topic_names]
         if unnamed and requests is not None:
             _match_ids(cluster, requests(), unnamed)
         captured = set(cluster.topic_names)
@@ -197,7 +197,7 @@ def _learn_answer(cluster: Cluster, api_key: int, body: Body, answer: Body) -> N
     if api_key == api_keys.METADATA:
         cluster.nodes.update(broker["nodeId"] for broker in answer["brokers"])
         cluster.brokers.update((broker["host"], broker["port"]) for broker in answer["brokers"])
-        cluster.ids.update(one for one in (answer.get("clusterId"),) if one)
+        cluster.ids.update(cluster_id for cluster_id in (answer.get("clusterId"),) if cluster_id)
         for topic in answer["topics"]:
             if not topic["errorCode"] and topic["name"] is not None:
                 cluster.note_id(topic)
@@ -206,15 +206,15 @@ def _learn_answer(cluster: Cluster, api_key: int, body: Body, answer: Body) -> N
                 cluster.note(topic["name"], len(topic["partitions"]), replicas, internal=internal)
     elif api_key == api_keys.DESCRIBE_CLUSTER and not answer["errorCode"]:
         cluster.brokers.update((broker["host"], broker["port"]) for broker in answer["brokers"])
-        cluster.ids.update(one for one in (answer["clusterId"],) if one)
+        cluster.ids.update(cluster_id for cluster_id in (answer["clusterId"],) if cluster_id)
     elif api_key == api_keys.DESCRIBE_TOPIC_PARTITIONS:
         for topic in answer["topics"]:
             if not topic["errorCode"]:
                 cluster.note_id(topic)
     elif api_key == api_keys.CREATE_TOPICS:
-        asked = {topic["name"]: topic for topic in body["topics"]}
+        topics_by_name = {topic["name"]: topic for topic in body["topics"]}
         for topic in answer["topics"]:
-            wanted = asked.get(topic["name"])
+            wanted = topics_by_name.get(topic["name"])
             if topic["errorCode"] or wanted is None or body.get("validateOnly"):
                 continue
             cluster.note_id(topic)
@@ -232,7 +232,7 @@ def _learn_answer(cluster: Cluster, api_key: int, body: Body, answer: Body) -> N
 def _learn_life(cluster: Cluster, api_key: int, body: Body, answer: Body, sent_ns: int) -> None:
     """When topics were made and deleted."""
     if api_key == api_keys.CREATE_TOPICS and not body.get("validateOnly"):
-        first, topics = cluster.made, answer["topics"]
+        first, topics = cluster.created, answer["topics"]
     elif api_key == api_keys.DELETE_TOPICS:
         first, topics = cluster.deleted, answer["responses"]
     else:
@@ -257,11 +257,11 @@ class _Ids:
     fetched: list[tuple[str, int, bytes]] = field(default_factory=list)
     often: Counter[tuple[str, int]] = field(default_factory=Counter)
 
-    def fetch(self, one: tuple[str, int, bytes]) -> None:
+    def fetch(self, fetched: tuple[str, int, bytes]) -> None:
         """A batch, unless there are enough of its partition to find one of them among what was produced."""
-        self.often[one[:2]] += 1
-        if self.often[one[:2]] <= _ENOUGH:
-            self.fetched.append(one)
+        self.often[fetched[:2]] += 1
+        if self.often[fetched[:2]] <= _ENOUGH:
+            self.fetched.append(fetched)
 
     def use(self, api_key: int, body: Body) -> None:
         for where, topic in topics_of(api_key, body):
@@ -277,7 +277,9 @@ def _match_ids(cluster: Cluster, requests: Iterable[Decoded], fetched: Iterable[
     batch's checksum is the same in both, because the broker's own fields lie before it."""
     wanted = {(partition, checksum) for _, partition, checksum in fetched}
     produced: dict[tuple[int, bytes], str] = {}
-    for _, message in decoded((0, one) for one in requests if one.request.row["api_key"] == api_keys.PRODUCE):
+    for _, message in decoded(
+        (0, request) for request in requests if request.request.row["api_key"] == api_keys.PRODUCE
+    ):
         for where, name in _produced_by_name(message):
             if where in wanted:
                 produced[where] = name
@@ -296,11 +298,11 @@ def _produced_by_name(message: Decoded) -> Iterator[tuple[tuple[int, bytes], str
                 yield (partition["index"], batches.checksum(partition["records"], batch)), topic["name"]
 
 
-def _fetched_by_id(answer: Body, told: Mapping[str, str]) -> Iterator[tuple[str, int, bytes]]:
+def _fetched_by_id(answer: Body, known_names: Mapping[str, str]) -> Iterator[tuple[str, int, bytes]]:
     """(topic id, partition, checksum) of the first batch of each partition whose topic's name is not told."""
     for topic in answer["responses"]:
         topic_id = topic.get("topicId", ZERO_UUID)
-        if topic_id == ZERO_UUID or topic_id in told:
+        if topic_id == ZERO_UUID or topic_id in known_names:
             continue
         for partition in topic["partitions"]:
             for batch in batches.produced(partition.get("records"))[:1]:

@@ -34,7 +34,7 @@ _OF_BROKERS: Final = frozenset(
 )
 
 
-class Said(NamedTuple):
+class ConfigRequest(NamedTuple):
     """A request that changed settings, or created topics, with its answer; when it was sent, in nanoseconds."""
 
     sent_ns: int
@@ -52,34 +52,40 @@ class Changed:
     groups: dict[str, Settings] = field(default_factory=dict)
 
 
-def changed(requests: Iterable[Said], created: Mapping[str, Settings]) -> Changed:
+def changed(requests: Iterable[ConfigRequest], created: Mapping[str, Settings]) -> Changed:
     """Settings as they stood in the end. `created`: topics with the settings that they were made with last."""
-    found = Changed()
-    for said in sorted(requests, key=lambda one: one.sent_ns):
-        if said.api_key == api_keys.CREATE_TOPICS:
-            for name in _made(said):
-                found.topics.pop(name, None)
+    changes = Changed()
+    for request in sorted(requests, key=lambda request: request.sent_ns):
+        if request.api_key == api_keys.CREATE_TOPICS:
+            for name in _created(request):
+                changes.topics.pop(name, None)
             continue
-        for kind, name, resource in _altered(said):
+        for kind, name, resource in _altered(request):
             if kind == api_keys.TOPIC_RESOURCE:
                 start = created.get(name, {})
-                found.topics[name] = _applied(said.api_key, found.topics.get(name, dict(start)), resource["configs"])
+                changes.topics[name] = _applied(
+                    request.api_key, changes.topics.get(name, dict(start)), resource["configs"]
+                )
             elif kind == GROUP_RESOURCE:
-                found.groups[name] = _applied(said.api_key, found.groups.get(name, {}), resource["configs"])
-    return found
+                changes.groups[name] = _applied(request.api_key, changes.groups.get(name, {}), resource["configs"])
+    return changes
 
 
-def _made(said: Said) -> Iterator[str]:
-    if not said.body.get("validateOnly"):
-        yield from (topic["name"] for topic in said.answer["topics"] if not topic["errorCode"])
+def _created(request: ConfigRequest) -> Iterator[str]:
+    if not request.body.get("validateOnly"):
+        yield from (topic["name"] for topic in request.answer["topics"] if not topic["errorCode"])
 
 
-def _altered(said: Said) -> Iterator[tuple[int, str, Body]]:
+def _altered(request: ConfigRequest) -> Iterator[tuple[int, str, Body]]:
     """(type, name, what was asked) of each resource that was altered."""
-    if said.body["validateOnly"]:
+    if request.body["validateOnly"]:
         return
-    good = {(one["resourceType"], one["resourceName"]) for one in said.answer["responses"] if not one["errorCode"]}
-    for resource in said.body["resources"]:
+    good = {
+        (response["resourceType"], response["resourceName"])
+        for response in request.answer["responses"]
+        if not response["errorCode"]
+    }
+    for resource in request.body["resources"]:
         if (resource["resourceType"], resource["resourceName"]) in good:
             yield resource["resourceType"], resource["resourceName"], resource
 
@@ -99,12 +105,12 @@ def _applied(api_key: int, before: Settings, configs: Iterable[Body]) -> Setting
             after.pop(name, None)
         else:
             known = after.get(name, _LISTS.get(name))
-            parts = [one.strip() for one in (known or "").split(",") if one.strip()]
-            these = [one.strip() for one in (value or "").split(",") if one.strip()]
+            parts = [part.strip() for part in (known or "").split(",") if part.strip()]
+            these = [part.strip() for part in (value or "").split(",") if part.strip()]
             if operation == _APPEND and (known is not None or name in after):
-                parts += [one for one in these if one not in parts]
+                parts += [part for part in these if part not in parts]
             elif operation == _SUBTRACT and known is not None:
-                parts = [one for one in parts if one not in these]
+                parts = [part for part in parts if part not in these]
             else:
                 continue
             after[name] = ",".join(parts)

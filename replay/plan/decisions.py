@@ -37,7 +37,7 @@ class PlanOptions:
     allow: frozenset[int] = frozenset()
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     partitions: Mapping[str, int] = field(default_factory=dict)
-    ours: OwnedNames | None = None
+    owned_names: OwnedNames | None = None
 
 
 # --- one request ---
@@ -82,7 +82,11 @@ def _judge(message: Decoded, offers: Offers, options: PlanOptions, cluster: Clus
         return Skip(row, "client_retried", errors.label(message.answer["errorCode"]) if message.answer else "")
     if offered is None:
         return Skip(row, "target_lacks_api", api_keys.name(key))
-    stranger = options.ours.stranger(key, body, cluster.topic_names) if policy is Policy.ALLOW and options.ours else ""
+    stranger = (
+        options.owned_names.stranger(key, body, cluster.topic_names)
+        if policy is Policy.ALLOW and options.owned_names
+        else ""
+    )
     if stranger:
         return Skip(row, "outside", stranger)
     sendable = _convert(message, key, body, offered, cluster)
@@ -120,13 +124,13 @@ _CUT_DOWN: Final = frozenset(
 
 def _cut_down(sendable: _Sendable, row: Mapping[str, Any], key: int, counts: Mapping[str, int]) -> _Sendable | Skip:
     """What is left of a request without partitions that the target does not have."""
-    asked = set(named(key, sendable.body)) if counts and key in _CUT_DOWN else set()
-    absent = {where for where in asked if where[1] >= counts.get(where[0], where[1] + 1)}
+    requested = set(named(key, sendable.body)) if counts and key in _CUT_DOWN else set()
+    absent = {where for where in requested if where[1] >= counts.get(where[0], where[1] + 1)}
     if not absent:
         return sendable
-    if absent == asked:
+    if absent == requested:
         return Skip(row, "partition_absent", ", ".join(f"{topic}-{number}" for topic, number in sorted(absent)[:3]))
-    body = subset(key, sendable.body, asked - absent)
+    body = subset(key, sendable.body, requested - absent)
     return _Sendable(sendable.version, (*sendable.rules, "partition_absent"), body)
 
 
@@ -141,8 +145,8 @@ def _joined(key: int, body: Body, cluster: Cluster) -> bool:
         return not body.get("memberId") or (group, body["memberId"]) in cluster.members
     if key == api_keys.OFFSET_FETCH:
         return all(
-            not asked.get("memberId") or (asked["groupId"], asked["memberId"]) in cluster.members
-            for asked in body["groups"]
+            not group.get("memberId") or (group["groupId"], group["memberId"]) in cluster.members
+            for group in body["groups"]
         )
     if key == api_keys.LEAVE_GROUP:
         static = any(member.get("groupInstanceId") for member in body["members"])
@@ -384,7 +388,7 @@ class Planner:
             self.cluster.topic_names,
             body.get("groupId"),
             self._order.expects,
-            _short(message, verdict),
+            _fast_path_of(message, verdict),
         )
 
 
@@ -408,7 +412,7 @@ def _sent_as_captured(message: Decoded, offers: Offers, options: PlanOptions, cl
     )
 
 
-def _short(message: Decoded, verdict: _Sendable) -> Quick | None:
+def _fast_path_of(message: Decoded, verdict: _Sendable) -> Quick | None:
     """The short way for a request that is sent just as it was captured, where there is one."""
     if message.request.api_key != api_keys.PRODUCE or verdict.rules or message.request.data is None:
         return None

@@ -42,7 +42,7 @@ _OF_CLIENTS: Final = frozenset(
 
 def duplicate_points(sessions: Sequence[Session]) -> tuple[str, str, int] | None:
     """Two captures, and how many connections are in both; None where there are none."""
-    found: Counter[tuple[str, str]] = Counter()
+    counts: Counter[tuple[str, str]] = Counter()
     by_ends: dict[str, list[Session]] = {}
     for session in sessions:
         by_ends.setdefault(session.connection.partition("#")[0], []).append(session)
@@ -50,28 +50,28 @@ def duplicate_points(sessions: Sequence[Session]) -> tuple[str, str, int] | None
         if len({session.capture for session in some}) < 2:
             continue
         for at, first in enumerate(some):
-            found.update(
+            counts.update(
                 (first.capture, second.capture)
                 for second in some[at + 1 :]
                 if first.capture != second.capture and _is_the_same(first, second)
             )
-    if not found:
+    if not counts:
         return None
-    (pair, count), *_ = found.most_common(1)
+    (pair, count), *_ = counts.most_common(1)
     return *pair, count
 
 
 def _is_the_same(first: Session, second: Session) -> bool:
-    there = {one.data: one.sent_ns for one in _of_clients(first)}
-    for one in _of_clients(second):
-        if abs(one.sent_ns - there.get(one.data, -APART)) < APART:
-            body = Decoded(one).body
-            return body is not None and not (one.api_key == api_keys.FETCH and decisions.replica(body) >= 0)
+    there = {request.data: request.sent_ns for request in _of_clients(first)}
+    for request in _of_clients(second):
+        if abs(request.sent_ns - there.get(request.data, -APART)) < APART:
+            body = Decoded(request).body
+            return body is not None and not (request.api_key == api_keys.FETCH and decisions.replica(body) >= 0)
     return False
 
 
 def _of_clients(session: Session) -> Iterator[Request]:
     """What a client asks for. (The API and the correlation id are in the bytes.)"""
-    for one in session.requests:
-        if one.data is not None and one.row["api_key"] in _OF_CLIENTS:
-            yield one
+    for request in session.requests:
+        if request.data is not None and request.row["api_key"] in _OF_CLIENTS:
+            yield request

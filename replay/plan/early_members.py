@@ -32,7 +32,7 @@ _ID: Final = "\0"
 """What comes before a topic id where a name may stand: no name has it."""
 
 
-class Said(NamedTuple):
+class MemberRequest(NamedTuple):
     """A captured request: its API, both bodies (the request's in the newest version's form), the errors of its answer,
     and who sent it (address and client id)."""
 
@@ -66,12 +66,12 @@ class EarlyMembers:
         self._topics: dict[str, set[str]] = {}
         self._fetched: dict[tuple[Any, Any], set[str]] = {}
 
-    def take(self, said: Said) -> None:
+    def take(self, request: MemberRequest) -> None:
         """A request of a group, or a Fetch; in order of time."""
-        if said.api_key == api_keys.FETCH:
-            self.fetched(said.client, _topics(said.api_key, said.body))
+        if request.api_key == api_keys.FETCH:
+            self.fetched(request.client, _topics(request.api_key, request.body))
         else:
-            self._see(said)
+            self._see(request)
 
     def fetched(self, client: tuple[Any, Any], topics: Iterable[str]) -> None:
         """A client fetched these topics (`label`)."""
@@ -96,8 +96,8 @@ class EarlyMembers:
                 members.setdefault(group, []).append(Early(group, member, generation, api_key, body))
         return {group: tuple(early) for group, early in members.items()}
 
-    def _see(self, said: Said) -> None:
-        key, body = said.api_key, said.body
+    def _see(self, request: MemberRequest) -> None:
+        key, body = request.api_key, request.body
         group = body.get("groupId")
         if not group:
             return
@@ -107,16 +107,16 @@ class EarlyMembers:
             self._topics.setdefault(group, set()).update(_topics(key, body))
         if key == api_keys.CONSUMER_GROUP_HEARTBEAT:
             self._topics.setdefault(group, set()).update(body.get("subscribedTopicNames") or ())
-        given = (said.answer or {}).get("memberId")
+        given = (request.answer or {}).get("memberId")
         joins = key == api_keys.JOIN_GROUP or (key in apis.GROUP_HEARTBEATS and body["memberEpoch"] == 0)
         if key == api_keys.JOIN_GROUP:
             for member in ("", body["memberId"], given or ""):
                 self._joins.setdefault((group, member), body)
-        if errors.UNKNOWN_MEMBER_ID not in said.errors:
+        if errors.UNKNOWN_MEMBER_ID not in request.errors:
             for member, generation, instance in _speakers(key, body):
                 if member and (group, member) not in self._joined:
                     self._joined.add((group, member))
-                    self._first[group, member] = generation, instance, said.client
+                    self._first[group, member] = generation, instance, request.client
         if joins:
             self._joined.add((group, given or body["memberId"]))
 
@@ -137,8 +137,8 @@ def label(topic: str, topic_id: str) -> str:
 
 def _named(topics: Iterable[str], topic_names: Mapping[str, str]) -> list[str]:
     """Those that have a name, in order."""
-    found = (topic_names.get(topic[1:]) if topic.startswith(_ID) else topic for topic in topics)
-    return sorted({name for name in found if name})
+    names = (topic_names.get(topic[1:]) if topic.startswith(_ID) else topic for topic in topics)
+    return sorted({name for name in names if name})
 
 
 def speakers(key: int, body: Body) -> Iterator[tuple[str, str]]:
@@ -161,9 +161,9 @@ def _speakers(key: int, body: Body) -> Iterator[tuple[str, int, str | None]]:
     elif key == api_keys.CONSUMER_GROUP_HEARTBEAT and body["memberEpoch"] != 0:
         yield body["memberId"], body["memberEpoch"], body.get("instanceId")
     elif key == api_keys.OFFSET_FETCH:
-        for asked in body["groups"]:
-            if asked["groupId"] == body["groupId"]:
-                yield asked.get("memberId") or "", asked.get("memberEpoch", -1), None
+        for group in body["groups"]:
+            if group["groupId"] == body["groupId"]:
+                yield group.get("memberId") or "", group.get("memberEpoch", -1), None
 
 
 def _classic_join(join: Body | None, group: str, instance: str | None, topics: list[str]) -> Body:

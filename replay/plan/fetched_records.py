@@ -48,34 +48,34 @@ def unproduced(sessions: Iterable[Session], cluster: Cluster) -> Fetched:
     """What of the answers to Fetch and ShareFetch was not produced while the capture ran."""
     stored: dict[Partition, set[int]] = {}
     read: dict[Partition, dict[int, bytes]] = {}
-    found = Fetched()
+    fetched = Fetched()
     for session in sessions:
         for request in session.requests if not session.copy else ():
             if request.row["api_key"] == api_keys.PRODUCE:
                 for where, offset in _appended(Decoded(request), cluster.topic_names):
                     stored.setdefault(where, set()).add(offset)
             elif request.row["api_key"] in _READS and request.answer is not None:
-                for where, batch, data in _read(Decoded(request), cluster.topic_names, found.left_out):
+                for where, batch, data in _read(Decoded(request), cluster.topic_names, fetched.left_out):
                     read.setdefault(where, {}).setdefault(batch.base_offset, data)
     for where, some in read.items():
-        mine = stored.get(where, set())
-        left = [(offset, *_producible(some[offset])) for offset in sorted(some.keys() - mine)]
-        found.left_out[HOLES] += sum(data is None for _, _, data in left)
-        kept = [(offset, count, data) for offset, count, data in left if data is not None]
-        if kept:
-            found.batches[where] = kept
-    return found
+        stored_offsets = stored.get(where, set())
+        left = [(offset, *_producible(some[offset])) for offset in sorted(some.keys() - stored_offsets)]
+        fetched.left_out[HOLES] += sum(data is None for _, _, data in left)
+        remaining = [(offset, count, data) for offset, count, data in left if data is not None]
+        if remaining:
+            fetched.batches[where] = remaining
+    return fetched
 
 
-def shifted(found: Fetched, delta_ms: int) -> Fetched:
+def shifted(fetched: Fetched, delta_ms: int) -> Fetched:
     """The same records, made that much later."""
     if not delta_ms:
-        return found
+        return fetched
     return replace(
-        found,
+        fetched,
         batches={
             where: [(at, count, _shifted(data, delta_ms)) for at, count, data in some]
-            for where, some in found.batches.items()
+            for where, some in fetched.batches.items()
         },
     )
 
@@ -92,14 +92,14 @@ def _appended(message: Decoded, by_id: Mapping[str, str]) -> Iterator[tuple[Part
         return
     name_topics(api_keys.PRODUCE, message.body, by_id)
     name_answer(api_keys.PRODUCE, message.answer, by_id)
-    told = answered(api_keys.PRODUCE, message.answer)
+    answers = answered(api_keys.PRODUCE, message.answer)
     for topic in message.body["topicData"]:
         name = topic.get("name") or by_id.get(topic.get("topicId", ""), "")
         for part in topic["partitionData"]:
-            said = told.get((name, part["index"]))
-            if said is None or said["errorCode"] or said["baseOffset"] < 0:
+            answer = answers.get((name, part["index"]))
+            if answer is None or answer["errorCode"] or answer["baseOffset"] < 0:
                 continue
-            offset = said["baseOffset"]
+            offset = answer["baseOffset"]
             for batch in batches.produced(part["records"]):
                 yield (name, part["index"]), offset
                 offset += batch.last_offset_delta + 1
@@ -132,7 +132,9 @@ def _read(
 def _committed(some: Iterable[Batch], part: Body) -> Iterator[Batch]:
     """Without markers, and without the transactions that `abortedTransactions` lists (KIP-98: each from its first
     offset to its marker)."""
-    beginning = sorted((one["firstOffset"], one["producerId"]) for one in part.get("abortedTransactions") or ())
+    beginning = sorted(
+        (transaction["firstOffset"], transaction["producerId"]) for transaction in part.get("abortedTransactions") or ()
+    )
     aborting: set[int] = set()
     for batch in some:
         while beginning and beginning[0][0] <= batch.base_offset + batch.last_offset_delta:
@@ -148,8 +150,8 @@ def _producible(data: bytes) -> tuple[int, bytes | None]:
     (batch,) = batches.batches(data)
     if batch.count != batch.last_offset_delta + 1:
         return max(batch.count, 0), None
-    made = bytearray(data)
-    struct.pack_into(">q", made, 0, 0)
-    struct.pack_into(">h", made, _ATTRIBUTES_AT, batch.attributes & _CODEC)
-    batches.set_producer(made, 0, batch.size, batches.NO_PRODUCER, -1, -1)
-    return batch.count, bytes(made)
+    sealed = bytearray(data)
+    struct.pack_into(">q", sealed, 0, 0)
+    struct.pack_into(">h", sealed, _ATTRIBUTES_AT, batch.attributes & _CODEC)
+    batches.set_producer(sealed, 0, batch.size, batches.NO_PRODUCER, -1, -1)
+    return batch.count, bytes(sealed)

@@ -16,7 +16,7 @@ from analyzer.protocol import api_keys, errors
 from analyzer.protocol.topic_lists import topics_of
 from replay.plan import apis, convert, early_members
 from replay.plan.cluster import Cluster, Learning
-from replay.plan.early_members import EarlyMembers, Said
+from replay.plan.early_members import EarlyMembers, MemberRequest
 from replay.plan.record_times import Times, note
 from replay.plan.sessions import Decoded
 
@@ -80,7 +80,7 @@ class FirstPass:
             answer = message.answer
             body = convert.canonical(key, message.version, body)
             codes = frozenset(errors.codes(answer)) if key in _OF_GROUPS else frozenset[int]()
-            self.early.take(Said(key, body, answer, codes, (row["client_ip"], row["client_id"])))
+            self.early.take(MemberRequest(key, body, answer, codes, (row["client_ip"], row["client_id"])))
 
     def touch(self, some: Touched, client: tuple[str, str | None]) -> None:
         """What Produce and Fetch say of a topic; `client`: under the name that it shall have."""
@@ -92,8 +92,8 @@ class FirstPass:
         if some.api_key == api_keys.FETCH:
             self.early.fetched(client, (early_members.label(some.topic, some.topic_id),))
         elif self.timed and some.bytes:
-            found = Times(some.records, some.bytes, some.oldest_ms, some.newest_ms)
-            self.times.setdefault(named, Times()).join(found)
+            times = Times(some.records, some.bytes, some.oldest_ms, some.newest_ms)
+            self.times.setdefault(named, Times()).join(times)
 
     def sent(self, session: int, sent_ns: int, requests: int = 1) -> None:
         """A session has sent a request then, or the last of some."""
@@ -121,20 +121,20 @@ class FirstPass:
         elsewhere."""
         cluster = self.learning.finish(requests, topic_ids or {})
         cluster.early = self.early.finish(cluster.topic_names)
-        cluster.members |= {(one.group, one.member) for members in cluster.early.values() for one in members}
+        cluster.members |= {(member.group, member.member) for members in cluster.early.values() for member in members}
         return cluster
 
     def topics(self, allow: Collection[int], cluster: Cluster) -> frozenset[str]:
         """Topics that are named by what may be sent."""
-        found: set[str] = set()
+        topics: set[str] = set()
         for key, some in self.named.items():
             if apis.api(key).policy is not apis.Policy.ALLOW or key in allow:
-                found.update(cluster.topic_names.get(one, one) for one in some)
-        return frozenset(found)
+                topics.update(cluster.topic_names.get(topic, topic) for topic in some)
+        return frozenset(topics)
 
     def record_times(self, cluster: Cluster) -> dict[str, Times]:
         """Of the records by topic."""
-        found: dict[str, Times] = {}
+        times: dict[str, Times] = {}
         for topic, seen in self.times.items():
-            found.setdefault(cluster.topic_names.get(topic, topic), Times()).join(seen)
-        return found
+            times.setdefault(cluster.topic_names.get(topic, topic), Times()).join(seen)
+        return times

@@ -121,7 +121,7 @@ def _producers(body: Body) -> set[int]:
     return ids - {-1}
 
 
-def used_by_quick(quick: Quick) -> Iterator[tuple[Key, bool]]:
+def used_by_fast_path(quick: Quick) -> Iterator[tuple[Key, bool]]:
     """The same of a request that was read by hand."""
     if quick.transactional_id:
         yield ("transaction", quick.transactional_id), False
@@ -145,14 +145,14 @@ def _writes(message: Decoded, body: Body | None) -> list[_Write]:
         assert message.quick is not None
         quick = message.quick
         return [_Write(quick.topic, quick.partition, quick.producers, max(quick.count, 1))]
-    found = []
+    writes = []
     for topic in body["topicData"]:
         for part in topic["partitionData"]:
             inside = batches.produced(part["records"])
             producers = {batch.producer_id for batch in inside} - {-1}
             count = sum(batch.last_offset_delta + 1 for batch in inside) or batches.messages(part["records"])
-            found.append(_Write(topic.get(NAME), part["index"], producers, max(count, 1)))
-    return found
+            writes.append(_Write(topic.get(NAME), part["index"], producers, max(count, 1)))
+    return writes
 
 
 def _stored(message: Decoded) -> Iterator[tuple[str | None, int, int]]:
@@ -198,7 +198,7 @@ class _Users:
 
     def forget(self, floor: int) -> bool:
         """Steps before this one are done; True where nobody is left."""
-        for session in [one for one, steps in self.by_session.items() if max(step for _, step in steps) < floor]:
+        for session in [user for user, steps in self.by_session.items() if max(step for _, step in steps) < floor]:
             del self.by_session[session]
         return not self.by_session
 
@@ -209,11 +209,11 @@ class _Users:
             steps = self.by_session[session] = []
         elif len(steps) > _MANY:
             _last_until(steps, moment)
-        one = answered, step
-        if steps and steps[-1] > one:
-            bisect.insort(steps, one)
+        use = answered, step
+        if steps and steps[-1] > use:
+            bisect.insort(steps, use)
         else:
-            steps.append(one)
+            steps.append(use)
 
 
 @dataclass(slots=True)
@@ -314,13 +314,13 @@ class Order:
         sent, done = request.sent_ns, request.answered_ns
         waits: set[int] = set()
         after: set[int] = set()
-        mine = self.answered.setdefault(session, [])
-        own = _last_until(mine, sent)
+        own_answers = self.answered.setdefault(session, [])
+        own = _last_until(own_answers, sent)
         copy = self.copies.get(session, 0)
         quick = message.quick
         if body is None:
             assert quick is not None
-            used = used_by_quick(quick)
+            used = used_by_fast_path(quick)
         else:
             used = uses(key, body, message.answer)
         for state_key, exclusive in used:
@@ -362,7 +362,7 @@ class Order:
             if not (message.answer or {}).get("errorCode", -1):
                 self.ended.setdefault(body["producerId"], []).append((sent, number, session))
         if done is not None:
-            _add(mine, done, number)
+            _add(own_answers, done, number)
         if after:
             after -= waits
             after.discard(own if own is not None else -1)
@@ -397,15 +397,15 @@ class Order:
         for written in self.produced.values():
             written.forget(floor)
         for producer, ended in list(self.ended.items()):
-            self.ended[producer] = [one for one in ended if one[1] >= floor]
+            self.ended[producer] = [entry for entry in ended if entry[1] >= floor]
             if not self.ended[producer]:
                 del self.ended[producer]
         for name, inside in list(self.inside.items()):
-            self.inside[name] = {where: one for where, one in inside.items() if one[1] >= floor}
+            self.inside[name] = {where: entry for where, entry in inside.items() if entry[1] >= floor}
             if not self.inside[name]:
                 del self.inside[name]
         for who, last in list(self.wrote.items()):
-            for session in [one for one, wrote in last.items() if wrote.number < floor]:
+            for session in [entry for entry, wrote in last.items() if wrote.number < floor]:
                 del last[session]
             if not last:
                 del self.wrote[who]
@@ -447,11 +447,11 @@ class Order:
         everybody = _ANYBODY, self.copies.get(session, 0)
         for write in writes:
             others = self.wrote.setdefault((everybody, write.topic or "", write.partition), {})
-            mine = others.get(session)
-            if mine is None:
+            own_write = others.get(session)
+            if own_write is None:
                 waits.update(self._ended(others, number, session, sent))
             else:
-                others[session] = _Wrote(number, mine.waited)
+                others[session] = _Wrote(number, own_write.waited)
             writers: Collection[Any] = write.producers or ((row["client_ip"], row["client_id"]),)
             for who in writers:
                 key = who, write.topic or "", write.partition
@@ -466,13 +466,15 @@ class Order:
     def _ended(self, last: dict[int, _Wrote], number: int, session: int, sent: int) -> list[int]:
         """Those of the last steps of sessions which had ended; the session's own one becomes this step."""
         ended = [other for other in last if other != session and self.ends.get(other, sent) < sent]
-        found = [last[other].number for other in ended]
+        waits = [last[other].number for other in ended]
         # Whom one that has ended had waited for, nobody has to wait for any more.
-        for other in [old for one in ended for old in last[one].waited if old != session]:
+        for other in [old for other_session in ended for old in last[other_session].waited if old != session]:
             last.pop(other, None)
         before = last[session].waited if session in last else _NOBODY
-        last[session] = _Wrote(number, frozenset(one for one in (*before, *ended) if one in last))
-        return found
+        last[session] = _Wrote(
+            number, frozenset(other_session for other_session in (*before, *ended) if other_session in last)
+        )
+        return waits
 
     def _below(self, body: Body, number: str, offset: str, session: int) -> Iterator[int]:
         """The steps that wrote what is below the offsets that a request names, the last of each session: before them
@@ -522,7 +524,7 @@ class Order:
             stored = [(quick.topic, quick.partition, quick.base, write.records)]
         else:
             counts = {(write.topic, write.partition): write.records for write in writes}
-            stored = [(*one, counts.get(one[:2], 1)) for one in _stored(message)]
+            stored = [(*batch, counts.get(batch[:2], 1)) for batch in _stored(message)]
         for topic, partition, base, count in stored:
             where = topic, partition, copy
             written = self.produced.get(where)

@@ -48,12 +48,14 @@ class OwnedNames:
         """The first thing that a request would change and that is not ours; empty: there is none."""
         if api_key in _TOPICS:
             named = list(_topics(api_key, body, by_id))
-            return next((f"topic {one}" for one in named if not self._is_topic(one)), "" if named else "all topics")
+            return next((f"topic {name}" for name in named if not self._is_topic(name)), "" if named else "all topics")
         if api_key in _GROUPS:
-            told = [body["groupId"]] if body.get("groupId") else list(body.get("groupsNames") or ())
-            return next((f"group {one}" for one in told if not self.groups.is_ours(one)), "" if told else "all groups")
+            groups = [body["groupId"]] if body.get("groupId") else list(body.get("groupsNames") or ())
+            return next(
+                (f"group {name}" for name in groups if not self.groups.is_ours(name)), "" if groups else "all groups"
+            )
         if api_key in _CONFIGS:
-            return next((one for one in map(self._resource, body["resources"]) if one), "")
+            return next((name for name in map(self._resource, body["resources"]) if name), "")
         return f"what {api_keys.name(api_key)} changes is nobody's alone"
 
     def _is_topic(self, name: str) -> bool:

@@ -59,12 +59,12 @@ def note(into: Times, data: bytes, at: int, end: int) -> None:
 
 def record_times(planned: Plan, delta_ms: int) -> dict[str, Times]:
     """By captured topic. `delta_ms`: by how much timestamps are moved."""
-    found: dict[str, Times] = {}
+    times: dict[str, Times] = {}
     for step in planned.steps:
         if step.request.api_key != api_keys.PRODUCE:
             continue
         if step.quick is not None and step.request.data is not None:
-            into = found.setdefault(step.quick.topic, Times())
+            into = times.setdefault(step.quick.topic, Times())
             with memoryview(step.request.data)[step.quick.at : step.quick.end] as records:
                 for batch in batches.batches(records):
                     into.add(batch, delta_ms)
@@ -73,8 +73,8 @@ def record_times(planned: Plan, delta_ms: int) -> dict[str, Times]:
             name = topic.get(NAME)
             if not name:
                 continue
-            into = found.setdefault(name, Times())
+            into = times.setdefault(name, Times())
             for part in topic["partitionData"]:
                 for batch in batches.produced(part["records"]):
                     into.add(batch, delta_ms)
-    return found
+    return times

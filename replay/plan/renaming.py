@@ -66,7 +66,7 @@ def renamed(sessions: Iterable[Session], how: Renaming) -> list[Session]:
     if not how:
         return list(sessions)
     return [
-        replace(session, requests=tuple(request(one, how) for one in session.requests), beside=session.beside)
+        replace(session, requests=tuple(request(captured, how) for captured in session.requests), beside=session.beside)
         for session in sessions
     ]
 
@@ -74,17 +74,17 @@ def renamed(sessions: Iterable[Session], how: Renaming) -> list[Session]:
 def copies(sessions: Sequence[Session], times: int) -> list[Session]:
     """The sessions so many times, side by side: each copy has its own client ids, groups, transactional ids, producers
     and connections."""
-    made = list(sessions)
+    copied = list(sessions)
     for number in range(2, times + 1):
         how = Renaming(prefix=COPY.format(number), copy=number - 1)
-        made += [_elsewhere(session, number) for session in renamed(sessions, how)]
-    return made
+        copied += [_elsewhere(session, number) for session in renamed(sessions, how)]
+    return copied
 
 
 def _elsewhere(session: Session, number: int) -> Session:
     """A copy's session, on a connection of its own."""
     connection = f"{session.connection}~{number}"
-    requests = tuple(replace(one, row={**one.row, "connection": connection}) for one in session.requests)
+    requests = tuple(replace(request, row={**request.row, "connection": connection}) for request in session.requests)
     orphans = tuple({**row, "connection": connection} for row in session.orphans)
     return replace(session, connection=connection, requests=requests, orphans=orphans, beside=(), copy=number - 1)
 
@@ -157,9 +157,9 @@ def _coordinators(body: Body, how: Renaming, kind: int) -> None:
     name = kinds.get(kind)
     if name is None:
         return
-    for one in (body, *(body.get("coordinators") or ())):
-        if "key" in one:
-            one["key"] = name(one["key"])
+    for coordinator in (body, *(body.get("coordinators") or ())):
+        if "key" in coordinator:
+            coordinator["key"] = name(coordinator["key"])
     if "coordinatorKeys" in body:
         body["coordinatorKeys"] = [name(key) for key in body["coordinatorKeys"]]
 
@@ -169,10 +169,12 @@ def _walked(value: Any, how: Renaming, called: str = "") -> Any:
         return {name: _walked(inner, how, name) for name, inner in value.items()}
     if isinstance(value, list):
         if called in _GROUP_LISTS:
-            return [how.group(one) if isinstance(one, str) else _walked(one, how) for one in value]
+            return [how.group(element) if isinstance(element, str) else _walked(element, how) for element in value]
         if called in _TRANSACTION_LISTS:
-            return [how.transaction(one) if isinstance(one, str) else _walked(one, how) for one in value]
-        return [_walked(one, how) for one in value]
+            return [
+                how.transaction(element) if isinstance(element, str) else _walked(element, how) for element in value
+            ]
+        return [_walked(element, how) for element in value]
     if isinstance(value, str):
         return how.group(value) if called in _GROUP else how.transaction(value) if called in _TRANSACTION else value
     if called in _PRODUCER and isinstance(value, int):

@@ -44,10 +44,10 @@ def speed(text: str) -> float | None:
     """A positive number, or `max` (None). Raises ValueError."""
     if text == "max":
         return None
-    found = float(text)
-    if not 0 < found < 1e6:
+    number = float(text)
+    if not 0 < number < 1e6:
         raise ValueError(text)
-    return found
+    return number
 
 
 def schedule(text: str) -> Schedule:

@@ -75,7 +75,10 @@ class Selection:
     until: Moment | None = None
 
     def __bool__(self) -> bool:
-        return any(one is not None and one != () for one in (self.clients, self.topics, self.since, self.until))
+        return any(
+            criterion is not None and criterion != ()
+            for criterion in (self.clients, self.topics, self.since, self.until)
+        )
 
 
 def chosen(sessions: Sequence[Session], selection: Selection, notes: list[str]) -> list[Session]:
@@ -85,40 +88,42 @@ def chosen(sessions: Sequence[Session], selection: Selection, notes: list[str]) 
     clients = _clients(sessions, selection)
     if clients:
         notes += _join_others(sessions, clients)
-    start = min((one.sent_ns for session in sessions for one in session.requests), default=0)
+    start = min((request.sent_ns for session in sessions for request in session.requests), default=0)
     first = selection.since.since_1970(start) if selection.since is not None else -1
     end = selection.until.since_1970(start) if selection.until is not None else 1 << 63
-    kept: list[Session] = []
+    result: list[Session] = []
     beside: list[Request] = []
     for session in sessions:
-        wanted = clients is None or any(_who(one.row) in clients for one in session.requests)
-        inside = tuple(one for one in session.requests if wanted and first <= one.sent_ns < end)
+        wanted = clients is None or any(_who(request.row) in clients for request in session.requests)
+        inside = tuple(request for request in session.requests if wanted and first <= request.sent_ns < end)
         beside += session.requests if not inside else _outside(session, first, end)
         if inside:
-            kept.append(replace(session, requests=inside, orphans=()))
-    if not kept:
+            result.append(replace(session, requests=inside, orphans=()))
+    if not result:
         raise NothingChosen("no request of the capture is chosen", "kwire show lists clients, topics and times")
-    count = sum(len(session.requests) for session in kept)
+    count = sum(len(session.requests) for session in result)
     total = sum(len(session.requests) for session in sessions)
-    notes.append(f"chosen: {count:,} of {total:,} requests, on {len(kept):,} of {len(sessions):,} connections")
-    telling = tuple(one for one in beside if one.row["api_key"] in _TELLING)
-    return [replace(kept[0], beside=telling), *kept[1:]]
+    notes.append(f"chosen: {count:,} of {total:,} requests, on {len(result):,} of {len(sessions):,} connections")
+    telling = tuple(request for request in beside if request.row["api_key"] in _TELLING)
+    return [replace(result[0], beside=telling), *result[1:]]
 
 
 def matching(sessions: Sequence[Session], wanted: Filter | str | None) -> list[Session]:
     """The requests of a dataset that match, in their sessions, as `--filter` chooses those of a capture. Raises
     FilterError."""
-    one = parse(wanted) if isinstance(wanted, str) else wanted
-    if one is None:
+    condition = parse(wanted) if isinstance(wanted, str) else wanted
+    if condition is None:
         return list(sessions)
     return [
-        replace(session, requests=tuple(asked for asked in session.requests if _matches(one, asked)), orphans=())
+        replace(
+            session, requests=tuple(request for request in session.requests if _matches(condition, request)), orphans=()
+        )
         for session in sessions
     ]
 
 
 def _outside(session: Session, first: int, end: int) -> list[Request]:
-    return [one for one in session.requests if not first <= one.sent_ns < end]
+    return [request for request in session.requests if not first <= request.sent_ns < end]
 
 
 def _who(row: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -130,28 +135,33 @@ def _clients(sessions: Sequence[Session], selection: Selection) -> set[tuple[Any
     """Those that are chosen; None: all."""
     if selection.clients is None and not selection.topics:
         return None
-    found: set[tuple[Any, Any]] | None = None
+    clients: set[tuple[Any, Any]] | None = None
     if selection.clients is not None:
-        found = {_who(one.row) for session in sessions for one in session.requests if _matches(selection.clients, one)}
+        clients = {
+            _who(request.row)
+            for session in sessions
+            for request in session.requests
+            if _matches(selection.clients, request)
+        }
     if selection.topics:
         patterns = [re.compile(fnmatch.translate(pattern)) for pattern in selection.topics]
         touching = {
-            _who(one.row)
+            _who(request.row)
             for session in sessions
-            for one in session.requests
-            if any(pattern.match(topic) for topic in one.row["topics"] or () for pattern in patterns)
+            for request in session.requests
+            if any(pattern.match(topic) for topic in request.row["topics"] or () for pattern in patterns)
         }
-        found = touching if found is None else found & touching
-    return found
+        clients = touching if clients is None else clients & touching
+    return clients
 
 
 def _join_others(sessions: Sequence[Session], clients: set[tuple[Any, Any]]) -> Iterator[str]:
     """Choose the other members of the groups of chosen clients too, and say so."""
     members: dict[str, set[tuple[Any, Any]]] = {}
     for session in sessions:
-        for one in session.requests:
-            if one.row["api_key"] in _OF_MEMBERS and one.row["group_id"]:
-                members.setdefault(one.row["group_id"], set()).add(_who(one.row))
+        for request in session.requests:
+            if request.row["api_key"] in _OF_MEMBERS and request.row["group_id"]:
+                members.setdefault(request.row["group_id"], set()).add(_who(request.row))
     while touched := [group for group, some in members.items() if some & clients]:
         for group in touched:
             others = members.pop(group) - clients

@@ -78,23 +78,23 @@ class Request:
 class Decoded:
     """Both bodies of a request, each decoded once, when it is asked for first. `quick`: what was read of it by hand."""
 
-    __slots__ = ("_answer", "_asked", "quick", "request")
+    __slots__ = ("_answer", "_request", "quick", "request")
 
     def __init__(self, request: Request, quick: Quick | None = None) -> None:
         self.request = request
         self.quick = quick
-        self._asked: tuple[Body | None, int, str] | None = None
+        self._request: tuple[Body | None, int, str] | None = None
         self._answer: tuple[Body | None] | None = None
 
     def _decoded(self) -> tuple[Body | None, int, str]:
         """The body, its version, and why there is none."""
-        if self._asked is None:
+        if self._request is None:
             decoded = self.request.decoded() if self.request.row["api_key"] is not None else None
             if decoded is None:
-                self._asked = None, -1, self.request.row["reason"] or "bytes are missing"
+                self._request = None, -1, self.request.row["reason"] or "bytes are missing"
             else:
-                self._asked = decoded.body if decoded.status == OK else None, decoded.version, decoded.reason or ""
-        return self._asked
+                self._request = decoded.body if decoded.status == OK else None, decoded.version, decoded.reason or ""
+        return self._request
 
     @property
     def body(self) -> Body | None:
@@ -120,7 +120,7 @@ class Decoded:
     def take(self, body: Body | None, answer: Body | None) -> None:
         """Bodies that were decoded elsewhere; what is None is decoded when it is asked for."""
         if body is not None and self.request.data is not None:
-            self._asked = body, int.from_bytes(self.request.data[2:4], "big", signed=True), ""
+            self._request = body, int.from_bytes(self.request.data[2:4], "big", signed=True), ""
         if answer is not None:
             self._answer = (answer,)
 
@@ -134,10 +134,10 @@ def decoded(some: Iterable[tuple[int, Decoded]]) -> Iterator[tuple[int, Decoded]
     """The same (each with its session), some of them decoded at once; who takes them keeps none."""
     window: list[tuple[int, Decoded]] = []
     size = 0
-    for one in some:
-        window.append(one)
-        if one[1].quick is None:
-            size += len(one[1].request.data or b"") + len(one[1].request.answer or b"")
+    for numbered in some:
+        window.append(numbered)
+        if numbered[1].quick is None:
+            size += len(numbered[1].request.data or b"") + len(numbered[1].request.answer or b"")
         if len(window) >= _MANY or size > _MANY_BYTES:
             _decode([message for _, message in window])
             yield from window
@@ -147,18 +147,18 @@ def decoded(some: Iterable[tuple[int, Decoded]]) -> Iterator[tuple[int, Decoded]
 
 
 def _decode(window: Sequence[Decoded]) -> None:
-    unread = (one for one in window if one.quick is None)
-    wanted = [one for one in unread if one.request.data and one.request.row["api_key"] is not None]
+    unread = (message for message in window if message.quick is None)
+    wanted = [message for message in unread if message.request.data and message.request.row["api_key"] is not None]
     frames: list[tree.Frame] = []
-    for one in wanted:
-        request = one.request
+    for message in wanted:
+        request = message.request
         assert request.data is not None
         key, version = (int.from_bytes(request.data[at : at + 2], "big", signed=True) for at in (0, 2))
         frames.append((request.data, key, version, REQUEST))
         frames.append((request.answer or b"", request.api_key, request.version, RESPONSE))
     bodies = tree.decode_frames(frames)
-    for one, body, answer in zip(wanted, bodies[::2], bodies[1::2], strict=True):
-        one.take(body, answer)
+    for message, body, answer in zip(wanted, bodies[::2], bodies[1::2], strict=True):
+        message.take(body, answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,11 +211,11 @@ def gathered(some: Iterable[CapturedExchange], topic_ids: Mapping[str, str] | No
         else:
             requests[key].append(request_of(row, data, answer))
     sessions = []
-    for key, asked in requests.items():
-        asked.sort(key=lambda request: request.exchange)
+    for key, session_requests in requests.items():
+        session_requests.sort(key=lambda request: request.exchange)
         orphaned = tuple(orphans.get(key, ()))
         named, user = topic_ids or {}, users.get(key)
-        sessions.append(Session(*key, brokers[key], tuple(asked), orphaned, named, user=user))
+        sessions.append(Session(*key, brokers[key], tuple(session_requests), orphaned, named, user=user))
     return sorted(sessions, key=_begun)
 
 
@@ -252,13 +252,13 @@ def read_exchanges(
 
     logins: dict[tuple[str, str], Login] = {}
     bodies = None if look is None else traffic_summary.OTHERS
-    for one in api.light(
+    for light_exchange in api.light(
         captures, how, filter=filter, ordered=ordered, notes=notes, progress=progress, bodies=bodies, look=look
     ):
-        row, data, answer = one
+        row, data, answer = light_exchange
         user = None
         if row["api_key"] in _LOGINS:
-            ended = logins.setdefault((row["capture"], row["connection"]), Login()).take(one.exchange())
+            ended = logins.setdefault((row["capture"], row["connection"]), Login()).take(light_exchange.exchange())
             user = ended.name if ended is not None and ended.let_in else None
         yield CapturedExchange(
             row,

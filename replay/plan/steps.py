@@ -122,7 +122,7 @@ class Step:
         """The request decoded, in the form of the newest version (`convert.canonical`), topics named (`parts.NAME`).
         Kept until `forget`."""
         if self._body is None:
-            self._body = self.changed if self.changed is not None else self._made()
+            self._body = self.changed if self.changed is not None else self._build()
         return self._body
 
     def forget(self) -> None:
@@ -131,9 +131,9 @@ class Step:
 
     def fresh(self) -> Body:
         """A body of the caller's own."""
-        return copy.deepcopy(self.changed) if self.changed is not None else self._made()
+        return copy.deepcopy(self.changed) if self.changed is not None else self._build()
 
-    def _made(self) -> Body:
+    def _build(self) -> Body:
         decoded = self.request.decoded()
         assert decoded is not None
         assert decoded.body is not None

@@ -22,7 +22,7 @@ _ROWS: Final = 4_096
 _MESSAGES: Final = 256
 """Rows made Python objects at a time."""
 
-_Place = tuple[str, str, str, int]
+_MessageKey = tuple[str, str, str, int]
 """Capture, connection, direction and ordinal of a message."""
 
 
@@ -70,15 +70,15 @@ class _Messages:
         self._rows = _rows(
             table, _MESSAGES, ("capture", "connection", "direction", "exchange", "reply", "complete", "bytes")
         )
-        self._held: dict[_Place, bytes | None] = {}
+        self._held: dict[_MessageKey, bytes | None] = {}
         self._last: dict[tuple[str, str, str], int] = {}
 
-    def take(self, place: tuple[str, str, str, int | None]) -> bytes | None:
+    def take(self, message: tuple[str, str, str, int | None]) -> bytes | None:
         """Its bytes without their length; None where it has none, or not all. It is held no longer."""
-        *_, ordinal = place
+        *_, ordinal = message
         if ordinal is None:
             return None
-        key, wanted = place[:3], (*place[:3], ordinal)
+        key, wanted = message[:3], (*message[:3], ordinal)
         # Messages of one direction come in order; of a filtered dataset in that of their exchanges. So behind a later
         # one it comes soon, or not at all.
         ahead = 0

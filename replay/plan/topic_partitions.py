@@ -120,7 +120,7 @@ def subset(api_key: int, body: Body, wanted: set[Partition]) -> Body:
     for where in lists_of(api_key):
         if len(where.path) != 1 or where.path[0] not in body or not where.partitions:
             continue
-        kept = []
+        topics = []
         for topic in body[where.path[0]] or ():
             left = [
                 partition
@@ -128,8 +128,8 @@ def subset(api_key: int, body: Body, wanted: set[Partition]) -> Body:
                 if (topic.get(NAME), partition[where.number] if where.number else partition) in wanted
             ]
             if left:
-                kept.append({**topic, where.partitions: left})
-        out[where.path[0]] = kept
+                topics.append({**topic, where.partitions: left})
+        out[where.path[0]] = topics
     return out
 
 

@@ -115,13 +115,15 @@ class Fetches:
     def _adopt(self, session: FetchSession, body: Body, captured: Body | None) -> None:
         """Name the partitions that the captured answer has records of, and nobody named since the capture began: they
         were asked for from these records on."""
-        asked = {(topic.get(NAME, ""), part["partition"]) for topic in body["topics"] for part in topic["partitions"]}
+        requested = {
+            (topic.get(NAME, ""), part["partition"]) for topic in body["topics"] for part in topic["partitions"]
+        }
         for topic in (captured or {}).get("responses", ()):
             name = topic.get(NAME)
             for partition in topic["partitions"]:
                 where = name, partition["partitionIndex"]
                 inside = batches.produced(partition.get("records"))
-                if name and inside and where not in asked and where not in session.partitions:
+                if name and inside and where not in requested and where not in session.partitions:
                     adopted = {
                         "partition": partition["partitionIndex"],
                         "fetchOffset": self._offsets.offset(where, inside[0].base_offset),
@@ -139,7 +141,7 @@ class Fetches:
         if self._offsets.mode == AS_IS:
             return
         before = answered(api_keys.FETCH, captured)
-        asked, had = asked_offsets(step.body), asked_offsets(sent)
+        requested, had = asked_offsets(step.body), asked_offsets(sent)
         for (topic, partition), now in answered(api_keys.FETCH, replayed).items():
             where = self._topics.captured(topic), partition
             was = before.get(where)
@@ -148,20 +150,24 @@ class Fetches:
             if was["errorCode"] or was["highWatermark"] < 0:
                 continue
             known = self._offsets.map_of(where)
-            if known is None or not known.produced or (where in asked and known.start(asked[where]) != had.get(where)):
+            if (
+                known is None
+                or not known.produced
+                or (where in requested and known.start(requested[where]) != had.get(where))
+            ):
                 yield *where, was["highWatermark"]
 
     def found_places(self, step: Step, body: Body, ends: dict[Partition, tuple[int, int]]) -> None:
         """The captured high watermark and the target's of each such partition: read from the place that is as far from
         them, in a session made again. (What ListOffsets said of another place is no hint for one that is out of
         range.)"""
-        asked = asked_offsets(step.body)
+        requested = asked_offsets(step.body)
         for where, partition in self._places(step, body).items():
             if where in ends:
                 captured, replayed = self._offsets.guess(where, ends[where])
                 known = self._offsets.map_of(where)
                 assert known is not None
-                at = asked.get(where, partition["fetchOffset"] + captured - replayed)
+                at = requested.get(where, partition["fetchOffset"] + captured - replayed)
                 if known.hints and not known.produced:
                     known.hint(at, max(ends[where][1] + at - ends[where][0], 0))
                 partition["fetchOffset"] = known.start(at)

@@ -62,8 +62,8 @@ class Member:
 
     def take(self, sent: Body, answer: Body) -> None:
         """Its heartbeat was answered."""
-        told = {name: sent.get(name) for name in _SUBSCRIPTION}
-        self.subscription |= {name: value for name, value in told.items() if value not in (None, -1)}
+        subscription = {name: sent.get(name) for name in _SUBSCRIPTION}
+        self.subscription |= {name: value for name, value in subscription.items() if value not in (None, -1)}
         if answer["errorCode"]:
             return
         self.epoch = answer["memberEpoch"]
@@ -117,7 +117,7 @@ class Groups:
             who = body["groupId"], body["memberId"]
             speaks = [who] if body["memberEpoch"] > 0 or (body["memberEpoch"] < 0 and who in self._kept_out) else []
         elif key == api_keys.OFFSET_FETCH:
-            speaks = [(asked["groupId"], asked["memberId"]) for asked in body["groups"] if asked.get("memberId")]
+            speaks = [(group["groupId"], group["memberId"]) for group in body["groups"] if group.get("memberId")]
         elif key == api_keys.LEAVE_GROUP:
             leaving = [
                 (body["groupId"], each["memberId"]) for each in body["members"] if not each.get("groupInstanceId")
@@ -160,8 +160,8 @@ class Groups:
     def assignment(self, group: str, generation: int, otherwise: list[Body]) -> list[Body]:
         """What the captured leader handed out in a captured generation, by the ids that the members have now."""
         given = copy.deepcopy(self._assignments.get((group, generation), otherwise))
-        for one in given:
-            one["memberId"] = self.member(group, one["memberId"])
+        for entry in given:
+            entry["memberId"] = self.member(group, entry["memberId"])
         return given
 
     def subscription(self, group: str, member: str) -> Body:
@@ -244,7 +244,7 @@ class Groups:
             },
         )
 
-    def heard(self, who: Who, sent: Body, answer: Body) -> None:
+    def learn_heartbeat(self, who: Who, sent: Body, answer: Body) -> None:
         """What the target said to such a heartbeat."""
         state = self._members.get(who)
         if state is None or answer["errorCode"] or sent["memberEpoch"] != state.epoch:
@@ -359,9 +359,9 @@ class Groups:
     def _arrives(self, step: Step) -> None:
         """A member asks to be let into the generation that the captured answer to its JoinGroup says."""
         answer = step.request.decoded_answer()
-        said = answer.body if answer is not None else None
-        if said is not None and not said["errorCode"]:
-            self._arriving[step.number] = (step.body["groupId"], said["memberId"]), said["generationId"]
+        answer_body = answer.body if answer is not None else None
+        if answer_body is not None and not answer_body["errorCode"]:
+            self._arriving[step.number] = (step.body["groupId"], answer_body["memberId"]), answer_body["generationId"]
 
     def learn(self, step: Step, sent: Body, captured: Body | None, replayed: Body) -> None:
         if moves(step):
@@ -375,8 +375,8 @@ class Groups:
             self._take_heartbeat(who, state, sent, replayed)
             self._note_entry(who, captured, replayed, leaves=sent["memberEpoch"] < 0)
         elif step.request.api_key == api_keys.LEAVE_GROUP and not replayed["errorCode"]:
-            leaving = [step.body.get("memberId"), *(one["memberId"] for one in step.body["members"])]
-            self._left.update((step.body["groupId"], one) for one in leaving if one)
+            leaving = [step.body.get("memberId"), *(member["memberId"] for member in step.body["members"])]
+            self._left.update((step.body["groupId"], member) for member in leaving if member)
 
     def again(self, step: Step, body: Body, rule: str, captured: Body | None, replayed: Body | None) -> None:
         if rule == "member_id_given" and replayed is not None:
@@ -395,13 +395,13 @@ class Groups:
             body["memberId"] = self.member(group, member)
 
     def _offset_fetch(self, body: Body) -> None:
-        for asked in body["groups"]:
-            group, member = asked["groupId"], asked.get("memberId")
+        for requested in body["groups"]:
+            group, member = requested["groupId"], requested.get("memberId")
             if group in self._refused:
-                asked["memberId"], asked["memberEpoch"] = None, -1
+                requested["memberId"], requested["memberEpoch"] = None, -1
             elif member:
-                asked["memberEpoch"] = self.generation(group, member, asked["memberEpoch"])
-                asked["memberId"] = self.member(group, member)
+                requested["memberEpoch"] = self.generation(group, member, requested["memberEpoch"])
+                requested["memberId"] = self.member(group, member)
 
     def _sync(self, body: Body) -> None:
         group, generation = body["groupId"], body["generationId"]
@@ -476,18 +476,18 @@ class Groups:
             body["topicPartitions"] = owned
 
     def _learn_join(self, step: Step, sent: Body, captured: Body | None, replayed: Body) -> None:
-        group, asked = step.body["groupId"], step.body["memberId"]
+        group, requested = step.body["groupId"], step.body["memberId"]
         was = captured["memberId"] if captured is not None else ""
-        self._note_entry((group, was or asked), captured, replayed)
+        self._note_entry((group, was or requested), captured, replayed)
         if replayed["errorCode"] not in (errors.NONE, errors.MEMBER_ID_REQUIRED):
             return  # an id may stand in the answer all the same: the one that was asked with, and is not known
-        for old in (asked, was):
+        for old in (requested, was):
             if old and replayed["memberId"]:
                 self._ids[group, old] = replayed["memberId"]
         if replayed["errorCode"]:
             return
         if captured is None:
-            self._settle((group, asked), sent, replayed)
+            self._settle((group, requested), sent, replayed)
         elif not captured["errorCode"]:
             self._take_generation((group, was, captured["generationId"]), replayed)
             self._reached[group, was] = captured["generationId"]

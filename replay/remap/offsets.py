@@ -41,20 +41,20 @@ class OffsetMap:
 
     def learn(self, captured: int, replayed: int, count: int) -> None:
         """A batch was appended on both sides."""
-        one = captured, replayed, count
+        entry = captured, replayed, count
         if self.joined and self.produced:
             base, there, before = self.produced[-1]
             if (base + before, there + before) == (captured, replayed):
                 self.produced[-1] = base, there, before + count
                 return
-        if self.produced and self.produced[-1] <= one:
+        if self.produced and self.produced[-1] <= entry:
             self.mixed |= self.produced[-1][1] > replayed  # by far the most: a batch behind all others
-            self.produced.append(one)
+            self.produced.append(entry)
             return
-        at = bisect.bisect_left(self.produced, one)
+        at = bisect.bisect_left(self.produced, entry)
         self.mixed |= at > 0 and self.produced[at - 1][1] > replayed
         self.mixed |= at < len(self.produced) and self.produced[at][1] < replayed
-        self.produced.insert(at, one)
+        self.produced.insert(at, entry)
 
     def start(self, captured: int) -> int:
         """Where to read on the target from, so that no record from `captured` on is missed: the order of batches of
@@ -144,11 +144,15 @@ class Offsets:
         """Are all the records that a captured reader got stored on the target, before this offset there? (Nobody says
         where there the ends of transactions lie, which it got with them.)"""
         known = self._maps.get(where)
-        found = [one for one in batches.fetched(records) if one[2] is None or not one[2].attributes & batches.CONTROL]
-        if known is None or not found:
+        data_batches = [
+            located
+            for located in batches.fetched(records)
+            if located[2] is None or not located[2].attributes & batches.CONTROL
+        ]
+        if known is None or not data_batches:
             return False
         # From the last on, which is the first that a reader lacks.
-        ends = (known.stored(end - 1) for _, end, _ in reversed(found))
+        ends = (known.stored(end - 1) for _, end, _ in reversed(data_batches))
         return all(end is not None and end < offset for end in ends)
 
     def read_from(self, connection: str, where: Partition, captured: int) -> int:
@@ -257,14 +261,14 @@ def asked_offsets(fetch: Body) -> dict[Partition, int]:
     }
 
 
-def _end(partition: Body | None, asked: int | None) -> int | None:
+def _end(partition: Body | None, requested: int | None) -> int | None:
     """The offset after the records of a fetched partition; where it was asked for, without any; None where the records
     are none, or nothing says it."""
     try:
         end = batches.end_offset((partition or {}).get("records") or b"")
     except batches.BadRecords:
         return None
-    return asked if end is None else end
+    return requested if end is None else end
 
 
 def listed_offset(partition: Body) -> int:

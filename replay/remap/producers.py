@@ -45,7 +45,7 @@ class Producers:
         self._shift_ms = shift_ms
         self._given: dict[Producer, Producer] = {}
         self._transactions: dict[str, Producer] = {}
-        self._asked: set[Producer] = set()
+        self._initialised: set[Producer] = set()
         self._refused: dict[Producer, int] = {}
         self._next_sequence: dict[tuple[Producer, str, int], int] = {}
         self._sequence_delta: dict[tuple[Producer, Producer, str, int], int] = {}
@@ -69,7 +69,7 @@ class Producers:
     def give(self, captured: Producer, transactional_id: str | None, given: Producer) -> None:
         """The replayer asked for a producer id itself: its sequences start at 0."""
         self._given[captured] = given
-        self._asked.add(captured)
+        self._initialised.add(captured)
         if transactional_id:
             self._transactions[transactional_id] = given
 
@@ -104,7 +104,7 @@ class Producers:
             if here in self._next_sequence:
                 start = self._next_sequence[here]
             else:
-                start = 0 if captured in self._asked else batch.base_sequence
+                start = 0 if captured in self._initialised else batch.base_sequence
             self._sequence_delta[moved] = start - batch.base_sequence
         sequence = (batch.base_sequence + self._sequence_delta[moved]) % _SEQUENCES
         self._next_sequence[here] = (sequence + batch.last_offset_delta + 1) % _SEQUENCES

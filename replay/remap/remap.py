@@ -95,8 +95,8 @@ class Remap:
 
     def rows(self, capture: str) -> Iterator[Body]:
         """What was learned, as rows of the table `remaps`."""
-        for one in self.ids():
-            yield row(capture, one)
+        for learned in self.ids():
+            yield row(capture, learned)
         for (topic, partition), known in self.offsets.items():
             for base, there_base, count in known.produced:
                 yield row(capture, offset(((topic, partition), base, there_base, count)))
@@ -120,21 +120,21 @@ class News:
     def __init__(self, remap: Remap) -> None:
         self._remap = remap
         self._remap.offsets.news = []
-        self._told = set(remap.ids())
+        self._reported = set(remap.ids())
         self._pause = 0
 
     def take(self, all_of_it: bool = False) -> tuple[list[Appended], list[Learned]]:
         """Batches that were appended, and the rest, in the order in which it was learned; what takes another's place
         comes after it. `all_of_it`: look through everything now."""
         appended, self._remap.offsets.news = self._remap.offsets.news or [], []
-        found: list[Learned] = []
+        fresh: list[Learned] = []
         self._pause -= 1
         if self._pause < 0 or all_of_it:
             known = list(self._remap.ids())
-            found = [one for one in known if one not in self._told]
-            self._told = set(known)
+            fresh = [learned for learned in known if learned not in self._reported]
+            self._reported = set(known)
             self._pause = len(known) // _LOOKED_THROUGH
-        return appended, found
+        return appended, fresh
 
 
 def offset(appended: Appended) -> Learned:

@@ -60,7 +60,7 @@ _BY_CODE: Final = {
 }
 _MOST_REMADE: Final = 3
 """How often a share session is begun anew for one fetch: who is refused again has another one at his heels."""
-_MOST_ASKED: Final = 3
+_MOST_POSITION_REQUESTS: Final = 3
 """How often a reader asks where its log ends for one fetch: whose place is out of range there too has none."""
 _REJOINS: Final = {
     **dict.fromkeys(apis.GROUP_HEARTBEATS, (errors.UNKNOWN_MEMBER_ID, errors.FENCED_MEMBER_EPOCH)),
@@ -102,8 +102,8 @@ def rule_for(
     """The rule by which a request with this answer is sent again; None: it is the answer. `after_retry`: an earlier
     request of the connection was sent again, so that this one came before it. `given_up`: errors that are waited for no
     more."""
-    expected, said = codes(captured).union(given_up), codes(replayed)
-    for code in sorted(said - expected):
+    expected, actual = codes(captured).union(given_up), codes(replayed)
+    for code in sorted(actual - expected):
         name = _BY_CODE.get(code)
         if code in NO_TOPIC and api_key in _NOT_FOR:
             continue
@@ -126,12 +126,12 @@ def rule_for(
             return "member_id_given"
     if captured is None:
         return None
-    if api_key == api_keys.FETCH and has_records(captured) and not has_records(replayed) and not said:
+    if api_key == api_keys.FETCH and has_records(captured) and not has_records(replayed) and not actual:
         return "records_awaited"
     if api_key == api_keys.HEARTBEAT and not replayed["errorCode"]:
         if captured["errorCode"] == errors.REBALANCE_IN_PROGRESS:
             return "rebalance_awaited"
-    if api_key in apis.GROUP_HEARTBEATS and not said:
+    if api_key in apis.GROUP_HEARTBEATS and not actual:
         if _assigned(captured) and not _assigned(replayed):
             return "rebalance_awaited"
     return None
@@ -169,10 +169,10 @@ def failed_partitions(api_key: int, answer: Body, captured: Body | None) -> set[
         return None
     expected = codes(captured)
     return {
-        (topic.get(NAME) or topic.get(where.name) or "", one[where.number])
+        (topic.get(NAME) or topic.get(where.name) or "", partition[where.number])
         for topic in structs(answer, where.path)
-        for one in topic[where.partitions]
-        if codes({"errorCode": one.get("errorCode", 0)}) - expected
+        for partition in topic[where.partitions]
+        if codes({"errorCode": partition.get("errorCode", 0)}) - expected
     }
 
 
@@ -219,7 +219,7 @@ class Retries:
         self._closed = False
         self._twice = False
         self._remade = 0
-        self._asked = 0
+        self._position_requests = 0
 
     def after(self, sent: Body, replayed: Body | None, now: float) -> Decision:
         """What follows from the answer to what was sent; None: its connection ended without one."""
@@ -281,8 +281,8 @@ class Retries:
             return None
         if rule == "position_asked":
             lost = self._remap.fetches.lost_places(step, sent, self.captured, replayed)
-            self._asked += 1
-            return rule if self._asked <= _MOST_ASKED and any(lost) else None
+            self._position_requests += 1
+            return rule if self._position_requests <= _MOST_POSITION_REQUESTS and any(lost) else None
         if rule == "session_remade" and step.request.api_key == api_keys.SHARE_FETCH:
             self._remade += 1
             return rule if self._remade <= _MOST_REMADE else None
@@ -297,9 +297,9 @@ class Retries:
         if where is None or self.captured is None:
             return False
         topics, name = where
-        good = [one[name] for one in self.captured[topics] if one[name] and not one["errorCode"]]
-        made = (self._topology.made | _BY_BROKERS).intersection(map(self._remap.topics.name, good))
-        return any(one["errorCode"] in NO_TOPIC and one[name] in made for one in replayed[topics])
+        good = [topic[name] for topic in self.captured[topics] if topic[name] and not topic["errorCode"]]
+        created = (self._topology.created | _BY_BROKERS).intersection(map(self._remap.topics.name, good))
+        return any(topic["errorCode"] in NO_TOPIC and topic[name] in created for topic in replayed[topics])
 
     def _is_lost(self, replayed: Body) -> bool:
         """Would the member have to join again, after it did so too often?"""
@@ -320,11 +320,11 @@ class Retries:
     def _not_there(self, sent: Body, replayed: Body) -> set[str]:
         """The target's names of the topics that an answer says are not there."""
         key = self._step.request.api_key
-        told = absent_topics(key, replayed, self.captured)
-        if told and "" not in told:
-            return told
-        asked = {self._remap.topics.name(topic[NAME]) for _, topic in topics_of(key, sent) if topic.get(NAME)}
-        return {name for name in asked if name not in self._topology.partitions} or asked
+        absent = absent_topics(key, replayed, self.captured)
+        if absent and "" not in absent:
+            return absent
+        requested = {self._remap.topics.name(topic[NAME]) for _, topic in topics_of(key, sent) if topic.get(NAME)}
+        return {name for name in requested if name not in self._topology.partitions} or requested
 
     def _is_absent(self, topics: set[str]) -> bool:
         return bool(topics) and topics <= self._topology.absent

@@ -65,21 +65,21 @@ class ShareSessions:
     ) -> list[tuple[int, Body]]:
         """(node, body) of each part of a request; to the broker `home` where it is for none."""
         there = self._sessions.get(_who(body), {})
-        fetches, asked = api_key == api_keys.SHARE_FETCH, body["shareSessionEpoch"]
+        fetches, epoch = api_key == api_keys.SHARE_FETCH, body["shareSessionEpoch"]
         nodes = set(by_leader)
-        if asked == _CLOSES or (fetches and asked > 0):
+        if epoch == _CLOSES or (fetches and epoch > 0):
             nodes |= there.keys()
-        found = []
+        parts = []
         for node in sorted(nodes or {home}):
             session = there.get(node)
             part = {**subset(api_key, body, by_leader.get(node, set())), "shareSessionEpoch": _CLOSES}
-            if asked != _CLOSES:
+            if epoch != _CLOSES:
                 part["shareSessionEpoch"] = session.epoch if session is not None else 0
             if fetches and session is not None and part["shareSessionEpoch"] == 0:
                 session.take(part)
                 part |= {"topics": session.everything(), "forgottenTopicsData": []}
-            found.append((node, part))
-        return found
+            parts.append((node, part))
+        return parts
 
     def sent(self, api_key: int, parts: Sequence[tuple[int, Body]]) -> None:
         """These parts of a request are sent now."""
@@ -105,7 +105,7 @@ class ShareSessions:
 
     def begin_anew(self, body: Body) -> None:
         """Make a fetch one that begins what was lost, and nothing else: the rest was answered."""
-        lost = [one for one in self._sessions.get(_who(body), {}).values() if one.epoch == 0]
+        lost = [session for session in self._sessions.get(_who(body), {}).values() if session.epoch == 0]
         body |= {
             "shareSessionEpoch": 0,
             "forgottenTopicsData": [],

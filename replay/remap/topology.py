@@ -28,7 +28,7 @@ class Topology:
     leader_epochs: dict[Partition, int] = field(default_factory=dict)
     coordinators: dict[tuple[int, str], int] = field(default_factory=dict)
     absent: set[str] = field(default_factory=set)
-    made: set[str] = field(default_factory=set)
+    created: set[str] = field(default_factory=set)
     cluster_id: str | None = None
 
     def learn_metadata(self, answer: Body) -> None:

@@ -47,7 +47,7 @@ class Additions:
         added = self._added.get(name, set())
         if key == api_keys.PRODUCE:
             missing = {*named(key, body)} - added
-            asked: Body = {
+            request: Body = {
                 "v3AndBelowTransactionalId": name,
                 "v3AndBelowProducerId": producer.id,
                 "v3AndBelowProducerEpoch": producer.epoch,
@@ -56,10 +56,15 @@ class Additions:
                     for topic in sorted({topic for topic, _ in missing})
                 ],
             }
-            return Missing(name, api_keys.ADD_PARTITIONS_TO_TXN, asked, {*missing}) if missing else None
+            return Missing(name, api_keys.ADD_PARTITIONS_TO_TXN, request, {*missing}) if missing else None
         group = body["groupId"]
-        asked = {"transactionalId": name, "producerId": producer.id, "producerEpoch": producer.epoch, "groupId": group}
-        return Missing(name, api_keys.ADD_OFFSETS_TO_TXN, asked, {group}) if group not in added else None
+        request = {
+            "transactionalId": name,
+            "producerId": producer.id,
+            "producerEpoch": producer.epoch,
+            "groupId": group,
+        }
+        return Missing(name, api_keys.ADD_OFFSETS_TO_TXN, request, {group}) if group not in added else None
 
     def add(self, missing: Missing) -> None:
         """It was added."""

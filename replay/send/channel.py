@@ -68,7 +68,7 @@ class Channel:
         """Bytes that the connection has not taken yet."""
         return self._link.backlog() if self._link is not None else 0
 
-    async def taken(self, most: int, timeout: float) -> None:
+    async def drained(self, most: int, timeout: float) -> None:
         """Wait until at most that many bytes are not taken, or the connection ends. Raises LinkError where it takes
         nothing for `timeout` seconds."""
         least, since = self.backlog(), self._loop.time()
@@ -110,8 +110,8 @@ class Channel:
             elif not waiter.done():
                 waiter.set_result(data)
             return
-        said = int.from_bytes(data[:4], "big", signed=True)
-        self.reason = f"{self.address}: answered correlation id {said}, " + (
+        size = int.from_bytes(data[:4], "big", signed=True)
+        self.reason = f"{self.address}: answered correlation id {size}, " + (
             f"{expected} was due" if expected is not None else "none was due"
         )
         self.close()

@@ -37,7 +37,7 @@ from replay.remap.topology import Topology
 from replay.send import produce_in_place
 from replay.send.channel import Channel, ChannelClosed
 from replay.send.dependencies import Waiting
-from replay.send.keep_alive import Keeping
+from replay.send.keep_alive import KeepAlive
 from replay.send.link import Dial, LinkError
 from replay.send.own_requests import Asker
 from replay.send.preparation import Job, Preparation, Skipped
@@ -101,7 +101,7 @@ class Engine:
         self._router = Router(self._brokers, topology, remap, self._asker, settings, self.notes)
         self._preparation = Preparation(cluster, remap, topology, self._asker, settings, self.notes)
         self._waiting = Waiting()
-        self._keeping = Keeping(self._waiting, remap.groups, self._asker.ask_as_member, self._due, self.notes)
+        self._keep_alive = KeepAlive(self._waiting, remap.groups, self._asker.ask_as_member, self._due, self.notes)
         self._record = record
         self._states: dict[int, SessionState] = {}
         for index, session in enumerate(sessions):
@@ -150,14 +150,14 @@ class Engine:
         epoch_ns = start_ns or time.time_ns()
         self.timetable.begin_at(epoch_ns, self._loop.time() + (epoch_ns - time.time_ns() if start_ns else 0) / 1e9)
         self._ended = self._loop.create_future()
-        self._keeping.more = self._feed is not None
+        self._keep_alive.more = self._feed is not None
         self.add(self.plan.steps)
         gc.freeze()  # no garbage is in what was captured and planned: walking it again and again took a fifth of a run
         if self._feed is None:
             self.no_more()
         feeding = [self._loop.create_task(self._fed(self._feed))] if self._feed is not None else []
         watch = self._loop.create_task(self._watch.run())
-        besides = [self._loop.create_task(self._watch.tell()), self._loop.create_task(self._keeping.run())]
+        besides = [self._loop.create_task(self._watch.tell()), self._loop.create_task(self._keep_alive.run())]
         try:
             await asyncio.wait((self._ended, watch), return_when=asyncio.FIRST_COMPLETED)
             self._raise_failed()
@@ -231,7 +231,7 @@ class Engine:
     def no_more(self) -> None:
         """No more steps come."""
         self._no_more = True
-        self._keeping.more = False
+        self._keep_alive.more = False
         for state in self._states.values():
             state.more.ring()
         self._has_ended()
@@ -265,7 +265,7 @@ class Engine:
         self._count += len(steps)
         for step in steps:
             self._undone[step.number] = step
-            self._keeping.expect(step)
+            self._keep_alive.expect(step)
         if self._feed is not None:
             self._undone_bytes += sum(map(_size, steps))
         if steps:
@@ -511,7 +511,7 @@ class Engine:
                 waiter.exception()
             self._follow(state, Job(step, outcome, self.remap.request(step), [waiter], [channel]))
         else:
-            self._watch.heard += 1
+            self._watch.answered += 1
             outcome.answered_ns = self._now_ns()
             outcome.answer = answer if isinstance(answer, bytes) else None
             if short.base >= 0:
@@ -528,7 +528,7 @@ class Engine:
         for _, channel, _ in reached:
             if channel.backlog() > self._most_unsent:
                 self.notes["back_pressure"] += 1
-                await channel.taken(self._most_unsent, self.settings.answer_timeout)
+                await channel.drained(self._most_unsent, self.settings.answer_timeout)
         if job.outcome.ready_ns is None:
             job.outcome.ready_ns = self._now_ns()
         job.waiters, job.channels = [], [channel for _, channel, _ in reached]
@@ -559,13 +559,13 @@ class Engine:
 
     async def _all_taken(self) -> None:
         """What expects no answer may still be unsent when everything else is answered."""
-        taken = [
-            channel.taken(0, self.settings.answer_timeout)
+        drains = [
+            channel.drained(0, self.settings.answer_timeout)
             for state in self._states.values()
             for channel in state.connections.channels.values()
             if channel.backlog()
         ]
-        for failed in await asyncio.gather(*taken, return_exceptions=True):
+        for failed in await asyncio.gather(*drains, return_exceptions=True):
             if isinstance(failed, LinkError):
                 self.failure = self.failure or failed
 
@@ -587,7 +587,7 @@ class Engine:
         retries = retry.Retries(
             step, captured, state.history, self.remap, self.topology, self.settings.limits, self._loop.time()
         )
-        kept: list[Body] = []
+        good_answers: list[Body] = []
         if step.request.api_key == api_keys.JOIN_GROUP:
             self._loop.call_later(_SPLIT, self._let_go_on_without, step)
         try:
@@ -604,10 +604,10 @@ class Engine:
                     self._preparation.learn(job, captured, replayed)
                 elif decision.rule == "session_remade" and step.request.api_key == api_keys.SHARE_FETCH:
                     # Each broker has a session of its own: what the others gave stays.
-                    kept += [answer for answer in job.answers if not answer["errorCode"]]
+                    good_answers += [answer for answer in job.answers if not answer["errorCode"]]
                 elif replayed is not None and decision.rule != "records_awaited":
                     job.body, good = retries.parted(job.body, replayed)
-                    kept += good
+                    good_answers += good
                 if decision.rule in ("rebalance_awaited", "rejoined"):
                     self._waiting.let_others_go_on(step)
                 self._apply(outcome, decision.rule)
@@ -616,7 +616,7 @@ class Engine:
                 async with state.again:
                     await self._preparation.again(job, decision.rule, captured, replayed)
                     await self._send(state, job)
-            self._conclude(job, captured, replayed, kept)
+            self._conclude(job, captured, replayed, good_answers)
             if replayed is not None:
                 with contextlib.suppress(LinkError):  # whoever goes on finds out
                     await self._preparation.settle(job, replayed)
@@ -656,7 +656,7 @@ class Engine:
         others = groups.others(group, step.body["memberId"])
         if kept_out and step.request.api_key in apis.GROUP_HEARTBEATS:
             return not others  # what they gave up may be on its way
-        return all(self._keeping.will_speak(who) for who in others)
+        return all(self._keep_alive.will_speak(who) for who in others)
 
     def _stands_still(self, step: Step, group: str) -> bool:
         """Are all members of a group as the replayer joined them, and is nothing of before this step on its way, or yet
@@ -669,7 +669,7 @@ class Engine:
             for other in (
                 *(job.step for job in state.jobs.values()),
                 *([state.next] if state.next is not None else []),
-                *itertools.takewhile(lambda one: one.number < step.number, state.steps),
+                *itertools.takewhile(lambda other: other.number < step.number, state.steps),
             )
             if other.number < step.number and other.group == group
         )
@@ -691,7 +691,7 @@ class Engine:
         if replayed is None:
             return None
         job.outcome.reason = None
-        self._watch.heard += 1
+        self._watch.answered += 1
         job.outcome.answered_ns = self._now_ns()
         return replayed
 
@@ -718,7 +718,7 @@ class Engine:
         job.outcome.answer = frames[0] if len(frames) == 1 else None
         return bodies[0] if len(bodies) == 1 else merged(step.request.api_key, bodies)
 
-    def _conclude(self, job: Job, captured: Body | None, replayed: Body | None, kept: list[Body]) -> None:
+    def _conclude(self, job: Job, captured: Body | None, replayed: Body | None, good_answers: list[Body]) -> None:
         step, outcome = job.step, job.outcome
         key = step.request.api_key
         if replayed is None:
@@ -730,8 +730,8 @@ class Engine:
         self._preparation.learn(job, captured, replayed)
         others = retry.codes(replayed) - retry.codes(captured)
         self._watch.errors += bool(others)
-        if kept:
-            replayed = merged(key, [*kept, replayed])
+        if good_answers:
+            replayed = merged(key, [*good_answers, replayed])
             outcome.answer = None
         if outcome.answer is None:
             outcome.answer = encode_response(key, step.version, 0, without_names(replayed))

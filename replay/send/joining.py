@@ -79,7 +79,7 @@ async def _settle(members: Sequence[tuple[str, str]], remap: Remap, ask: Ask) ->
             body = remap.groups.settling(who)
             if body is None:
                 return False
-            answer = await _asked(ask, api_keys.CONSUMER_GROUP_HEARTBEAT, _GROUP_HEARTBEAT, body)
+            answer = await _ask_coordinator(ask, api_keys.CONSUMER_GROUP_HEARTBEAT, _GROUP_HEARTBEAT, body)
             if answer["errorCode"]:
                 return False
             moved |= not remap.groups.settled(who, body, answer)
@@ -113,7 +113,7 @@ async def _join(ask: Ask, body: Body) -> Body:
     """A JoinGroup until it is taken: with the id that the target gives, without the one that it does not know."""
     version = _STATIC_JOIN if body.get("groupInstanceId") else _DYNAMIC_JOIN
     while True:
-        answer = await _asked(ask, api_keys.JOIN_GROUP, version, body)
+        answer = await _ask_coordinator(ask, api_keys.JOIN_GROUP, version, body)
         error = answer["errorCode"]
         if not error:
             return answer
@@ -141,7 +141,7 @@ async def _sync(ask: Ask, remap: Remap, group: str, member: str, generation: int
         "groupInstanceId": body.get("groupInstanceId"),
         "assignments": given,
     }
-    answer = await _asked(ask, api_keys.SYNC_GROUP, _SYNC, request)
+    answer = await _ask_coordinator(ask, api_keys.SYNC_GROUP, _SYNC, request)
     if answer["errorCode"] and answer["errorCode"] not in _AGAIN:
         raise JoinRefused(f"SyncGroup of group {group}: error {answer['errorCode']}")
     return not answer["errorCode"]
@@ -155,12 +155,12 @@ async def _beat(ask: Ask, body: Body, joined: Body) -> int:
         "memberId": joined["memberId"],
         "groupInstanceId": body.get("groupInstanceId"),
     }
-    return int((await _asked(ask, api_keys.HEARTBEAT, _HEARTBEAT, request))["errorCode"])
+    return int((await _ask_coordinator(ask, api_keys.HEARTBEAT, _HEARTBEAT, request))["errorCode"])
 
 
 async def _join_assigned(ask: Ask, remap: Remap, group: str, member: str, body: Body) -> None:
     """Join a KIP-848 group: the broker assigns. One that does not serve them says so again to the next heartbeat."""
-    answer = await _asked(ask, api_keys.CONSUMER_GROUP_HEARTBEAT, _GROUP_HEARTBEAT, body)
+    answer = await _ask_coordinator(ask, api_keys.CONSUMER_GROUP_HEARTBEAT, _GROUP_HEARTBEAT, body)
     if answer["errorCode"] == errors.UNSUPPORTED_VERSION:
         remap.groups.refuse(group)
         return
@@ -169,7 +169,7 @@ async def _join_assigned(ask: Ask, remap: Remap, group: str, member: str, body: 
     remap.groups.joined_assigned(group, member, body, answer)
 
 
-async def _asked(ask: Ask, api_key: int, version: int, body: Body) -> Body:
+async def _ask_coordinator(ask: Ask, api_key: int, version: int, body: Body) -> Body:
     """The answer, once the coordinator is there."""
     while True:
         answer = await ask(api_key, version, body)

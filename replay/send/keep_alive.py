@@ -53,11 +53,11 @@ class _Turns:
     into the capture that was."""
 
     steps: deque[Step] = field(default_factory=deque)
-    heard: float = 0.0
+    last_answer: float = 0.0
     at_ns: int = 0
 
 
-class Keeping:
+class KeepAlive:
     """Of one run, whose steps are told as they are planned (`expect`); `more`: there will be others. `due`: when a step
     is due, in the loop's time; `ask`: asks a group's coordinator (`Asker.ask_as_member`)."""
 
@@ -84,7 +84,7 @@ class Keeping:
         if (who := _speaker(step)) is not None:
             turns = self._turns.get(who)
             if turns is None:
-                turns = self._turns[who] = _Turns(heard=self._loop.time() if self.more else 0.0)
+                turns = self._turns[who] = _Turns(last_answer=self._loop.time() if self.more else 0.0)
             turns.steps.append(step)
 
     def will_speak(self, who: Who) -> bool:
@@ -112,15 +112,15 @@ class Keeping:
     def _is_silent(self, who: Who, turns: _Turns, now: float) -> bool:
         steps = turns.steps
         while steps and self._waiting.is_done(steps[0].number):
-            turns.heard, turns.at_ns = now, steps.popleft().at_ns
+            turns.last_answer, turns.at_ns = now, steps.popleft().at_ns
         if not steps:
             del self._turns[who]
             return False
         if who in self._beating or self._waiting.is_sent(steps[0].number):
-            turns.heard = now
+            turns.last_answer = now
             return False
         timeout = self._groups.session_timeout(who)
-        if timeout is None or now - turns.heard < timeout / _BEATS:
+        if timeout is None or now - turns.last_answer < timeout / _BEATS:
             return False
         was_silent = (steps[0].at_ns - turns.at_ns) / 1e9 >= timeout
         return not was_silent or self._due(steps[0]) <= now
@@ -130,7 +130,7 @@ class Keeping:
         try:
             with contextlib.suppress(LinkError, TimeoutError):
                 answer = await self._ask(who[0], api_key, version, body)
-                self._groups.heard(who, body, answer)
+                self._groups.learn_heartbeat(who, body, answer)
                 self._notes[KEPT_ALIVE] += 1
         finally:
             del self._beating[who]
@@ -141,6 +141,6 @@ def _speaker(step: Step) -> Who | None:
     if step.request.api_key not in _SPEAKS:
         return None
     body = step.fresh()
-    members = [body.get("memberId"), *(one["memberId"] for one in body.get("members") or ())]
-    member = next((one for one in members if one), None)
+    members = [body.get("memberId"), *(entry["memberId"] for entry in body.get("members") or ())]
+    member = next((entry for entry in members if entry), None)
     return (body["groupId"], member) if member else None

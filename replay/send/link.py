@@ -185,8 +185,8 @@ def tcp(
             if context is not None and not isinstance(failure, ConnectionRefusedError | socket.gaierror):
                 # A plain listener takes a TLS greeting for a frame too large, and hangs up.
                 raise LinkError(f"{where}: closed the connection during the TLS handshake", _TLS_HINT) from None
-            said = failure.strerror or str(failure)
-            raise LinkError(f"{where}: {said}", _PORT_HINT) from None
+            error_text = failure.strerror or str(failure)
+            raise LinkError(f"{where}: {error_text}", _PORT_HINT) from None
         return link
 
     return dial

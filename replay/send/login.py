@@ -69,10 +69,12 @@ def credentials(mechanism: str, file: str | None = None, environment: Mapping[st
     except (OSError, UnicodeDecodeError) as failure:
         why = failure.strerror if isinstance(failure, OSError) else "not UTF-8"
         raise LinkError(f"{file}: {why}", _WHERE_FROM) from None
-    found = {key.strip(): value for key, equals, value in (line.partition("=") for line in text.splitlines()) if equals}
-    if "username" not in found or "password" not in found:
+    settings = {
+        key.strip(): value for key, equals, value in (line.partition("=") for line in text.splitlines()) if equals
+    }
+    if "username" not in settings or "password" not in settings:
         raise LinkError(f"{file}: has no lines username=... and password=...", _WHERE_FROM)
-    return Credentials(mechanism, found["username"], found["password"])
+    return Credentials(mechanism, settings["username"], settings["password"])
 
 
 def tls_context(
@@ -194,11 +196,11 @@ class _SaslLink:
         """One login, the first or a later one. What the engine sends meanwhile waits."""
         if self._held is None:
             self._held = []
-        said = await self._ask(HANDSHAKE, _HANDSHAKE_VERSION, {"mechanism": self._who.mechanism})
-        if said["errorCode"]:
-            offered = ", ".join(sorted(said.get("mechanisms") or ()))
+        answer = await self._ask(HANDSHAKE, _HANDSHAKE_VERSION, {"mechanism": self._who.mechanism})
+        if answer["errorCode"]:
+            offered = ", ".join(sorted(answer.get("mechanisms") or ()))
             hint = f"it offers {offered}" if offered else "this listener wants no SASL login"
-            raise self._failure(errors.label(said["errorCode"]), hint)
+            raise self._failure(errors.label(answer["errorCode"]), hint)
         lifetime = await self._authenticate()
         self._opened = True
         held, self._held = self._held or [], None
@@ -223,10 +225,10 @@ class _SaslLink:
         return lifetime
 
     async def _token(self, token: bytes) -> tuple[bytes, int]:
-        said = await self._ask(AUTHENTICATE, _AUTHENTICATE_VERSION, {"authBytes": token})
-        if said["errorCode"]:
-            raise self._failure(errors.label(said["errorCode"]), "are user and password those of this cluster?")
-        return said["authBytes"], said["sessionLifetimeMs"]
+        answer = await self._ask(AUTHENTICATE, _AUTHENTICATE_VERSION, {"authBytes": token})
+        if answer["errorCode"]:
+            raise self._failure(errors.label(answer["errorCode"]), "are user and password those of this cluster?")
+        return answer["authBytes"], answer["sessionLifetimeMs"]
 
     async def _ask(self, api_key: int, version: int, body: dict[str, Any]) -> dict[str, Any]:
         own_id, self._next_id = self._next_id, self._next_id - 1 if self._next_id > -(1 << 31) else -2

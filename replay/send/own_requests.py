@@ -35,8 +35,8 @@ _SETTLING: Final = 5.0
 
 def list_offsets(topic: str, partition: int, timestamp: int) -> Body:
     """ListOffsets for one partition, in every version's form."""
-    asked = {"partitionIndex": partition, "timestamp": timestamp, "maxNumOffsets": 1}
-    return {"replicaId": -1, "topics": [{"name": topic, "partitions": [asked]}]}
+    partition_body = {"partitionIndex": partition, "timestamp": timestamp, "maxNumOffsets": 1}
+    return {"replicaId": -1, "topics": [{"name": topic, "partitions": [partition_body]}]}
 
 
 class Asker:
@@ -210,38 +210,44 @@ class Asker:
         self._topology.learn_metadata(await self._ask(api_keys.METADATA, 12, body))
         self._remap.topics.learn_from(self._topology)
 
-    async def settle(self, made: Mapping[str, int], gone: Collection[str]) -> None:
+    async def settle(self, created: Mapping[str, int], gone: Collection[str]) -> None:
         """Wait, with a bound, until topics that were made (with so many partitions at least) have leaders that know it,
         and those that were deleted are not named any more. Raises LinkError."""
         deadline = self._loop.time() + _SETTLING
-        body: Body = {"topics": [{"name": name} for name in (*made, *gone)], "allowAutoTopicCreation": False}
+        body: Body = {"topics": [{"name": name} for name in (*created, *gone)], "allowAutoTopicCreation": False}
         pause = self._settings.limits.first_pause
         while self._loop.time() < deadline:
             answer = await self._ask(api_keys.METADATA, 12, body)
             self._topology.learn_metadata(answer)
             self._remap.topics.learn_from(self._topology)
             there = {topic["name"]: topic["partitions"] for topic in answer["topics"] if not topic["errorCode"]}
-            missing = [name for name, count in made.items() if len(there.get(name, ())) < max(count, 1)]
-            if not missing and there.keys().isdisjoint(gone) and await self._are_led({one: there[one] for one in made}):
+            missing = [name for name, count in created.items() if len(there.get(name, ())) < max(count, 1)]
+            if (
+                not missing
+                and there.keys().isdisjoint(gone)
+                and await self._are_led({topic: there[topic] for topic in created})
+            ):
                 return
             await asyncio.sleep(pause)
             pause = min(pause * 2, self._settings.limits.longest_pause)
 
     async def _are_led(self, topics: Mapping[str, list[Body]]) -> bool:
         """Has each partition of these (as Metadata lists them) a leader, that says where it ends?"""
-        asked: dict[int, list[Body]] = {}
+        by_broker: dict[int, list[Body]] = {}
         for name, partitions in topics.items():
             by_leader: dict[int, list[Body]] = {}
-            for one in partitions:
-                numbers = by_leader.setdefault(one["leaderId"], [])
-                numbers += list_offsets(name, one["partitionIndex"], api_keys.END_OF_LOG)["topics"][0]["partitions"]
+            for partition in partitions:
+                numbers = by_leader.setdefault(partition["leaderId"], [])
+                numbers += list_offsets(name, partition["partitionIndex"], api_keys.END_OF_LOG)["topics"][0][
+                    "partitions"
+                ]
             for leader, numbers in by_leader.items():
-                asked.setdefault(leader, []).append({"name": name, "partitions": numbers})
-        for leader, some in asked.items():
+                by_broker.setdefault(leader, []).append({"name": name, "partitions": numbers})
+        for leader, some in by_broker.items():
             if leader < 0:
                 return False
             answer = await self._ask(api_keys.LIST_OFFSETS, 5, {"replicaId": -1, "topics": some}, leader)
-            if any(one["errorCode"] for topic in answer["topics"] for one in topic["partitions"]):
+            if any(partition["errorCode"] for topic in answer["topics"] for partition in topic["partitions"]):
                 return False
         return True
 
@@ -249,7 +255,7 @@ class Asker:
         """Where a partition of the target ends; None where it does not say. Raises LinkError."""
         leader = self._topology.leaders.get((topic, partition))
         answer = await self._ask(api_keys.LIST_OFFSETS, 5, list_offsets(topic, partition, api_keys.END_OF_LOG), leader)
-        listed = [one for each in answer["topics"][:1] for one in each["partitions"][:1]]
+        listed = [partition for each in answer["topics"][:1] for partition in each["partitions"][:1]]
         return None if not listed or listed[0]["errorCode"] else max(listed_offset(listed[0]), 0)
 
     async def coordinator(self, key_type: int, key: str) -> int:

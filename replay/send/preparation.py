@@ -167,10 +167,10 @@ class Preparation:
         if captured is None:
             return
         wait_ms = job.body["maxWaitMs"]
-        found = retry.has_records(captured)
+        has_records = retry.has_records(captured)
         fast = speed is None or speed > 1
-        in_vain = fast and (not found or self.remap.fetches.has_read(step, job.body, captured))
-        if found and not in_vain:
+        in_vain = fast and (not has_records or self.remap.fetches.has_read(step, job.body, captured))
+        if has_records and not in_vain:
             # Where nobody here writes them they are there at once, or never.
             wait_ms = wait_ms if self._are_written(captured) else min(wait_ms, _took_ms(step))
         if in_vain or wait_ms < job.body["maxWaitMs"]:
@@ -208,10 +208,10 @@ class Preparation:
                     self.topology.coordinators.pop((key_type, name), None)
         if rule == "coordinator_loads":
             group = apis.api(key).route is Route.GROUP
-            asked = job.body.get("groupId" if group else "transactionalId")
-            if asked:
+            coordinated = job.body.get("groupId" if group else "transactionalId")
+            if coordinated:
                 kind = api_keys.GROUP_COORDINATOR if group else api_keys.TRANSACTION_COORDINATOR
-                await self.asker.find_coordinator(kind, asked)
+                await self.asker.find_coordinator(kind, coordinated)
         if rule == "position_asked" and replayed is not None:
             ends = {}
             for topic, partition, end in self.remap.fetches.lost_places(job.step, job.body, captured, replayed):
@@ -244,11 +244,11 @@ class Preparation:
         elif key == api_keys.END_TXN:
             self._additions.ended(job.body["transactionalId"])
         elif key == api_keys.CREATE_TOPICS:
-            made = {topic["name"] for topic in replayed["topics"] if not topic["errorCode"]}
-            self.topology.absent -= made
-            self.topology.made |= made if not job.body.get("validateOnly") else set()
+            created = {topic["name"] for topic in replayed["topics"] if not topic["errorCode"]}
+            self.topology.absent -= created
+            self.topology.created |= created if not job.body.get("validateOnly") else set()
         elif key == api_keys.DELETE_TOPICS:
-            self.topology.made -= {topic["name"] for topic in replayed["responses"] if not topic["errorCode"]}
+            self.topology.created -= {topic["name"] for topic in replayed["responses"] if not topic["errorCode"]}
         self.remap.learn(job.step, job.body, captured, replayed)
 
     async def settle(self, job: Job, replayed: Body) -> None:

@@ -39,8 +39,8 @@ class NobodyFor(KwireError):
     def __init__(self, users: Iterable[str]) -> None:
         known = sorted(users)
         more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
-        said = f"--principals has no table for the captured user{'s' * (len(known) > 1)} {', '.join(known[:_SHOWN])}"
-        super().__init__(said + more, "add a table for each; --sasl logs in for whoever has none")
+        text = f"--principals has no table for the captured user{'s' * (len(known) > 1)} {', '.join(known[:_SHOWN])}"
+        super().__init__(text + more, "add a table for each; --sasl logs in for whoever has none")
 
 
 def read(path: str) -> dict[str, login.Credentials]:
@@ -87,7 +87,7 @@ def check(sessions: Iterable[Session], known: Mapping[str, login.Credentials]) -
     """Has each captured user whoever logs in? Raises NobodyFor."""
     absent = {session.user for session in sessions if session.user is not None} - known.keys()
     if absent:
-        raise NobodyFor(one for one in absent if one is not None)
+        raise NobodyFor(user for user in absent if user is not None)
 
 
 def are_all(sessions: Iterable[Session], known: Mapping[str, login.Credentials]) -> bool:

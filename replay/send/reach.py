@@ -119,18 +119,18 @@ class Reach:
             if not any(_means(old, host, port) for host, port in brokers.values())
         ]
 
-    def told(self, brokers: Mapping[int, Address]) -> str:
+    def text(self, brokers: Mapping[int, Address]) -> str:
         """The target's brokers, and where each is dialled, in a line."""
         dialled, refused = [], []
-        for one in self.listed(dict(sorted(brokers.items())[:_SHOWN])):
-            if one["dialled"] is None:
-                refused.append(f"{one['node']} at {one['named']}")
+        for broker in self.listed(dict(sorted(brokers.items())[:_SHOWN])):
+            if broker["dialled"] is None:
+                refused.append(f"{broker['node']} at {broker['named']}")
             else:
-                instead = "" if one["dialled"] == one["named"] else f" in place of {one['named']}"
-                dialled.append(f"{one['node']} at {one['dialled']}{instead}")
+                instead = "" if broker["dialled"] == broker["named"] else f" in place of {broker['named']}"
+                dialled.append(f"{broker['node']} at {broker['dialled']}{instead}")
         more = f", and {len(brokers) - _SHOWN:,} more" if len(brokers) > _SHOWN else ""
-        said = f"brokers that are dialled: {', '.join(dialled) or 'none'}{more}"
-        return said + (f"; refused: {', '.join(refused)} ({_HINT})" if refused else "")
+        line = f"brokers that are dialled: {', '.join(dialled) or 'none'}{more}"
+        return line + (f"; refused: {', '.join(refused)} ({_HINT})" if refused else "")
 
     def listed(self, brokers: Mapping[int, Address]) -> list[dict[str, Any]]:
         """For each of the target's brokers its node id, where it is `named`, and where it is `dialled` (None: it is

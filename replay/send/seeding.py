@@ -35,7 +35,7 @@ _REFUSING: Final = (
 _LEAST_IN_SYNC: Final = "min.insync.replicas"
 _ALTERS: Final = frozenset((api_keys.ALTER_CONFIGS, api_keys.INCREMENTAL_ALTER_CONFIGS))
 
-_MADE: Final = (errors.NONE, errors.TOPIC_ALREADY_EXISTS)
+_CREATED: Final = (errors.NONE, errors.TOPIC_ALREADY_EXISTS)
 """What CreateTopics answers where the topic is there afterwards."""
 
 
@@ -43,8 +43,8 @@ class NotEmpty(KwireError):
     """The target has records in topics that would be written to."""
 
     def __init__(self, topics: list[str]) -> None:
-        said = f"the target's {', '.join(topics)} {'is' if len(topics) == 1 else 'are'} not empty"
-        super().__init__(said, "--yes writes to them all the same")
+        text = f"the target's {', '.join(topics)} {'is' if len(topics) == 1 else 'are'} not empty"
+        super().__init__(text, "--yes writes to them all the same")
 
 
 class TooFewPartitions(KwireError):
@@ -94,9 +94,9 @@ class Seeded:
 
 def surviving(configs: Mapping[str, str | None]) -> Settings:
     """Settings with which a topic keeps what is written to it."""
-    kept = {name: value for name, value in configs.items() if name not in _REFUSING}
+    settings = {name: value for name, value in configs.items() if name not in _REFUSING}
     compacted = "compact" in (configs.get("cleanup.policy") or "")
-    return {**kept, **_SURVIVING, **(_UNCOMPACTED if compacted else {})}
+    return {**settings, **_SURVIVING, **(_UNCOMPACTED if compacted else {})}
 
 
 async def seed(
@@ -135,10 +135,13 @@ async def seed(
             "validateOnly": False,
         }
         answer = await target.ask(api_keys.CREATE_TOPICS, version, body, 60.0)
-        failed = {topic["name"]: topic["errorCode"] for topic in answer["topics"] if topic["errorCode"] not in _MADE}
+        failed = {topic["name"]: topic["errorCode"] for topic in answer["topics"] if topic["errorCode"] not in _CREATED}
         for topic in wanted:
-            made = configs.get(topic.name, plain).items()
-            changed = {name for name, _ in (made ^ topic.configs.items()) | (made ^ left[topic.name].items())}
+            topic_settings = configs.get(topic.name, plain).items()
+            changed = {
+                name
+                for name, _ in (topic_settings ^ topic.configs.items()) | (topic_settings ^ left[topic.name].items())
+            }
             if changed and map_topic.get(topic.name, topic.name) not in failed:
                 done.changed[topic.name] = sorted(changed)
         wanted = [topic for topic in wanted if map_topic.get(topic.name, topic.name) in failed]
@@ -161,8 +164,8 @@ def _replicas(topic: Topic, brokers: int) -> int:
 
 def _acknowledgeable(configs: Settings, replicas: int) -> Settings:
     """Settings of a topic with so many replicas: with fewer than it asks for it would take no record (acks=all)."""
-    asked = configs.get(_LEAST_IN_SYNC) or ""
-    return {**configs, _LEAST_IN_SYNC: str(replicas)} if asked.isdigit() and int(asked) > replicas else configs
+    minimum = configs.get(_LEAST_IN_SYNC) or ""
+    return {**configs, _LEAST_IN_SYNC: str(replicas)} if minimum.isdigit() and int(minimum) > replicas else configs
 
 
 async def _seed_groups(cluster: Cluster, target: Target) -> list[str]:
@@ -184,9 +187,9 @@ async def _seed_groups(cluster: Cluster, target: Target) -> list[str]:
     version = target.version(api_keys.INCREMENTAL_ALTER_CONFIGS, 1)
     answer = await target.ask(api_keys.INCREMENTAL_ALTER_CONFIGS, version, body, 30.0)
     return [
-        f"group {one['resourceName']}: its captured settings were refused: {errors.label(one['errorCode'])}"
-        for one in answer["responses"]
-        if one["errorCode"]
+        f"group {response['resourceName']}: its captured settings were refused: {errors.label(response['errorCode'])}"
+        for response in answer["responses"]
+        if response["errorCode"]
     ]
 
 

@@ -62,8 +62,8 @@ class Target:
                     self.others.pop(leader, None)  # it went away; another will lead
                     listed.append(None)
                     continue
-                told = [one for each in answer["topics"][:1] for one in each["partitions"][:1]]
-                listed.append(None if not told or told[0]["errorCode"] else listed_offset(told[0]))
+                partitions = [partition for each in answer["topics"][:1] for partition in each["partitions"][:1]]
+                listed.append(None if not partitions or partitions[0]["errorCode"] else listed_offset(partitions[0]))
         return listed
 
     def version(self, api_key: int, newest: int) -> int:
@@ -84,8 +84,8 @@ class Target:
         LinkError."""
         version = min(self.offers.get(api_keys.METADATA, (0, 0))[1], 12)
         everything: list[Body] | None = None if version else []
-        asked = everything if topics is None else [{"name": topic} for topic in topics]
-        body: Body = {"topics": asked, "allowAutoTopicCreation": False}
+        topic_bodies = everything if topics is None else [{"name": topic} for topic in topics]
+        body: Body = {"topics": topic_bodies, "allowAutoTopicCreation": False}
         answer = await self.ask(api_keys.METADATA, version, body, timeout)
         self.topology.learn_metadata(answer)
         codes = {topic["name"]: topic["errorCode"] for topic in answer["topics"]}

@@ -41,7 +41,7 @@ class Watch:
         total: Callable[[], int],
         progress: Callable[[Standing], None] | None,
     ) -> None:
-        self.heard = 0
+        self.answered = 0
         self.errors = 0
         self._bootstrap = bootstrap
         self._settings = settings
@@ -58,11 +58,11 @@ class Watch:
         """Steps sent the short way have no clock of their own: end connections whose oldest answer is overdue. Returns
         what the target did when it has been silent for too long, while answers were owed."""
         tick = min(self._settings.answer_timeout / 4, self._settings.suspicion / 2)
-        heard, silent, alive, unasked = 0, 0.0, self._loop.time(), 0.0
+        received, silent, alive, unasked = 0, 0.0, self._loop.time(), 0.0
         while True:
             await asyncio.sleep(tick)
-            if self.heard != heard:
-                heard, silent = self.heard, 0.0
+            if self.answered != received:
+                received, silent = self.answered, 0.0
             elif self._asker.dialling or any(state.in_flight for state in self._states.values()):
                 silent += tick
             if silent < self._settings.suspicion:
@@ -99,7 +99,7 @@ class Watch:
         before = (0, 0)
         while self._progress is not None:
             await asyncio.sleep(_TELLING)
-            now = self._waiting.sent_count(), self.heard
+            now = self._waiting.sent_count(), self.answered
             self._progress(self._standing(now[0], now != before))
             before = now
 
@@ -118,4 +118,4 @@ class Watch:
         due = [self._timetable.due(state.next) for state in self._states.values() if state.next is not None]
         behind = None if self._settings.speed is None else max(self._loop.time() - min(due, default=float("inf")), 0.0)
         in_flight = sum(state.in_flight for state in self._states.values())
-        return Standing(self._total(), sent, self.heard, self.errors, in_flight, behind, awaited, moves, self._dead)
+        return Standing(self._total(), sent, self.answered, self.errors, in_flight, behind, awaited, moves, self._dead)

@@ -32,7 +32,7 @@ from replay import journal
 from replay.journal import Journal
 from replay.outcome import Counts, Outcome
 from replay.plan.cluster import Cluster
-from replay.plan.order import used_by_quick, uses
+from replay.plan.order import used_by_fast_path, uses
 from replay.plan.sessions import Session
 from replay.plan.steps import Plan, Step
 from replay.plan.values import Offers
@@ -129,7 +129,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Dead:
+class DeadWorker:
     """A worker that ended without its last word: its place among the shares, how it ended, how many seconds after the
     start it was dead for sure (negative: it never started), and its journal."""
 
@@ -140,7 +140,7 @@ class Dead:
 
 
 @dataclass(slots=True)
-class Left:
+class Remainder:
     """What a dead worker left: its steps whose outcomes are known, and how many are not (whether they were sent, and
     what came of that, nobody knows)."""
 
@@ -151,10 +151,10 @@ class Left:
     notes: Counter[str] = field(default_factory=Counter)
 
 
-def take_over(lost: Dead, share: Share, planned: Plan, settings: Settings, recorder: Recorder) -> Left:
+def take_over(lost: DeadWorker, share: Share, planned: Plan, settings: Settings, recorder: Recorder) -> Remainder:
     """Record what became of the steps of a dead worker, by its journal; of the others, that they were not sent where
     it had not claimed them, or they were not due while it lived, else that nobody knows."""
-    left = Left()
+    remainder = Remainder()
     claims: list[tuple[int, int]] = []
     ids: dict[tuple[object, ...], Learned] = {}
     for entry in journal.read(lost.journal):
@@ -163,56 +163,56 @@ def take_over(lost: Dead, share: Share, planned: Plan, settings: Settings, recor
                 continue
             step = planned.steps[outcome.step]
             outcome.row, outcome.captured_answer = step.request.row, step.request.answer
-            left.known.add(step.number)
+            remainder.known.add(step.number)
             recorder.add(outcome)
-        left.learned += map(offset, entry.appended)
-        for one in entry.learned:
+        remainder.learned += map(offset, entry.appended)
+        for learned in entry.learned:
             # Of a member that joined again, and a producer that was given another id, the last counts.
-            ids[one if one[0] == "generation" else one[:3]] = one
+            ids[learned if learned[0] == "generation" else learned[:3]] = learned
         if entry.own_requests or entry.notes:
-            left.own_requests, left.notes = Counter(entry.own_requests), Counter(entry.notes)
+            remainder.own_requests, remainder.notes = Counter(entry.own_requests), Counter(entry.notes)
         claims += entry.claims
     claimed = _claimed(claims, planned)
-    left.learned += ids.values()
+    remainder.learned += ids.values()
     for number in share.numbers:
         step = planned.steps[number]
-        if number in left.known:
+        if number in remainder.known:
             continue
         waited = settings.speed_at(step.at_ns) is not None and settings.due(step.at_ns) > lost.seconds
         if number not in claimed or waited or lost.seconds < 0:
             reason = f"its worker {lost.reason}"
             recorder.add(Outcome(step.request.row, number, "not_sent", "not_sent", "aborted", reason))
         else:
-            left.unknown += 1
+            remainder.unknown += 1
             recorder.lost(step, lost.reason)
-    return left
+    return remainder
 
 
 def _claimed(claims: Sequence[tuple[int, int]], planned: Plan) -> set[int]:
     """The steps that a worker may have sent."""
-    found: set[int] = set()
+    claimed: set[int] = set()
     for number, count in claims:
         of_session = planned.sessions[planned.steps[number].session]
         at = bisect.bisect_left(of_session, number)
-        found.update(of_session[at : at + count])
-    return found
+        claimed.update(of_session[at : at + count])
+    return claimed
 
 
 def groups(sessions: Sequence[Session], planned: Plan) -> list[list[int]]:
     """Indices of the sessions that must stay together, each list in order, the list with most steps first."""
     parent = list(range(len(sessions)))
 
-    def find(one: int) -> int:
-        while parent[one] != one:
-            parent[one] = parent[parent[one]]
-            one = parent[one]
-        return one
+    def find(index: int) -> int:
+        while parent[index] != index:
+            parent[index] = parent[parent[index]]
+            index = parent[index]
+        return index
 
     first: dict[Any, int] = {}
     for step in planned.steps:
         row = step.request.row
         keys: set[Any] = {("client", row["client_id"], row["client_ip"])}
-        used = used_by_quick(step.quick) if step.quick is not None else uses(step.request.api_key, step.fresh(), None)
+        used = used_by_fast_path(step.quick) if step.quick is not None else uses(step.request.api_key, step.fresh(), None)
         keys.update(state for state, _ in used if state[0] not in ("topic", "end"))
         for number in (*step.waits, *step.after):
             parent[find(step.session)] = find(planned.steps[number].session)
@@ -340,7 +340,7 @@ def _deaf() -> Iterator[None]:
 
 async def send(
     parts: Sequence[Share], surroundings: Surroundings, folder: Path, take: Callable[[Path], None]
-) -> tuple[list[Done], list[Dead]]:
+) -> tuple[list[Done], list[DeadWorker]]:
     """Run the workers and `take` the datasets of those that end well; (what these did, the others). Cancelling it makes
     them write what they did, and goes no further."""
     context = multiprocessing.get_context("spawn")
@@ -349,7 +349,7 @@ async def send(
     loop = asyncio.get_running_loop()
     stopped = False
 
-    async def said(waiting: asyncio.Future[Any]) -> Any:
+    async def next_message(waiting: asyncio.Future[Any]) -> Any:
         """What a worker says next."""
         nonlocal stopped
         while True:
@@ -361,17 +361,17 @@ async def send(
                     _tell(other, None)
 
     done: list[Done] = []
-    dead: list[Dead] = []
+    dead: list[DeadWorker] = []
     try:
         with _deaf():
             for number, share in enumerate(parts):
-                mine, theirs = context.Pipe()
+                receiving, sending = context.Pipe()
                 out = folder / f"worker-{number}"
-                process = context.Process(target=_work, args=(share, surroundings, str(out), theirs))
+                process = context.Process(target=_work, args=(share, surroundings, str(out), sending))
                 process.start()
-                theirs.close()
-                running.append((process, mine, out))
-        ready = [await said(loop.run_in_executor(listening, _received, pipe)) for _, pipe, _ in running]
+                sending.close()
+                running.append((process, receiving, out))
+        ready = [await next_message(loop.run_in_executor(listening, _received, pipe)) for _, pipe, _ in running]
         start_ns = time.time_ns() + round(_LEAD * 1e9)
         for _, pipe, _ in running:
             if not stopped:
@@ -379,14 +379,14 @@ async def send(
         # All at once: the moment at which one dies says what it cannot have sent.
         last_words = [loop.run_in_executor(listening, _last_word, pipe) for _, pipe, _ in running]
         for number, (process, _, out) in enumerate(running):
-            last, ended_ns = await said(last_words[number])
+            last, ended_ns = await next_message(last_words[number])
             if isinstance(last, Done):
                 take(out)
                 done.append(last)
             else:
                 process.join(_PATIENCE)
                 seconds = (ended_ns - start_ns) / 1e9 if ready[number] is not None else -1.0
-                dead.append(Dead(number, _ending(process.exitcode), seconds, _journal(out)))
+                dead.append(DeadWorker(number, _ending(process.exitcode), seconds, _journal(out)))
         return done, dead
     finally:
         for process, _, _ in running:

@@ -154,7 +154,7 @@ def test_a_run_of_several_workers_took_as_long_as_the_longest_sent(
         for seconds, cpu, busy in ((2.0, 1.9, 0.95), (4.0, 1.0, 0.25))
     ]
 
-    async def send(*_: object) -> tuple[list[workers.Done], list[workers.Dead]]:
+    async def send(*_: object) -> tuple[list[workers.Done], list[workers.DeadWorker]]:
         return done, []
 
     monkeypatch.setattr(workers, "send", send)

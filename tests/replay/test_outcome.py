@@ -103,7 +103,7 @@ def test_secrets_in_records_of_the_cluster_are_not_written(tmp_path: Path) -> No
     request = dataclasses.replace(asked, answer=answer)
     with Writer(tmp_path / "run") as writer:
         recorder = Recorder(writer)
-        recorder.asked(request)
+        recorder.add_exchange(request)
         recorder.add(
             Outcome(
                 request.row,

@@ -225,7 +225,7 @@ def test_what_is_not_ours_is_skipped_by_name() -> None:
         captured.said(
             0.0, api_keys.CREATE_TOPICS, 5, {"topics": [wanted]}, {"topics": [{"name": name, "errorCode": 0}]}
         )
-    options = decisions.PlanOptions(frozenset((api_keys.CREATE_TOPICS,)), ours=OwnedNames({"orders": "copy"}))
+    options = decisions.PlanOptions(frozenset((api_keys.CREATE_TOPICS,)), owned_names=OwnedNames({"orders": "copy"}))
     planned, _ = decisions.make([captured.session()], EVERYTHING, options)
     assert [(skip.rule, skip.reason) for skip in planned.skips] == [("outside", "topic audit")]
     assert len(planned.steps) == 1

@@ -159,7 +159,7 @@ def test_a_topic_that_this_replay_has_made_is_waited_for_by_who_asks_what_it_is(
         asks = {"resources": [{"resourceType": 2, "resourceName": "orders", "configurationKeys": None}]}
     good, bad = planned(*((api_key, 4, asks, said(error)) for error in (0, errors.UNKNOWN_TOPIC_OR_PARTITION)))
     missing = said(errors.UNKNOWN_TOPIC_OR_PARTITION)
-    made = Topology(made={"orders"})
+    made = Topology(created={"orders"})
     assert retries(good, topology=made).after(asks, missing, 0.0).rule == "topic_appears"
     assert retries(good).after(asks, missing, 0.0).rule is None
     assert retries(bad, topology=made).after(asks, missing, 0.0).rule is None

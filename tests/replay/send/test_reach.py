@@ -344,9 +344,9 @@ def test_a_dry_run_lists_them_and_sends_nothing(tmp_path: Path) -> None:
 
 
 def test_a_target_with_thousands_of_brokers_gets_a_line_as_any_other() -> None:
-    said = Reach(("localhost", 9092)).told(dict.fromkeys(range(50000), ("localhost", 9092)))
+    said = Reach(("localhost", 9092)).text(dict.fromkeys(range(50000), ("localhost", 9092)))
     assert said.endswith("9 at localhost:9092, and 49,990 more")
-    assert len(Reach(("localhost", 9092)).told({1: ("x" * 60_000, 9092)})) < 600
+    assert len(Reach(("localhost", 9092)).text({1: ("x" * 60_000, 9092)})) < 600
 
 
 # --- nonsense ---------------------------------------------------------------------------------------------------------

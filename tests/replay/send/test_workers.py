@@ -150,7 +150,7 @@ def test_the_last_of_what_a_dead_worker_learned_counts(tmp_path: Path) -> None:
         written.write(
             ([appended] if one is learned[0] or one is learned[-1] else [], [one]), {"Metadata": 3}, {"reconnected": 1}
         )
-    dead = workers.Dead(0, "was killed by SIGKILL", 1.0, tmp_path / "journal2")
+    dead = workers.DeadWorker(0, "was killed by SIGKILL", 1.0, tmp_path / "journal2")
 
     left = workers.take_over(dead, share, planned, Settings(), recorder)
 
@@ -177,8 +177,8 @@ def _left(
     return share, Recorder(Writer(folder / "run")), planned
 
 
-def _dead(folder: Path, seconds: float) -> workers.Dead:
-    return workers.Dead(0, "was killed by SIGKILL", seconds, folder / "journal")
+def _dead(folder: Path, seconds: float) -> workers.DeadWorker:
+    return workers.DeadWorker(0, "was killed by SIGKILL", seconds, folder / "journal")
 
 
 def _beat(member: str) -> Body:
