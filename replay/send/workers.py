@@ -212,7 +212,9 @@ def groups(sessions: Sequence[Session], planned: Plan) -> list[list[int]]:
     for step in planned.steps:
         row = step.request.row
         keys: set[Any] = {("client", row["client_id"], row["client_ip"])}
-        used = used_by_fast_path(step.quick) if step.quick is not None else uses(step.request.api_key, step.fresh(), None)
+        used = (
+            used_by_fast_path(step.quick) if step.quick is not None else uses(step.request.api_key, step.fresh(), None)
+        )
         keys.update(state for state, _ in used if state[0] not in ("topic", "end"))
         for number in (*step.waits, *step.after):
             parent[find(step.session)] = find(planned.steps[number].session)
