@@ -1,9 +1,9 @@
-"""The RUN as it is written: what was captured and what came of it become rows of its tables, many at a time.
+"""Writes the RUN: captured exchanges and their outcomes become rows of its tables, many at a time.
 
-In: captured requests, and outcomes as they are known. Out: a dataset (`analyzer.dataset.dataset.Writer`), as
-`outcome` tells,
-and `Counts`. Rules: rows are made of columns, of the captured ones where those are at hand (`analyzer.frame.cells`);
-secrets are overwritten; files are there for their owner only; an interrupted run is written too.
+In: captured requests, and outcomes as they become known. Out: a dataset (`analyzer.dataset.dataset.Writer`), as
+described in `outcome`, and `Counts`. Rules: rows are made of columns, of the captured ones if those are available
+(`analyzer.frame.cells`); secrets are overwritten; files are readable by their owner only; an interrupted run is
+written too.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from replay.plan.sessions import Request, Session
 from replay.plan.steps import Skip, Step
 
 WAITING: Final = 500_000
-"""Outcomes that wait for the end of the sending to become rows; with more, the oldest become rows while it goes on."""
+"""Outcomes that wait for the end of the sending to become rows; with more, the oldest become rows earlier."""
 WAITING_BYTES: Final = 256 << 20
-"""The same for the bytes of their requests and answers: a capture of large batches has few outcomes."""
+"""Bytes of the requests and answers of outcomes that wait: a capture of large batches has few outcomes."""
 BASES: Final = 1 << 16
-"""Base offsets among which a repeated one is looked for, in a long run: brokers know the last five batches of each
+"""Base offsets that are searched for a repeated one, in a long run: brokers know the last five batches of each
 producer of a partition."""
 _AT_ONCE: Final = 1_024
 _AT_ONCE_BYTES: Final = 8 << 20
-"""Exchanges, and bytes of their messages, of which rows are made together."""
+"""Exchanges, and bytes of their messages, that become rows together."""
 _ROWS: Final = 20_000
 _ROWS_BYTES: Final = 16 << 20
 """Rows, and bytes of messages, that are kept in memory before they are written as a row group."""
@@ -60,17 +60,20 @@ _AS_CAPTURED: Final = (
     "transactional_id",
     "topics",
 )
-"""Columns that the replayed side has from the captured one."""
+"""Columns that the replayed side takes from the captured one."""
 _WANTED: Final = (*dict.fromkeys((*_KEYS, *_AS_CAPTURED, "api_version", "error", "total_us")),)
 
 _Frame = tuple[int, bool, bytes, int | None, int | None]
-"""A message: the place of its exchange's keys, whether it is a request, its bytes, and when it was first and last
+"""A message: the position of its exchange's keys, whether it is a request, its bytes, and when it was first and last
 seen, in nanoseconds since 1970."""
 
 
 class Recorder:
-    """Takes outcomes, writes the RUN's tables, counts. `at_once`: outcomes become rows as they come, and what is kept
-    to tell duplicates is bounded (`BASES`): for runs of any length."""
+    """Takes outcomes, writes the RUN's tables, and counts.
+
+    `at_once`: outcomes become rows as they come, and the memory for finding duplicates is bounded (`BASES`): for runs
+    of any length.
+    """
 
     def __init__(self, writer: Writer, at_once: bool = False) -> None:
         self._most_waiting = 0 if at_once else WAITING
@@ -110,15 +113,15 @@ class Recorder:
             self._make_captured()
 
     def skip(self, skip: Skip) -> None:
-        """An exchange that the plan does not send."""
+        """Record an exchange that the plan does not send."""
         self.add(Outcome(skip.row, None, "skipped", "skipped", skip.rule, skip.reason or None))
 
     def lost(self, step: Step, reason: str) -> None:
-        """A step of a process that died: whether it was sent, and what came, is not known."""
+        """Record a step of a process that died: whether it was sent, and answered, is not known."""
         self.add(Outcome(step.request.row, step.number, "unknown", "not_comparable", "worker_lost", reason))
 
     def add(self, outcome: Outcome) -> None:
-        """An exchange's end. Rows are made later: that takes longer than sending did."""
+        """Record the end of an exchange. Rows are made later, because that takes longer than sending did."""
         self._waiting.append(outcome)
         self._waiting_bytes += _size(outcome)
         while len(self._waiting) > self._most_waiting or self._waiting_bytes > WAITING_BYTES:
@@ -210,7 +213,7 @@ class Recorder:
             counts.tool_errors += outcome.rule == "tool_error"
 
     def _durations(self, some: Sequence[Outcome], captured: pa.Table) -> dict[str, list[int | None]]:
-        """Columns of the table `outcomes`; counted, too."""
+        """Make the columns of durations of the table `outcomes`, and count them."""
         lags: list[int | None] = [None] * len(some)
         queues, latencies = lags.copy(), lags.copy()
         excess = self.counts.excess_us
@@ -235,7 +238,8 @@ class Recorder:
         return {"lag_us": lags, "queue_us": queues, "latency_us": latencies}
 
     def _answer_facts(self, some: Sequence[Outcome], keys: Sequence[int], versions: Sequence[int]) -> list[Said | None]:
-        """What the answers say. Most of a busy run are of Produce requests of one partition: those are read by hand."""
+        """Read the answers. Most answers of a busy run are to Produce requests of one partition, and take the fast
+        path."""
         facts: list[Said | None] = [None] * len(some)
         longer: list[int] = []
         for at, outcome in enumerate(some):
@@ -252,7 +256,7 @@ class Recorder:
         return facts
 
     def _produced(self, outcome: Outcome, answer: bytes, version: int, captured_version: int) -> Said:
-        """The same of one Produce request, and whether it was taken for a duplicate."""
+        """Read the answer to one Produce request, and whether the batch was taken for a duplicate."""
         stored = produce_requests.stored(answer, version)
         if stored is None:
             (answer_fields,) = answers.said([(answer, api_keys.PRODUCE, version)])
@@ -268,9 +272,11 @@ class Recorder:
         return answer_fields
 
     def _repeats(self, bases: Iterable[tuple[str, int, int, int]], captured: bool) -> bool:
-        """Does an answer to a Produce request name a base offset, with a log append time, that an earlier one named?
-        Then the broker took the batch for one that it had, and did not append it. (The time alone does not say that: a
-        topic with LogAppendTime has one in every answer.)"""
+        """Whether an answer to Produce has a base offset, with a log append time, that an earlier one had.
+
+        Then the broker took the batch for one that it had, and did not append it. (The time alone is not enough: a
+        topic with LogAppendTime has one in every answer.)
+        """
         repeated = False
         for topic, partition, offset, appended in bases:
             base = captured, topic, partition, offset
@@ -281,7 +287,7 @@ class Recorder:
         return repeated
 
     def _replayed(self, some: Sequence[Outcome], captured: pa.Table, answer_facts: Sequence[Said | None]) -> None:
-        """Rows of the replayed side of the table `exchanges`, and its messages."""
+        """Make rows of the replayed side of the table `exchanges`, and its messages."""
         count = len(some)
         keys, exchanges = captured.column("api_key").to_pylist(), captured.column("exchange").to_pylist()
         answered = [outcome.answer is not None for outcome in some]
@@ -358,7 +364,7 @@ class Recorder:
     # -- tables -------------------------------------------------------------------------------------------------------
 
     def take(self, path: Path) -> None:
-        """Take over the tables that a worker wrote; its counts come apart."""
+        """Take over the tables that a worker wrote; its counts come separately."""
         stored = open_dataset(path)
         for name in ("outcomes", "exchanges", "messages", "remaps"):
             for batch in getattr(stored, name).to_batches():
@@ -373,7 +379,7 @@ class Recorder:
 
     @property
     def folder(self) -> Path:
-        """Where others may write meanwhile. It goes away with the end."""
+        """The folder where others may write during the run; it is removed at the end."""
         return self._writer.folder
 
     def _put(self, name: str, rows: pa.Table) -> None:
@@ -382,7 +388,7 @@ class Recorder:
             self._flush(_ROWS)
 
     def _flush(self, limit: int) -> None:
-        """Write the rows of parts that have more than `limit`; messages also when they are large."""
+        """Write the rows of tables that have more than `limit` rows; messages also if they are large."""
         for name, parts in self._tables.items():
             large = name == "messages" and sum(table.nbytes for table in parts) > _ROWS_BYTES
             if large or sum(map(len, parts)) > limit:
@@ -390,7 +396,7 @@ class Recorder:
                 self._tables[name] = []
 
     def finish(self, remaps: Iterable[dict[str, Any]], captures: list[dict[str, Any]], about: dict[str, Any]) -> None:
-        """Write what is left and the manifest. `about`: what `_kwire.json` has under `replay`."""
+        """Write the remaining rows and the manifest. `about`: the value of `replay` in `_kwire.json`."""
         import analyzer
 
         self._make_captured()
@@ -424,7 +430,7 @@ _OF_OUTCOMES: Final = (
 
 
 def _size(outcome: Outcome) -> int:
-    """Bytes that an outcome keeps in memory beside the capture's."""
+    """Bytes that an outcome holds in memory besides the capture's."""
     return len(outcome.request or b"") + len(outcome.answer or b"")
 
 
@@ -433,7 +439,7 @@ def _micros(times: Iterable[int | None]) -> list[int | None]:
 
 
 def _table(name: str, by_name: Mapping[str, Any], count: int) -> pa.Table:
-    """Columns as a table of the RUN; what is not there is null."""
+    """Make a table of the RUN from columns; missing ones are null."""
     schema = tables.schema(name)
     columns = []
     for kind in schema:
@@ -445,7 +451,7 @@ def _table(name: str, by_name: Mapping[str, Any], count: int) -> pa.Table:
 
 
 def _messages(frames: Sequence[_Frame], keys: pa.Table) -> pa.Table:
-    """Rows of the table `messages`. `keys`: of their exchanges."""
+    """Make rows of the table `messages`. `keys`: of their exchanges."""
     keys = keys.take([frame[0] for frame in frames])
     is_request = pa.array([frame[1] for frame in frames])
     columns = {
@@ -467,12 +473,12 @@ def _whole(data: bytes) -> bytes:
 
 
 def _framed(request: bytes | bytearray) -> bytes:
-    """A request with its length, which it has where it was sent the short way."""
+    """Put the length before a request; one that took the fast path has it already."""
     return bytes(request) if isinstance(request, bytearray) else _whole(request)
 
 
 def _stored(frame: bytes, key: int, version: int | None, request: bool) -> bytes:
-    """A frame as it is kept: without secrets, of which records of the cluster's metadata have some too."""
+    """Overwrite the secrets of a frame; records of the cluster's metadata may have some too."""
     assert version is not None
     return masked(frame, key, version, request)
 
@@ -493,7 +499,7 @@ def _counted(codes: Sequence[int]) -> list[dict[str, Any]]:
 
 
 def _bases(answer: bytes, version: int) -> list[tuple[str, int, int, int]]:
-    """(topic, partition, base offset, log append time or -1) of what an answer to a Produce request says was stored."""
+    """Give (topic, partition, base offset, log append time or -1) of what an answer to Produce says was stored."""
     stored = produce_requests.stored(answer, version)
     if stored is not None:
         return [stored[:4]]

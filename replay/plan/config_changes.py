@@ -1,11 +1,11 @@
-"""Settings of topics and groups that captured requests changed, as they stood when the capture ended. Pure.
+"""Learns settings of topics and groups that captured requests changed, as they were at the end. Pure.
 
 In: AlterConfigs and IncrementalAlterConfigs with their answers, and when topics were created, in order of time. Out:
-settings by topic and by group. Rules: only what was answered well counts; a topic that is made again begins anew; a
-list is added to and taken from only where what it was is known (`SET`, or Kafka's default of it); the largest record
-that was ever allowed stays so, for what was sent while it was has to fit; what names brokers of the captured cluster is
-left out.
-Source: KIP-339 (operations), KIP-848 and KIP-932 (settings of groups); Kafka's IncrementalAlterConfigsRequest.json.
+settings by topic and by group. Rules: only requests that were answered without an error count; a topic that is created
+again starts anew; a list is added to and taken from only if its value is known (`SET`, or Kafka's default); the
+largest record that was ever allowed stays allowed, because what was sent then has to fit; settings that name brokers
+of the captured cluster are left out. Source: KIP-339 (operations), KIP-848 and KIP-932 (settings of groups); Kafka's
+IncrementalAlterConfigsRequest.json.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GROUP_RESOURCE: Final = 32
 
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 _LISTS: Final = {"cleanup.policy": "delete"}
-"""Lists, and what they are where nobody set them."""
+"""Settings that are lists, and their defaults."""
 _LARGEST: Final = "max.message.bytes"
 _OF_BROKERS: Final = frozenset(
     (
@@ -45,15 +45,17 @@ class ConfigRequest(NamedTuple):
 
 @dataclass(slots=True)
 class Changed:
-    """What was changed, by name. `topics` has those of topics whose creation was not captured too, as far as requests
-    set them."""
+    """Settings that were changed, by name.
+
+    `topics` also has topics whose creation was not captured, as far as requests set them.
+    """
 
     topics: dict[str, Settings] = field(default_factory=dict)
     groups: dict[str, Settings] = field(default_factory=dict)
 
 
 def changed(requests: Iterable[ConfigRequest], created: Mapping[str, Settings]) -> Changed:
-    """Settings as they stood in the end. `created`: topics with the settings that they were made with last."""
+    """Settings as they were at the end. `created`: topics with the settings that they were last created with."""
     changes = Changed()
     for request in sorted(requests, key=lambda request: request.sent_ns):
         if request.api_key == api_keys.CREATE_TOPICS:
@@ -77,7 +79,7 @@ def _created(request: ConfigRequest) -> Iterator[str]:
 
 
 def _altered(request: ConfigRequest) -> Iterator[tuple[int, str, Body]]:
-    """(type, name, what was asked) of each resource that was altered."""
+    """Give (type, name, requested change) of each resource that was altered."""
     if request.body["validateOnly"]:
         return
     good = {
@@ -91,7 +93,7 @@ def _altered(request: ConfigRequest) -> Iterator[tuple[int, str, Body]]:
 
 
 def _applied(api_key: int, before: Settings, configs: Iterable[Body]) -> Settings:
-    """AlterConfigs says all settings; the incremental request what becomes of each that it names."""
+    """Apply a change: AlterConfigs has all settings, the incremental request only those that change."""
     after: Settings = dict(before) if api_key == api_keys.INCREMENTAL_ALTER_CONFIGS else {}
     largest = before.get(_LARGEST)
     for config in configs:

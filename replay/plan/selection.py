@@ -1,10 +1,11 @@
-"""What of a capture is replayed: whole clients, and a span of its time. Pure.
+"""Selects what of a capture is replayed: whole clients, and a span of its time. Pure.
 
-In: sessions, and a `Selection`. Out: the sessions that are chosen; what was left out and tells of the captured cluster
-(topics, ids, settings) stays with them (`Session.beside`). Rules: a client is a client id at an address, with all of
-its connections: a filter of requests would cut a member's join from its heartbeats, and make a replay that never was.
-So would a group without some of its members, whose rebalances would never come: they are chosen with each other.
-Of a span of time the requests that were sent in it are chosen, with their answers, whenever these came.
+In: sessions, and a `Selection`. Out: the chosen sessions; requests that were left out and say something of the
+captured cluster (topics, ids, settings) stay with them (`Session.beside`). Rules: a client is a client id at an
+address, with all of its connections: a filter of requests would cut a member's join from its heartbeats, and make a
+replay that never was. So would a group without some of its members, whose rebalances would never come: members are
+chosen together. Of a span of time the requests that were sent in it are chosen, with their answers, whenever these
+came.
 """
 
 from __future__ import annotations
@@ -35,18 +36,18 @@ _TELLING: Final = frozenset(
 )
 _OF_MEMBERS: Final = frozenset((api_keys.JOIN_GROUP, api_keys.SYNC_GROUP, api_keys.HEARTBEAT, *apis.GROUP_HEARTBEATS))
 _NAMED: Final = 5
-"""Clients that a note names."""
+"""How many clients a note names."""
 _UNITS: Final = {"us": 1_000, "ms": 1_000_000, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9, "": 10**9}
 _SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|)")
 
 
 class NothingChosen(KwireError):
-    """A selection that nothing passes."""
+    """Nothing in the capture matches the selection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A time of the capture: so many nanoseconds after its first request, or (`absolute`) since 1970."""
+    """A time of the capture: nanoseconds after its first request, or (`absolute`) since 1970."""
 
     ns: int
     absolute: bool = False
@@ -56,8 +57,10 @@ class Moment:
 
 
 def moment(text: str) -> Moment:
-    """`90s`, `1.5m`, `250ms`: after the capture's first request; or a time of RFC 3339 (without a zone: UTC). Raises
-    ValueError."""
+    """Parse a time: `90s`, `1.5m`, `250ms` after the capture's first request, or RFC 3339 (without a zone: UTC).
+
+    Raises ValueError.
+    """
     if span := _SPAN.fullmatch(text):
         return Moment(round(float(span[1]) * _UNITS[span[2]]))
     when = utc(datetime.datetime.fromisoformat(text))
@@ -66,8 +69,12 @@ def moment(text: str) -> Moment:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """`clients`: those of which any exchange matches; `topics`: those that touch a topic which one of these patterns
-    fits (`*`, `?`, `[...]`); `since`, `until`: only what was sent from then on, and before then."""
+    """A selection of what to replay.
+
+    - `clients`: those of which any exchange matches
+    - `topics`: clients that touch a topic that matches one of these patterns (`*`, `?`, `[...]`)
+    - `since`, `until`: only requests that were sent from then on, and before then
+    """
 
     clients: Filter | None = None
     topics: tuple[str, ...] = ()
@@ -82,7 +89,7 @@ class Selection:
 
 
 def chosen(sessions: Sequence[Session], selection: Selection, notes: list[str]) -> list[Session]:
-    """The sessions of the chosen clients, with their requests of the span. Raises NothingChosen."""
+    """Choose the sessions of the chosen clients, with their requests of the span. Raises NothingChosen."""
     if not selection:
         return list(sessions)
     clients = _clients(sessions, selection)
@@ -109,8 +116,10 @@ def chosen(sessions: Sequence[Session], selection: Selection, notes: list[str]) 
 
 
 def matching(sessions: Sequence[Session], wanted: Filter | str | None) -> list[Session]:
-    """The requests of a dataset that match, in their sessions, as `--filter` chooses those of a capture. Raises
-    FilterError."""
+    """Choose the requests of a dataset that match, in their sessions, as `--filter` does for a capture.
+
+    Raises FilterError.
+    """
     condition = parse(wanted) if isinstance(wanted, str) else wanted
     if condition is None:
         return list(sessions)
@@ -132,7 +141,7 @@ def _who(row: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def _clients(sessions: Sequence[Session], selection: Selection) -> set[tuple[Any, Any]] | None:
-    """Those that are chosen; None: all."""
+    """The chosen clients; None for all."""
     if selection.clients is None and not selection.topics:
         return None
     clients: set[tuple[Any, Any]] | None = None
@@ -156,7 +165,7 @@ def _clients(sessions: Sequence[Session], selection: Selection) -> set[tuple[Any
 
 
 def _join_others(sessions: Sequence[Session], clients: set[tuple[Any, Any]]) -> Iterator[str]:
-    """Choose the other members of the groups of chosen clients too, and say so."""
+    """Choose the other members of the chosen clients' groups too, and note it."""
     members: dict[str, set[tuple[Any, Any]]] = {}
     for session in sessions:
         for request in session.requests:

@@ -1,8 +1,8 @@
-"""What was captured, as the replayer wants it: one session per client connection, its requests in order.
+"""Sessions of a capture: one per client connection, with its requests in order.
 
-In: captures, or exchanges told from elsewhere (`stored`). Out: `Session`s of `Request`s, each with its bytes and the
-answer's. Rules: times are int nanoseconds since the epoch (the tables' microseconds); nothing is left out here: a
-response without its request is counted in `Session.orphans`, a request whose bytes are missing has `data` None.
+In: captures, or exchanges of a dataset (`stored_exchanges`). Out: `Session`s of `Request`s, each with its bytes and
+the answer's. Rules: times are int nanoseconds since the epoch (the tables' microseconds); nothing is left out here: a
+response without its request is in `Session.orphans`, a request whose bytes are missing has `data` None.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 class Request:
     """One captured request with its answer.
 
-    `row` has the columns of the table `exchanges` (a dict, or one of `analyzer.frame.cells`). `data` and `answer` are
-    whole frames without their four bytes of length, None where not seen or not complete. `sent_ns`: first byte of the
-    request; `answered_ns`: last byte of the response, None where there is none.
+    - `row`: the columns of the table `exchanges` (a dict, or a row of `analyzer.frame.cells`)
+    - `data`, `answer`: whole frames without their four bytes of length, None if not seen or not complete
+    - `sent_ns`: first byte of the request; `answered_ns`: last byte of the response, None if there is none
     """
 
     row: Mapping[str, Any]
@@ -65,18 +65,18 @@ class Request:
         return int(self.row["api_version"])
 
     def decoded(self) -> tree.Decoded | None:
-        """The request with everything in it, fit to be encoded again; None without its bytes."""
+        """Decode the request exactly, so that it can be encoded again; None without its bytes."""
         return None if self.data is None else tree.decode_request(self.data, exact=True)
 
     def decoded_answer(self) -> tree.Decoded | None:
-        """The same for the answer."""
+        """Decode the answer exactly; None without its bytes."""
         if self.answer is None:
             return None
         return tree.decode_response(self.answer, self.api_key, self.version, exact=True)
 
 
 class Decoded:
-    """Both bodies of a request, each decoded once, when it is asked for first. `quick`: what was read of it by hand."""
+    """Both bodies of a request, each decoded when it is first used. `quick`: the request, if it took the fast path."""
 
     __slots__ = ("_answer", "_request", "quick", "request")
 
@@ -87,7 +87,7 @@ class Decoded:
         self._answer: tuple[Body | None] | None = None
 
     def _decoded(self) -> tuple[Body | None, int, str]:
-        """The body, its version, and why there is none."""
+        """The body, its version, and why it is missing."""
         if self._request is None:
             decoded = self.request.decoded() if self.request.row["api_key"] is not None else None
             if decoded is None:
@@ -110,7 +110,7 @@ class Decoded:
 
     @property
     def answer(self) -> Body | None:
-        """None also where the request's bytes are missing."""
+        """The decoded answer; None also if the request's bytes are missing."""
         if self._answer is None:
             missing = self.request.data is None or self.request.row["api_key"] is None
             decoded = None if missing else self.request.decoded_answer()
@@ -118,7 +118,7 @@ class Decoded:
         return self._answer[0]
 
     def take(self, body: Body | None, answer: Body | None) -> None:
-        """Bodies that were decoded elsewhere; what is None is decoded when it is asked for."""
+        """Take bodies that were decoded elsewhere; those that are None are decoded when they are first used."""
         if body is not None and self.request.data is not None:
             self._request = body, int.from_bytes(self.request.data[2:4], "big", signed=True), ""
         if answer is not None:
@@ -127,11 +127,14 @@ class Decoded:
 
 _MANY: Final = 2_000
 _MANY_BYTES: Final = 8 << 20
-"""Requests, and bytes of theirs, whose bodies are there at the same time."""
+"""Requests, and their bytes, whose bodies are held at the same time."""
 
 
 def decoded(some: Iterable[tuple[int, Decoded]]) -> Iterator[tuple[int, Decoded]]:
-    """The same (each with its session), some of them decoded at once; who takes them keeps none."""
+    """Decode requests many at a time, and pass them on, each with its session.
+
+    The caller must not keep them, so that only one group of bodies is held at a time.
+    """
     window: list[tuple[int, Decoded]] = []
     size = 0
     for numbered in some:
@@ -163,10 +166,14 @@ def _decode(window: Sequence[Decoded]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One captured client connection. `requests` are in the order in which they were sent; `orphans` are the rows of
-    responses whose request was not seen. `topic_ids`: names by topic id, which a dataset has also of messages that it
-    has not kept. `beside`: requests that are not sent, and tell of the captured cluster; `copy`: which copy of the
-    capture it belongs to, 0 for the capture itself; `user`: who logged in, where the capture shows that (SASL)."""
+    """One captured client connection.
+
+    - `requests`: in the order in which they were sent; `orphans`: rows of responses whose request was not seen
+    - `topic_ids`: names by topic id, which a dataset also has of messages that it does not have
+    - `beside`: requests that are not sent, and say something of the captured cluster
+    - `copy`: which copy of the capture it belongs to, 0 for the capture itself
+    - `user`: the user that logged in, if the capture shows that (SASL)
+    """
 
     capture: str
     connection: str
@@ -188,14 +195,14 @@ def _nanoseconds(row: Mapping[str, Any], name: str) -> int | None:
 
 
 def request_of(row: Mapping[str, Any], data: bytes | None, answer: bytes | None) -> Request:
-    """A row with its frames."""
+    """Make a request from a row and its frames."""
     sent = _nanoseconds(row, "request_time")
     assert sent is not None
     return Request(row, sent, _nanoseconds(row, "response_end"), data, answer)
 
 
 def gathered(some: Iterable[CapturedExchange], topic_ids: Mapping[str, str] | None = None) -> list[Session]:
-    """Exchanges in any order -> sessions in order of their first request."""
+    """Group exchanges, in any order, into sessions in order of their first request."""
     requests: dict[tuple[str, str], list[Request]] = {}
     orphans: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     brokers: dict[tuple[str, str], tuple[str, int]] = {}
@@ -225,7 +232,7 @@ def _begun(session: Session) -> tuple[int, str]:
 
 class CapturedExchange(NamedTuple):
     """A captured exchange: its row of the table `exchanges`, both frames without their lengths (None: not seen, or not
-    whole), and who has logged in with it."""
+    whole), and the user that has logged in with it."""
 
     row: Mapping[str, Any]
     data: bytes | None
@@ -243,9 +250,11 @@ def read_exchanges(
     ordered: bool | None = None,
     look: Look | None = None,
 ) -> Iterator[CapturedExchange]:
-    """Exchanges of captures, about in order of their requests; not `ordered` (of stdin always): as they end. `look`:
-    as of `analyzer.api.light`; frames of Produce and Fetch are not kept then. Raises CaptureError and FilterError
-    as `analyzer.exchanges` does."""
+    """Read the exchanges of captures, about in order of their requests, or (not `ordered`; stdin always) as they end.
+
+    `look`: as of `analyzer.api.light`; frames of Produce and Fetch are not kept then. Raises CaptureError and
+    FilterError as `analyzer.exchanges` does.
+    """
     from analyzer import api
     from analyzer.analysis import traffic_summary
     from analyzer.analysis.logins import Login

@@ -1,8 +1,8 @@
-"""What the target's topics will do to the records that are going to be written: retention, compaction, and bounds of
-timestamps are compared with the records' times before anything is sent.
+"""Warns of what the target's topics will do to the records that are going to be written.
 
-In: a `Target`, and when the records were made. Out: a sentence for each topic and setting that takes records away or
-refuses them. Rule: nothing is changed; what the target does not tell is said too.
+Retention, compaction and bounds of timestamps are compared with the records' times before anything is sent. In: a
+`Target`, and when the records were made. Out: a line for each topic and setting that deletes or refuses records. Rule:
+nothing is changed; settings that the target does not tell are mentioned too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TYPE: Final = "message.timestamp.type"
 _BEFORE: Final = "message.timestamp.before.max.ms"
 _AFTER: Final = "message.timestamp.after.max.ms"
 _EITHER: Final = "message.timestamp.difference.max.ms"
-"""Before 3.6 the one setting for both directions (KIP-937)."""
+"""The setting for both directions before 3.6 (KIP-937)."""
 _LAG: Final = "min.compaction.lag.ms"
 _SETTINGS: Final = (_RETENTION, _BYTES, _POLICY, _TYPE, _BEFORE, _AFTER, _EITHER, _LAG)
 _TIMEOUT: Final = 10.0
@@ -31,7 +31,7 @@ Settings = Mapping[str, str]
 
 
 async def warnings(target: Target, times: Mapping[str, Times], map_topic: Mapping[str, str], now_ms: int) -> list[str]:
-    """The sentences. `times`: by captured topic. Raises LinkError where the target goes away."""
+    """List the warnings. `times`: by captured topic. Raises LinkError if the target goes away."""
     wanted = {map_topic.get(name, name): topic_times for name, topic_times in times.items() if topic_times.records}
     there = sorted(name for name in wanted if name in target.topology.partitions)
     if not there:
@@ -61,7 +61,7 @@ async def _settings(target: Target, topics: list[str]) -> dict[str, Settings]:
 
 
 def judged(settings: Settings, times: Times, now_ms: int) -> list[str]:
-    """What a topic with these settings does to records of these times."""
+    """Lines for what a topic with these settings does to records of these times."""
     lines = []
     policy = settings.get(_POLICY, "delete")
     own = settings.get(_TYPE) == "LogAppendTime"
@@ -98,7 +98,7 @@ def _number(settings: Settings, name: str) -> int:
 
 
 def span(milliseconds: int) -> str:
-    """A duration for people."""
+    """Format a duration for people."""
     for size, unit in ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1000, "second")):
         if milliseconds >= size:
             count = milliseconds // size

@@ -18,7 +18,7 @@ ALGORITHMS: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 LEAST_ITERATIONS: Final = 4096
 """Kafka's own bound (ScramMechanism): below it a listener could learn the password too cheaply."""
 MOST_ITERATIONS: Final = 1 << 20
-"""Half a second of work or so. More is a server that wants to keep us busy."""
+"""About half a second of work. More is a server that wants to keep the client busy."""
 
 
 class ScramError(ValueError):

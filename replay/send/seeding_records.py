@@ -1,8 +1,8 @@
-"""Records that captured consumers read and nobody captured produced, written to the target before anything is sent.
+"""Writes records that captured consumers read and no captured producer wrote, before anything is sent.
 
-In: `Fetched` batches, a `Target`. Out: where each batch is now, and what the user should know. Rules: they are written
-in order of their captured offsets, with acks=all, to the leader of their partition; a partition that the target lacks,
-or that refuses a batch, is told and gets no more.
+In: `Fetched` batches, a `Target`. Out: where each batch is now, and lines for the user. Rules: batches are written in
+order of their captured offsets, with acks=all, to the leader of their partition; a partition that the target lacks, or
+that refuses a batch, is reported and gets no more.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Written:
 
 
 async def write(fetched: Fetched, target: Target, map_topic: Mapping[str, str]) -> Written:
-    """Write them. Raises LinkError where the target goes away."""
+    """Write the batches. Raises LinkError if the target goes away."""
     done = Written()
     for (topic, index), some in sorted(fetched.batches.items()):
         where = map_topic.get(topic, topic), index
@@ -52,7 +52,7 @@ async def write(fetched: Fetched, target: Target, map_topic: Mapping[str, str]) 
 async def _partition(
     done: Written, captured: Partition, where: Partition, some: list[tuple[int, int, bytes]], target: Target
 ) -> str:
-    """Write one partition's batches; why it went no further, empty where it did."""
+    """Write one partition's batches; return why it stopped, empty if it did not."""
     leader = target.topology.leaders.get(where)
     if leader is None:
         return "the target has no such partition; --seed-topics makes topics"

@@ -1,12 +1,11 @@
-"""Sending from several processes: what must stay together goes to one, all start at the same instant.
+"""Sends from several processes: sessions that belong together go to one, and all start at the same instant.
 
-In: a plan. Out: shares of it, and what each worker's engine did. Together stay the connections of one client instance
-(client id and address), of one group, of one transactional or producer id (`plan` names their states), and whatever
-waits for another's answers: a reader goes with the writers of its records, because what one worker learns another does
-not know.
-Rules: a worker writes a dataset of its own, which the parent takes over. Ctrl-C is the parent's: it tells the workers,
-which then write what they did; so does a worker whose parent is gone. Meanwhile it keeps a journal (`replay.journal`):
-of a worker that dies the parent takes over what that says, and the others go on to their end.
+In: a plan. Out: shares of it, and what each worker's engine did. Sessions of one client instance (client id and
+address), of one group, of one transactional or producer id (`plan` names their states) stay together, and so do those
+that wait for another's answers: a reader goes with the writers of its records, because what one worker learns another
+does not know. Rules: a worker writes a dataset of its own, which the parent takes over. The parent handles Ctrl-C: it
+tells the workers, which then write what they did; so does a worker whose parent is gone. Meanwhile a worker keeps a
+journal (`replay.journal`): if it dies the parent takes over what that has, and the others go on to their end.
 """
 
 from __future__ import annotations
@@ -47,17 +46,21 @@ from replay.send.settings import Settings
 _LEAD: Final = 0.2
 """Seconds between telling the workers when to start, and that."""
 _PATIENCE: Final = 10.0
-"""Seconds for a worker to end after its last word."""
+"""Seconds for a worker to end after its last message."""
 _WRITTEN: Final = 0.5
-"""Seconds after which a worker's journal has what is known: what was not there for so long dies with the worker."""
+"""Seconds until a worker's journal has what is known: newer facts are lost with the worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to open connections, in a form that can be handed to a process. `follow_advertised`: also to other hosts that
-    the target names; `map_host`: a host (or host:port) that it names, and what is dialled in its place;
-    `plaintext_login`: PLAIN without TLS, to a host that is not this one; `principals`: who logs in for captured users
-    (`principals.read`), the first of them for the replayer's own requests where there are no `credentials`."""
+    """How to open connections, in a form that can be handed to a process.
+
+    - `follow_advertised`: also to other hosts that the target names
+    - `map_host`: a host (or host:port) that it names, and the address in its place
+    - `plaintext_login`: PLAIN without TLS, to a host that is not this one
+    - `principals`: credentials for captured users (`principals.read`), the first of them for the replayer's own
+      requests if there are no `credentials`
+    """
 
     tls: bool = False
     authorities: str | None = None
@@ -70,8 +73,10 @@ class Access:
     principals: Mapping[str, login.Credentials] = field(default_factory=dict)
 
     def dial(self, host: str, port: int) -> link.Dial:
-        """How the target at this address, and the brokers that it names, are dialled. Raises LinkError where a file
-        cannot be read."""
+        """How to connect to the target at this address, and to the brokers that it names.
+
+        Raises LinkError if a file cannot be read.
+        """
         context = login.tls_context(self.authorities, self.certificate, self.key) if self.tls else None
         plain, reach = link.tcp(context), self.reach(host, port)
 
@@ -84,7 +89,7 @@ class Access:
         return principals.Dials(own, {user: logged_in(who) for user, who in self.principals.items()})
 
     def reach(self, host: str, port: int) -> Reach:
-        """Whom the replayer may speak to."""
+        """Which brokers the replayer may connect to."""
         every = (*self.principals.values(), *filter(None, (self.credentials,)))
         plain = any(who.mechanism == login.PLAIN for who in every)
         clear = plain and not self.tls and not self.plaintext_login
@@ -93,7 +98,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one worker sends: a plan of its own, and the numbers that its steps have in the whole one."""
+    """The share of one worker: a plan of its own, and the numbers that its steps have in the whole one."""
 
     sessions: tuple[Session, ...]
     plan: Plan
@@ -102,7 +107,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What every worker knows from the start."""
+    """Everything that each worker knows from the start."""
 
     cluster: Cluster
     offers: Offers
@@ -115,8 +120,11 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a worker says in the end. `failure`: what kept something from being sent; `seconds`, `cpu_seconds`: how long
-    it sent, and used cores meanwhile; `busy`: the part of that in which it used its own."""
+    """The result of a worker.
+
+    `failure`: what kept something from being sent; `seconds`, `cpu_seconds`: how long it sent, and used cores
+    meanwhile; `busy`: the part of that in which it used its own.
+    """
 
     counts: Counts
     own_requests: dict[str, int]
@@ -130,8 +138,11 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class DeadWorker:
-    """A worker that ended without its last word: its place among the shares, how it ended, how many seconds after the
-    start it was dead for sure (negative: it never started), and its journal."""
+    """A worker that ended without its result.
+
+    Its position among the shares, how it ended, how many seconds after the start it was certainly dead (negative: it
+    never started), and its journal.
+    """
 
     number: int
     reason: str
@@ -141,8 +152,8 @@ class DeadWorker:
 
 @dataclass(slots=True)
 class Remainder:
-    """What a dead worker left: its steps whose outcomes are known, and how many are not (whether they were sent, and
-    what came of that, nobody knows)."""
+    """The remainder of a dead worker: its steps whose outcomes are known, and how many are not (neither sent nor answered for
+    sure)."""
 
     known: set[int] = field(default_factory=set)
     unknown: int = 0
@@ -152,8 +163,11 @@ class Remainder:
 
 
 def take_over(lost: DeadWorker, share: Share, planned: Plan, settings: Settings, recorder: Recorder) -> Remainder:
-    """Record what became of the steps of a dead worker, by its journal; of the others, that they were not sent where
-    it had not claimed them, or they were not due while it lived, else that nobody knows."""
+    """Record the outcomes of a dead worker's steps, from its journal.
+
+    Other steps were not sent if the worker had not claimed them, or they were not due while it lived; else their
+    outcome is unknown.
+    """
     remainder = Remainder()
     claims: list[tuple[int, int]] = []
     ids: dict[tuple[object, ...], Learned] = {}
@@ -255,8 +269,11 @@ def _share(sessions: Sequence[Session], planned: Plan, chosen: list[int]) -> Sha
 
 
 def _work(share: Share, surroundings: Surroundings, out: str, pipe: Connection) -> None:
-    """A worker's process: say that it is ready, get the start (None: there is none), send until all is sent or the
-    parent speaks again, write, say what was done."""
+    """Run a worker's process.
+
+    Report that it is ready, get the start (None: there is none), send until everything is sent or the parent speaks
+    again, write, report what was done.
+    """
     recorder = Recorder(dataset.Writer(out))
     written, news = Journal(_journal(Path(out))), News(surroundings.remap)
 
@@ -325,12 +342,13 @@ def _work(share: Share, surroundings: Surroundings, out: str, pipe: Connection) 
 
 
 _TO_ALL: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that terminals, systemd and `timeout` send to each process of a run; ours says when its workers end."""
+"""Signals that terminals, systemd and `timeout` send to each process of a run; the parent decides when its workers
+end."""
 
 
 @contextlib.contextmanager
 def _deaf() -> Iterator[None]:
-    """Processes that are started in here do not hear what ends the run, from their first instruction on."""
+    """Let processes that are started in this context ignore these signals, from their first instruction on."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _TO_ALL)
     try:
         resource_tracker.ensure_running()  # starting it, as the first of these processes would, undoes the mask
@@ -343,8 +361,10 @@ def _deaf() -> Iterator[None]:
 async def send(
     parts: Sequence[Share], surroundings: Surroundings, folder: Path, take: Callable[[Path], None]
 ) -> tuple[list[Done], list[DeadWorker]]:
-    """Run the workers and `take` the datasets of those that end well; (what these did, the others). Cancelling it makes
-    them write what they did, and goes no further."""
+    """Run the workers and `take` the datasets of those that end well; return (results, dead workers).
+
+    If this is cancelled they write what they did, and stop.
+    """
     context = multiprocessing.get_context("spawn")
     running: list[tuple[SpawnProcess, Connection, Path]] = []
     listening = ThreadPoolExecutor(len(parts))
@@ -352,7 +372,7 @@ async def send(
     stopped = False
 
     async def next_message(waiting: asyncio.Future[Any]) -> Any:
-        """What a worker says next."""
+        """The next message of a worker."""
         nonlocal stopped
         while True:
             try:
@@ -401,7 +421,7 @@ async def send(
 
 
 def _received(pipe: Connection) -> Any:
-    """What comes next; None where nothing will."""
+    """The next message of a pipe; None if there will be none."""
     try:
         return pipe.recv()
     except (EOFError, OSError):
@@ -409,23 +429,23 @@ def _received(pipe: Connection) -> Any:
 
 
 def _last_word(pipe: Connection) -> tuple[Any, int]:
-    """What a worker says in the end, and when; None where it is dead."""
+    """The result of a worker, and when it came; None if it is dead."""
     return _received(pipe), time.time_ns()
 
 
 def _journal(out: Path) -> Path:
-    """Of the worker that writes this dataset."""
+    """The journal of the worker that writes this dataset."""
     return out.with_name(out.name + ".journal")
 
 
 def _tell(pipe: Connection, what: int | None) -> None:
-    """Say something to a worker, if it still lives."""
+    """Send a worker a message, if it still lives."""
     with contextlib.suppress(OSError):
         pipe.send(what)
 
 
 def _ending(code: int | None) -> str:
-    """How a process ended, in words."""
+    """Describe how a process ended."""
     if code is not None and code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     return f"ended with exit code {code}"

@@ -1,4 +1,4 @@
-"""What a target holds after a replay, read back by a client that is not ours, against what was stored when captured.
+"""Compares what a target holds after a replay, read by an independent client, with what was stored when captured.
 
 In: a RUN's pairs. Out: sentences, one for each thing that is not as it must be; none if all is well. What must hold,
 for each topic-partition: the same records (key, value, headers) as the captured produce requests that were
@@ -29,7 +29,7 @@ SECONDS = 60.0
 
 @dataclass(slots=True)
 class Expected:
-    """What a partition must hold. `maybe`: was sent and not acknowledged; `by_producer`: in which order."""
+    """The records that a partition must hold. `maybe`: was sent and not acknowledged; `by_producer`: in which order."""
 
     records: Counter[bytes] = field(default_factory=Counter)
     maybe: Counter[bytes] = field(default_factory=Counter)
@@ -90,7 +90,7 @@ def digest_of(key: bytes | None, value: bytes | None, headers: Iterable[tuple[st
 
 
 def stored(bootstrap: str, topics: Iterable[str], isolation: str = "read_uncommitted") -> dict[Where, list[bytes]]:
-    """What the target holds, in order of offsets, as librdkafka reads it."""
+    """Read what the target holds, in order of offsets, as librdkafka reads it."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

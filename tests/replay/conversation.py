@@ -175,7 +175,7 @@ class Target:
         return _FakeLink(self, node, self.links, receiver)
 
     def requests(self, *api_keys: int) -> list[ReceivedRequest]:
-        """What was heard, of these APIs only."""
+        """The requests that came, of these APIs only."""
         return [request for request in self.received if not api_keys or request.api_key in api_keys]
 
     def answer_for(self, api_key: int, body: Body) -> Body | None:

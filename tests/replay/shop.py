@@ -248,7 +248,7 @@ class Shop:
         log.log.append((base, base + header.last_offset_delta + 1, bytes(batch_bytes)))
 
     def later(self) -> None:
-        """What retention and the cleaner do in the meantime; who reads now is told everything."""
+        """Apply what retention and the cleaner do in the meantime; a reader now gets everything."""
         self.hidden = b""
         for log in self.logs.values():
             if self.deletes and log.log:

@@ -50,7 +50,7 @@ def test_it_takes_what_the_command_takes_under_the_same_names() -> None:
 
 
 def test_what_is_asked_for_in_python_is_what_the_command_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The same options in either form come to the same `Options`, and to what of the capture is sent."""
+    """Equal options in either form come to the same `Options`, and to what of the capture is sent."""
     seen: list[tuple[Any, ...]] = []
 
     async def noted(captured: Any, wanted: Options, dial: Any, out: Any, notes: Any, wait: bool) -> None:
@@ -126,7 +126,7 @@ def test_what_is_asked_for_in_python_is_what_the_command_does(monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "expected"),
     [
         ({"to": "localhost"}, "--to localhost: not HOST:PORT"),
         ({"allow": ["Sing"]}, "--allow Sing: no such API"),

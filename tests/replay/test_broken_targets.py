@@ -203,7 +203,7 @@ def test_what_else_is_wrong_is_told_where_a_coordinator_loads(tmp_path: Path) ->
 
 
 def test_an_idempotent_batch_that_was_sent_again_is_stored_once(tmp_path: Path) -> None:
-    """What the target answers is what it says of any duplicate; the cause is the replayer's."""
+    """The target answers as to any duplicate; the cause is the replayer's."""
     again = replayed_at(Shop(cuts=(PAYMENTS, 2)), tmp_path / "run")
     comparison = compare(pairs.from_run(again))
     assert first_line(comparison) == "same"
@@ -238,7 +238,7 @@ def test_fewer_partitions_are_told_before_anything_is_sent(tmp_path: Path) -> No
 
 
 def test_runs_with_other_names_of_groups_are_not_compared(healthy: Path, tmp_path: Path) -> None:
-    """What one calls `billing` and the other `x.billing` would be missing here and extra there, and never compared."""
+    """A group that one calls `billing` and the other `x.billing` would be missing here and extra there, and never compared."""
     named = replayed_at(Shop(), tmp_path / "run", renaming=Renaming({}, "x."))
     with pytest.raises(DatasetError, match="different names of groups"):
         pairs.from_runs(healthy, named)

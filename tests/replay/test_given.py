@@ -1,4 +1,4 @@
-"""What is given to a replay, and is not taken: told before anything is asked or sent.
+"""Input that a replay refuses, before anything is requested or sent.
 
 Proves: replay/inputs.py, replay/run_plan.py
 """

@@ -1,4 +1,4 @@
-"""What a process has done can be read while it writes, and after it was killed in the middle of a write.
+"""The work of a process can be read while it writes, and after it was killed in the middle of a write.
 
 Proves: replay/journal.py
 """
@@ -84,7 +84,7 @@ def test_a_frame_that_is_not_whole_is_none(tmp_path: Path) -> None:
 
 
 def test_claims_do_not_wait(tmp_path: Path) -> None:
-    """What may have been sent must be there before it is."""
+    """A step that may have been sent must be in the journal before it is."""
     written = Journal(tmp_path / "j")
     written.add(SHORT)
     written.claim(7, 32)

@@ -1,4 +1,4 @@
-"""What is counted and stored of outcomes.
+"""Outcomes are counted and stored.
 
 Proves: replay/outcome.py, replay/run_writer.py
 """

@@ -1,4 +1,4 @@
-"""What replay/README.md says of APIs, rules and options is what the code has.
+"""The tables of APIs, rules and options in replay/README.md are those of the code.
 
 Proves: replay/plan/apis.py, and the tables of replay/README.md
 """

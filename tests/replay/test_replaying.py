@@ -203,7 +203,7 @@ def test_a_leader_dies_on_the_way(fresh_brokers: Start, tmp_path: Path) -> None:
 
 
 def _patiently(ask: Callable[[], Answer]) -> Answer:
-    """What a cluster answers once it can: a new topic and a new leader take their time."""
+    """The answer of a cluster once it can give one: a new topic and a new leader take their time."""
     deadline = time.monotonic() + 120
     while True:
         try:

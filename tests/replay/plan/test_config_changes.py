@@ -101,7 +101,7 @@ def test_a_topic_that_is_made_again_begins_anew() -> None:
 
 
 def test_a_size_that_was_allowed_stays_allowed() -> None:
-    """What was sent before has to fit at the start of a replay."""
+    """Records that were sent before have to fit at the start of a replay."""
     captured = Captured()
     create("orders", 0.0, captured, max_message_bytes="9000")
     alter(captured, 1.0, "orders", ("max.message.bytes", SET, "500"))

@@ -1,4 +1,4 @@
-"""What is sent, what is skipped and by which rule, and what waits for what. Nothing is sent here.
+"""Which requests are sent, which are skipped and by which rule, and what waits for what. Nothing is sent here.
 
 Proves: replay/plan/decisions.py, order.py, cluster.py, parts.py, steps.py (all in replay/plan)
 """
@@ -280,7 +280,7 @@ def test_connections_wait_for_each_other_only_where_they_share_state() -> None:
 
 
 def test_producers_that_ran_one_after_the_other_write_to_a_partition_in_that_order() -> None:
-    """Whoever they are: what is read of it, and how much at a time, depends on how it is laid out."""
+    """Whichever client they belong to: what is read of it, and how much at a time, depends on how it is laid out."""
     sides = [Captured(f"10.0.0.1:{number}-10.0.0.9:9092#1") for number in range(4)]
     for number, (start, producer) in enumerate([(0.0, 7), (0.2, 8), (0.3, 9), (0.5, 7)]):
         for again in range(2):

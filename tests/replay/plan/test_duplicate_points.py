@@ -1,4 +1,4 @@
-"""What is one connection, captured at two points, by hand-made sessions.
+"""Finds connections that were captured at two points, in hand-made sessions.
 
 Proves: replay/plan/duplicate_points.py
 """

@@ -47,7 +47,7 @@ def test_a_topic_is_deleted_by_its_name_on_the_target(version: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("api_key", "asked"),
+    ("api_key", "request_body"),
     [
         (
             api_keys.ALTER_SHARE_GROUP_OFFSETS,

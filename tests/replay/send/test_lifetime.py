@@ -1,4 +1,4 @@
-"""What a topic's settings do to records of some times; with which settings topics are made.
+"""Which records a topic's settings delete or refuse; with which settings topics are made.
 
 Proves: replay/send/lifetime.py, replay/plan/record_times.py, replay/send/seeding.py
 """
@@ -24,7 +24,7 @@ def judged(settings: dict[str, str], oldest: int, newest: int | None = None) -> 
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "beginning"),
     [
         (
             {"retention.ms": str(7 * DAY)},

@@ -31,7 +31,7 @@ PATIENCE = 60
 
 
 class ReceivedFrames:
-    """What the engine would hear of a link."""
+    """The frames that the engine would get of a link."""
 
     def __init__(self) -> None:
         self.frames: asyncio.Queue[bytes] = asyncio.Queue()
@@ -159,7 +159,7 @@ def test_a_second_login_that_is_refused_ends_the_link_and_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    "handshake, authenticate, said, hint",
+    "handshake, authenticate, expected, hint",
     [
         (
             {"errorCode": 33, "mechanisms": ["GSSAPI", "OAUTHBEARER"]},
@@ -204,7 +204,7 @@ def test_credentials_come_from_the_environment_or_a_file(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "mechanism, file, said",
+    "mechanism, file, expected",
     [
         ("GSSAPI", None, "not one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
         ("PLAIN", None, f"{login.USER_VARIABLE} is not set"),

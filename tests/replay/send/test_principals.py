@@ -64,7 +64,7 @@ def test_a_file_that_others_may_read_or_write_is_refused(tmp_path: Path, mode: i
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("", "has no table"),
         ("alice = 1", r"\[alice\] is no table"),
@@ -141,7 +141,7 @@ def test_whether_all_captured_users_are_themselves(
 
 
 def test_each_connection_is_its_users() -> None:
-    """What the replayer asks for itself is its own."""
+    """Requests of the replayer's own use its own credentials."""
     target = Target().on(api_keys.METADATA, {"brokers": [], "controllerId": 1, "topics": []})
     dialled: list[str] = []
 

@@ -1,4 +1,4 @@
-"""What whoever watches a run is told.
+"""The line that the user sees while a run goes on.
 
 Proves: replay/send/progress.py, replay/send/target_watch.py
 """
@@ -17,7 +17,7 @@ COORDINATOR = {"errorCode": 0, "errorMessage": None, "nodeId": 1, "host": "h", "
 
 
 @pytest.mark.parametrize(
-    ("standing", "told"),
+    ("standing", "expected"),
     [
         (MOVING, "sent 700 of 1,200, answered 690, in flight 10"),
         (MOVING._replace(errors=3), "sent 700 of 1,200, answered 690, errors 3, in flight 10"),

@@ -34,7 +34,7 @@ def test_commas_and_equals_signs_in_a_user_name_are_escaped() -> None:
 
 
 @pytest.mark.parametrize(
-    "server_first, said",
+    "server_first, expected",
     [
         (SERVER_FIRST.replace(b"r=rOpr", b"r=XXXX"), "nonce"),
         (b"r=" + NONCE.encode() + b",s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096", "nonce"),
@@ -52,7 +52,7 @@ def test_a_server_that_starts_wrong_is_refused(server_first: bytes, expected: st
 
 
 @pytest.mark.parametrize(
-    "server_final, said",
+    "server_final, expected",
     [
         (b"v=7rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=", "does not know this password"),
         (b"e=invalid-proof", "refused"),

@@ -158,7 +158,7 @@ class Brokers:
         self.target.on(api_keys.SHARE_FETCH, self._answer).on(api_keys.SHARE_ACKNOWLEDGE, self._answer)
 
     def play(self, bodies: list[Body]) -> list[list[str]]:
-        """What a member asks one captured broker; what was done with it, of each fetch."""
+        """Play what a member sends one captured broker; return the rules that applied to each fetch."""
         capture = _joined(Captured())
         for number, body in enumerate(bodies):
             key = api_keys.SHARE_FETCH if "maxWaitMs" in body else api_keys.SHARE_ACKNOWLEDGE
