@@ -152,8 +152,7 @@ class DeadWorker:
 
 @dataclass(slots=True)
 class Remainder:
-    """The remainder of a dead worker: its steps whose outcomes are known, and how many are not (neither sent nor answered for
-    sure)."""
+    """Steps of a dead worker: those with known outcomes, and how many have none (they may have been sent or not)."""
 
     known: set[int] = field(default_factory=set)
     unknown: int = 0

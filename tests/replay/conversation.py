@@ -1,5 +1,5 @@
-"""What conversation tests are written with: a captured session as it was said, a target that answers from a script,
-and a clock that only moves while everybody waits. No network, no real time."""
+"""The parts of conversation tests: a captured session, a target that answers from a script, and a clock that only
+moves while everything waits. No network, no real time."""
 
 from __future__ import annotations
 

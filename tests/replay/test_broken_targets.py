@@ -238,7 +238,7 @@ def test_fewer_partitions_are_told_before_anything_is_sent(tmp_path: Path) -> No
 
 
 def test_runs_with_other_names_of_groups_are_not_compared(healthy: Path, tmp_path: Path) -> None:
-    """A group that one calls `billing` and the other `x.billing` would be missing here and extra there, and never compared."""
+    """A group that one calls `billing` and the other `x.billing` would never be compared."""
     named = replayed_at(Shop(), tmp_path / "run", renaming=Renaming({}, "x."))
     with pytest.raises(DatasetError, match="different names of groups"):
         pairs.from_runs(healthy, named)
