@@ -21,11 +21,10 @@ import pyarrow.compute as pc
 from analyzer.analysis.connections import Coverage
 from analyzer.dataset import tables
 from analyzer.dataset.dataset import Writer, open_dataset
-from analyzer.exchanges.raw_messages import masked
 from analyzer.frame import cells
+from analyzer.messages.raw_messages import masked
 from analyzer.protocol import api_keys, errors, tree
-from replay import answers
-from replay.answers import Said
+from replay.answers import AnswerStatus, answer_statuses
 from replay.outcome import Counts, Outcome
 from replay.plan import produce_requests
 from replay.plan.sessions import Request, Session
@@ -172,16 +171,14 @@ class Recorder:
             return
         captured = cells.table([outcome.row for outcome in some], "exchanges", _WANTED)
         sent = [at for at, outcome in enumerate(some) if outcome.sent_ns is not None]
-        answer_facts = self._answer_facts(
+        statuses = self._statuses(
             some, captured.column("api_key").to_pylist(), captured.column("api_version").to_pylist()
         )
-        firsts = [
-            errors.name(outcome.codes[0]) if outcome is not None and outcome.codes else None for outcome in answer_facts
-        ]
+        firsts = [errors.name(answer.codes[0]) if answer is not None and answer.codes else None for answer in statuses]
         self._count(some)
         durations = self._durations(some, captured)
         if sent:
-            self._replayed([some[at] for at in sent], captured.take(sent), [answer_facts[at] for at in sent])
+            self._replayed([some[at] for at in sent], captured.take(sent), [statuses[at] for at in sent])
         columns = {
             **{name: captured.column(name) for name in (*_KEYS, "api_key", "api", "api_version")},
             **{name: [getattr(outcome, name) for outcome in some] for name in _OF_OUTCOMES},
@@ -232,44 +229,46 @@ class Recorder:
                 if outcome.first_sent_ns is not None and totals[at] is not None:
                     excess[apis[at] or ""] += (outcome.answered_ns - outcome.first_sent_ns) // 1000 - totals[at]
         counts = self.counts
-        counts.lags_us += [outcome for outcome in lags if outcome is not None]  # type: ignore[operator]
-        counts.queues_us += [outcome for outcome in queues if outcome is not None]  # type: ignore[operator]
-        counts.latencies_us += [outcome for outcome in latencies if outcome is not None]  # type: ignore[operator]
+        counts.lags_us += [lag for lag in lags if lag is not None]  # type: ignore[operator]
+        counts.queues_us += [queue for queue in queues if queue is not None]  # type: ignore[operator]
+        counts.latencies_us += [latency for latency in latencies if latency is not None]  # type: ignore[operator]
         return {"lag_us": lags, "queue_us": queues, "latency_us": latencies}
 
-    def _answer_facts(self, some: Sequence[Outcome], keys: Sequence[int], versions: Sequence[int]) -> list[Said | None]:
+    def _statuses(
+        self, some: Sequence[Outcome], keys: Sequence[int], versions: Sequence[int]
+    ) -> list[AnswerStatus | None]:
         """Read the answers. Most answers of a busy run are to Produce requests of one partition, and take the fast
         path."""
-        facts: list[Said | None] = [None] * len(some)
+        statuses: list[AnswerStatus | None] = [None] * len(some)
         longer: list[int] = []
         for at, outcome in enumerate(some):
             if outcome.answer is None or outcome.sent_ns is None:
                 continue
             assert outcome.sent_version is not None
             if keys[at] == api_keys.PRODUCE:
-                facts[at] = self._produced(outcome, outcome.answer, outcome.sent_version, versions[at])
+                statuses[at] = self._produced(outcome, outcome.answer, outcome.sent_version, versions[at])
             else:
                 longer.append(at)
         frames = [(some[at].answer or b"", keys[at], some[at].sent_version or 0) for at in longer]
-        for at, answer_fields in zip(longer, answers.said(frames), strict=True):
-            facts[at] = answer_fields
-        return facts
+        for at, status in zip(longer, answer_statuses(frames), strict=True):
+            statuses[at] = status
+        return statuses
 
-    def _produced(self, outcome: Outcome, answer: bytes, version: int, captured_version: int) -> Said:
+    def _produced(self, outcome: Outcome, answer: bytes, version: int, captured_version: int) -> AnswerStatus:
         """Read the answer to one Produce request, and whether the batch was taken for a duplicate."""
         stored = produce_requests.stored(answer, version)
         if stored is None:
-            (answer_fields,) = answers.said([(answer, api_keys.PRODUCE, version)])
-            if not answer_fields.decoded:
-                return answer_fields
+            (status,) = answer_statuses([(answer, api_keys.PRODUCE, version)])
+            if not status.decoded:
+                return status
             here = _bases(answer, version)
         else:
-            answer_fields = _good(stored.throttle_ms)
+            status = _good(stored.throttle_ms)
             here = [stored[:4]]
         there = _bases(outcome.captured_answer, captured_version) if outcome.captured_answer is not None else []
         repeated_there, repeated_here = self._repeats(there, True), self._repeats(here, False)
         self.counts.duplicates += repeated_here and not repeated_there
-        return answer_fields
+        return status
 
     def _repeats(self, bases: Iterable[tuple[str, int, int, int]], captured: bool) -> bool:
         """Whether an answer to Produce has a base offset, with a log append time, that an earlier one had.
@@ -286,7 +285,7 @@ class Recorder:
                 self._bases.popitem(last=False)
         return repeated
 
-    def _replayed(self, some: Sequence[Outcome], captured: pa.Table, answer_facts: Sequence[Said | None]) -> None:
+    def _replayed(self, some: Sequence[Outcome], captured: pa.Table, statuses: Sequence[AnswerStatus | None]) -> None:
         """Make rows of the replayed side of the table `exchanges`, and its messages."""
         count = len(some)
         keys, exchanges = captured.column("api_key").to_pylist(), captured.column("exchange").to_pylist()
@@ -309,7 +308,7 @@ class Recorder:
             else "unanswered"
             for outcome in some
         ]
-        decoded_facts = [outcome if outcome is not None and outcome.decoded else None for outcome in answer_facts]
+        decoded = [answer if answer is not None and answer.decoded else None for answer in statuses]
         columns = {
             **{name: captured.column(name) for name in _AS_CAPTURED},
             "capture": [tables.REPLAYED + name for name in captured.column("capture").to_pylist()],
@@ -327,25 +326,22 @@ class Recorder:
             "latency_us": took,
             "total_us": took,
             "throttle_us": [
-                None if outcome is None or outcome.throttle_ms is None else outcome.throttle_ms * 1000
-                for outcome in decoded_facts
+                None if answer is None or answer.throttle_ms is None else answer.throttle_ms * 1000
+                for answer in decoded
             ],
             "request_bytes": [None if frame is None else len(frame) for frame in request_frames],
             "response_bytes": [None if outcome.answer is None else len(outcome.answer) + 4 for outcome in some],
             "status": status,
             "request_state": [None if frame is None else "decoded" for frame in request_frames],
             "response_state": [
-                None if outcome is None else "decoded" if outcome.decoded else "undecoded" for outcome in answer_facts
+                None if answer is None else "decoded" if answer.decoded else "undecoded" for answer in statuses
             ],
-            "reason": [None if outcome is None else outcome.reason for outcome in answer_facts],
-            "error_code": [
-                None if outcome is None else outcome.codes[0] if outcome.codes else 0 for outcome in decoded_facts
-            ],
+            "reason": [None if answer is None else answer.reason for answer in statuses],
+            "error_code": [None if answer is None else answer.codes[0] if answer.codes else 0 for answer in decoded],
             "error": [
-                errors.name(outcome.codes[0]) if outcome is not None and outcome.codes else None
-                for outcome in decoded_facts
+                errors.name(answer.codes[0]) if answer is not None and answer.codes else None for answer in decoded
             ],
-            "errors": [None if outcome is None else _counted(outcome.codes) for outcome in decoded_facts],
+            "errors": [None if answer is None else _counted(answer.codes) for answer in decoded],
         }
         rows = _table("exchanges", columns, count)
         self._put("exchanges", rows)
@@ -490,8 +486,8 @@ def _end_point(target: str) -> tuple[str, int]:
 
 
 @functools.lru_cache(maxsize=1 << 6)
-def _good(throttle_ms: int) -> Said:
-    return Said(throttle_ms=throttle_ms)
+def _good(throttle_ms: int) -> AnswerStatus:
+    return AnswerStatus(throttle_ms=throttle_ms)
 
 
 def _counted(codes: Sequence[int]) -> list[dict[str, Any]]:

@@ -37,8 +37,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from analyzer.analysis import ResumableCollector
 from analyzer.analysis.cluster_metadata import TopicIds
-from analyzer.analysis.control_exchanges import Listener
 from analyzer.analysis.latency import is_across, put_rest
 from analyzer.analysis.summary import Summary
 from analyzer.bulk import exchange_tables
@@ -104,7 +104,7 @@ class Overall(NamedTuple):
 
     summary: Summary
     passed: tuple[int, int]
-    listeners: tuple[Listener, ...]
+    listeners: tuple[ResumableCollector, ...]
     unmet: Unmet | None
 
 

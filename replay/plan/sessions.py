@@ -17,6 +17,7 @@ from analyzer.frame.cells import Row
 from analyzer.protocol import api_keys as apis
 from analyzer.protocol import tree
 from analyzer.protocol.decoding import OK
+from analyzer.protocol.project import Frame
 from analyzer.protocol.schema import REQUEST, RESPONSE
 from analyzer.protocol.tree import Body
 from replay.plan.produce_requests import Quick
@@ -152,7 +153,7 @@ def decoded(some: Iterable[tuple[int, Decoded]]) -> Iterator[tuple[int, Decoded]
 def _decode(window: Sequence[Decoded]) -> None:
     unread = (message for message in window if message.quick is None)
     wanted = [message for message in unread if message.request.data and message.request.row["api_key"] is not None]
-    frames: list[tree.Frame] = []
+    frames: list[Frame] = []
     for message in wanted:
         request = message.request
         assert request.data is not None
