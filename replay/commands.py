@@ -293,7 +293,7 @@ def _dry_run(options: argparse.Namespace, source: Source, wanted: Options, dial:
         return 0
     sys.stdout.write(plan_text(rows))
     if not assumed:
-        _announce(None, allowed.told(topology.nodes))
+        _announce(None, allowed.text(topology.nodes))
     for note in [*warnings, *([] if wanted.seed_topics else lacks)]:
         sys.stderr.write(f"note: {printable(note)}\n")
     return 0
