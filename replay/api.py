@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from analyzer.options.declare import keywords_of
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from replay import inputs, request, run
 
 
@@ -39,6 +39,6 @@ def replay(captures: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], 
     resolved = request.resolve(host, port, options)
     dial = resolved.access.dial(host, port)
     inputs.check_apart(captures, options.out)
-    how = Reading(options.rotated, list(options.port), keylogs=list(options.keylog))
+    how = ReadOptions(options.rotated, list(options.port), keylogs=list(options.keylog))
     source = inputs.open_source(captures, resolved, how=how, filter=options.filter, notes=notes)
     return asyncio.run(run.replay(source, resolved, dial, options.out, notes, options.wait))

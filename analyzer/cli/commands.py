@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from pyarrow import Table
 
     from analyzer.dataset.dataset import Dataset, StoredDataset
-    from analyzer.filter.names import Named
+    from analyzer.filter.names import Operand
     from analyzer.options.analyze import AnalyzeOptions
-    from analyzer.options.common import ReadOptions
+    from analyzer.options.common import ReadArguments
     from analyzer.options.show import ShowOptions
     from analyzer.pipeline.points import Progress
     from captures.kernels import Compiling
@@ -158,15 +158,15 @@ def analyze(options: AnalyzeOptions) -> int:
     check_analysis(options)
     announce_compilation()
     from analyzer import api
-    from analyzer.pipeline.points import Choice
-    from analyzer.pipeline.read_options import Reading
+    from analyzer.pipeline.points import AnalysisOptions
+    from analyzer.pipeline.read_options import ReadOptions
 
     with _progress() as progress:
         result = api.decode(
             options.captures,
             options.out,
-            Reading.asked(options),
-            Choice.asked(options),
+            ReadOptions.from_arguments(options),
+            AnalysisOptions.from_arguments(options),
             append=options.append,
             wait=options.wait,
             progress=progress,
@@ -197,7 +197,7 @@ def print_analysis(result: Dataset, options: AnalyzeOptions) -> None:
 def dataset_of(
     captures: Sequence[str],
     out: str,
-    options: ReadOptions,
+    options: ReadArguments,
     keep_bytes: bool = False,
     progress: Progress | None = None,
     seen: Callable[[str, Table], None] | None = None,
@@ -206,15 +206,15 @@ def dataset_of(
     with the table `messages`; `progress`: who is told how far it is, in place of a bar; `seen`: who gets the rows."""
     announce_compilation()
     from analyzer import api
-    from analyzer.pipeline.points import Choice
-    from analyzer.pipeline.read_options import Reading
+    from analyzer.pipeline.points import AnalysisOptions
+    from analyzer.pipeline.read_options import ReadOptions
 
     with _progress() if progress is None else contextlib.nullcontext(progress) as report:
         result = api.decode(
             captures,
             out,
-            Reading.asked(options),
-            Choice.of(options.filter, keep_bytes=keep_bytes),
+            ReadOptions.from_arguments(options),
+            AnalysisOptions.of(options.filter, keep_bytes=keep_bytes),
             progress=report,
             stdin=sys.stdin.buffer,
             seen=seen,
@@ -268,7 +268,7 @@ def show(options: ShowOptions) -> int:
     from analyzer import api
     from analyzer.cli import count_by
     from analyzer.cli.details import WITH_BODIES
-    from analyzer.pipeline.read_options import Reading
+    from analyzer.pipeline.read_options import ReadOptions
 
     _check_form(options)
     fields = _names(options.fields, "--fields", "to show")
@@ -287,7 +287,7 @@ def show(options: ShowOptions) -> int:
     with _paged(options, heading=not (options.json or options.tree or options.follow is not None)) as out:
         found: Iterator[Any] = api.decoded(
             options.captures,
-            Reading.asked(options),
+            ReadOptions.from_arguments(options),
             filter=options.filter,
             bodies=True if options.json or options.tree else asked if fields else WITH_BODIES | asked,
             partitions=not (options.json or fields),
@@ -301,7 +301,7 @@ def show(options: ShowOptions) -> int:
     if not shown and options.filter:
         from analyzer.cli import packet_lookup
 
-        _note(packet_lookup.told(options.captures, Reading.asked(options), options.filter))
+        _note(packet_lookup.told(options.captures, ReadOptions.from_arguments(options), options.filter))
     if not shown and options.follow is not None:
         raise UsageError(
             f"--follow {options.follow}: no such connection", "kwire show CAPTURE --count-by connection lists them"
@@ -325,23 +325,23 @@ def _check_form(options: ShowOptions) -> None:
         raise UsageError(f"--frames does not go with --{form.replace('_', '-')}", "leave one of them out")
 
 
-def _names(text: str | None, option: str, purpose: str) -> list[Named]:
+def _names(text: str | None, option: str, purpose: str) -> list[Operand]:
     """What the words of an option name: the vocabulary of filters (`filter/FILTER.md`)."""
     if text is None:
         return []
     from analyzer.filter import names
-    from analyzer.filter.tokens import Word, WordProblem
+    from analyzer.filter.tokens import Word, WordError
 
     found = []
     for word in (word.strip() for word in text.split(",")):
         try:
-            found.append(names.printed(Word(word, 0, len(word)), purpose))
-        except WordProblem as problem:
+            found.append(names.resolve_printed(Word(word, 0, len(word)), purpose))
+        except WordError as problem:
             raise UsageError(f"{option}: {problem}", problem.hint) from None
     return found
 
 
-def _sort(text: str | None) -> Named | None:
+def _sort(text: str | None) -> Operand | None:
     if text is None:
         return None
     (found, *more) = _names(text.removeprefix("-"), "--sort", "to sort by")
@@ -352,14 +352,16 @@ def _sort(text: str | None) -> Named | None:
     return found
 
 
-def _key(one: Any, sort: Named, descending: bool) -> Any:
+def _key(one: Any, sort: Operand, descending: bool) -> Any:
     """What an exchange is sorted by: of several values the one that comes first."""
     bodies = (one.request, one.response) if sort.apis is not None else (None, None)
     values = [value for value in sort.values(one.row, *bodies) if value == value]  # NaN is in no order
     return (max(values) if descending else min(values)) if values else None
 
 
-def _print(found: Iterator[Any], options: ShowOptions, fields: list[Named], sort: Named | None, out: IO[str]) -> int:
+def _print(
+    found: Iterator[Any], options: ShowOptions, fields: list[Operand], sort: Operand | None, out: IO[str]
+) -> int:
     """Write exchanges in the form asked for; returns how many."""
     from analyzer.cli.exchange_lines import LOOK_AHEAD, Lines
     from analyzer.cli.sorted_lines import Sorter
@@ -405,7 +407,7 @@ def _print(found: Iterator[Any], options: ShowOptions, fields: list[Named], sort
     return shown
 
 
-def _form(one: Any, options: ShowOptions, fields: list[Named], lines: Any) -> str:
+def _form(one: Any, options: ShowOptions, fields: list[Operand], lines: Any) -> str:
     """One exchange in the form asked for."""
     from analyzer.cli import text
 

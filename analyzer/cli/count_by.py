@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 from analyzer import api
 from analyzer.cli import text
 from analyzer.dataset import tables
-from analyzer.filter.names import Columns, Named
-from analyzer.pipeline.points import NO_RECORDS, Choice, joined, read_point
-from analyzer.pipeline.read_options import Reading
+from analyzer.filter.names import Columns, Operand
+from analyzer.pipeline.points import NO_RECORDS, AnalysisOptions, joined, read_point
+from analyzer.pipeline.read_options import ReadOptions
 from captures.files import capture_points
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Counts = Counter[tuple[str, ...]]
 
 
-def counted(options: ShowOptions, names: Sequence[Named], notes: list[str]) -> Counts:
+def counted(options: ShowOptions, names: Sequence[Operand], notes: list[str]) -> Counts:
     """How many exchanges there are of each combination, values as they are printed."""
     if all(one.apis is None for one in names):
         return _of_columns(options, names, notes)
@@ -39,7 +39,7 @@ def counted(options: ShowOptions, names: Sequence[Named], notes: list[str]) -> C
     apis = frozenset[int]().union(*(one.apis or () for one in names))
     found = api.decoded(
         options.captures,
-        Reading.asked(options),
+        ReadOptions.from_arguments(options),
         filter=options.filter,
         bodies=apis,
         notes=notes,
@@ -53,7 +53,7 @@ def counted(options: ShowOptions, names: Sequence[Named], notes: list[str]) -> C
     return counts
 
 
-def lines(counts: Counts, names: Sequence[Named], limit: int | None) -> str:
+def lines(counts: Counts, names: Sequence[Operand], limit: int | None) -> str:
     """The table, most frequent first."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:limit]
     shown = [[*(one.word for one in names), "exchanges"]]
@@ -65,7 +65,7 @@ def _said(value: Any) -> str:
     return text.cell(value) or "-"
 
 
-def _of_columns(options: ShowOptions, names: Sequence[Named], notes: list[str]) -> Counts:
+def _of_columns(options: ShowOptions, names: Sequence[Operand], notes: list[str]) -> Counts:
     """The same where all names are columns: as they come, a table of thousands of exchanges at a time."""
     counts: Counts = Counter()
     known: dict[str, str] = {}
@@ -76,8 +76,8 @@ def _of_columns(options: ShowOptions, names: Sequence[Named], notes: list[str]) 
         elif name == "topic_ids":
             known.update((row["topic_id"], row["topic"]) for row in table.to_pylist())
 
-    how = Reading.asked(options)
-    choice = Choice.of(options.filter, options.follow, records=NO_RECORDS)
+    how = ReadOptions.from_arguments(options)
+    choice = AnalysisOptions.of(options.filter, options.follow, records=NO_RECORDS)
     points = capture_points(options.captures, how.rotated)
     result = joined(
         [read_point(point, how.settings(choice.keep), choice, put, None, sys.stdin.buffer) for point in points]
@@ -93,7 +93,7 @@ def _of_columns(options: ShowOptions, names: Sequence[Named], notes: list[str]) 
     return named
 
 
-def _count(table: pa.Table, names: Sequence[Named], counts: Counts) -> None:
+def _count(table: pa.Table, names: Sequence[Operand], counts: Counts) -> None:
     columns = list(dict.fromkeys(name for one in names for name in _columns(one)))
     schema = tables.schema("exchanges")
     table = table.select(columns).cast(pa.schema([schema.field(name) for name in columns]))
@@ -109,7 +109,7 @@ def _count(table: pa.Table, names: Sequence[Named], counts: Counts) -> None:
         counts[tuple(map(_said, said))] += group["count_all"]
 
 
-def _columns(one: Named) -> tuple[str, ...]:
+def _columns(one: Operand) -> tuple[str, ...]:
     assert isinstance(one.about, Columns)
     return one.about.names
 

@@ -22,8 +22,8 @@ from analyzer.cli import text
 from analyzer.common.errors import UsageError
 from analyzer.common.times import EPOCH, rfc3339
 from analyzer.dataset.dataset import is_dataset, open_dataset
-from analyzer.pipeline.points import FULL, Choice, NamesAhead, nothing_matches, point_tables
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.points import FULL, AnalysisOptions, NamesAhead, nothing_matches, point_tables
+from analyzer.pipeline.read_options import ReadOptions
 from captures.files import capture_points
 
 if TYPE_CHECKING:
@@ -72,8 +72,8 @@ def _rows(options: ShowOptions, notes: list[str]) -> Iterator[Row]:
             yield from _of_dataset(argument)
     if not rest:
         return
-    how = Reading.asked(options)
-    choice = Choice.of(options.filter, options.follow, records=FULL)
+    how = ReadOptions.from_arguments(options)
+    choice = AnalysisOptions.of(options.filter, options.follow, records=FULL)
     settings = how.settings(choice.keep)
     passed: list[tuple[int, int]] = []
     for point in capture_points(rest, how.rotated):

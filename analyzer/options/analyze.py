@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from analyzer.common.errors import UsageError
 from analyzer.options import common, values
-from analyzer.options.common import CommandOptions, LiveOptions, ReadOptions, SparkOptions
+from analyzer.options.common import CommandOptions, LiveOptions, ReadArguments, SparkOptions
 from analyzer.options.declare import argument, flag, option
 
 LIVE = ("bpf", "snaplen", "duration", "via", "spool", "rotate_bytes", "rotate_seconds", "keep")
@@ -14,7 +14,7 @@ LIVE = ("bpf", "snaplen", "duration", "via", "spool", "rotate_bytes", "rotate_se
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnalyzeOptions(SparkOptions, LiveOptions, ReadOptions, CommandOptions):
+class AnalyzeOptions(SparkOptions, LiveOptions, ReadArguments, CommandOptions):
     """Options of `kwire analyze`."""
 
     captures: list[str] = argument("CAPTURE", nargs="*")

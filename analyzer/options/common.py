@@ -57,7 +57,7 @@ class CaptureOptions(KeylogOptions, PortOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadOptions(CaptureOptions):
+class ReadArguments(CaptureOptions):
     """How captures are read (`analyzer.pipeline.read_options.Reading`)."""
 
     threads: int | None = option(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from analyzer.options import common
-from analyzer.options.common import CommandOptions, LiveOptions, ReadOptions
+from analyzer.options.common import CommandOptions, LiveOptions, ReadArguments
 from analyzer.options.declare import argument, flag, option
 
 
@@ -27,7 +27,7 @@ class RecordOptions(LiveOptions, CommandOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WatchOptions(ReadOptions, LiveOptions, CommandOptions):
+class WatchOptions(ReadArguments, LiveOptions, CommandOptions):
     """Options of `kwire watch`."""
 
     source: str | None = argument(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from analyzer.options.common import CommandOptions, EngineOptions, KeylogOptions, ReadOptions
+from analyzer.options.common import CommandOptions, EngineOptions, KeylogOptions, ReadArguments
 from analyzer.options.declare import argument, flag, option, repeated
 
 
@@ -26,7 +26,7 @@ class SqlOptions(EngineOptions, KeylogOptions, CommandOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReportOptions(ReadOptions, EngineOptions, CommandOptions):
+class ReportOptions(ReadArguments, EngineOptions, CommandOptions):
     """Options of `kwire report`."""
 
     sources: list[str] = argument("DATASET|CAPTURE", nargs="+")
@@ -38,7 +38,7 @@ class ReportOptions(ReadOptions, EngineOptions, CommandOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FindingsOptions(ReadOptions, CommandOptions):
+class FindingsOptions(ReadArguments, CommandOptions):
     """Options of `kwire findings`. `released`: versions of each API, by key, that the release `target` offers."""
 
     sources: list[str] = argument("DATASET|CAPTURE", nargs="*")
@@ -74,7 +74,7 @@ class FindingsOptions(ReadOptions, CommandOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoryOptions(ReadOptions, CommandOptions):
+class StoryOptions(ReadArguments, CommandOptions):
     """Options of `kwire story`."""
 
     epilog: ClassVar[str] = (
@@ -95,7 +95,7 @@ class StoryOptions(ReadOptions, CommandOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ViewOptions(ReadOptions, CommandOptions):
+class ViewOptions(ReadArguments, CommandOptions):
     """Options of `kwire view`. `judge`: tells how a RUN's exchanges differ from the captured ones."""
 
     sources: list[str] = argument("CAPTURE|DATASET", nargs="+")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from analyzer.options import values
-from analyzer.options.common import CommandOptions, ReadOptions
+from analyzer.options.common import CommandOptions, ReadArguments
 from analyzer.options.declare import argument, flag, option
 
 _FORM = "form"
@@ -14,7 +14,7 @@ _FORM = "form"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShowOptions(ReadOptions, CommandOptions):
+class ShowOptions(ReadArguments, CommandOptions):
     """Options of `kwire show`."""
 
     epilog: ClassVar[str] = (
