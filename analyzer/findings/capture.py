@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from analyzer.common.times import micros
-from analyzer.findings.query import Asked, Evidence
+from analyzer.findings.query import Evidence, Query
 from analyzer.findings.wording import UNREAD
 from analyzer.frame import arrow, spill
 from analyzer.frame.columns import ColumnSet
@@ -141,15 +141,16 @@ greatest value."""
 @dataclass(frozen=True, slots=True)
 class Exchanges:
     """Arrays with a value an exchange. link int32: its connection; api, version, error int16 (NO_CODE: absent); status
-    int8; asked, answered int64: first byte of the request, last of the answer; exchange, reply int32 (least: null)."""
+    int8; request_time, response_end int64: first byte of the request, last of the
+    answer; exchange, reply int32 (least: null)."""
 
     link: np.ndarray
     api: np.ndarray
     version: np.ndarray
     error: np.ndarray
     status: np.ndarray
-    asked: np.ndarray
-    answered: np.ndarray
+    request_time: np.ndarray
+    response_end: np.ndarray
     exchange: np.ndarray
     reply: np.ndarray
 
@@ -188,11 +189,11 @@ class Attempt:
 class CaptureFrame:
     """One capture point."""
 
-    def __init__(self, source: RowGroups, entry: Mapping[str, Any], asked: Asked) -> None:
+    def __init__(self, source: RowGroups, entry: Mapping[str, Any], query: Query) -> None:
         self.source = source
         self.entry = entry
         self.name: str = entry["name"]
-        self.asked = asked
+        self.query = query
         self.memo: dict[Hashable, Any] = {}
         """What was worked out for several rules."""
         self._tables: dict[str, StoredFrame] = {}
@@ -431,8 +432,8 @@ class CaptureFrame:
         link, links = _by_links(links, *read.text("connection"))
         codes, statuses = read.text("status")
         status = spill.take(np.array([*(STATUSES.index(text) for text in statuses), -1], np.int8), codes)
-        api, version, error, asked, answered, exchange, reply = (read[name] for name in _OF_EXCHANGES)
-        return Exchanges(link, api, version, error, status, asked, answered, exchange, reply), links
+        api, version, error, request_time, response_end, exchange, reply = (read[name] for name in _OF_EXCHANGES)
+        return Exchanges(link, api, version, error, status, request_time, response_end, exchange, reply), links
 
     @functools.cached_property
     def set_back(self) -> tuple[int, int] | None:
@@ -445,7 +446,7 @@ class CaptureFrame:
         latest = NULL
         some, ahead = np.zeros(0, np.int64), np.zeros(0, np.int64)  # the last times, and the latest before each
         for block in spill.blocks(len(self.exchanges)):
-            times = self.exchanges.answered[block]
+            times = self.exchanges.response_end[block]
             times = times[(times != NULL) & in_order[self.exchanges.link[block]]]
             before = np.maximum.accumulate(np.append(latest, times))
             some, ahead = np.append(some, times), np.append(ahead, before[:-1])
@@ -524,7 +525,7 @@ class CaptureFrame:
     @functools.cached_property
     def span(self) -> tuple[int, int]:
         """The first and the last moment of the capture point, us."""
-        times = [self.exchanges.asked, self.exchanges.answered]
+        times = [self.exchanges.request_time, self.exchanges.response_end]
         times += [self.link_times("first_time"), self.link_times("last_time")]
         known = [extent for part in times if (extent := spill.value_range(part, NULL)) is not None]
         if not known:  # all of it is encrypted, say
@@ -702,10 +703,10 @@ def once(made: Callable[[CaptureFrame], T]) -> Callable[[CaptureFrame], T]:
     """What several rules ask for is worked out for the first of them."""
 
     @functools.wraps(made)
-    def kept(seen: CaptureFrame) -> T:
-        if kept not in seen.memo:
-            seen.memo[kept] = made(seen)
-        found: T = seen.memo[kept]
+    def kept(capture: CaptureFrame) -> T:
+        if kept not in capture.memo:
+            capture.memo[kept] = made(capture)
+        found: T = capture.memo[kept]
         return found
 
     return kept

@@ -12,7 +12,7 @@ import numpy as np
 from analyzer.findings import root_causes
 from analyzer.findings.capture import CaptureFrame, api_name
 from analyzer.findings.query import Severity
-from analyzer.findings.rules import Found, Limits, rule
+from analyzer.findings.rules import Limits, Match, rule
 from analyzer.findings.runs import EVERY, Run, Trouble, runs, together
 from analyzer.findings.wording import client, count, moment, name, place, some
 from analyzer.protocol import api_keys
@@ -41,11 +41,11 @@ def taken(api: tuple[int, ...], codes: tuple[int, ...], every: bool = False) -> 
     return mine
 
 
-def of(seen: CaptureFrame, mine: Callable[[Run], bool], lasting: bool = True) -> list[Trouble]:
+def of(capture: CaptureFrame, mine: Callable[[Run], bool], lasting: bool = True) -> list[Trouble]:
     """A rule's runs, by client and thing; `lasting`: those that are faults, else all (that are `taken` so). Runs that a
     lost broker or a moved leader explains are left out."""
     return together(
-        [run for run in runs(seen) if mine(run) and (run.lasting or not lasting) and not _explained(seen, run)]
+        [run for run in runs(capture) if mine(run) and (run.lasting or not lasting) and not _explained(capture, run)]
     )
 
 
@@ -53,9 +53,9 @@ _OF_MOVES = (3, 5, 6, 14, 15, 16, 74, 75, 100, 103, 9, 13, 19, 20, 22, 25, 56, 7
 """What clients are told while leaders and coordinators move."""
 
 
-def _explained(seen: CaptureFrame, run: Run) -> bool:
+def _explained(capture: CaptureFrame, run: Run) -> bool:
     """It passed, and began with the loss of a broker or a moved leader."""
-    return run.code in _OF_MOVES and run.cleared and root_causes.near(seen, run.since, run.until)
+    return run.code in _OF_MOVES and run.cleared and root_causes.near(capture, run.since, run.until)
 
 
 def about(trouble: Trouble) -> str:
@@ -99,20 +99,20 @@ def what(trouble: Trouble) -> dict[str, str | None]:
 
 
 def found(
-    seen: CaptureFrame,
+    capture: CaptureFrame,
     trouble: Trouble,
     text: str,
     severity: Severity | None = None,
     cause: str | None = None,
     proven: bool | None = None,
-) -> Found:
+) -> Match:
     """A finding about it."""
-    return Found(
+    return Match(
         text,
         trouble.answers,
         trouble.since,
         trouble.until,
-        seen.who(trouble.client),
+        capture.who(trouble.client),
         what(trouble),
         trouble.evidence,
         severity=severity,
@@ -133,22 +133,22 @@ def _untaken(run: Run) -> bool:
     "answers came after.",
     why="Each of Kafka's errors has a judgement and a grace: at first sight; or a run of three answers beyond the "
     "grace (5 s, or 30 s for what elections and loading take), or of ten over a second.",
-    unless="The error belongs to the protocol's course (`judgements.json`), passed within its grace, was what "
+    suppressed_when="The error belongs to the protocol's course (`judgements.json`), passed within its grace, was what "
     "somebody's question deserved (admin-refused), or a broker's loss explains it.",
     advice="The error's own meaning says what to do; begin with the first exchange named.",
-    judge="forged: each code of the enum, once, as a run that passes and as one that stays",
+    evidence="forged: each code of the enum, once, as a run that passes and as one that stays",
 )
-def error_answers(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    for trouble in of(seen, _untaken):
+def error_answers(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    for trouble in of(capture, _untaken):
         judgement = trouble.runs[0].judgement
-        if judgement.kind == "admin" or any(tells(seen, trouble) for tells in TOLD):
+        if judgement.kind == "admin" or any(tells(capture, trouble) for tells in TOLD):
             continue
         after = "good answers came after" if trouble.cleared else "no good answer came after"
-        text = f"{client(seen.who(trouble.client))} got {trouble.error} to {api_name(trouble.api)}{about(trouble)} "
+        text = f"{client(capture.who(trouble.client))} got {trouble.error} to {api_name(trouble.api)}{about(trouble)} "
         text += f"{times(trouble)}; {after}. {judgement.why}"
         # At first sight it is one; a run that lasted and passed is one to look after.
         severity: Severity = "error" if judgement.grace_s == 0 or not trouble.cleared else "warning"
-        yield found(seen, trouble, text, severity)
+        yield found(capture, trouble, text, severity)
 
 
 _ALREADY_EXISTS = 36
@@ -160,17 +160,19 @@ _ALREADY_EXISTS = 36
     "note",
     "admin (10.0.0.4) was refused CreateTopics for topic orders: TOPIC_ALREADY_EXISTS (36), 1 time, 10:01:03.",
     why="A fact: it answers what somebody asked.",
-    unless="Brokers that ask their controller for an internal topic, each as it needs one (TOPIC_ALREADY_EXISTS).",
+    suppressed_when="Brokers that ask their controller for an internal topic, each as it needs one "
+    "(TOPIC_ALREADY_EXISTS).",
     advice="Ask whoever asked.",
-    judge="errors-librdkafka-4.3, admin-*; forged: a topic that is there, asked for by an application and by a broker",
+    evidence="errors-librdkafka-4.3, admin-*; forged: a topic that is there, asked for by an application and by a "
+    "broker",
 )
-def admin_refused(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    for trouble in of(seen, _untaken, lasting=False):
-        if trouble.code == _ALREADY_EXISTS and seen.between_brokers[trouble.client]:
+def admin_refused(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    for trouble in of(capture, _untaken, lasting=False):
+        if trouble.code == _ALREADY_EXISTS and capture.between_brokers[trouble.client]:
             continue
         if trouble.runs[0].judgement.kind == "admin":
-            text = f"{client(seen.who(trouble.client))} was refused {api_name(trouble.api)}{about(trouble)}: "
-            yield found(seen, trouble, text + f"{trouble.error}, {times(trouble)}.")
+            text = f"{client(capture.who(trouble.client))} was refused {api_name(trouble.api)}{about(trouble)}: "
+            yield found(capture, trouble, text + f"{trouble.error}, {times(trouble)}.")
 
 
 # ---------------------------------------------------------------------------------------------- topics that are missing
@@ -194,16 +196,16 @@ TAKEN.append(_misnamed)
     why="A topic that was created a moment ago is known within 0.2 s; a name that does not exist was asked for 14 "
     "times in 10 s. Three answers over 5 s, or ten over one. So is a name that no topic can have (a note, "
     "admin-refused, where it was asked for less often).",
-    unless="The topic is there later (then it was being created).",
+    suppressed_when="The topic is there later (then it was being created).",
     advice="Create it, or mend the name; allow.auto.create.topics hides such mistakes.",
-    judge="errors-librdkafka-4.3; captures that create topics say nothing",
+    evidence="errors-librdkafka-4.3; captures that create topics say nothing",
 )
-def topic_missing(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    troubles = [*of(seen, _MISSING), *of(seen, _misnamed, lasting=False)]
+def topic_missing(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    troubles = [*of(capture, _MISSING), *of(capture, _misnamed, lasting=False)]
     troubles = sorted(troubles, key=lambda one: (-one.answers, one.since))
     if not troubles:
         return
-    known = {topic for topic, _ in seen.places_known}
+    known = {topic for topic, _ in capture.places_known}
     nearest, looked_for = Nearest(known), 0
     for trouble in troubles:
         named = trouble.thing.topics or (trouble.thing.topic,)
@@ -213,9 +215,9 @@ def topic_missing(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
         looked_for += 1
         near = nearest.to(asked[0]) if looked_for <= _LOOKED_FOR else None
         why = "which does not exist" if trouble.code == 3 else "a name that no topic can have"
-        text = f"{client(seen.who(trouble.client))} keeps asking for topic {some(asked)}, {why}: {times(trouble)}."
+        text = f"{client(capture.who(trouble.client))} keeps asking for topic {some(asked)}, {why}: {times(trouble)}."
         cause = f"there is a topic {name(near)}" if near else None
-        yield found(seen, trouble, text, None, cause, False if near else None)
+        yield found(capture, trouble, text, None, cause, False if near else None)
 
 
 _LOOKED_FOR = 200

@@ -33,8 +33,8 @@ from analyzer.findings import (  # noqa: F401  (each registers its rules)
     versions,
 )
 from analyzer.findings.capture import CaptureFrame
-from analyzer.findings.query import SEVERITIES, Asked, Evidence, Severity
-from analyzer.findings.rules import FAMILIES, RULES, Finding, Found, Rule, concerns, limits_of
+from analyzer.findings.query import SEVERITIES, Evidence, Query, Severity
+from analyzer.findings.rules import FAMILIES, RULES, Finding, Match, Rule, concerns, limits_of
 from analyzer.findings.wording import UNREAD, count
 from analyzer.frame.frame import NULL
 from analyzer.frame.parquet import RowGroups
@@ -43,12 +43,12 @@ from analyzer.frame.spill import reuse
 MOST = 50
 """Findings of one code and severity that are told one by one in a capture point: more are no reading matter."""
 
-USUAL = Asked()
+USUAL = Query()
 
 _ORDER = {family: number for number, family in enumerate(FAMILIES)}
 
 
-def judged(source: RowGroups, asked: Asked = USUAL) -> list[tuple[str, Finding]]:
+def judged(source: RowGroups, asked: Query = USUAL) -> list[tuple[str, Finding]]:
     """(capture point, finding) of a dataset, worst first, then by time. Raises DatasetError where files are damaged."""
     found = [
         (entry["name"], finding)
@@ -58,25 +58,30 @@ def judged(source: RowGroups, asked: Asked = USUAL) -> list[tuple[str, Finding]]
     return sorted(found, key=lambda one: (_rank(one[1]), one[0]))
 
 
-def concerned(asked: Asked) -> frozenset[str]:
+def concerned(asked: Query) -> frozenset[str]:
     """The rules whose findings may not be those that `analyze` stored."""
     return frozenset(code for code, rule in RULES.items() if concerns(asked, rule))
 
 
-def of_point(seen: CaptureFrame, only: Collection[str] | None = None) -> list[Finding]:
+def of_point(capture: CaptureFrame, only: Collection[str] | None = None) -> list[Finding]:
     """Findings of one capture point, of these rules or of all, worst first, then by time."""
-    rows = len(seen.table("connections")) + len(seen.table("exchanges")) + len(seen.sealed) + len(seen.attempts)
+    rows = (
+        len(capture.table("connections"))
+        + len(capture.table("exchanges"))
+        + len(capture.sealed)
+        + len(capture.attempts)
+    )
     if not rows:
         return []  # log segments, or no Kafka: notes of the analysis say so
     rules = [rule for rule in _in_order() if only is None or rule.code in only]
-    if any(rule.by_clock for rule in rules) and seen.set_back is not None:
+    if any(rule.by_clock for rule in rules) and capture.set_back is not None:
         rules = [rule for rule in rules if not rule.by_clock]
     made: list[Finding] = []
     with reuse():
         if only is None:
-            seen.load()
+            capture.load()
         for rule in rules:
-            some = [_finding(seen, rule, found) for found in rule.look(seen, limits_of(rule, seen.asked))]
+            some = [_finding(capture, rule, found) for found in rule.check(capture, limits_of(rule, capture.query))]
             made += _told(rule, some)
     return sorted(made, key=_rank)
 
@@ -92,9 +97,9 @@ def _rank(finding: Finding) -> tuple[Any, ...]:
     return severity, finding.family != "quality", since, _ORDER[finding.family], finding.code, finding.text
 
 
-def _finding(seen: CaptureFrame, rule: Rule, found: Found) -> Finding:
-    rows = [seen.key(row) for row in found.rows]
-    proof: list[Evidence] = rows or [(seen.links[link], None, None) for link in found.links]
+def _finding(capture: CaptureFrame, rule: Rule, found: Match) -> Finding:
+    rows = [capture.key(row) for row in found.rows]
+    proof: list[Evidence] = rows or [(capture.links[link], None, None) for link in found.links]
     proof = proof * 3 if len(proof) == 1 else [proof[0], proof[-1], proof[-1]] if len(proof) == 2 else proof
     first, worst, last = (proof[0], proof[1], proof[-1]) if proof else (None, None, None)
     return Finding(

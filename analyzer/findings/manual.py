@@ -59,7 +59,12 @@ def _section(rule: Rule) -> str:
     lines = [f"\n### {rule.code}\n", f"*{rule.severity}*: {rule.sentence}\n"]
     if rule.limits:
         lines.append("- Thresholds: " + ", ".join(f"`{name}` = {value:g}" for name, value in rule.limits.items()) + ".")
-    for title, text in (("Why", rule.why), ("Not when", rule.unless), ("Do", rule.advice), ("Judged by", rule.judge)):
+    for title, text in (
+        ("Why", rule.why),
+        ("Not when", rule.suppressed_when),
+        ("Do", rule.advice),
+        ("Judged by", rule.evidence),
+    ):
         ended = text if text.endswith(".") else text + "."
         filled = textwrap.wrap(f"- {title}: {ended}", 119, subsequent_indent="  ", break_on_hyphens=False)
         lines.append("\n".join(filled))
@@ -72,9 +77,9 @@ def explained(rule: Rule) -> str:
     said = (
         ("says", rule.sentence),
         ("why", rule.why),
-        ("not when", rule.unless),
+        ("not when", rule.suppressed_when),
         ("do", rule.advice),
-        ("judged by", rule.judge),
+        ("judged by", rule.evidence),
         ("thresholds", limits or "none"),
     )
     out = [f"{rule.code}: {rule.severity}, family {rule.family}"]

@@ -96,33 +96,33 @@ def _asked_for(api: int, code: int) -> bool:
     return any(asks(api, code) for asks in EVERY) or judge(code, api_name(api)).kind == "admin"
 
 
-def runs(seen: CaptureFrame) -> list[Run]:
+def runs(capture: CaptureFrame) -> list[Run]:
     """All of a capture point that are faults or `_asked_for`, by client, API and time. Worked out once."""
-    if _KEPT not in seen.memo:
-        found = [*_of_partitions(seen), *_of_exchanges(seen)]
+    if _KEPT not in capture.memo:
+        found = [*_of_partitions(capture), *_of_exchanges(capture)]
         order = sorted(found, key=lambda run: (run.since, run.client, run.api, run.code, str(run.thing)))
-        seen.memo[_KEPT] = order
-    kept: list[Run] = seen.memo[_KEPT]
+        capture.memo[_KEPT] = order
+    kept: list[Run] = capture.memo[_KEPT]
     return kept
 
 
-def _of_partitions(seen: CaptureFrame) -> list[Run]:
+def _of_partitions(capture: CaptureFrame) -> list[Run]:
     """Runs by topic-partition."""
-    parts, rows = seen.partitions, seen.exchanges
+    parts, rows = capture.partitions, capture.exchanges
     said = (parts.error != NO_CODE) & (parts.owner >= 0)
     broken = said & (parts.error != 0)
     if not broken.any():
         return []
 
-    (group, groups), places = seen.groups, len(seen.places)
-    if ((len(groups) + 1) * places).bit_length() + len(seen.clients).bit_length() > _ROOM:
+    (group, groups), places = capture.groups, len(capture.places)
+    if ((len(groups) + 1) * places).bit_length() + len(capture.clients).bit_length() > _ROOM:
         group, groups = np.full(len(rows), -1, np.int32), []
     bits = ((len(groups) + 1) * places).bit_length()
 
     def keys(at: slice | np.ndarray) -> np.ndarray:
         """Client, API, group and place as one integer."""
         owner = np.maximum(parts.owner[at], 0)
-        key = seen.client[owner].astype(np.int64) << 10 | (rows.api[owner].astype(np.int64) & 0x3FF)
+        key = capture.client[owner].astype(np.int64) << 10 | (rows.api[owner].astype(np.int64) & 0x3FF)
         about = (group[owner].astype(np.int64) + 1) * places + parts.place[at]
         found: np.ndarray = key << bits | about
         return found
@@ -132,11 +132,11 @@ def _of_partitions(seen: CaptureFrame) -> list[Run]:
     owner = spill.take(parts.owner, chosen)
     made = []
     key = spill.compute(len(chosen), np.int64, lambda block: keys(chosen[block]))
-    for packed, code, which, cleared in _runs(seen, key, bits, spill.take(parts.error, chosen), owner):
+    for packed, code, which, cleared in _runs(capture, key, bits, spill.take(parts.error, chosen), owner):
         client, api = packed >> bits + 10, packed >> bits & 0x3FF
         of_group, place = divmod(packed & (1 << bits) - 1, places)
-        thing = Thing(groups[of_group - 1] if of_group else None, None, *seen.places[place])
-        made.append(_run(seen, client, api, code, thing, which, cleared))
+        thing = Thing(groups[of_group - 1] if of_group else None, None, *capture.places[place])
+        made.append(_run(capture, client, api, code, thing, which, cleared))
     return made
 
 
@@ -144,9 +144,9 @@ _ROOM: Final = 53
 """Bits of a key beside its API. Of more clients, groups and topic-partitions than that groups are not told apart."""
 
 
-def _of_exchanges(seen: CaptureFrame) -> list[Run]:
+def _of_exchanges(capture: CaptureFrame) -> list[Run]:
     """Runs of answers whose error is not that of a topic-partition."""
-    rows, parts = seen.exchanges, seen.partitions
+    rows, parts = capture.exchanges, capture.partitions
     placed = np.zeros(len(rows), bool)
     for block in spill.blocks(len(parts.owner)):
         owner, error = parts.owner[block], parts.error[block]
@@ -157,7 +157,7 @@ def _of_exchanges(seen: CaptureFrame) -> list[Run]:
 
     def keys(at: slice | np.ndarray) -> np.ndarray:
         """Client and API as one integer."""
-        key: np.ndarray = (seen.client[at].astype(np.int64) << 10) | (rows.api[at].astype(np.int64) & 0x3FF)
+        key: np.ndarray = (capture.client[at].astype(np.int64) << 10) | (rows.api[at].astype(np.int64) & 0x3FF)
         return key
 
     def told(block: slice) -> Any:
@@ -168,16 +168,18 @@ def _of_exchanges(seen: CaptureFrame) -> list[Run]:
     numbers: dict[Thing, int] = {}
     several = set[int]()
     about = spill.empty(len(chosen), np.int32)
-    for places, some in seen.table("exchanges").chosen(chosen, ["group_id", "transactional_id", "topics", "api_key"]):
+    for places, some in capture.table("exchanges").chosen(
+        chosen, ["group_id", "transactional_id", "topics", "api_key"]
+    ):
         for start in range(0, len(some), _TOGETHER):
             at = places[start : start + _TOGETHER]
             about[at] = _about(some.slice(start, _TOGETHER), rows.error[chosen[at]] != 0, numbers, several)
     things = [replace(thing, several=number in several) for thing, number in numbers.items()]
     whole = spill.compute(len(chosen), np.int64, lambda block: (keys(chosen[block]) << 32) | about[block])
     made = []
-    for packed, code, which, cleared in _runs(seen, whole, 32, spill.take(rows.error, chosen), chosen):
+    for packed, code, which, cleared in _runs(capture, whole, 32, spill.take(rows.error, chosen), chosen):
         client, api = packed >> 42, (packed >> 32) & 0x3FF
-        made.append(_run(seen, client, api, code, things[packed & 0xFFFFFFFF], which, cleared))
+        made.append(_run(capture, client, api, code, things[packed & 0xFFFFFFFF], which, cleared))
     return made
 
 
@@ -232,11 +234,11 @@ def _one(rows: pa.Table, name: str, text: dict[str, int]) -> np.ndarray:
 
 
 def _runs(
-    seen: CaptureFrame, key: np.ndarray, api_at: int, code: np.ndarray, row: np.ndarray
+    capture: CaptureFrame, key: np.ndarray, api_at: int, code: np.ndarray, row: np.ndarray
 ) -> Iterator[tuple[int, int, np.ndarray, bool]]:
     """(key, error, its exchanges in order of time, cleared) of runs: answers with one error between two good ones of
     the same key, whose bits have the API from `api_at` on."""
-    answered = spill.take(seen.exchanges.answered, row)
+    answered = spill.take(capture.exchanges.response_end, row)
     if ((answered[1:] < answered[:-1]) | ((answered[1:] == answered[:-1]) & (row[1:] < row[:-1]))).any():
         in_time = np.lexsort((row, answered))
         key, code, row = (spill.take(values, in_time) for values in (key, code, row))
@@ -259,7 +261,7 @@ def _runs(
     rows = spill.take(row, spill.take(order, places))
     of = np.searchsorted(starts, places[firsts], side="right") - 1
     codes, tries = code[places[firsts]], pasts - firsts
-    since, until = (seen.exchanges.answered[rows[at]] for at in (firsts, pasts - 1))
+    since, until = (capture.exchanges.response_end[rows[at]] for at in (firsts, pasts - 1))
     pair = (known[of] >> api_at & 0x3FF) << 16 | codes.astype(np.int64) & 0xFFFF
     told = since == NULL  # how long it lasted is not known
     for one in arrow.distinct(pair).tolist():
@@ -273,10 +275,10 @@ def _runs(
         yield int(known[of[at]]), int(codes[at]), rows[firsts[at] : pasts[at]], cleared
 
 
-def _run(seen: CaptureFrame, client: int, api: int, code: int, thing: Thing, rows: np.ndarray, cleared: bool) -> Run:
-    times = seen.exchanges.answered[rows]
+def _run(capture: CaptureFrame, client: int, api: int, code: int, thing: Thing, rows: np.ndarray, cleared: bool) -> Run:
+    times = capture.exchanges.response_end[rows]
     known = times[times != NULL]
-    since, until = (int(known.min()), int(known.max())) if len(known) else (seen.span[0], seen.span[0])
+    since, until = (int(known.min()), int(known.max())) if len(known) else (capture.span[0], capture.span[0])
     return Run(int(client), int(api), int(code), thing, rows, since, until, cleared)
 
 

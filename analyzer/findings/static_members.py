@@ -11,7 +11,7 @@ import numpy as np
 
 from analyzer.findings.capture import SECOND, CaptureFrame
 from analyzer.findings.error_answers import taken
-from analyzer.findings.rules import Found, Limits, rule
+from analyzer.findings.rules import Limits, Match, rule
 from analyzer.findings.runs import runs
 from analyzer.findings.wording import client, count, listed, moment, name
 from analyzer.frame import arrow
@@ -42,21 +42,21 @@ _STATIC = taken(
     why="The coordinator answers so to a member whose group.instance.id another one has taken: the first was still "
     "alive. Where it happens to two members within ten minutes, they take it from each other: who lost it is started "
     "again within five, Kubernetes' longest back-off.",
-    unless="Only one member was fenced, or each later than that after the one before (a warning): at a restart the old "
-    "process may still have been there.",
+    suppressed_when="Only one member was fenced, or each later than that after the one before (a warning): at a "
+    "restart the old process may still have been there.",
     advice="A group.instance.id for each process: from the host's or the pod's name, not from a file that all share.",
-    judge="forged: two members fenced in turn, and one; two within ten minutes, and an hour apart; a real group of two "
-    "members of one name",
+    evidence="forged: two members fenced in turn, and one; two within ten minutes, and an hour apart; a real group of "
+    "two members of one name",
     often=2,
     window_s=600,
 )
-def instance_twice(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    some = [run for run in runs(seen) if _STATIC(run)]
+def instance_twice(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    some = [run for run in runs(capture) if _STATIC(run)]
     if not some:
         return
-    joined = _joined_as(seen)
+    joined = _joined_as(capture)
     instance = {(group, who): named for (group, named), some in joined.items() for _, who, _ in some}
-    member, members = seen.table("exchanges").text("member_id")
+    member, members = capture.table("exchanges").text("member_id")
     fenced: dict[tuple[str | None, str | None], list[tuple[str, np.ndarray]]] = defaultdict(list)
     for run in some:
         for mine in split(run.rows, member[run.rows]):
@@ -66,11 +66,13 @@ def instance_twice(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
             fenced[run.thing.group, named].append((who, mine))
     for (group, named), theirs in fenced.items():
         rows = arrow.distinct(np.concatenate([mine for _, mine in theirs]))
-        clients = {seen.clients[one] for one in arrow.distinct(seen.client[rows]).tolist()}
-        when = seen.exchanges.answered[rows]
+        clients = {capture.clients[one] for one in arrow.distinct(capture.client[rows]).tolist()}
+        when = capture.exchanges.response_end[rows]
         if (group, named) in joined:
-            clients |= _takers(joined[group, named], [(who, seen.exchanges.answered[mine]) for who, mine in theirs])
-        who_ = seen.who(int(seen.client[rows[0]]))
+            clients |= _takers(
+                joined[group, named], [(who, capture.exchanges.response_end[mine]) for who, mine in theirs]
+            )
+        who_ = capture.who(int(capture.client[rows[0]]))
         if len(clients) > 1 and named is not None:
             shown = sorted(client({"client_id": id_, "client_ip": ip}) for ip, id_ in clients)
             text = f"Static member {name(named)} of group {name(group)} is {count(len(clients), 'client')} at once, "
@@ -82,10 +84,10 @@ def instance_twice(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
         text += f" to {moment(int(when.max()))}." if len(rows) > 1 else "."
         firsts: dict[str, int] = {}
         for who, mine in theirs:
-            first = int(seen.exchanges.answered[mine].min())
+            first = int(capture.exchanges.response_end[mine].min())
             firsts[who] = min(first, firsts.get(who, first))
         often = busiest_window(np.sort([*firsts.values()]), int(at.window_s * SECOND))[0] >= at.often
-        yield Found(
+        yield Match(
             text,
             len(rows),
             int(when.min()),
@@ -106,11 +108,11 @@ _Client = tuple[str, str | None]
 """Address, client id."""
 
 
-def _joined_as(seen: CaptureFrame) -> dict[tuple[str | None, str | None], list[tuple[int, str, _Client]]]:
+def _joined_as(capture: CaptureFrame) -> dict[tuple[str | None, str | None], list[tuple[int, str, _Client]]]:
     """By group and static name who joined with it: when, as which member, and which client that was; by time."""
     wanted = ["time", "group_id", "member_id", "group_instance_id", "client_id", "client_ip", "event", "error"]
     found_: dict[tuple[str | None, str | None], list[tuple[int, str, _Client]]] = defaultdict(list)
-    for row in seen.table("groups").every(wanted):
+    for row in capture.table("groups").every(wanted):
         named = row["group_instance_id"]
         if named is not None and row["event"] == "join" and row["error"] is None and row["member_id"]:
             one = row["time"], row["member_id"], (row["client_ip"], row["client_id"])

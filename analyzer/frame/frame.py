@@ -139,9 +139,12 @@ class Frame:
         """The same rows with integer columns of the first row of `other` that has equal values in the columns `on`;
         null where there is none."""
         match = grouping.left_join([self[name] for name in on], [other[name] for name in on])
+        is_complete = int(match.min(initial=0)) >= 0
 
         def joined(values: np.ndarray) -> np.ndarray:
             null = np.iinfo(values.dtype).min
+            if is_complete:
+                return spill.take(values, match)
             if not len(values):
                 return np.full(len(match), null, values.dtype)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from analyzer.dataset.dataset import Dataset, StoredDataset, open_dataset
 from analyzer.findings import evaluate
-from analyzer.findings.query import Asked
+from analyzer.findings.query import Query
 from analyzer.findings.rules import Finding
 from analyzer.frame.parquet import RowGroups
 from tests.reports.forging import Forged, at
@@ -16,7 +16,7 @@ from tests.reports.forging import Forged, at
 SEVERE = ("warning", "error")
 
 
-def judged(dataset: Dataset | StoredDataset | Path | Forged, asked: Asked = evaluate.USUAL) -> list[Finding]:
+def judged(dataset: Dataset | StoredDataset | Path | Forged, asked: Query = evaluate.USUAL) -> list[Finding]:
     """Findings of a dataset, worst first."""
     if isinstance(dataset, Forged):
         dataset = dataset.write()

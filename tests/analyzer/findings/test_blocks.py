@@ -23,7 +23,7 @@ import analyzer
 from analyzer.dataset import parquet_files
 from analyzer.dataset.dataset import open_dataset
 from analyzer.findings import evaluate
-from analyzer.findings.query import Asked
+from analyzer.findings.query import Query
 from analyzer.frame import grouping, parquet, spill
 from analyzer.frame.parquet import RowGroups
 from tests.analyzer.findings.cases import CASES
@@ -180,7 +180,7 @@ def test_a_rule_says_the_same_a_block_at_a_time(name: str, tmp_path: Path, reque
     CASES[name](traffic, True)
     if not traffic.rows["connections"]:
         traffic.link(0)
-    asked = Asked(target={0: (0, 13), 1: (4, 17)}, target_name="4.0")
+    asked = Query(target={0: (0, 13), 1: (4, 17)}, target_name="4.0")
     whole = told(judged(traffic.write(), asked))
     request.getfixturevalue("in_blocks")
     assert whole

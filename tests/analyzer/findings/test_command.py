@@ -12,7 +12,7 @@ import analyzer
 from analyzer.cli import parser
 from analyzer.dataset import tables
 from analyzer.findings import evaluate
-from analyzer.findings.query import Asked
+from analyzer.findings.query import Query
 from analyzer.findings.rules import RULES
 from tests.analyzer.findings.evaluating import Traffic
 from tests.shared import SAMPLES
@@ -175,7 +175,7 @@ def test_only_rules_that_are_asked_otherwise_are_asked_again(
     """The others' findings are those stored; it comes to the same as asking all of them."""
     asked: list[frozenset[str]] = []
 
-    def all_of_them(how: Asked) -> frozenset[str]:
+    def all_of_them(how: Query) -> frozenset[str]:
         asked.append(concerned(how))
         return frozenset(RULES)
 

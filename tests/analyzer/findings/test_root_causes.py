@@ -62,7 +62,7 @@ def plainly(seen: Any) -> list[tuple[int, int, list[int]]]:
             (link for link in mine if seen.closed[link] != "open" and ended[link] != NULL),
             key=lambda link: int(ended[link]),
         )
-        heard = [int(time) for time in seen.exchanges.answered[seen.broker == broker] if time != NULL]
+        heard = [int(time) for time in seen.exchanges.response_end[seen.broker == broker] if time != NULL]
         while links:
             time = int(ended[links[0]])
             group = [link for link in links if ended[link] <= time + SECOND]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from analyzer.findings.query import Asked
+from analyzer.findings.query import Query
 from analyzer.findings.rules import RULES
 from tests.analyzer.findings import group_cases, other_cases, reading_cases
 from tests.analyzer.findings.cases import CASES, case
@@ -563,8 +563,8 @@ def queued(traffic: Traffic, wrong: bool) -> None:
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_a_rule_raises_what_it_should_and_nothing_near_it(name: str, tmp_path: Path) -> None:
     code = name.partition(":")[0]
-    to_4 = Asked(target={0: (0, 13), 1: (4, 17)}, target_name="4.0")
-    asked = to_4 if code == "version-removed-in-target" else Asked()
+    to_4 = Query(target={0: (0, 13), 1: (4, 17)}, target_name="4.0")
+    asked = to_4 if code == "version-removed-in-target" else Query()
     for wrong in (True, False):
         traffic = Traffic(tmp_path / str(wrong))
         CASES[name](traffic, wrong)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from analyzer.findings import error_answers, evaluate, runs
-from analyzer.findings.query import Asked
+from analyzer.findings.query import Query
 from analyzer.findings.rules import Finding
 from analyzer.findings.runs import Run, Thing
 from analyzer.protocol import errors, schema
@@ -24,11 +24,11 @@ from tests.analyzer.findings.test_rules import queued, tiny
 from tests.reports.forging import at
 
 
-def of(traffic: Traffic, code: str, asked: Asked | None = None) -> list[Finding]:
+def of(traffic: Traffic, code: str, asked: Query | None = None) -> list[Finding]:
     """Findings of one code."""
     if not traffic.rows["connections"]:
         traffic.link(0)
-    return [one for one in judged(traffic, asked or Asked()) if one.code == code]
+    return [one for one in judged(traffic, asked or Query()) if one.code == code]
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,7 @@ def test_policies_make_facts_rules(tmp_path: Path) -> None:
     traffic = Traffic(tmp_path / "dataset")
     traffic.link(0)
     dataset = traffic.write()
-    for asked, severity in ((Asked(), "note"), (Asked(policies={"tls": "required"}), "warning")):
+    for asked, severity in ((Query(), "note"), (Query(policies={"tls": "required"}), "warning")):
         (found,) = [one for one in judged(dataset, asked) if one.code == "plain-traffic"]
         assert found.severity == severity
 
@@ -380,7 +380,7 @@ def test_a_client_that_was_offered_nothing_newer_may_have_it(
     traffic.ask("ApiVersions", api_version=asks)
     traffic.ask("Fetch", api_version=3)
     traffic.ask("Fetch", api_version=version, on=on)
-    (found,) = of(traffic, "version-removed-in-target", Asked(target={1: (4, 17)}, target_name="4.0"))
+    (found,) = of(traffic, "version-removed-in-target", Query(target={1: (4, 17)}, target_name="4.0"))
     assert found.severity == severity
     assert ("so may have newer" in found.text) == (severity == "warning")
     assert found.advice.startswith("See whether" if severity == "warning" else "Upgrade these clients")
@@ -440,7 +440,7 @@ def test_brokers_among_themselves_are_known_by_their_ids_and_by_what_they_ask(
     traffic = Traffic(tmp_path / "dataset")
     for api in apis:
         traffic.ask(api, api_version=0, client_id=client_id)
-    for target in (Asked(), Asked(target={1: (4, 17)}, target_name="4.0")):
+    for target in (Query(), Query(target={1: (4, 17)}, target_name="4.0")):
         assert bool(of(traffic, "version-removed-in-target", target)) == told
 
 
