@@ -58,17 +58,19 @@ def _standing(capture: CaptureFrame, least_us: int, wanted: Any) -> Iterator[_St
     chosen = chosen[wanted(members[chosen], partitions[chosen])]
     chosen = chosen[np.lexsort((ended[chosen] - until[chosen], group[chosen]))]
     columns = ["protocol", "evidence", "members_after", "assignment_after"]
-    for at, one in zip(chosen.tolist(), table.rows(chosen, columns), strict=True):
+    for at, standing in zip(chosen.tolist(), table.rows(chosen, columns), strict=True):
         has: dict[str, set[tuple[str, int]]] = {}
-        for part in one["assignment_after"]:
+        for part in standing["assignment_after"]:
             has.setdefault(part["member_id"], set()).add((part["topic"], part["partition"]))
         named = groups[group[at]]
-        shown = one["evidence"] or {}
+        shown = standing["evidence"] or {}
         known = shown.get("connection") is not None and shown.get("exchange") is not None
         row = capture.row_of(shown["connection"], shown["exchange"]) if known else None
         # Of the newer protocol members say only what changes: what those had that were there before is not known.
-        if one["protocol"] == "classic" or all((named, member) in _joined(capture) for member in one["members_after"]):
-            yield _Standing(named, one["members_after"], has, int(ended[at]), int(until[at]), row)
+        if standing["protocol"] == "classic" or all(
+            (named, member) in _joined(capture) for member in standing["members_after"]
+        ):
+            yield _Standing(named, standing["members_after"], has, int(ended[at]), int(until[at]), row)
 
 
 @once
@@ -88,12 +90,12 @@ def _until(capture: CaptureFrame) -> np.ndarray:
     order = np.lexsort((is_end, times, keys))
     at_end = np.append(np.flatnonzero(is_end[order]), len(order))
     following = at_end[np.searchsorted(at_end, np.flatnonzero(~is_end[order]))]
-    asked = order[~is_end[order]]
+    real_rows = order[~is_end[order]]
     there = following < len(order)
-    found = order[np.where(there, following, 0)]
-    there &= keys[found] == keys[asked]
+    following_row = order[np.where(there, following, 0)]
+    there &= keys[following_row] == keys[real_rows]
     out = np.full(len(group), capture.span[1], np.int64)
-    out[asked[there]] = times[found[there]]
+    out[real_rows[there]] = times[following_row[there]]
     return out
 
 
@@ -113,8 +115,8 @@ def _sizes(capture: CaptureFrame) -> list[np.ndarray]:
 def _joined(capture: CaptureFrame) -> dict[tuple[str, str], tuple[str | None, str | None]]:
     """(client id, address) of members that were seen to join a group."""
     wanted = ["group_id", "member_id", "client_id", "client_ip", "event", "error"]
-    told = [row for row in capture.table("groups").every(wanted) if row["event"] == "join" and row["error"] is None]
-    return {(row["group_id"], row["member_id"]): (row["client_id"], row["client_ip"]) for row in told}
+    joins = [row for row in capture.table("groups").every(wanted) if row["event"] == "join" and row["error"] is None]
+    return {(row["group_id"], row["member_id"]): (row["client_id"], row["client_ip"]) for row in joins}
 
 
 def _who(capture: CaptureFrame, group: str, member: str) -> dict[str, str | None]:
@@ -127,8 +129,8 @@ def _named(capture: CaptureFrame, group: str, member: str) -> str:
     return client(who) if who["client_ip"] is not None else name(member)
 
 
-def _is_streams(capture: CaptureFrame, one: _Standing) -> bool:
-    ids = (_who(capture, one.group, member)["client_id"] or member for member in one.members)
+def _is_streams(capture: CaptureFrame, standing: _Standing) -> bool:
+    ids = (_who(capture, standing.group, member)["client_id"] or member for member in standing.members)
     return any(_OF_STREAMS.search(text) for text in ids)
 
 
@@ -152,24 +154,30 @@ _SHOWN: Final = 3
     by_clock=True,
 )
 def unassigned(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
-    told = set()
-    for one in _standing(capture, int(at.stood_s * SECOND), lambda members, partitions: members > partitions):
-        idle = [member for member in one.members if member not in one.has]
-        partitions = set().union(*one.has.values())
-        if one.group in told or not idle or len(one.members) <= len(partitions) or _is_streams(capture, one):
+    reported = set()
+    for standing in _standing(capture, int(at.stood_s * SECOND), lambda members, partitions: members > partitions):
+        idle = [member for member in standing.members if member not in standing.has]
+        partitions = set().union(*standing.has.values())
+        if (
+            standing.group in reported
+            or not idle
+            or len(standing.members) <= len(partitions)
+            or _is_streams(capture, standing)
+        ):
             continue
-        told.add(one.group)
-        shown = listed([_named(capture, one.group, member) for member in idle[:_SHOWN]], len(idle))
-        text = f"{count(len(idle), 'member')} of group {name(one.group)} had nothing to read for {lasting(one.stood)}: "
-        text += f"{count(len(one.members), 'member')} share {count(len(partitions), 'partition')} ({shown})."
+        reported.add(standing.group)
+        shown = listed([_named(capture, standing.group, member) for member in idle[:_SHOWN]], len(idle))
+        text = f"{count(len(idle), 'member')} of group {name(standing.group)} had nothing to read for "
+        text += f"{lasting(standing.stood)}: "
+        text += f"{count(len(standing.members), 'member')} share {count(len(partitions), 'partition')} ({shown})."
         yield Match(
             text,
             len(idle),
-            one.since,
-            one.until,
-            _who(capture, one.group, idle[0]),
-            {"group_id": one.group},
-            () if one.row is None else (one.row,),
+            standing.since,
+            standing.until,
+            _who(capture, standing.group, idle[0]),
+            {"group_id": standing.group},
+            () if standing.row is None else (standing.row,),
         )
 
 
@@ -192,30 +200,30 @@ def unassigned(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     by_clock=True,
 )
 def skewed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
-    told = set()
-    for one in _standing(
+    reported = set()
+    for standing in _standing(
         capture, int(at.stood_s * SECOND), lambda members, partitions: (members > 1) & (partitions > 3)
     ):
-        if one.group in told or _is_streams(capture, one):
+        if standing.group in reported or _is_streams(capture, standing):
             continue
-        topics = {member: frozenset(topic for topic, _ in has) for member, has in one.has.items()}
+        topics = {member: frozenset(topic for topic, _ in has) for member, has in standing.has.items()}
         apart = []
         for kind in Counter(topics.values()):
-            alike = sorted((len(has), member) for member, has in one.has.items() if topics[member] == kind)
+            alike = sorted((len(has), member) for member, has in standing.has.items() if topics[member] == kind)
             apart.append((alike[-1][0] - alike[0][0], alike[-1], alike[0], len(kind)))
         _, (most, busy), (fewest, idle), many = max(apart)
         if most - fewest < at.apart or most < at.times * fewest:
             continue
-        told.add(one.group)
-        text = f"Members of group {name(one.group)} had from {fewest} to {most} partitions of the same "
-        text += f"{'topic' if many == 1 else f'{many} topics'} for {lasting(one.stood)}: "
-        text += f"{_named(capture, one.group, busy)} the most, {_named(capture, one.group, idle)} the fewest."
+        reported.add(standing.group)
+        text = f"Members of group {name(standing.group)} had from {fewest} to {most} partitions of the same "
+        text += f"{'topic' if many == 1 else f'{many} topics'} for {lasting(standing.stood)}: "
+        text += f"{_named(capture, standing.group, busy)} the most, {_named(capture, standing.group, idle)} the fewest."
         yield Match(
             text,
             most - fewest,
-            one.since,
-            one.until,
-            _who(capture, one.group, busy),
-            {"group_id": one.group},
-            () if one.row is None else (one.row,),
+            standing.since,
+            standing.until,
+            _who(capture, standing.group, busy),
+            {"group_id": standing.group},
+            () if standing.row is None else (standing.row,),
         )

@@ -27,8 +27,8 @@ def _lonely(capture: CaptureFrame) -> np.ndarray:
     packets = capture.link_numbers("client_packets") + capture.link_numbers("broker_packets")
     lonely, many = capture.one_way, packets >= least
     if (lonely & many).any() or (lonely.all() and packets.sum() >= least):
-        found: np.ndarray = lonely & (many | (capture.link_numbers("gaps") > 0))
-        return found
+        is_lonely: np.ndarray = lonely & (many | (capture.link_numbers("gaps") > 0))
+        return is_lonely
     return np.zeros(len(lonely), bool)
 
 
@@ -52,17 +52,17 @@ def lost_packets(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     dropped = (capture.entry.get("packets") or {}).get("dropped_by_capture") or 0
     if not dropped and (not gone or gone < at.share * (payload + gone)):
         return
-    said = []
+    losses = []
     if gone:
-        said.append(
+        losses.append(
             f"{share(gone, payload + gone)} of the bytes ({size(gone)}): {count(int(holes.sum()), 'hole')} in "
             f"{count(int((holes > 0).sum()), 'connection')}"
         )
     if dropped:
-        said.append(f"{count(dropped, 'packet')} that whatever captured counted as lost")
+        losses.append(f"{count(dropped, 'packet')} that whatever captured counted as lost")
     since, until = capture.span
     yield Match(
-        f"The capture misses {', and '.join(said)}.",
+        f"The capture misses {', and '.join(losses)}.",
         int(holes.sum()) + dropped,
         since,
         until,
@@ -203,12 +203,12 @@ def encrypted(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     said_nothing[: len(failures)] |= failures >= 0
     sealed = np.where(said_nothing, 0, capture.link_numbers("opaque_encrypted_bytes"))
     # Those that nothing but their first bytes is known of.
-    shut = [one for one in capture.sealed if "tls_failure" not in (one.get("tls") or {})]
+    shut = [connection for connection in capture.sealed if "tls_failure" not in (connection.get("tls") or {})]
     many = int((sealed > 0).sum()) + len(shut)
     if many:
-        amount = int(sealed.sum()) + sum(one["payload_bytes"] for one in shut)
-        said = ("is", "it says") if many == 1 else ("are", "they say")
-        text = f"{count(many, 'connection')} {said[0]} encrypted ({size(amount)}): nothing of what {said[1]} can be "
+        amount = int(sealed.sum()) + sum(connection["payload_bytes"] for connection in shut)
+        words = ("is", "it says") if many == 1 else ("are", "they say")
+        text = f"{count(many, 'connection')} {words[0]} encrypted ({size(amount)}): nothing of what {words[1]} can be "
         who = {} if sealed.any() else {"connection": shut[0]["connection"]}
         yield Match(f"{text}judged.", many, *capture.span, who, links=_worst(capture, sealed))
 

@@ -11,7 +11,7 @@ import numpy as np
 from analyzer.common.leader_epochs import Epochs
 from analyzer.findings import root_causes
 from analyzer.findings.capture import SECOND, CaptureFrame
-from analyzer.findings.error_answers import about, found, of, taken, times
+from analyzer.findings.error_answers import about, claim, match_of, of, times
 from analyzer.findings.rules import Limits, Match, rule
 from analyzer.findings.wording import client, count, lasting, moment, name, place, size, some
 from analyzer.frame import arrow
@@ -20,7 +20,7 @@ from analyzer.frame.frame import NULL
 from analyzer.frame.grouping import busiest_window, max_by, split
 from analyzer.protocol import api_keys
 
-_NO_LEADER = taken((api_keys.METADATA, api_keys.LIST_OFFSETS, api_keys.FETCH, api_keys.PRODUCE), (5,))
+_NO_LEADER = claim((api_keys.METADATA, api_keys.LIST_OFFSETS, api_keys.FETCH, api_keys.PRODUCE), (5,))
 
 
 @rule(
@@ -46,24 +46,24 @@ def metadata_storm(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     first = -max_by(
         capture.client[known], -capture.exchanges.request_time[known], len(capture.clients), -np.iinfo(np.int64).max
     )
-    for mine in split(rows, capture.client[rows], least=at.rate * at.window_s):
-        begun = int(first[capture.client[mine[0]]]) + int(at.start_s * SECOND)
-        mine = mine[capture.exchanges.request_time[mine] >= begun]
-        mine = mine[np.argsort(capture.exchanges.request_time[mine], kind="stable")]
-        asked = capture.exchanges.request_time[mine]
-        most, start, past = busiest_window(asked, int(at.window_s * SECOND))
-        if most < at.rate * at.window_s or root_causes.near(capture, int(asked[start]), int(asked[past - 1])):
+    for group_rows in split(rows, capture.client[rows], least=at.rate * at.window_s):
+        begun = int(first[capture.client[group_rows[0]]]) + int(at.start_s * SECOND)
+        group_rows = group_rows[capture.exchanges.request_time[group_rows] >= begun]
+        group_rows = group_rows[np.argsort(capture.exchanges.request_time[group_rows], kind="stable")]
+        requested = capture.exchanges.request_time[group_rows]
+        most, start, past = busiest_window(requested, int(at.window_s * SECOND))
+        if most < at.rate * at.window_s or root_causes.near(capture, int(requested[start]), int(requested[past - 1])):
             continue
-        who = capture.who(int(capture.client[mine[0]]))
+        who = capture.who(int(capture.client[group_rows[0]]))
         text = f"{client(who)} asks for Metadata {most / at.window_s:.1f} times a second."
         yield Match(
             text,
             most,
-            int(asked[start]),
-            int(asked[past - 1]),
+            int(requested[start]),
+            int(requested[past - 1]),
             who,
             {"api": "Metadata"},
-            (int(mine[start]), int(mine[start]), int(mine[past - 1])),
+            (int(group_rows[start]), int(group_rows[start]), int(group_rows[past - 1])),
         )
 
 
@@ -98,19 +98,21 @@ def all_topics(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             values[places] = arrow.numbers(column.combine_chunks(), NULL)
     large = (told_bytes >= least) & (asked_bytes == _bytes_without_topics(capture, rows))
     rows, told_bytes = rows[large], told_bytes[large]
-    asked = capture.exchanges.request_time[rows]
-    for mine in split(np.arange(len(rows)), capture.client[rows], least=min(at.answers, at.times)):
-        mine = mine[np.argsort(asked[mine], kind="stable")]
-        most, start, past = busiest_window(asked[mine], int(at.window_s * SECOND))
-        spread = int(asked[mine[past - 1]] - asked[mine[start]]) >= at.spread_s * SECOND
-        if (told_bytes[mine] >= at.bytes).sum() < at.answers and not (most >= at.times and spread):
+    requested = capture.exchanges.request_time[rows]
+    for group_rows in split(np.arange(len(rows)), capture.client[rows], least=min(at.answers, at.times)):
+        group_rows = group_rows[np.argsort(requested[group_rows], kind="stable")]
+        most, start, past = busiest_window(requested[group_rows], int(at.window_s * SECOND))
+        spread = int(requested[group_rows[past - 1]] - requested[group_rows[start]]) >= at.spread_s * SECOND
+        if (told_bytes[group_rows] >= at.bytes).sum() < at.answers and not (most >= at.times and spread):
             continue
-        who, worst = capture.who(int(capture.client[rows[mine[0]]])), mine[told_bytes[mine].argmax()]
-        since, until = int(asked[mine[0]]), int(asked[mine[-1]])
+        who, worst = capture.who(int(capture.client[rows[group_rows[0]]])), group_rows[told_bytes[group_rows].argmax()]
+        since, until = int(requested[group_rows[0]]), int(requested[group_rows[-1]])
         text = f"{client(who)} asks for the metadata of all topics, up to {size(int(told_bytes[worst]))} each time: "
-        text += f"{count(len(mine), 'time')}, {moment(since)} to {moment(until)}."
-        what = {"api": "Metadata", "bytes": str(int(told_bytes[mine].sum()))}
-        yield Match(text, len(mine), since, until, who, what, tuple(rows[[mine[0], worst, mine[-1]]].tolist()))
+        text += f"{count(len(group_rows), 'time')}, {moment(since)} to {moment(until)}."
+        what = {"api": "Metadata", "bytes": str(int(told_bytes[group_rows].sum()))}
+        yield Match(
+            text, len(group_rows), since, until, who, what, tuple(rows[[group_rows[0], worst, group_rows[-1]]].tolist())
+        )
 
 
 _HEADER, _BODIES = 14, (4, 4, 4, 4, 5, 5, 5, 5, 7, 6, 6, 5, 5, 5)
@@ -125,8 +127,8 @@ def _bytes_without_topics(capture: CaptureFrame, rows: np.ndarray) -> np.ndarray
     version = capture.exchanges.version[rows].astype(np.int64)
     known = (version >= 0) & (version < len(_BODIES))
     body = np.array(_BODIES, np.int64)[np.where(known, version, 0)]
-    found: np.ndarray = np.where(known, _HEADER + ids[capture.client[rows]] + body, -1)
-    return found
+    sizes: np.ndarray = np.where(known, _HEADER + ids[capture.client[rows]] + body, -1)
+    return sizes
 
 
 @rule(
@@ -143,7 +145,7 @@ def _bytes_without_topics(capture: CaptureFrame, rows: np.ndarray) -> np.ndarray
 def leader_missing(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     for trouble in of(capture, _NO_LEADER):
         text = f"There is no leader{about(trouble)}, {client(capture.who(trouble.client))} is told: {trouble.error}, "
-        yield found(capture, trouble, f"{text}{times(trouble)}.")
+        yield match_of(capture, trouble, f"{text}{times(trouble)}.")
 
 
 class _Shrunk(NamedTuple):
@@ -178,19 +180,27 @@ def under_replicated(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         return
     reassigned = capture.exchanges.request_time[capture.of_api(api_keys.ALTER_PARTITION_REASSIGNMENTS)]
     by_then = int(reassigned.min(initial=capture.span[1]))
-    shrunk = [one for one in _shrunk(capture) if one.until - one.since >= least and one.since <= by_then]
-    told = _told_of(capture, {one.place[0] for one in shrunk}, least + min((one.since for one in shrunk), default=0))
+    shrunk = [
+        shrinking
+        for shrinking in _shrunk(capture)
+        if shrinking.until - shrinking.since >= least and shrinking.since <= by_then
+    ]
+    reports = _told_of(
+        capture,
+        {shrinking.place[0] for shrinking in shrunk},
+        least + min((shrinking.since for shrinking in shrunk), default=0),
+    )
     by: dict[tuple[int, ...], list[tuple[_Shrunk, int]]] = defaultdict(list)
-    for one in shrunk:
-        rows, times_ = told.get(one.place[0], (_NONE, _NONE))
-        after = int(np.searchsorted(times_, one.until))
-        if after and int(times_[after - 1]) - one.since >= least:
-            by[one.missing].append((one, int(rows[after - 1])))
-    for missing, mine in by.items():
-        places, lasts = sorted({one.place for one, _ in mine}), [row for _, row in mine]
+    for shrinking in shrunk:
+        rows, times_ = reports.get(shrinking.place[0], (_NONE, _NONE))
+        after = int(np.searchsorted(times_, shrinking.until))
+        if after and int(times_[after - 1]) - shrinking.since >= least:
+            by[shrinking.missing].append((shrinking, int(rows[after - 1])))
+    for missing, group in by.items():
+        places, lasts = sorted({shrinking.place for shrinking, _ in group}), [row for _, row in group]
         ends = [int(capture.exchanges.response_end[row]) for row in lasts]
-        since = min(one.since for one, _ in mine)
-        lasted = min(end - one.since for end, (one, _) in zip(ends, mine, strict=True))
+        since = min(shrinking.since for shrinking, _ in group)
+        lasted = min(end - shrinking.since for end, (shrinking, _) in zip(ends, group, strict=True))
         nodes = f"node{'s' * (len(missing) > 1)} {some([str(node) for node in missing])}"
         text = f"By {moment(since)} {nodes} had left the in-sync replicas of {count(len(places), 'partition')}, and "
         text += f"{'was' if len(missing) == 1 else 'were'} not back {lasting(lasted)} later: "
@@ -241,20 +251,20 @@ def _told_of(capture: CaptureFrame, topics: set[str], since: int) -> dict[str, t
     rows = capture.of_api(api_keys.METADATA) if topics else _NONE
     rows = rows[(capture.exchanges.error[rows] == 0) & (capture.exchanges.response_end[rows] >= since)]
     known = {topic: number for number, topic in enumerate(topics)}
-    found_ = []
+    matches = []
     for places, part in capture.table("exchanges").chosen(rows, ["topics"]):
         lists, text = part.column(0).combine_chunks(), dict(known)
         items = encode(lists.values, text)
         owners = np.repeat(np.arange(len(lists)), np.diff(lists.offsets.to_numpy().astype(np.int64)))
-        ours = np.flatnonzero((items >= 0) & (items < len(topics)))
-        found_.append((items[ours], rows[places[owners[ours]]]))
-    if not found_:
+        is_listed = np.flatnonzero((items >= 0) & (items < len(topics)))
+        matches.append((items[is_listed], rows[places[owners[is_listed]]]))
+    if not matches:
         return {}
-    topic, row = (np.concatenate(parts) for parts in zip(*found_, strict=True))
+    topic, row = (np.concatenate(parts) for parts in zip(*matches, strict=True))
     order = np.argsort(capture.exchanges.response_end[row], kind="stable")
     topic, row, listed = topic[order], row[order], list(known)
     time = capture.exchanges.response_end[row]
-    return {listed[int(topic[mine[0]])]: (row[mine], time[mine]) for mine in split(None, topic)}
+    return {listed[int(topic[group_rows[0]])]: (row[group_rows], time[group_rows]) for group_rows in split(None, topic)}
 
 
 @rule(
@@ -271,15 +281,15 @@ def _told_of(capture: CaptureFrame, topics: set[str], since: int) -> dict[str, t
     tries=2,
 )
 def unreachable(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
-    for server, mine in root_causes.unreachable(capture).items():
-        tries, clients = sum(one.times for one in mine), sorted({one.client for one in mine})
+    for server, attempts in root_causes.unreachable(capture).items():
+        tries, clients = sum(attempt.times for attempt in attempts), sorted({attempt.client for attempt in attempts})
         if tries < at.tries:
             continue
         named = f"none of {count(len(clients), 'client')}" if len(clients) > 1 else "no client"
         text = f"Metadata sends clients to {name(server)}; {named} ({some(clients)}) got a connection there in "
-        since, until = min(one.since for one in mine), max(one.until for one in mine)
+        since, until = min(attempt.since for attempt in attempts), max(attempt.until for attempt in attempts)
         yield Match(
-            f"{text}{count(tries, 'try', 'tries')}: {root_causes.outcome(mine)}.",
+            f"{text}{count(tries, 'try', 'tries')}: {root_causes.outcome(attempts)}.",
             tries,
             since,
             until,

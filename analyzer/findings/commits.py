@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from analyzer.findings.capture import NO_CODE, SECOND, CaptureFrame
-from analyzer.findings.error_answers import about, found, of, taken
+from analyzer.findings.error_answers import about, claim, match_of, of
 from analyzer.findings.fetch import reads
 from analyzer.findings.rules import Limits, Match, replaced, rule
 from analyzer.findings.runs import Run
@@ -17,7 +17,7 @@ from analyzer.frame import arrow, grouping, spill
 from analyzer.frame.grouping import busiest_window, first_rows, rows_by_key, sort_by, split
 from analyzer.protocol import api_keys
 
-_COMMIT = taken((api_keys.OFFSET_COMMIT,), (12, 22, 25, 27, 28, 110, 113), every=True)
+_COMMIT = claim((api_keys.OFFSET_COMMIT,), (12, 22, 25, 27, 28, 110, 113), every=True)
 REBALANCE_IN_PROGRESS = 27
 
 
@@ -39,24 +39,26 @@ REBALANCE_IN_PROGRESS = 27
 def commit_storm(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     rows = capture.of_one(capture.of_api(api_keys.OFFSET_COMMIT))
     groups, named = capture.groups
-    for mine in split(rows, capture.client[rows], capture.broker[rows], groups[rows], least=at.rate * at.window_s):
-        mine = mine[np.argsort(capture.exchanges.request_time[mine], kind="stable")]
-        most, first, past = busiest_window(capture.exchanges.request_time[mine], int(at.window_s * SECOND) - 1)
+    for group_rows in split(
+        rows, capture.client[rows], capture.broker[rows], groups[rows], least=at.rate * at.window_s
+    ):
+        group_rows = group_rows[np.argsort(capture.exchanges.request_time[group_rows], kind="stable")]
+        most, first, past = busiest_window(capture.exchanges.request_time[group_rows], int(at.window_s * SECOND) - 1)
         if most < at.rate * at.window_s or capture.seconds < 1:
             continue
-        who = capture.who(int(capture.client[mine[0]]), int(capture.broker[mine[0]]))
-        group = named[groups[mine[0]]] if groups[mine[0]] >= 0 else None
+        who = capture.who(int(capture.client[group_rows[0]]), int(capture.broker[group_rows[0]]))
+        group = named[groups[group_rows[0]]] if groups[group_rows[0]] >= 0 else None
         rate = most / min(at.window_s, capture.seconds)
         text = f"{client(who)} commits {rate:,.0f} times a second at {who['broker']} in group {name(group)}."
-        asked = capture.exchanges.request_time[mine]
+        requested = capture.exchanges.request_time[group_rows]
         yield Match(
             text,
             most,
-            int(asked[first]),
-            int(asked[past - 1]),
+            int(requested[first]),
+            int(requested[past - 1]),
             who,
             {"group_id": group},
-            (int(mine[first]), int(mine[first]), int(mine[past - 1])),
+            (int(group_rows[first]), int(group_rows[first]), int(group_rows[past - 1])),
             severity="warning" if most >= at.much * at.window_s else None,
         )
 
@@ -73,7 +75,8 @@ def commit_storm(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     "is committed after is the protocol's course. What the client has no right to (authorization-failed), or no more "
     "as another member has its static name (instance-id-duplicate), is told there.",
     advice="As for rebalances: see what evicted the member.",
-    evidence="forged: refused and never committed, and committed five seconds later; committed, and read again, and not",
+    evidence="forged: refused and never committed, and committed five seconds later; committed, and read again, and "
+    "not",
     mended_s=10,
     again_s=60,
     by_clock=True,
@@ -84,7 +87,7 @@ def commit_failed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         twice, lost = 0, [trouble.rows[:0]]
         for run in trouble.runs:
             again = _read_again(capture, run, int(at.again_s * SECOND))
-            rows = run.rows if again else _told(capture, run, known_until)
+            rows = run.rows if again else _offsets_told(capture, run, known_until)
             if again or (len(rows) and not _mended(capture, rows, int(at.mended_s * SECOND))):
                 twice += again
                 lost.append(rows)
@@ -98,7 +101,7 @@ def commit_failed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         text += f"{count(twice, 'record')} {'was' if twice == 1 else 'were'} read again." if twice else _WILL_BE
         when = capture.exchanges.response_end[rows]
         yield replaced(
-            found(capture, trouble, text, None, cause, True if cause else None),
+            match_of(capture, trouble, text, None, cause, True if cause else None),
             count=len(rows),
             since=int(when.min()),
             until=int(when.max()),
@@ -109,7 +112,7 @@ def commit_failed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 _WILL_BE = "those records will be read again."
 
 
-def _told(capture: CaptureFrame, run: Run, until: float) -> np.ndarray:
+def _offsets_told(capture: CaptureFrame, run: Run, until: float) -> np.ndarray:
     """The refusals of a run that the capture goes on long enough after: what its end cuts off may yet be committed, and
     so may all of a rebalance that goes on."""
     early: np.ndarray = run.rows[capture.exchanges.response_end[run.rows] <= until]
@@ -126,14 +129,14 @@ def _read_again(capture: CaptureFrame, run: Run, within: int) -> int:
     time, read = int(capture.exchanges.response_end[last]), reads(capture)
     soon = slice(*np.searchsorted(read.time, [time + 1, time + within + 1]).tolist())  # they come in order of time
     place_, at = read.place[soon], read.at[soon]
-    ours = ~capture.mixed[capture.client[read.owner[soon]]]
-    ours &= arrow.among(capture.client[read.owner[soon]], _clients_of(capture)[int(groups[last]),]) & (at >= 0)
-    found_ = 0
+    is_own = ~capture.mixed[capture.client[read.owner[soon]]]
+    is_own &= arrow.among(capture.client[read.owner[soon]], _clients_of(capture)[int(groups[last]),]) & (at >= 0)
+    again = 0
     for where, offset in _committed(capture, last):
         if where in bad.get(last, ()) and offset >= 0:
-            asked = at[ours & (place_ == where)]
-            found_ += max(0, offset - int(asked.min())) if len(asked) else 0
-    return found_
+            positions = at[is_own & (place_ == where)]
+            again += max(0, offset - int(positions.min())) if len(positions) else 0
+    return again
 
 
 def _clients_of(capture: CaptureFrame) -> dict[tuple[int, ...], np.ndarray]:
@@ -144,8 +147,8 @@ def _clients_of(capture: CaptureFrame) -> dict[tuple[int, ...], np.ndarray]:
         clients, of = spill.take(capture.client, rows), spill.take(groups, rows)
         firsts = first_rows(of, clients)
         capture.memo["clients of groups"] = rows_by_key(clients[firsts], of[firsts])
-    kept: dict[tuple[int, ...], np.ndarray] = capture.memo["clients of groups"]
-    return kept
+    cached: dict[tuple[int, ...], np.ndarray] = capture.memo["clients of groups"]
+    return cached
 
 
 def _committed(capture: CaptureFrame, row: int) -> list[tuple[int, int]]:
@@ -156,8 +159,8 @@ def _committed(capture: CaptureFrame, row: int) -> list[tuple[int, int]]:
         offset = spill.take(capture.table("partitions")["offset"], rows)
         capture.memo["commits by row"] = owner, spill.take(capture.partitions.place, rows), offset
     owner, place_, offset = capture.memo["commits by row"]
-    mine = slice(*np.searchsorted(owner, [row, row + 1]).tolist())
-    return list(zip(place_[mine].tolist(), offset[mine].tolist(), strict=True))
+    own_rows = slice(*np.searchsorted(owner, [row, row + 1]).tolist())
+    return list(zip(place_[own_rows].tolist(), offset[own_rows].tolist(), strict=True))
 
 
 def _mended(capture: CaptureFrame, rows: np.ndarray, within: int) -> bool:
@@ -184,15 +187,15 @@ def _commits(capture: CaptureFrame) -> tuple[dict[int, list[int]], dict[tuple[in
         bad: dict[int, list[int]] = defaultdict(list)
         for part in of_commits[parts.error[of_commits] != 0].tolist():
             bad[int(parts.owner[part])].append(int(parts.place[part]))
-        taken_ = of_commits[parts.error[of_commits] == 0]
-        owner = parts.owner[taken_]
+        stored = of_commits[parts.error[of_commits] == 0]
+        owner = parts.owner[stored]
         good = {}
-        for mine in split(taken_, groups[owner], parts.place[taken_]):
-            key = int(groups[parts.owner[mine[0]]]), int(parts.place[mine[0]])
-            good[key] = np.sort(capture.exchanges.response_end[parts.owner[mine]])
+        for group_rows in split(stored, groups[owner], parts.place[stored]):
+            key = int(groups[parts.owner[group_rows[0]]]), int(parts.place[group_rows[0]])
+            good[key] = np.sort(capture.exchanges.response_end[parts.owner[group_rows]])
         capture.memo["commits"] = bad, good
-    kept: tuple[dict[int, list[int]], dict[tuple[int, int], np.ndarray]] = capture.memo["commits"]
-    return kept
+    cached: tuple[dict[int, list[int]], dict[tuple[int, int], np.ndarray]] = capture.memo["commits"]
+    return cached
 
 
 @rule(
@@ -228,10 +231,10 @@ def commit_goes_back(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     fell = np.flatnonzero(
         same & (offset[rows[1:]] < offset[rows[:-1]]) & later & (member[owner[1:]] > -1) & (member[owner[1:]] != nobody)
     )
-    found_: dict[tuple[int, int], list[int]] = defaultdict(list)
+    going_back: dict[tuple[int, int], list[int]] = defaultdict(list)
     for number in fell.tolist():
-        found_[int(groups[owner[number]]), int(parts.place[rows[number]])].append(number)
-    for (group, where), some in found_.items():
+        going_back[int(groups[owner[number]]), int(parts.place[rows[number]])].append(number)
+    for (group, where), some in going_back.items():
         if capture.places[where][0] in capture.remade:
             continue
         worst = max(some, key=lambda number: int(offset[rows[number]] - offset[rows[number + 1]]))
@@ -240,12 +243,12 @@ def commit_goes_back(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         topic, partition = capture.places[where]
         text = f"The committed offset of group {name(named[group])} for {place((topic, partition))} fell from "
         text += f"{int(offset[rows[worst]]):,} to {int(offset[rows[worst + 1]]):,} ({client(who)}), "
-        asked, fallen = capture.exchanges.request_time, int(owner[some[0] + 1])
+        requested, fallen = capture.exchanges.request_time, int(owner[some[0] + 1])
         yield Match(
             f"{text}{count(len(some), 'time')}.",
             len(some),
-            int(asked[fallen]),
-            int(asked[last]),
+            int(requested[fallen]),
+            int(requested[last]),
             who,
             {"group_id": named[group], "topic": topic, "partition": str(partition)},
             (fallen, int(owner[worst + 1]), last),

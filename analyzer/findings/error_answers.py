@@ -18,34 +18,38 @@ from analyzer.findings.wording import client, count, moment, name, place, some
 from analyzer.protocol import api_keys
 from analyzer.protocol.error_severity import GRACE_S
 
-TAKEN: list[Callable[[Run], bool]] = []
+CLAIMS: list[Callable[[Run], bool]] = []
 """Who takes runs for a rule of its own: true where it does."""
 
 
-TOLD: list[Callable[[CaptureFrame, Trouble], bool]] = []
+EXPLANATIONS: list[Callable[[CaptureFrame, Trouble], bool]] = []
 """Who tells of a trouble that nobody takes where a capture shows what it comes of: true where one does."""
 
 
-def taken(api: tuple[int, ...], codes: tuple[int, ...], every: bool = False) -> Callable[[Run], bool]:
+def claim(api: tuple[int, ...], codes: tuple[int, ...], every: bool = False) -> Callable[[Run], bool]:
     """Take the runs of these codes of these APIs (of all where none is named); `every`: also those that pass."""
 
     def named(key: int, code: int) -> bool:
         return code in codes and (not api or key in api)
 
-    def mine(run: Run) -> bool:
+    def is_claimed(run: Run) -> bool:
         return named(run.api, run.code)
 
-    TAKEN.append(mine)
+    CLAIMS.append(is_claimed)
     if every:
         EVERY.append(named)
-    return mine
+    return is_claimed
 
 
-def of(capture: CaptureFrame, mine: Callable[[Run], bool], lasting: bool = True) -> list[Trouble]:
+def of(capture: CaptureFrame, is_claimed: Callable[[Run], bool], lasting: bool = True) -> list[Trouble]:
     """A rule's runs, by client and thing; `lasting`: those that are faults, else all (that are `taken` so). Runs that a
     lost broker or a moved leader explains are left out."""
     return together(
-        [run for run in runs(capture) if mine(run) and (run.lasting or not lasting) and not _explained(capture, run)]
+        [
+            run
+            for run in runs(capture)
+            if is_claimed(run) and (run.lasting or not lasting) and not _explained(capture, run)
+        ]
     )
 
 
@@ -98,7 +102,7 @@ def what(trouble: Trouble) -> dict[str, str | None]:
     }
 
 
-def found(
+def match_of(
     capture: CaptureFrame,
     trouble: Trouble,
     text: str,
@@ -122,7 +126,7 @@ def found(
 
 
 def _untaken(run: Run) -> bool:
-    return not any(mine(run) for mine in TAKEN)
+    return not any(is_claimed(run) for is_claimed in CLAIMS)
 
 
 @rule(
@@ -141,14 +145,14 @@ def _untaken(run: Run) -> bool:
 def error_answers(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     for trouble in of(capture, _untaken):
         judgement = trouble.runs[0].judgement
-        if judgement.kind == "admin" or any(tells(capture, trouble) for tells in TOLD):
+        if judgement.kind == "admin" or any(tells(capture, trouble) for tells in EXPLANATIONS):
             continue
         after = "good answers came after" if trouble.cleared else "no good answer came after"
         text = f"{client(capture.who(trouble.client))} got {trouble.error} to {api_name(trouble.api)}{about(trouble)} "
         text += f"{times(trouble)}; {after}. {judgement.why}"
         # At first sight it is one; a run that lasted and passed is one to look after.
         severity: Severity = "error" if judgement.grace_s == 0 or not trouble.cleared else "warning"
-        yield found(capture, trouble, text, severity)
+        yield match_of(capture, trouble, text, severity)
 
 
 _ALREADY_EXISTS = 36
@@ -172,12 +176,12 @@ def admin_refused(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             continue
         if trouble.runs[0].judgement.kind == "admin":
             text = f"{client(capture.who(trouble.client))} was refused {api_name(trouble.api)}{about(trouble)}: "
-            yield found(capture, trouble, text + f"{trouble.error}, {times(trouble)}.")
+            yield match_of(capture, trouble, text + f"{trouble.error}, {times(trouble)}.")
 
 
 # ---------------------------------------------------------------------------------------------- topics that are missing
 
-_MISSING = taken((api_keys.METADATA,), (3,))
+_MISSING = claim((api_keys.METADATA,), (3,))
 
 
 def _misnamed(run: Run) -> bool:
@@ -185,7 +189,7 @@ def _misnamed(run: Run) -> bool:
     return run.api == api_keys.METADATA and run.code == 17 and run.lasts(GRACE_S)
 
 
-TAKEN.append(_misnamed)
+CLAIMS.append(_misnamed)
 
 
 @rule(
@@ -202,22 +206,22 @@ TAKEN.append(_misnamed)
 )
 def topic_missing(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     troubles = [*of(capture, _MISSING), *of(capture, _misnamed, lasting=False)]
-    troubles = sorted(troubles, key=lambda one: (-one.answers, one.since))
+    troubles = sorted(troubles, key=lambda trouble: (-trouble.answers, trouble.since))
     if not troubles:
         return
     known = {topic for topic, _ in capture.places_known}
     nearest, looked_for = Nearest(known), 0
     for trouble in troubles:
         named = trouble.thing.topics or (trouble.thing.topic,)
-        asked = [topic for topic in named if topic and topic not in known]
-        if not asked or trouble.cleared:
+        missing = [topic for topic in named if topic and topic not in known]
+        if not missing or trouble.cleared:
             continue
         looked_for += 1
-        near = nearest.to(asked[0]) if looked_for <= _LOOKED_FOR else None
+        near = nearest.to(missing[0]) if looked_for <= _LOOKED_FOR else None
         why = "which does not exist" if trouble.code == 3 else "a name that no topic can have"
-        text = f"{client(capture.who(trouble.client))} keeps asking for topic {some(asked)}, {why}: {times(trouble)}."
+        text = f"{client(capture.who(trouble.client))} keeps asking for topic {some(missing)}, {why}: {times(trouble)}."
         cause = f"there is a topic {name(near)}" if near else None
-        yield found(capture, trouble, text, None, cause, False if near else None)
+        yield match_of(capture, trouble, text, None, cause, False if near else None)
 
 
 _LOOKED_FOR = 200

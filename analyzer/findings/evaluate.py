@@ -48,19 +48,19 @@ USUAL = Query()
 _ORDER = {family: number for number, family in enumerate(FAMILIES)}
 
 
-def judged(source: RowGroups, asked: Query = USUAL) -> list[tuple[str, Finding]]:
+def judged(source: RowGroups, query: Query = USUAL) -> list[tuple[str, Finding]]:
     """(capture point, finding) of a dataset, worst first, then by time. Raises DatasetError where files are damaged."""
-    found = [
+    findings = [
         (entry["name"], finding)
         for entry in source.captures
-        for finding in of_point(CaptureFrame(source, entry, asked))
+        for finding in of_point(CaptureFrame(source, entry, query))
     ]
-    return sorted(found, key=lambda one: (_rank(one[1]), one[0]))
+    return sorted(findings, key=lambda pair: (_rank(pair[1]), pair[0]))
 
 
-def concerned(asked: Query) -> frozenset[str]:
+def concerned(query: Query) -> frozenset[str]:
     """The rules whose findings may not be those that `analyze` stored."""
-    return frozenset(code for code, rule in RULES.items() if concerns(asked, rule))
+    return frozenset(code for code, rule in RULES.items() if concerns(query, rule))
 
 
 def of_point(capture: CaptureFrame, only: Collection[str] | None = None) -> list[Finding]:
@@ -76,14 +76,14 @@ def of_point(capture: CaptureFrame, only: Collection[str] | None = None) -> list
     rules = [rule for rule in _in_order() if only is None or rule.code in only]
     if any(rule.by_clock for rule in rules) and capture.set_back is not None:
         rules = [rule for rule in rules if not rule.by_clock]
-    made: list[Finding] = []
+    findings: list[Finding] = []
     with reuse():
         if only is None:
             capture.load()
         for rule in rules:
-            some = [_finding(capture, rule, found) for found in rule.check(capture, limits_of(rule, capture.query))]
-            made += _told(rule, some)
-    return sorted(made, key=_rank)
+            some = [_finding(capture, rule, match) for match in rule.check(capture, limits_of(rule, capture.query))]
+            findings += _reported(rule, some)
+    return sorted(findings, key=_rank)
 
 
 def _in_order() -> Iterable[Rule]:
@@ -97,53 +97,53 @@ def _rank(finding: Finding) -> tuple[Any, ...]:
     return severity, finding.family != "quality", since, _ORDER[finding.family], finding.code, finding.text
 
 
-def _finding(capture: CaptureFrame, rule: Rule, found: Match) -> Finding:
-    rows = [capture.key(row) for row in found.rows]
-    proof: list[Evidence] = rows or [(capture.links[link], None, None) for link in found.links]
+def _finding(capture: CaptureFrame, rule: Rule, match: Match) -> Finding:
+    rows = [capture.key(row) for row in match.rows]
+    proof: list[Evidence] = rows or [(capture.links[link], None, None) for link in match.links]
     proof = proof * 3 if len(proof) == 1 else [proof[0], proof[-1], proof[-1]] if len(proof) == 2 else proof
     first, worst, last = (proof[0], proof[1], proof[-1]) if proof else (None, None, None)
     return Finding(
-        found.severity or rule.severity,
+        match.severity or rule.severity,
         rule.code,
         rule.family,
-        found.text,
-        _words(found.who),
-        _words(found.what),
-        found.count,
-        _moment(found.since),
-        _moment(found.until),
-        found.cause,
-        found.proven,
-        found.advice or rule.advice,
+        match.text,
+        _words(match.who),
+        _words(match.what),
+        match.count,
+        _moment(match.since),
+        _moment(match.until),
+        match.cause,
+        match.proven,
+        match.advice or rule.advice,
         first,
         worst,
         last,
     )
 
 
-def _words(said: Mapping[str, str | None]) -> dict[str, str]:
-    return {name: str(value) for name, value in said.items() if value is not None and name != UNREAD}
+def _words(texts: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: str(value) for name, value in texts.items() if value is not None and name != UNREAD}
 
 
 def _moment(time: int | None) -> int | None:
     return None if time is None or time == NULL else time
 
 
-def _told(rule: Rule, some: list[Finding]) -> Iterator[Finding]:
+def _reported(rule: Rule, some: list[Finding]) -> Iterator[Finding]:
     """Of each severity the largest; the rest as one."""
     for severity in SEVERITIES:
-        mine = [one for one in some if one.severity == severity]
-        if len(mine) <= MOST:
-            yield from mine
+        same = [finding for finding in some if finding.severity == severity]
+        if len(same) <= MOST:
+            yield from same
             continue
-        by_size = sorted(mine, key=lambda one: (-one.count, _rank(one)))
+        by_size = sorted(same, key=lambda finding: (-finding.count, _rank(finding)))
         yield from by_size[:MOST]
         yield _rest(rule, severity, by_size[MOST:])
 
 
 def _rest(rule: Rule, severity: Severity, some: list[Finding]) -> Finding:
-    since = [one.since for one in some if one.since is not None]
-    until = [one.until for one in some if one.until is not None]
+    since = [finding.since for finding in some if finding.since is not None]
+    until = [finding.until for finding in some if finding.until is not None]
     text = f"{count(len(some), 'more finding')} like these {MOST}, of smaller counts."
     return Finding(
         severity,
@@ -152,7 +152,7 @@ def _rest(rule: Rule, severity: Severity, some: list[Finding]) -> Finding:
         text,
         {},
         {"findings": str(len(some))},
-        sum(one.count for one in some),
+        sum(finding.count for finding in some),
         min(since, default=None),
         max(until, default=None),
         None,
@@ -167,18 +167,18 @@ def _rest(rule: Rule, severity: Severity, some: list[Finding]) -> Finding:
 # ------------------------------------------------------------------------------------------------------- as a table
 
 
-def as_table(found: Iterable[tuple[str, Finding]]) -> pa.Table:
+def as_table(findings: Iterable[tuple[str, Finding]]) -> pa.Table:
     """Rows of `findings`."""
-    return pa.Table.from_pylist([row(*one) for one in found], schema=tables.schema("findings"))
+    return pa.Table.from_pylist([row(*pair) for pair in findings], schema=tables.schema("findings"))
 
 
 def row(capture: str, finding: Finding) -> dict[str, Any]:
     """A finding's columns by name."""
     evidence = {name: _evidence(getattr(finding, name)) for name in ("first", "worst", "last")}
     names = ("severity", "code", "family", "text", "count", "since", "until", "cause", "proven", "advice")
-    said = {name: getattr(finding, name) for name in names}
+    values = {name: getattr(finding, name) for name in names}
     pairs = {name: sorted(getattr(finding, name).items()) for name in ("who", "what")}
-    return {"capture": capture, **said, **pairs, **evidence}
+    return {"capture": capture, **values, **pairs, **evidence}
 
 
 def _evidence(key: Evidence | None) -> dict[str, Any] | None:
@@ -199,13 +199,13 @@ LISTED = 10
 """Findings that the summary of `kwire analyze` shows."""
 
 
-def summary(found: Iterable[tuple[str, Finding]]) -> dict[str, Any]:
+def summary(findings: Iterable[tuple[str, Finding]]) -> dict[str, Any]:
     """How many there are of each severity, and the worst."""
-    ordered = sorted(found, key=lambda one: (_rank(one[1]), one[0]))
-    severities = [one.severity for _, one in ordered]
+    ordered = sorted(findings, key=lambda pair: (_rank(pair[1]), pair[0]))
+    severities = [finding.severity for _, finding in ordered]
     counts: dict[str, Any] = {severity: severities.count(severity) for severity in reversed(SEVERITIES)}
     worst = [
-        {"capture": capture, "severity": one.severity, "code": one.code, "text": one.text}
-        for capture, one in ordered[:LISTED]
+        {"capture": capture, "severity": finding.severity, "code": finding.code, "text": finding.text}
+        for capture, finding in ordered[:LISTED]
     ]
     return {**counts, "worst": worst}

@@ -11,7 +11,7 @@ import numpy as np
 
 from analyzer.findings import root_causes
 from analyzer.findings.capture import SECOND, CaptureFrame, api_name
-from analyzer.findings.error_answers import about, found, of, taken, times
+from analyzer.findings.error_answers import about, claim, match_of, of, times
 from analyzer.findings.query import Severity
 from analyzer.findings.rules import Limits, Match, rule
 from analyzer.findings.runs import runs
@@ -21,9 +21,9 @@ from analyzer.frame.frame import NULL
 from analyzer.frame.grouping import busiest_window, max_by, rows_by_key, sort_by, split
 from analyzer.protocol import api_keys
 
-_OUT_OF_RANGE = taken((api_keys.FETCH,), (1,), every=True)
-_WRONG_LEADER = taken((api_keys.FETCH, api_keys.PRODUCE), (3, 6, 74, 75, 100))
-_SESSIONS = taken((api_keys.FETCH,), (70, 71, 106), every=True)
+_OUT_OF_RANGE = claim((api_keys.FETCH,), (1,), every=True)
+_WRONG_LEADER = claim((api_keys.FETCH, api_keys.PRODUCE), (3, 6, 74, 75, 100))
+_SESSIONS = claim((api_keys.FETCH,), (70, 71, 106), every=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,8 @@ def reads(capture: CaptureFrame) -> Reads:
         at, end, stable, lag, size_ = (spill.take(values, chosen) for values in whole)
         place_ = spill.take(parts.place, chosen)
         capture.memo["reads"] = Reads(chosen, owner, place_, at, end, stable, lag, size_, times_)
-    kept: Reads = capture.memo["reads"]
-    return kept
+    cached: Reads = capture.memo["reads"]
+    return cached
 
 
 def _empty_at_once(capture: CaptureFrame, quick_us: float) -> np.ndarray:
@@ -142,7 +142,7 @@ def _spins(capture: CaptureFrame, answers: float, quick_ms: float, above: bool) 
             spinning.append((int(capture.exchanges.link[rows[0]]), rows, when, most, (first, past - 1)))
     if not spinning:
         return
-    asked_of = _Asked(capture, [link for link, *_ in spinning])
+    asked_of = _Positions(capture, [link for link, *_ in spinning])
     for link, rows, when, most, (first, last) in spinning:
         beyond = asked_of.beyond(link, int(when[last]))
         if above != (beyond is not None):
@@ -154,9 +154,9 @@ def _spins(capture: CaptureFrame, answers: float, quick_ms: float, above: bool) 
             text += "held."
             yield Match(text, len(rows), int(when[0]), int(when[-1]), who, {"api": "Fetch"}, places)
             continue
-        where, asked, end, then = beyond
-        passed = then >= asked and when[-1] - when[0] < SECOND
-        text = f"{client(who)} reads {place(where)} at {asked:,} while the log is readable to {end:,}: {len(rows):,} "
+        where, offset, end, then = beyond
+        passed = then >= offset and when[-1] - when[0] < SECOND
+        text = f"{client(who)} reads {place(where)} at {offset:,} while the log is readable to {end:,}: {len(rows):,} "
         text += "empty "
         yield Match(
             f"{text}answers, none of them held.",
@@ -172,30 +172,30 @@ def _spins(capture: CaptureFrame, answers: float, quick_ms: float, above: bool) 
         )
 
 
-class _Asked:
+class _Positions:
     """What some connections asked for, and how far the logs of these topic-partitions were readable."""
 
     def __init__(self, capture: CaptureFrame, links: list[int]) -> None:
         self._seen = capture
         read = reads(capture)
         link = spill.take(capture.exchanges.link, read.owner)
-        mine = spill.where(len(link), lambda block: arrow.among(link[block], links) & (read.at[block] != NULL))
-        self._asked = _courses(read, mine, read.at, link)
+        rows = spill.where(len(link), lambda block: arrow.among(link[block], links) & (read.at[block] != NULL))
+        self._asked = _courses(read, rows, read.at, link)
         self._places: dict[int, list[int]] = defaultdict(list)
-        for one, where in self._asked:
-            self._places[one].append(where)
-        wanted = arrow.distinct(spill.take(read.place, mine))
-        told = spill.where(len(link), lambda block: arrow.among(read.place[block], wanted) & (read.end[block] >= 0))
-        self._ends = _courses(read, told, read.end, None)
+        for key, where in self._asked:
+            self._places[key].append(where)
+        wanted = arrow.distinct(spill.take(read.place, rows))
+        with_end = spill.where(len(link), lambda block: arrow.among(read.place[block], wanted) & (read.end[block] >= 0))
+        self._ends = _courses(read, with_end, read.end, None)
 
     def beyond(self, link: int, time: int) -> tuple[tuple[str, int], int, int, int] | None:
         """Of a connection's session a partition whose offset asked for lies above the high watermark: what was asked,
         and the watermark, as last told before or at that time, and a second later."""
         for where in self._places[link]:
-            asked = self._asked[link, where].last(time)
+            position = self._asked[link, where].last(time)
             end = self._ends[0, where].last(time) if (0, where) in self._ends else None
-            if asked is not None and end is not None and asked > end:
-                return self._seen.places[where], asked, end, self._ends[0, where].last(time + SECOND) or end
+            if position is not None and end is not None and position > end:
+                return self._seen.places[where], position, end, self._ends[0, where].last(time + SECOND) or end
         return None
 
 
@@ -218,12 +218,12 @@ def _courses(
     """Values of some reads, by whose they are (`whose` has a number for each read; None: all are 0's) and place; of
     those that were answered, for what was asked last is no beginning."""
     rows = rows[spill.take(read.time, rows) != NULL]
-    mine = np.zeros(len(rows), np.int8) if whose is None else spill.take(whose, rows)
+    own = np.zeros(len(rows), np.int8) if whose is None else spill.take(whose, rows)
     place_ = spill.take(read.place, rows)
-    groups = grouping.group(mine, place_)
+    groups = grouping.group(own, place_)
     order, starts, ends = groups.order, groups.starts, groups.ends
     heads = order[starts]
-    keys = zip(mine[heads].tolist(), place_[heads].tolist(), strict=True)
+    keys = zip(own[heads].tolist(), place_[heads].tolist(), strict=True)
     rows = spill.take(rows, order)
     times_, values = spill.take(read.time, rows), spill.take(values, rows)
     each = zip(keys, starts.tolist(), ends.tolist(), strict=True)
@@ -252,33 +252,33 @@ def out_of_range(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     known = spill.where(len(read.place), lambda block: arrow.among(read.place[block], list(numbers.values())))
     whose = spill.take(capture.client, spill.take(read.owner, known))
     rows_of = rows_by_key(known, whose, spill.take(read.place, known))
-    told = _told(capture, list(numbers.values()))
+    ends_told = _ends_told(capture, list(numbers.values()))
     for trouble in troubles:
         for where in trouble.places:
             reader = trouble.client, numbers[where]
-            mine = rows_of.get(reader, trouble.rows[:0])
-            refused = arrow.among_ordered(read.owner[mine], trouble.rows)
+            reader_rows = rows_of.get(reader, trouble.rows[:0])
+            refused = arrow.among_ordered(read.owner[reader_rows], trouble.rows)
             if not refused.any():
                 continue
             if capture.mixed[trouble.client]:  # what others ask for is no place of it
-                link = capture.exchanges.link[read.owner[mine]]
-                ours = link == link[refused.argmax()]
-                mine, refused = mine[ours], refused[ours]
-            moves = _moves(capture, mine, refused, told.get(reader, ()))
-            worst = max(moves, key=lambda one: (one.stood, one.skipped, one.again))
+                link = capture.exchanges.link[read.owner[reader_rows]]
+                same_link = link == link[refused.argmax()]
+                reader_rows, refused = reader_rows[same_link], refused[same_link]
+            moves = _moves(capture, reader_rows, refused, ends_told.get(reader, ()))
+            worst = max(moves, key=lambda move: (move.stood, move.skipped, move.again))
             text = f"{client(capture.who(trouble.client))} lost its place in {place(where)}: asked "
-            text += f"{worst.asked:,}" if worst.asked is not None else "for an offset that was not captured"
+            text += f"{worst.offset:,}" if worst.offset is not None else "for an offset that was not captured"
             anew = where[0] in capture.remade
             if worst.then is None:
                 text += ", and was not seen to go on."
-            elif worst.asked is None or anew:
+            elif worst.offset is None or anew:
                 text += f", goes on at {worst.then:,}."
             elif worst.skipped:
                 text += f", goes on at {worst.then:,}: {count(worst.skipped, 'record')} skipped."
             else:
                 text += f", goes on at {worst.then:,}: {count(worst.again, 'record')} may be read again."
             if len(moves) > 1:
-                skipped, again = (sum(getattr(one, name) for one in moves) for name in ("skipped", "again"))
+                skipped, again = (sum(getattr(move, name) for move in moves) for name in ("skipped", "again"))
                 both = [f"{count(skipped, 'record')} skipped"] * bool(skipped)
                 both += [f"{count(again, 'record')} that may be read again"] * bool(again)
                 text += f" It did so {len(moves):,} times" + f", {' and '.join(both)} in all" * bool(both and not anew)
@@ -287,7 +287,7 @@ def out_of_range(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             cause = "the log begins later" if worst.skipped else None
             if anew:
                 severity, cause = "note", "the topic was made anew"
-            yield found(capture, trouble, text, severity, cause, False if cause else None)
+            yield match_of(capture, trouble, text, severity, cause, False if cause else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,39 +295,41 @@ class _Moved:
     """A reader that was out of range: the offset it asked for, None where that was not captured, and where it goes on,
     None where that was not seen; whether it had stood there; how many records it skipped, or may read again."""
 
-    asked: int | None
+    offset: int | None
     then: int | None
     stood: bool
 
     @property
     def skipped(self) -> int:
-        return 0 if self.asked is None or self.then is None else max(self.then - self.asked, 0)
+        return 0 if self.offset is None or self.then is None else max(self.then - self.offset, 0)
 
     @property
     def again(self) -> int:
-        return 0 if self.asked is None or self.then is None else max(self.asked - self.then, 0)
+        return 0 if self.offset is None or self.then is None else max(self.offset - self.then, 0)
 
 
-def _moves(capture: CaptureFrame, mine: np.ndarray, refused: np.ndarray, told: np.ndarray | tuple[()]) -> list[_Moved]:
+def _moves(
+    capture: CaptureFrame, rows: np.ndarray, refused: np.ndarray, ends_told: np.ndarray | tuple[()]
+) -> list[_Moved]:
     """What became of each place that a reader lost: of its reads (`mine`), in order, those that were `refused`, one
     after the other. `told`: as `_told`."""
     read = reads(capture)
-    at, asked = read.at[mine], capture.exchanges.request_time[read.owner[mine]]
-    answered = capture.exchanges.response_end[read.owner[mine]]
-    stood, first = np.unique(read.position()[mine], return_index=True)
-    good = np.flatnonzero((capture.partitions.error[read.part[mine]] == 0) & (at != NULL))
+    at, requested = read.at[rows], capture.exchanges.request_time[read.owner[rows]]
+    answered = capture.exchanges.response_end[read.owner[rows]]
+    stood, first = np.unique(read.position()[rows], return_index=True)
+    good = np.flatnonzero((capture.partitions.error[read.part[rows]] == 0) & (at != NULL))
     begins = np.flatnonzero(refused & ~np.append(False, refused[:-1]))
     ends = np.flatnonzero(refused & ~np.append(refused[1:], False))
-    made = []
+    results = []
     for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
         lost = int(at[begin])
         known = int(np.searchsorted(stood, lost))
         there = known < len(stood) and stood[known] == lost and first[known] < begin
         # An answer that was held when it lost its place says nothing of where it goes on.
         later = iter(good[np.searchsorted(good, end) :])
-        then = next((int(at[one]) for one in later if asked[one] >= answered[end]), None)
-        made.append(_Moved(lost if lost != NULL else None, then, lost != NULL and bool(there or lost in told)))
-    return made
+        then = next((int(at[position]) for position in later if requested[position] >= answered[end]), None)
+        results.append(_Moved(lost if lost != NULL else None, then, lost != NULL and bool(there or lost in ends_told)))
+    return results
 
 
 def _numbers_of(capture: CaptureFrame, wanted: set[tuple[str, int]]) -> dict[tuple[str, int], int]:
@@ -339,7 +341,7 @@ def _numbers_of(capture: CaptureFrame, wanted: set[tuple[str, int]]) -> dict[tup
     return numbers
 
 
-def _told(capture: CaptureFrame, places: list[int]) -> dict[tuple[int, ...], np.ndarray]:
+def _ends_told(capture: CaptureFrame, places: list[int]) -> dict[tuple[int, ...], np.ndarray]:
     """By client and topic-partition, of these: where the client was told, or said itself, that it stands."""
     parts, offset = capture.partitions, capture.table("partitions")["offset"]
     apis = api_keys.OFFSET_FETCH, api_keys.OFFSET_COMMIT, api_keys.LIST_OFFSETS
@@ -374,7 +376,7 @@ def truncated(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 def _of_one_topic(capture: CaptureFrame, cuts: Iterator[Match]) -> Iterator[Match]:
     """Those of topics that were not made anew: another topic of that name begins again."""
-    return (one for one in cuts if one.what["topic"] not in capture.remade)
+    return (cut for cut in cuts if cut.what["topic"] not in capture.remade)
 
 
 def _given_twice(capture: CaptureFrame) -> Iterator[Match]:
@@ -403,18 +405,18 @@ def _given_twice(capture: CaptureFrame) -> Iterator[Match]:
         # A batch that is sent again to the next leader gets its old offset; a topic made anew begins at 0.
         if 0 < int(offset[again]) < given and not repeated:
             topic, partition = capture.places[parts.place[first]]
-            one, two = int(parts.owner[first]), int(parts.owner[again])
+            first_row, two = int(parts.owner[first]), int(parts.owner[again])
             text = f"{place((topic, partition))} lost records that were acknowledged: offset {int(offset[again]):,} "
-            text += "was "
-            text += f"given twice, by {capture.brokers[capture.broker[one]]} and then by {capture.brokers[capture.broker[two]]}."
+            by, then_by = (capture.brokers[capture.broker[row]] for row in (first_row, two))
+            text += f"was given twice, by {by} and then by {then_by}."
             yield Match(
                 text,
                 given - int(offset[again]),
-                int(capture.exchanges.response_end[one]),
+                int(capture.exchanges.response_end[first_row]),
                 int(capture.exchanges.response_end[two]),
                 capture.who(broker=int(capture.broker[two])),
                 {"topic": topic, "partition": str(partition)},
-                (one, two, two),
+                (first_row, two, two),
                 cause="a leader that had not all records",
                 proven=True,
             )
@@ -422,11 +424,11 @@ def _given_twice(capture: CaptureFrame) -> Iterator[Match]:
 
 def _several(place_: np.ndarray, values: np.ndarray, places: int) -> np.ndarray:
     """bool[n]: rows of those topic-partitions that have more than one value."""
-    one, more = np.zeros(places, values.dtype), np.zeros(places, np.bool_)
-    one[place_] = values  # of what is written twice one stays
+    first, more = np.zeros(places, values.dtype), np.zeros(places, np.bool_)
+    first[place_] = values  # of what is written twice one stays
     for block in spill.blocks(len(place_)):
         some = place_[block]
-        more[some[values[block] != one[some]]] = True
+        more[some[values[block] != first[some]]] = True
     return spill.take(more, place_)
 
 
@@ -438,12 +440,12 @@ def _diverged(capture: CaptureFrame) -> Iterator[Match]:
         return
     offset, parts = capture.table("partitions")["offset"], capture.partitions
 
-    def told(block: slice) -> np.ndarray:
+    def is_diverged(block: slice) -> np.ndarray:
         of_epochs = capture.api_of(parts.owner[block]) == api_keys.OFFSET_FOR_LEADER_EPOCH
         ends = of_epochs & (parts.error[block] == 0) & (offset[block] >= 0)
         return np.where(ends, offset[block], diverging[block])
 
-    ends = spill.compute(len(offset), np.int64, told)
+    ends = spill.compute(len(offset), np.int64, is_diverged)
     rows = spill.true_rows((parts.owner >= 0) & (ends != NULL))
     rows = rows[~(capture.between_brokers | capture.mixed)[capture.client[parts.owner[rows]]]] if len(rows) else rows
     stood_at = _stood(capture, parts.place[rows]) if len(rows) else {}
@@ -539,13 +541,13 @@ def lag_grows(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     read = reads(capture)
     known = spill.true_rows(read.lag >= 0)  # NULL is below
     clients = spill.take(capture.client, spill.take(read.owner, known))
-    for mine in split(known, clients, spill.take(read.place, known)):
-        if capture.mixed[capture.client[read.owner[mine[0]]]]:
+    for group_rows in split(known, clients, spill.take(read.place, known)):
+        if capture.mixed[capture.client[read.owner[group_rows[0]]]]:
             continue
-        if len(mine) <= at.windows or read.time[mine[-1]] - read.time[mine[0]] < at.windows * width:
+        if len(group_rows) <= at.windows or read.time[group_rows[-1]] - read.time[group_rows[0]] < at.windows * width:
             continue
-        window = (read.time[mine] - read.time[mine[0]]) // width
-        last = mine[np.append(window[1:] != window[:-1], True)]
+        window = (read.time[group_rows] - read.time[group_rows[0]]) // width
+        last = group_rows[np.append(window[1:] != window[:-1], True)]
         lag = read.lag[last]
         steps = np.diff(lag)
         grown = int(read.end[last[-1]] - read.end[last[0]])
@@ -553,8 +555,8 @@ def lag_grows(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         much = lag[-1] >= at.records or (grown > 0 and lag[-1] >= at.seconds * grown / max(spent, 1))
         if len(steps) < at.windows or (steps > 0).sum() < at.share * len(steps) or not much:
             continue
-        topic, partition = capture.places[read.place[mine[0]]]
-        who = capture.who(int(capture.client[read.owner[mine[0]]]))
+        topic, partition = capture.places[read.place[group_rows[0]]]
+        who = capture.who(int(capture.client[read.owner[group_rows[0]]]))
         text = f"{client(who)} falls behind on {place((topic, partition))}: from {int(lag[0]):,} to {int(lag[-1]):,} "
         rows = int(read.owner[last[0]]), int(read.owner[last[lag.argmax()]]), int(read.owner[last[-1]])
         yield Match(
@@ -592,19 +594,21 @@ def stuck(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     for block in spill.blocks(len(read.owner)):
         moved = block.start + np.flatnonzero(read.size[block] > 0)
         latest[capture.client[read.owner[moved]]] = read.time[moved]  # they come in order of time
-    for mine in split(None, spill.take(capture.client, read.owner), read.place):
-        mine = mine[(position[mine] != NULL) & (read.time[mine] != NULL)]  # no answer, no moment
-        if not len(mine) or (capture.between_brokers | capture.mixed)[capture.client[read.owner[mine[0]]]]:
+    for group_rows in split(None, spill.take(capture.client, read.owner), read.place):
+        group_rows = group_rows[
+            (position[group_rows] != NULL) & (read.time[group_rows] != NULL)
+        ]  # no answer, no moment
+        if not len(group_rows) or (capture.between_brokers | capture.mixed)[capture.client[read.owner[group_rows[0]]]]:
             continue
-        who_ = int(capture.client[read.owner[mine[0]]])
-        here = int(position[mine[-1]])
-        same = mine[position[mine] == here]
+        who_ = int(capture.client[read.owner[group_rows[0]]])
+        here = int(position[group_rows[-1]])
+        same = group_rows[position[group_rows] == here]
         since = max(int(read.time[same[0]]), rebalanced.get(capture.clients[who_], NULL))
-        where = capture.places[read.place[mine[0]]]
+        where = capture.places[read.place[group_rows[0]]]
         # As long as the partition is part of the client's session: then somebody else may have it.
-        until = min(max(int(latest[who_]), since), max(int(read.time[mine[-1]]), followed.get((who_, where), 0)))
+        until = min(max(int(latest[who_]), since), max(int(read.time[group_rows[-1]]), followed.get((who_, where), 0)))
         end = ends.get(where, here)
-        held = int(read.stable[mine[-1]])
+        held = int(read.stable[group_rows[-1]])
         if until - since < at.stuck_s * SECOND or end <= here or 0 <= held <= here:
             continue
         who = capture.who(who_)
@@ -619,7 +623,7 @@ def stuck(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             until,
             who,
             {"topic": where[0], "partition": str(where[1])},
-            (int(read.owner[same[0]]), int(read.owner[mine[-1]])),
+            (int(read.owner[same[0]]), int(read.owner[group_rows[-1]])),
             cause=cause,
             proven=True if cause else None,
         )
@@ -736,8 +740,8 @@ def sessionless(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     requests = np.bincount(client_of_row, minlength=clients)
     named = np.zeros(clients, np.int64)
     for block in spill.blocks(len(owner)):
-        mine = owner[block][capture.api_of(owner[block]) == api_keys.FETCH]
-        named += np.bincount(capture.client[mine], minlength=clients)
+        fetches = owner[block][capture.api_of(owner[block]) == api_keys.FETCH]
+        named += np.bincount(capture.client[fetches], minlength=clients)
     many = (requests >= at.requests) & (named >= at.partitions * requests) & ~capture.between_brokers
     if not many.any():
         return
@@ -748,22 +752,22 @@ def sessionless(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     many[capture.client_of[reader[(reader >= 0) & (session > 0)]]] = False
     rows = rows[(many & (reads_ > 0))[client_of_row]]
     for some in split(rows, capture.client[rows]):
-        asked = sum(
+        request_bytes = sum(
             int(np.maximum(arrow.numbers(part.column(0).combine_chunks(), 0), 0).sum())
             for _, part in capture.table("exchanges").chosen(some, ["request_bytes"])
         )
-        if asked < at.bytes:
+        if request_bytes < at.bytes:
             continue
         client_ = int(capture.client[some[0]])
         who, each = capture.who(client_), round(int(named[client_]) / len(some))
         text = f"{client(who)} fetches without sessions: {count(len(some), 'request')} name some {each:,} partitions "
         yield Match(
-            f"{text}each, {size(asked)} in all.",
+            f"{text}each, {size(request_bytes)} in all.",
             len(some),
             int(capture.exchanges.request_time[some].min()),
             int(capture.exchanges.request_time[some].max()),
             who,
-            {"api": "Fetch", "bytes": str(asked)},
+            {"api": "Fetch", "bytes": str(request_bytes)},
             tuple(some[[0, 0, -1]].tolist()),
         )
 
@@ -777,7 +781,7 @@ def _has_runs(owner: np.ndarray, least: int) -> bool:
     high, and that is seen in a tenth of the time."""
     apart = max(least, 1) - 1
     starts = spill.blocks(max(len(owner) - apart, 0))
-    return any((owner[one] == owner[one.start + apart : one.stop + apart]).any() for one in starts)
+    return any((owner[block] == owner[block.start + apart : block.stop + apart]).any() for block in starts)
 
 
 @rule(
@@ -796,7 +800,7 @@ def wrong_leader(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         who = capture.who(trouble.client, int(capture.broker[trouble.rows[-1]]))
         text = f"{client(who)} kept asking {who['broker']}{about(trouble)} by {api_name(trouble.api)} for "
         text += f"{lasting(trouble.longest)} ({trouble.error}, {times(trouble)})."
-        yield found(capture, trouble, text)
+        yield match_of(capture, trouble, text)
 
 
 @rule(
@@ -825,20 +829,20 @@ def slow_transfer(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     sent = capture.column("response_bytes")
     slow = slow[(sent[slow] * SECOND < at.rate * (rows.response_end[slow] - began[slow])) & (sent[slow] > 0)]
     slow = slow[~capture.between_brokers[capture.client[slow]]]
-    for mine in split(slow, capture.client[slow], capture.broker[slow]):
-        took = rows.response_end[mine] - began[mine]
-        worst, longest = int(mine[took.argmax()]), int(took.max())
+    for group_rows in split(slow, capture.client[slow], capture.broker[slow]):
+        took = rows.response_end[group_rows] - began[group_rows]
+        worst, longest = int(group_rows[took.argmax()]), int(took.max())
         who = capture.who(int(capture.client[worst]), int(capture.broker[worst]))
         text = f"{who['broker']} needed {lasting(longest)} to send {size(int(sent[worst]))} to {client(who)}, "
-        text += f"{size(int(sent[worst]) * SECOND / longest)} a second ({count(len(mine), 'answer')})."
+        text += f"{size(int(sent[worst]) * SECOND / longest)} a second ({count(len(group_rows), 'answer')})."
         yield Match(
             text,
-            len(mine),
-            int(began[mine].min()),
-            int(rows.response_end[mine].max()),
+            len(group_rows),
+            int(began[group_rows].min()),
+            int(rows.response_end[group_rows].max()),
             who,
             {"api": api_name(int(rows.api[worst]))},
-            (int(mine[0]), worst, int(mine[-1])),
+            (int(group_rows[0]), worst, int(group_rows[-1])),
         )
 
 
@@ -865,12 +869,12 @@ def down_conversion(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     fresh = {places[number][0] for number in arrow.distinct(where[valid[magic[valid] == 2]]).tolist()}
     api, version = capture.exchanges.api[owner[valid]], capture.exchanges.version[owner[valid]]
     old = valid[(api == api_keys.FETCH) & (version <= 3) & (magic[valid] < 2)]
-    found_: dict[tuple[int, str], list[int]] = defaultdict(list)
+    converted: dict[tuple[int, str], list[int]] = defaultdict(list)
     for batch in old.tolist():
         topic = places[where[batch]][0]
         if topic in fresh:
-            found_[int(capture.client[owner[batch]]), topic].append(batch)
-    for (client_, topic), some in found_.items():
+            converted[int(capture.client[owner[batch]]), topic].append(batch)
+    for (client_, topic), some in converted.items():
         rows = [int(owner[batch]) for batch in some]
         who = capture.who(client_, int(capture.broker[rows[0]]))
         text = f"{who['broker']} converts {name(topic)} for {client(who)}, which fetches with version "

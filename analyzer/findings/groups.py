@@ -11,7 +11,7 @@ import numpy as np
 
 from analyzer.findings import root_causes
 from analyzer.findings.capture import ANSWERED, NO_CODE, SECOND, CaptureFrame, once
-from analyzer.findings.error_answers import about, found, of, taken, times
+from analyzer.findings.error_answers import about, claim, match_of, of, times
 from analyzer.findings.rules import RULES, Limits, Match, limits_of, rule
 from analyzer.findings.runs import runs
 from analyzer.findings.wording import client, count, lasting, moment, name
@@ -20,13 +20,13 @@ from analyzer.frame.frame import NULL, codes_of
 from analyzer.frame.grouping import busiest_window, rows_by_key, split
 from analyzer.protocol import api_keys
 
-_JOIN = taken(
+_JOIN = claim(
     (api_keys.JOIN_GROUP, api_keys.HEARTBEAT, api_keys.CONSUMER_GROUP_HEARTBEAT, api_keys.SHARE_GROUP_HEARTBEAT),
     (23, 24, 26, 81, 112, 128),
 )
-_FENCED = taken((api_keys.CONSUMER_GROUP_HEARTBEAT, api_keys.SHARE_GROUP_HEARTBEAT), (110, 111), every=True)
-_LOADING = taken((), (14,))
-_MOVING = taken(
+_FENCED = claim((api_keys.CONSUMER_GROUP_HEARTBEAT, api_keys.SHARE_GROUP_HEARTBEAT), (110, 111), every=True)
+_LOADING = claim((), (14,))
+_MOVING = claim(
     (api_keys.FIND_COORDINATOR, api_keys.HEARTBEAT, api_keys.JOIN_GROUP, api_keys.SYNC_GROUP, api_keys.OFFSET_FETCH),
     (15, 16),
 )
@@ -90,10 +90,10 @@ def rebalance_storm(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         most, first, past = busiest_window(when, window)
         if not most:
             continue
-        mine = begun[first:past]
-        triggers = _counted(row["trigger"] or "unknown" for row in mine)
+        in_window = begun[first:past]
+        triggers = _counted(row["trigger"] or "unknown" for row in in_window)
         unplanned = sum(number for trigger, number in triggers.items() if trigger not in ("join", "leave"))
-        stops = [max((one["stopped_us"] for one in row["stopped"] or ()), default=0) for row in mine]
+        stops = [max((stop["stopped_us"] for stop in row["stopped"] or ()), default=0) for row in in_window]
         # One that lasts into the next rebalance is counted there from then on.
         still = int(np.minimum(stops, np.diff(when[first:past], append=when[first] + window)).sum())
         spent = int(when[past - 1] - when[first])
@@ -101,10 +101,10 @@ def rebalance_storm(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             continue
         named = ", ".join(f"{trigger} {number}" for trigger, number in triggers.items())
         text = f"Group {name(group)} rebalanced {count(most, 'time')} in {lasting(window)} from "
-        proof = [row for row in (_row_of(capture, one["evidence"]) for one in mine) if row is not None]
+        proof = [row for row in (_row_of(capture, rebalance["evidence"]) for rebalance in in_window) if row is not None]
         stood = f"; no record reached a member for up to {lasting(still)} of it" if still else ""
-        text += f"{moment(mine[0]['began'])} ({named}){stood}."
-        rolling = not unplanned and _once_each(capture, mine)
+        text += f"{moment(in_window[0]['began'])} ({named}){stood}."
+        rolling = not unplanned and _once_each(capture, in_window)
         yield Match(
             text,
             most,
@@ -122,11 +122,11 @@ def rebalance_storm(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 def _once_each(capture: CaptureFrame, rows: list[dict[str, Any]]) -> bool:
     """No client left, or joined, twice: its members may have other ids each time."""
     if "clients of members" not in capture.memo:
-        told = capture.table("groups").every(["member_id", "client_ip", "client_id"])
-        capture.memo["clients of members"] = {row["member_id"]: (row["client_ip"], row["client_id"]) for row in told}
+        members = capture.table("groups").every(["member_id", "client_ip", "client_id"])
+        capture.memo["clients of members"] = {row["member_id"]: (row["client_ip"], row["client_id"]) for row in members}
     client_of = capture.memo["clients of members"]
     who = [(client_of.get(row["trigger_member"]), row["trigger"]) for row in rows]
-    return len(set(who)) == len(who) and all(one is not None for one, _ in who)
+    return len(set(who)) == len(who) and all(address is not None for address, _ in who)
 
 
 _STEP_US = 5 * SECOND
@@ -138,21 +138,21 @@ def _steady(rows: list[dict[str, Any]], start_us: int) -> list[dict[str, Any]]:
     begun = sorted((row for row in rows if row["began"] is not None), key=lambda row: row["began"])
     if begun and not begun[0]["members_before"]:
         begun = [row for row in begun if row["began"] >= begun[0]["began"] + start_us]
-    kept: list[dict[str, Any]] = []
+    steady: list[dict[str, Any]] = []
     ended = NULL
     for row in begun:
         second = row["trigger"] == "unknown" and row["trigger_member"] and 0 <= row["began"] - ended < _STEP_US
         if not second:
-            kept.append(row)
+            steady.append(row)
         ended = row["ended"] if row["ended"] is not None else row["began"]
-    return kept
+    return steady
 
 
 def _counted(words: Iterator[str]) -> dict[str, int]:
     counts: dict[str, int] = defaultdict(int)
     for word in words:
         counts[word] += 1
-    return dict(sorted(counts.items(), key=lambda one: (-one[1], one[0])))
+    return dict(sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])))
 
 
 @rule(
@@ -173,10 +173,10 @@ def _counted(words: Iterator[str]) -> dict[str, int]:
     by_clock=True,
 )
 def session_timeout(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
-    told = capture.table("groups").every()
-    moved = [(row["group_id"], row["time"]) for row in told if row["event"] == "coordinator_moved"]
-    expired = [row for row in told if row["event"] == "expired"]
-    stopped = _stopped(told)
+    events = capture.table("groups").every()
+    moved = [(row["group_id"], row["time"]) for row in events if row["event"] == "coordinator_moved"]
+    expired = [row for row in events if row["event"] == "expired"]
+    stopped = _stopped(events)
     unheard = _unheard(capture, {row["member_id"] for row in expired})
     unstable = {capture.groups[1][number] for number in _never_stable(capture)} if expired else set()
     for event in expired:
@@ -209,10 +209,10 @@ _AWAY = "it had stopped in order, for a while, and did not come back within the 
 _BACK_IN_TIME = "A session timeout longer than a restart takes, if it was one."
 
 
-def _stopped(told: list[dict[str, Any]]) -> set[tuple[str, str]]:
+def _stopped(events: list[dict[str, Any]]) -> set[tuple[str, str]]:
     """(group, member) of those that left and did not join again: one that expires after that had left for a while."""
     out: set[tuple[str, str]] = set()
-    for row in told:
+    for row in events:
         if row["event"] == "leave" and row["error"] is None:
             out.add((row["group_id"], row["member_id"]))
         elif row["event"] == "join":
@@ -227,12 +227,12 @@ def _unheard(capture: CaptureFrame, wanted: set[str]) -> set[str]:
     member, members = capture.table("exchanges").text("member_id")
     rows = spill.true_rows(arrow.among(member, codes_of(members, *wanted)))
     links = {
-        members[key[0]]: arrow.distinct(mine)
-        for key, mine in rows_by_key(capture.exchanges.link[rows], member[rows]).items()
+        members[key[0]]: arrow.distinct(member_rows)
+        for key, member_rows in rows_by_key(capture.exchanges.link[rows], member[rows]).items()
     }
     open_ = np.array([end == "open" for end in capture.closed], bool)
     doubtful = ~capture.unbroken | (open_ & capture.loses)
-    return {one for one in wanted if one not in links or doubtful[links[one]].any()}
+    return {member for member in wanted if member not in links or doubtful[links[member]].any()}
 
 
 @rule(
@@ -263,13 +263,13 @@ def poll_interval(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     joins = _by_client(capture, capture.of_api(api_keys.JOIN_GROUP), leavers)
     heart = _by_client(capture, capture.of_api(api_keys.HEARTBEAT), leavers)
     groups, named = capture.groups
-    said = _Timeouts(capture)
+    timeouts = _Timeouts(capture)
     for leave in leaves.tolist():
         who_, left = int(capture.client[leave]), int(rows.request_time[leave])
         before = _between(capture, works.get(who_), 0, left)
         after = _between(capture, joins.get(who_), left + 1, left + int(at.back_s * SECOND) + 1)
         group = named[groups[leave]] if groups[leave] >= 0 else None
-        poll = said.rebalance(capture.clients[who_], group, left)
+        poll = timeouts.rebalance(capture.clients[who_], group, left)
         least = at.poll_s * SECOND if poll is None else poll
         if (
             not (rows.api[before] == api_keys.FETCH).any()
@@ -316,16 +316,16 @@ class _Timeouts:
 
     def rebalance(self, client_: tuple[str, str | None], group: str | None, time: int) -> int | None:
         """The rebalance timeout that a client had at a time, us."""
-        said = self._rebalances.get((client_, group), [])
-        at = bisect.bisect_right(said, time, key=lambda one: one[0])  # as they were told, which is in order
-        return said[at - 1][1] if at else None
+        stated = self._rebalances.get((client_, group), [])
+        at = bisect.bisect_right(stated, time, key=lambda pair: pair[0])  # as they were told, which is in order
+        return stated[at - 1][1] if at else None
 
 
 def _by_client(capture: CaptureFrame, rows: np.ndarray, clients: np.ndarray) -> dict[int, np.ndarray]:
     """Of these clients the exchanges, by time."""
     rows = rows[arrow.among(capture.client[rows], clients) & (capture.exchanges.request_time[rows] != NULL)]
     rows = rows[np.argsort(capture.exchanges.request_time[rows], kind="stable")]
-    return {int(capture.client[mine[0]]): mine for mine in split(rows, capture.client[rows])}
+    return {int(capture.client[group_rows[0]]): group_rows for group_rows in split(rows, capture.client[rows])}
 
 
 def _between(capture: CaptureFrame, rows: np.ndarray | None, since: int, until: int) -> np.ndarray:
@@ -367,29 +367,29 @@ def heartbeat_late(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     seen_whole = (capture.link_numbers("gaps") == 0)[capture.exchanges.link[rows]]
     rows = rows[arrow.among(member[rows], alive) & (groups[rows] >= 0) & seen_whole]
     rows = rows[np.argsort(capture.exchanges.request_time[rows], kind="stable")]
-    said, partial = _Timeouts(capture), root_causes.has_brokers_elsewhere(capture)
-    for mine in split(rows, groups[rows], member[rows]):
-        asked = capture.exchanges.request_time[mine]
-        gap = asked[1:] - np.maximum(asked[:-1], capture.exchanges.response_end[mine[:-1]])
-        session = said.sessions.get(members[member[mine[0]]], int(at.session_s * SECOND))
+    timeouts, partial = _Timeouts(capture), root_causes.has_brokers_elsewhere(capture)
+    for group_rows in split(rows, groups[rows], member[rows]):
+        requested = capture.exchanges.request_time[group_rows]
+        gap = requested[1:] - np.maximum(requested[:-1], capture.exchanges.response_end[group_rows[:-1]])
+        session = timeouts.sessions.get(members[member[group_rows[0]]], int(at.session_s * SECOND))
         late = np.flatnonzero((gap >= at.share * session) & (gap < session))
-        late = late[capture.exchanges.error[mine[late]] == 0]
+        late = late[capture.exchanges.error[group_rows[late]] == 0]
         if partial:
-            late = late[capture.exchanges.link[mine[late]] == capture.exchanges.link[mine[late + 1]]]
+            late = late[capture.exchanges.link[group_rows[late]] == capture.exchanges.link[group_rows[late + 1]]]
         if not len(late):
             continue
-        who, group = capture.who(int(capture.client[mine[0]])), named[groups[mine[0]]]
+        who, group = capture.who(int(capture.client[group_rows[0]])), named[groups[group_rows[0]]]
         worst = int(late[gap[late].argmax()])
         text = f"{client(who)} let {lasting(int(gap[worst]))} pass between signs of life in group {name(group)}, "
         text += f"{count(len(late), 'time')}; its session ends after {lasting(session)}."
-        places = int(mine[late[0] + 1]), int(mine[worst + 1]), int(mine[late[-1] + 1])
+        places = int(group_rows[late[0] + 1]), int(group_rows[worst + 1]), int(group_rows[late[-1] + 1])
         yield Match(
             text,
             len(late),
             int(capture.exchanges.request_time[places[0]]),
             int(capture.exchanges.request_time[places[2]]),
             who,
-            {"group_id": group, "member_id": members[member[mine[0]]]},
+            {"group_id": group, "member_id": members[member[group_rows[0]]]},
             places,
             severity="warning" if len(late) >= at.often else None,
         )
@@ -416,25 +416,29 @@ def slow_member(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     rows = rows[
         (capture.exchanges.error[rows] == 0) & (groups[rows] >= 0) & (capture.exchanges.response_end[rows] != NULL)
     ]
-    for mine in split(rows, groups[rows], generation[rows]):
-        asked, answered = capture.exchanges.request_time[mine], capture.exchanges.response_end[mine]
+    for group_rows in split(rows, groups[rows], generation[rows]):
+        requested, answered = capture.exchanges.request_time[group_rows], capture.exchanges.response_end[group_rows]
         together = answered >= answered.max() - SECOND
-        mine, asked = mine[together], asked[together]
-        spread = int(asked.max() - asked.min())
+        group_rows, requested = group_rows[together], requested[together]
+        spread = int(requested.max() - requested.min())
         # While members arrive in an empty group, each within three seconds of the one before, it waits for more.
-        if len(mine) < 2 or spread < at.late_s * SECOND or np.diff(np.sort(asked)).max() < at.pause_s * SECOND:
+        if (
+            len(group_rows) < 2
+            or spread < at.late_s * SECOND
+            or np.diff(np.sort(requested)).max() < at.pause_s * SECOND
+        ):
             continue
-        last = int(mine[asked.argmax()])
+        last = int(group_rows[requested.argmax()])
         who, group = capture.who(int(capture.client[last])), named[groups[last]]
         text = f"{client(who)} delayed a rebalance of group {name(group)}: it joined {lasting(spread)} after the first."
         yield Match(
             text,
-            len(mine),
-            int(asked.min()),
-            int(asked.max()),
+            len(group_rows),
+            int(requested.min()),
+            int(requested.max()),
             who,
             {"group_id": group},
-            (int(mine[asked.argmin()]), last, last),
+            (int(group_rows[requested.argmin()]), last, last),
             cause="the coordinator waits for the last member",
             proven=True,
         )
@@ -464,27 +468,32 @@ def sync_never_came(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         return
     leaves_of = rows_by_key(leaves, groups[leaves])
     unstable = _never_stable(capture)
-    for mine in split(rows, groups[rows], generation[rows]):
-        if int(groups[mine[0]]) in unstable:
+    for group_rows in split(rows, groups[rows], generation[rows]):
+        if int(groups[group_rows[0]]) in unstable:
             continue
-        error = capture.exchanges.error[mine]
-        refused = mine[arrow.among(error, (25, 27)) & (latency[mine] >= at.wait_s * SECOND)]
+        error = capture.exchanges.error[group_rows]
+        refused = group_rows[arrow.among(error, (25, 27)) & (latency[group_rows] >= at.wait_s * SECOND)]
         if not len(refused) or (error == 0).any():
             continue
-        since, until = int(capture.exchanges.request_time[mine].min()), int(capture.exchanges.response_end[mine].max())
-        left = capture.exchanges.request_time[leaves_of.get((int(groups[mine[0]]),), leaves[:0])]
+        since, until = (
+            int(capture.exchanges.request_time[group_rows].min()),
+            int(capture.exchanges.response_end[group_rows].max()),
+        )
+        left = capture.exchanges.request_time[leaves_of.get((int(groups[group_rows[0]]),), leaves[:0])]
         if ((left >= since) & (left <= until)).any():
             continue
-        group = named[groups[mine[0]]]
+        group = named[groups[group_rows[0]]]
         text = f"Nobody's assignment of group {name(group)} came: {count(len(refused), 'SyncGroup request')} waited "
         text += "up to "
-        text += f"{lasting(int(latency[refused].max()))} in generation {int(generation[mine[0]])}, and were refused."
-        asked = capture.exchanges.request_time[refused]
+        text += (
+            f"{lasting(int(latency[refused].max()))} in generation {int(generation[group_rows[0]])}, and were refused."
+        )
+        requested = capture.exchanges.request_time[refused]
         yield Match(
             text,
             len(refused),
-            int(asked.min()),
-            int(asked.max()),
+            int(requested.min()),
+            int(requested.max()),
             capture.who(int(capture.client[refused[0]])),
             {"group_id": group},
             tuple(refused[[0, 0, -1]].tolist()),
@@ -516,21 +525,21 @@ def never_stable(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     groups, named = capture.groups
     generation = capture.column("generation")
     waits = _in_vain(capture, capture.of_api(api_keys.SYNC_GROUP))
-    for mine in unstable:
-        answered = capture.exchanges.response_end[mine]
-        many = len(arrow.distinct(generation[mine]))
-        group = named[groups[mine[0]]]
+    for group_rows in unstable:
+        answered = capture.exchanges.response_end[group_rows]
+        many = len(arrow.distinct(generation[group_rows]))
+        group = named[groups[group_rows[0]]]
         text = f"Group {name(group)} made {count(many, 'generation')} in {lasting(int(answered[-1] - answered[0]))}, "
         text += "and none of its members that were seen got an assignment in any of them."
-        held = waits[groups[waits] == groups[mine[0]]]
+        held = waits[groups[waits] == groups[group_rows[0]]]
         yield Match(
             text,
             many,
             int(answered[0]),
             int(answered[-1]),
-            capture.who(broker=int(capture.broker[mine[0]])),
+            capture.who(broker=int(capture.broker[group_rows[0]])),
             {"group_id": group},
-            (int(mine[0]), int(held[-1]) if len(held) else int(mine[-1]), int(mine[-1])),
+            (int(group_rows[0]), int(held[-1]) if len(held) else int(group_rows[-1]), int(group_rows[-1])),
             cause="the leader did not send it" if len(held) else None,
             proven=True if len(held) else None,
         )
@@ -540,15 +549,15 @@ def never_stable(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 def _never_stable(capture: CaptureFrame) -> set[int]:
     """Groups of which group-never-stable tells, by number."""
     at = limits_of(RULES["group-never-stable"], capture.query)
-    return {int(capture.groups[0][mine[0]]) for mine in _unstable(capture, at)}
+    return {int(capture.groups[0][group_rows[0]]) for group_rows in _unstable(capture, at)}
 
 
 def _in_vain(capture: CaptureFrame, rows: np.ndarray) -> np.ndarray:
     """Of SyncGroups those that were refused when they had waited."""
     least = limits_of(RULES["sync-never-came"], capture.query).wait_s * SECOND
     refused = rows[arrow.among(capture.exchanges.error[rows], (25, 27))]
-    found_: np.ndarray = refused[capture.column("latency_us")[refused] >= least]
-    return found_
+    unanswered: np.ndarray = refused[capture.column("latency_us")[refused] >= least]
+    return unanswered
 
 
 def _unstable(capture: CaptureFrame, at: Limits) -> Iterator[np.ndarray]:
@@ -564,11 +573,11 @@ def _unstable(capture: CaptureFrame, at: Limits) -> Iterator[np.ndarray]:
     joins = joins[~arrow.among(groups[joins], arrow.distinct(groups[syncs[doubtful]]))]
     joins = joins[~arrow.among(groups[joins], arrow.distinct(groups[joins[~capture.unbroken[rows.link[joins]]]]))]
     generation = capture.column("generation")
-    for mine in split(joins, groups[joins], least=at.generations):
-        mine = mine[np.argsort(rows.response_end[mine], kind="stable")]
-        lasted = rows.response_end[mine[-1]] - rows.response_end[mine[0]]
-        if lasted >= at.least_s * SECOND and len(arrow.distinct(generation[mine])) >= at.generations:
-            yield mine
+    for group_rows in split(joins, groups[joins], least=at.generations):
+        group_rows = group_rows[np.argsort(rows.response_end[group_rows], kind="stable")]
+        lasted = rows.response_end[group_rows[-1]] - rows.response_end[group_rows[0]]
+        if lasted >= at.least_s * SECOND and len(arrow.distinct(generation[group_rows])) >= at.generations:
+            yield group_rows
 
 
 @rule(
@@ -585,7 +594,7 @@ def join_refused(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     for trouble in of(capture, _JOIN):
         who = client(capture.who(trouble.client))
         text = f"{who} may not join group {name(trouble.thing.group)}: {trouble.error}, {times(trouble)}."
-        yield found(capture, trouble, text)
+        yield match_of(capture, trouble, text)
 
 
 @rule(
@@ -602,7 +611,7 @@ def coordinator_loading(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     for trouble in of(capture, _LOADING):
         text = f"The coordinator{about(trouble).replace(' for ', ' of ', 1)} still loaded after "
         text += f"{lasting(trouble.longest)} "
-        yield found(capture, trouble, f"{text}({trouble.error} to {client(capture.who(trouble.client))}).")
+        yield match_of(capture, trouble, f"{text}({trouble.error} to {client(capture.who(trouble.client))}).")
 
 
 @rule(
@@ -619,7 +628,7 @@ def coordinator_loading(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 def coordinator_flaps(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     for trouble in of(capture, _MOVING):
         text = f"{client(capture.who(trouble.client))} finds no coordinator{about(trouble)}: {trouble.error}, "
-        yield found(capture, trouble, f"{text}{times(trouble)}.")
+        yield match_of(capture, trouble, f"{text}{times(trouble)}.")
 
 
 @rule(

@@ -65,24 +65,24 @@ def broker_slow(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         return
     window = (capture.exchanges.response_end[rows] - capture.span[0]) // int(at.window_s * SECOND)
     worst: dict[tuple[int, int], tuple[int, np.ndarray]] = {}
-    for mine in split(rows, capture.broker[rows], capture.exchanges.api[rows], window, least=at.answers):
-        if _lasted(capture, mine) < at.over_s * SECOND:
+    for group_rows in split(rows, capture.broker[rows], capture.exchanges.api[rows], window, least=at.answers):
+        if _lasted(capture, group_rows) < at.over_s * SECOND:
             continue
-        late = _quantile(spent[mine], 99)
-        key = int(capture.broker[mine[0]]), int(capture.exchanges.api[mine[0]])
-        if late >= at.note_ms * 1000 and late > worst.get(key, (0, mine))[0]:
-            worst[key] = late, mine
-    for (broker, api), (late, mine) in worst.items():
-        slow = mine[spent[mine] >= late]
-        asked = capture.exchanges.request_time[mine]
-        text = f"{capture.brokers[broker]} needed {lasting(late)} or more for one in a hundred of {len(mine):,} "
-        text += f"{api_name(api)} requests in the minute from {moment(int(asked.min()))}, without what it held, "
-        places = int(slow[0]), int(mine[spent[mine].argmax()]), int(slow[-1])
+        late = _quantile(spent[group_rows], 99)
+        key = int(capture.broker[group_rows[0]]), int(capture.exchanges.api[group_rows[0]])
+        if late >= at.note_ms * 1000 and late > worst.get(key, (0, group_rows))[0]:
+            worst[key] = late, group_rows
+    for (broker, api), (late, late_rows) in worst.items():
+        slow = late_rows[spent[late_rows] >= late]
+        requested = capture.exchanges.request_time[late_rows]
+        text = f"{capture.brokers[broker]} needed {lasting(late)} or more for one in a hundred of {len(late_rows):,} "
+        text += f"{api_name(api)} requests in the minute from {moment(int(requested.min()))}, without what it held, "
+        places = int(slow[0]), int(late_rows[spent[late_rows].argmax()]), int(slow[-1])
         yield Match(
             f"{text}throttling, queues and network.",
             len(slow),
-            int(asked.min()),
-            int(asked.max()),
+            int(requested.min()),
+            int(requested.max()),
             capture.who(broker=broker),
             {"api": api_name(api), "p99_us": str(late)},
             places,
@@ -112,21 +112,21 @@ def broker_slow(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 def broker_stall(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     rows = capture.exchanges
     pause = int(at.pause_ms * 1000)
-    asked: np.ndarray | None = None
+    requested: np.ndarray | None = None
     known = spill.true_rows(rows.response_end != NULL)
-    for mine in split(known, spill.take(capture.broker, known)):
-        broker = int(capture.broker[mine[0]])
-        times, mine = sort_by(spill.take(rows.response_end, mine), mine)
+    for group_rows in split(known, spill.take(capture.broker, known)):
+        broker = int(capture.broker[group_rows[0]])
+        times, group_rows = sort_by(spill.take(rows.response_end, group_rows), group_rows)
         for gap in _apart(times, pause).tolist():
             begin, end = int(times[gap]), int(times[gap + 1])
             burst = int(np.searchsorted(times, end + at.burst_ms * 1000, side="right"))
-            some = mine[gap + 1 : burst]
+            some = group_rows[gap + 1 : burst]
             # Asked before the middle of the pause: whoever asks at its end waits for nobody.
             waited = some[~arrow.among(rows.api[some], HELD) & (end - rows.request_time[some] >= pause // 2)]
             clients = len(arrow.distinct(capture.client[waited]))
-            if asked is None:
-                asked = np.sort(rows.request_time[rows.request_time != NULL])
-            inside = np.searchsorted(asked, [begin + pause // 10, end - pause // 10])
+            if requested is None:
+                requested = np.sort(rows.request_time[rows.request_time != NULL])
+            inside = np.searchsorted(requested, [begin + pause // 10, end - pause // 10])
             if len(some) < at.answers or clients < at.clients or inside[1] <= inside[0]:
                 continue
             text = f"{capture.brokers[broker]} answered nobody for {lasting(end - begin)} from {moment(begin)}, while "
@@ -175,32 +175,32 @@ def replication_slow(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     if capture.greatest("latency_us") < at.slow_ms * 1000:
         return
     rows, acks = capture.exchanges, capture.column("acks")
-    taken = _own(capture)
-    good = (rows.error == 0) & (taken != NULL)
+    own = _own(capture)
+    good = (rows.error == 0) & (own != NULL)
     every = spill.true_rows(good & (rows.api == api_keys.PRODUCE) & (acks == -1))
     plain = spill.true_rows(good & (((rows.api == api_keys.PRODUCE) & (acks == 1)) | arrow.among(rows.api, _PROMPT)))
     for broker in arrow.distinct(capture.broker[every]).tolist():
-        mine, others = every[capture.broker[every] == broker], plain[capture.broker[plain] == broker]
-        if len(mine) < at.answers or len(others) < at.compared:
+        of_broker, others = every[capture.broker[every] == broker], plain[capture.broker[plain] == broker]
+        if len(of_broker) < at.answers or len(others) < at.compared:
             continue
-        slow = mine[taken[mine] >= at.slow_ms * 1000]
+        slow = of_broker[own[of_broker] >= at.slow_ms * 1000]
         others = others[arrow.among(_spell(capture, others), arrow.distinct(_spell(capture, slow)))]
-        if len(others) < at.compared or _lasted(capture, mine) < at.over_s * SECOND:
+        if len(others) < at.compared or _lasted(capture, of_broker) < at.over_s * SECOND:
             continue
-        late, usual = _quantile(taken[mine], 99), max(_quantile(taken[others], 95), 1)
+        late, usual = _quantile(own[of_broker], 99), max(_quantile(own[others], 95), 1)
         if late < at.slow_ms * 1000 or late < at.factor * usual:
             continue
         what = api_name(int(np.bincount(rows.api[others]).argmax()))
-        text = f"Produce with acks=all took {lasting(late)} (99th percentile of {len(mine):,}) at "
+        text = f"Produce with acks=all took {lasting(late)} (99th percentile of {len(of_broker):,}) at "
         text += f"{capture.brokers[broker]}; {what} there {lasting(usual)}."
-        slow = mine[taken[mine] >= late]
+        slow = of_broker[own[of_broker] >= late]
         held = (capture.column("hold_us")[slow] > 0).any()
-        places = int(slow[0]), int(mine[taken[mine].argmax()]), int(slow[-1])
+        places = int(slow[0]), int(of_broker[own[of_broker].argmax()]), int(slow[-1])
         yield Match(
             text,
             len(slow),
-            int(rows.request_time[mine].min()),
-            int(rows.request_time[mine].max()),
+            int(rows.request_time[of_broker].min()),
+            int(rows.request_time[of_broker].max()),
             capture.who(broker=broker),
             {"api": "Produce"},
             places,
@@ -211,8 +211,8 @@ def replication_slow(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 def _spell(capture: CaptureFrame, rows: np.ndarray) -> np.ndarray:
     """Of exchanges in which ten seconds of the capture they were asked."""
-    found: np.ndarray = (capture.exchanges.request_time[rows] - capture.span[0]) // (OVER_S * SECOND)
-    return found
+    result: np.ndarray = (capture.exchanges.request_time[rows] - capture.span[0]) // (OVER_S * SECOND)
+    return result
 
 
 _PROMPT = (api_keys.HEARTBEAT, api_keys.METADATA, api_keys.CONSUMER_GROUP_HEARTBEAT)
@@ -247,27 +247,30 @@ def _own(capture: CaptureFrame) -> np.ndarray:
 def client_throttled(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     throttle = capture.column("throttle_us")
     rows = spill.true_rows(throttle > 0)
-    for mine in split(rows, capture.client[rows], capture.broker[rows]):
-        who = capture.who(int(capture.client[mine[0]]), int(capture.broker[mine[0]]))
-        since, until = int(capture.exchanges.response_end[mine].min()), int(capture.exchanges.response_end[mine].max())
-        whole, longest = int(throttle[mine].sum()), int(throttle[mine].max())
+    for group_rows in split(rows, capture.client[rows], capture.broker[rows]):
+        who = capture.who(int(capture.client[group_rows[0]]), int(capture.broker[group_rows[0]]))
+        since, until = (
+            int(capture.exchanges.response_end[group_rows].min()),
+            int(capture.exchanges.response_end[group_rows].max()),
+        )
+        whole, longest = int(throttle[group_rows].sum()), int(throttle[group_rows].max())
         window = max(until - since, _MINUTE)
-        most = _most_in_a_minute(*sort_by(capture.exchanges.response_end[mine], throttle[mine]))
+        most = _most_in_a_minute(*sort_by(capture.exchanges.response_end[group_rows], throttle[group_rows]))
         felt = longest >= at.pause_ms * 1000 or (
-            most >= at.share * _MINUTE and not capture.mixed[capture.client[mine[0]]]
+            most >= at.share * _MINUTE and not capture.mixed[capture.client[group_rows[0]]]
         )
         text = f"{client(who)} was told to pause {lasting(whole)} in {lasting(window)} by {who['broker']} "
-        text += f"({count(len(mine), 'answer')}, the longest {lasting(longest)}"
+        text += f"({count(len(group_rows), 'answer')}, the longest {lasting(longest)}"
         text += f"; {lasting(most)} in one minute)." if most < whole else ")."
-        apis = ",".join(sorted({api_name(key) for key in capture.exchanges.api[mine].tolist()}))
+        apis = ",".join(sorted({api_name(key) for key in capture.exchanges.api[group_rows].tolist()}))
         yield Match(
             text,
-            len(mine),
+            len(group_rows),
             since,
             until,
             who,
             {"api": apis},
-            (int(mine[0]), int(mine[throttle[mine].argmax()]), int(mine[-1])),
+            (int(group_rows[0]), int(group_rows[throttle[group_rows].argmax()]), int(group_rows[-1])),
             cause="a quota",
             proven=True,
             severity=None if felt else "note",
@@ -299,29 +302,31 @@ def throttle_ignored(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     paused = spill.true_rows((throttle > at.slack_ms * 1000) & (rows.response_end != NULL))
     if not len(paused):
         return
-    ours = spill.true_rows(arrow.among(rows.link, arrow.distinct(rows.link[paused])) & (rows.request_time != NULL))
-    ours = ours[np.lexsort((rows.request_time[ours], rows.link[ours]))]
-    found: dict[tuple[int, int], set[int]] = {}
-    place = rows.link[ours].astype(np.int64)
+    paused_rows = spill.true_rows(
+        arrow.among(rows.link, arrow.distinct(rows.link[paused])) & (rows.request_time != NULL)
+    )
+    paused_rows = paused_rows[np.lexsort((rows.request_time[paused_rows], rows.link[paused_rows]))]
+    early: dict[tuple[int, int], set[int]] = {}
+    place = rows.link[paused_rows].astype(np.int64)
     for row in paused.tolist():
         first, past = np.searchsorted(place, [rows.link[row], rows.link[row] + 1])
-        times = rows.request_time[ours[first:past]]
+        times = rows.request_time[paused_rows[first:past]]
         until = rows.response_end[row] + throttle[row] - at.slack_ms * 1000
         inside = np.searchsorted(times, [rows.response_end[row] + at.slack_ms * 1000, until])
-        some = ours[first + inside[0] : first + inside[1]].tolist()
-        found.setdefault((int(capture.client[row]), int(capture.broker[row])), set()).update(some)
-    for (client_, broker), sent in found.items():
+        some = paused_rows[first + inside[0] : first + inside[1]].tolist()
+        early.setdefault((int(capture.client[row]), int(capture.broker[row])), set()).update(some)
+    for (client_, broker), sent in early.items():
         if sent:
-            mine, who = sorted(sent), capture.who(client_, broker)
-            text = f"{client(who)} sent {count(len(mine), 'request')} to {who['broker']} inside its pause."
+            rows_sent, who = sorted(sent), capture.who(client_, broker)
+            text = f"{client(who)} sent {count(len(rows_sent), 'request')} to {who['broker']} inside its pause."
             yield Match(
                 text,
-                len(mine),
-                int(rows.request_time[mine[0]]),
-                int(rows.request_time[mine[-1]]),
+                len(rows_sent),
+                int(rows.request_time[rows_sent[0]]),
+                int(rows.request_time[rows_sent[-1]]),
                 who,
                 {},
-                (mine[0], mine[0], mine[-1]),
+                (rows_sent[0], rows_sent[0], rows_sent[-1]),
             )
 
 
@@ -338,7 +343,8 @@ def throttle_ignored(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     "(KIP-219).",
     advice="Fewer requests in flight, larger batches; Fetch on a connection of its own. A quota: raise it, or send "
     "less.",
-    evidence="forged: 30 requests that wait 200 of 300 ms, and 29; behind pauses, and behind some; admin-librdkafka-4.3",
+    evidence="forged: 30 requests that wait 200 of 300 ms, and 29; behind pauses, and behind some; "
+    "admin-librdkafka-4.3",
     share=0.5,
     queue_ms=100,
     answers=30,
@@ -350,29 +356,29 @@ def own_queue(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     queue, latency = capture.table("exchanges").together(("queue_us", "latency_us"))
     rows = capture.of_one(spill.true_rows((queue != NULL) & (latency != NULL)))
     keys = (spill.take(column, rows) for column in (capture.client, capture.broker, capture.exchanges.api))
-    for mine in split(rows, *keys, least=at.answers):
-        waited, whole = int(queue[mine].sum()), int(latency[mine].sum())
-        if waited < at.share * whole or _quantile(queue[mine], 95) < at.queue_ms * 1000:
+    for group_rows in split(rows, *keys, least=at.answers):
+        waited, whole = int(queue[group_rows].sum()), int(latency[group_rows].sum())
+        if waited < at.share * whole or _quantile(queue[group_rows], 95) < at.queue_ms * 1000:
             continue
-        if _lasted(capture, mine) < at.over_s * SECOND:
+        if _lasted(capture, group_rows) < at.over_s * SECOND:
             continue
-        who = capture.who(int(capture.client[mine[0]]), int(capture.broker[mine[0]]))
-        api = api_name(int(capture.exchanges.api[mine[0]]))
+        who = capture.who(int(capture.client[group_rows[0]]), int(capture.broker[group_rows[0]]))
+        api = api_name(int(capture.exchanges.api[group_rows[0]]))
         text = f"{share(waited, whole)} of what {client(who)} waits for {api} at {who['broker']} is behind its own "
         text += f"earlier requests: {lasting(waited)} of {lasting(whole)}, added up over "
-        text += f"{count(len(mine), 'exchange')}"
-        paused = int(_behind_pauses(capture, mine).sum())
+        text += f"{count(len(group_rows), 'exchange')}"
+        paused = int(_behind_pauses(capture, group_rows).sum())
         quota = 2 * paused >= waited
         text += f"; {lasting(paused)} of it while these waited for pauses of a quota." if quota else "."
-        asked = capture.exchanges.request_time[mine]
+        requested = capture.exchanges.request_time[group_rows]
         yield Match(
             text,
-            len(mine),
-            int(asked.min()),
-            int(asked.max()),
+            len(group_rows),
+            int(requested.min()),
+            int(requested.max()),
             who,
             {"api": api},
-            (int(mine[0]), int(mine[queue[mine].argmax()]), int(mine[-1])),
+            (int(group_rows[0]), int(group_rows[queue[group_rows].argmax()]), int(group_rows[-1])),
             cause="a quota, whose pauses came before" if quota else "its own requests in flight",
             proven=True,
         )
@@ -391,13 +397,13 @@ def _behind_pauses(capture: CaptureFrame, rows: np.ndarray) -> np.ndarray:
     )
     by_link = rows_by_key(pauses, capture.exchanges.link[pauses])
     for places in split(np.arange(len(rows)), capture.exchanges.link[rows]):
-        mine, before = rows[places], by_link.get((int(capture.exchanges.link[rows[places[0]]]),))
+        waiting, before = rows[places], by_link.get((int(capture.exchanges.link[rows[places[0]]]),))
         if before is not None:
             # One after the other: so much of them was over at each of their beginnings and ends.
             begin, before = sort_by(came[before] + queue[before], before)
             over = np.cumsum(muted[before])
             moments = np.stack([begin, begin + muted[before]], 1).ravel()
             past = np.stack([over - muted[before], over], 1).ravel()
-            until, since = (np.interp(at, moments, past) for at in (came[mine] + queue[mine], came[mine]))
-            out[places] = np.where(came[mine] != NULL, until - since, 0)
+            until, since = (np.interp(at, moments, past) for at in (came[waiting] + queue[waiting], came[waiting]))
+            out[places] = np.where(came[waiting] != NULL, until - since, 0)
     return out

@@ -34,13 +34,13 @@ def mismatch(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     by: dict[tuple[int, int], list[int]] = defaultdict(list)
     for row in rows.tolist():
         by[int(capture.client[row]), int(capture.broker[row])].append(row)
-    for (client_, broker), mine in by.items():
+    for (client_, broker), group_rows in by.items():
         who = capture.who(client_, broker)
-        text = f"{who['broker']} gave {client(who)} {count(len(mine), 'answer')} that fit no request."
-        if len(mine) == 1:
+        text = f"{who['broker']} gave {client(who)} {count(len(group_rows), 'answer')} that fit no request."
+        if len(group_rows) == 1:
             text = f"{who['broker']} gave {client(who)} 1 answer that fits no request."
-        since, until = (int(capture.exchanges.response_end[row]) for row in (mine[0], mine[-1]))
-        yield Match(text, len(mine), since, until, who, {}, (mine[0], mine[0], mine[-1]))
+        since, until = (int(capture.exchanges.response_end[row]) for row in (group_rows[0], group_rows[-1]))
+        yield Match(text, len(group_rows), since, until, who, {}, (group_rows[0], group_rows[0], group_rows[-1]))
 
 
 @rule(
@@ -63,20 +63,20 @@ def malformed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         if capture.whole[capture.exchanges.link[row]]:
             text = texts[reasons[row]]
             by[int(capture.client[row]), int(capture.exchanges.api[row]), text, "malformed" in text].append(row)
-    for (client_, api, reason, bad), mine in by.items():
-        who = capture.who(client_, int(capture.broker[mine[0]]))
-        what = f"{api_name(api)} {int(capture.exchanges.version[mine[0]])}"
-        text = f"{count(len(mine), 'exchange')} of {what} between {client(who)} and {who['broker']} "
-        held = f"{'holds' if len(mine) == 1 else 'hold'} bytes beyond the fields"
+    for (client_, api, reason, bad), group_rows in by.items():
+        who = capture.who(client_, int(capture.broker[group_rows[0]]))
+        what = f"{api_name(api)} {int(capture.exchanges.version[group_rows[0]])}"
+        text = f"{count(len(group_rows), 'exchange')} of {what} between {client(who)} and {who['broker']} "
+        held = f"{'holds' if len(group_rows) == 1 else 'hold'} bytes beyond the fields"
         text += f"{'cannot be decoded' if bad else held}: {name(reason)}."
         yield Match(
             text,
-            len(mine),
-            _time(capture, mine[0]),
-            _time(capture, mine[-1]),
+            len(group_rows),
+            _time(capture, group_rows[0]),
+            _time(capture, group_rows[-1]),
             who,
             {"api": api_name(api)},
-            (mine[0], mine[0], mine[-1]),
+            (group_rows[0], group_rows[0], group_rows[-1]),
             severity=None if bad else "note",
         )
 
@@ -104,25 +104,25 @@ def unknown_api(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     reasons, texts = capture.table("exchanges").text("reason")
     odd = [number for number, text in enumerate(texts) if any(words in text for words in _UNKNOWN)]
     by: dict[tuple[int, int, int, int], list[int]] = defaultdict(list)
-    told = set(root_causes.refused_versions(capture).tolist())  # by version-refused
+    reported = set(root_causes.refused_versions(capture).tolist())  # by version-refused
     for row in np.flatnonzero(arrow.among(reasons, odd)).tolist():
         rows = capture.exchanges
-        if capture.whole[rows.link[row]] and rows.api[row] != api_keys.API_VERSIONS and row not in told:
+        if capture.whole[rows.link[row]] and rows.api[row] != api_keys.API_VERSIONS and row not in reported:
             by[int(capture.client[row]), int(capture.broker[row]), int(rows.api[row]), int(rows.version[row])].append(
                 row
             )
-    for (client_, broker, api, version), mine in by.items():
+    for (client_, broker, api, version), group_rows in by.items():
         who = capture.who(client_, broker)
-        text = f"{client(who)} sent {who['broker']} {count(len(mine), 'request')} of {api_name(api)} version "
+        text = f"{client(who)} sent {who['broker']} {count(len(group_rows), 'request')} of {api_name(api)} version "
         text += f"{version}, "
         yield Match(
             f"{text}which Kafka does not have.",
-            len(mine),
-            _time(capture, mine[0]),
-            _time(capture, mine[-1]),
+            len(group_rows),
+            _time(capture, group_rows[0]),
+            _time(capture, group_rows[-1]),
             who,
             {"api": api_name(api), "version": str(version)},
-            (mine[0], mine[0], mine[-1]),
+            (group_rows[0], group_rows[0], group_rows[-1]),
         )
 
 
@@ -142,20 +142,22 @@ def unknown_api(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 def oversized(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     rows = root_causes.oversized(capture)
     sizes = capture.column("request_bytes") if len(rows) else rows
-    for mine in split(rows, capture.client[rows], capture.broker[rows], capture.exchanges.api[rows]):
-        api = api_name(int(capture.exchanges.api[mine[0]]))
-        who = capture.who(int(capture.client[mine[0]]), int(capture.broker[mine[0]]))
-        worst = int(mine[sizes[mine].argmax()])
-        text = f"{who['broker']} closed {'connections' if len(mine) > 1 else 'a connection'} of {client(who)} on "
-        text += f"{count(len(mine), f'{api} request')}, the largest " if len(mine) > 1 else f"1 {api} request "
+    for group_rows in split(rows, capture.client[rows], capture.broker[rows], capture.exchanges.api[rows]):
+        api = api_name(int(capture.exchanges.api[group_rows[0]]))
+        who = capture.who(int(capture.client[group_rows[0]]), int(capture.broker[group_rows[0]]))
+        worst = int(group_rows[sizes[group_rows].argmax()])
+        text = f"{who['broker']} closed {'connections' if len(group_rows) > 1 else 'a connection'} of {client(who)} on "
+        text += (
+            f"{count(len(group_rows), f'{api} request')}, the largest " if len(group_rows) > 1 else f"1 {api} request "
+        )
         yield Match(
             f"{text}of {size(int(sizes[worst]))}.",
-            len(mine),
-            _time(capture, mine[0]),
-            _time(capture, mine[-1]),
+            len(group_rows),
+            _time(capture, group_rows[0]),
+            _time(capture, group_rows[-1]),
             who,
             {"api": api, "bytes": str(sizes[worst])},
-            (int(mine[0]), worst, int(mine[-1])),
+            (int(group_rows[0]), worst, int(group_rows[-1])),
             cause="a request larger than the broker takes",
             proven=False,
         )
@@ -175,21 +177,21 @@ def oversized(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 )
 def not_kafka(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     by: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for one in capture.unrecognised("HTTP"):
-        asking, _, asked = one["connection"].rpartition("#")[0].partition("-")
-        by[asking.rpartition(":")[0], asked].append(one["connection"])
+    for connection in capture.unrecognised("HTTP"):
+        asking, _, broker_end = connection["connection"].rpartition("#")[0].partition("-")
+        by[asking.rpartition(":")[0], broker_end].append(connection["connection"])
     if not by:
         return
-    heard = {
+    answering = {
         capture.brokers[broker]
         for broker in arrow.distinct(capture.broker[capture.exchanges.status == ANSWERED]).tolist()
     }
     prefixed = capture.link_numbers("opaque_prefix_bytes") > 0
-    heard -= {capture.brokers[broker] for broker in arrow.distinct(capture.broker_of[prefixed]).tolist()}
-    for (asking, asked), links in by.items():
-        if asked in heard:
-            text = f"{name(asking)} speaks HTTP to {name(asked)}, where Kafka is spoken, on "
-            who = {"client_ip": asking, "broker": asked, "connection": links[0]}
+    answering -= {capture.brokers[broker] for broker in arrow.distinct(capture.broker_of[prefixed]).tolist()}
+    for (asking, broker_end), links in by.items():
+        if broker_end in answering:
+            text = f"{name(asking)} speaks HTTP to {name(broker_end)}, where Kafka is spoken, on "
+            who = {"client_ip": asking, "broker": broker_end, "connection": links[0]}
             yield Match(
                 f"{text}{count(len(links), 'connection')}.",
                 len(links),
@@ -207,7 +209,8 @@ def not_kafka(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     why="Zeros shrink a thousand times, real text three to ten: a hundred times and 64 MB are safe both ways.",
     suppressed_when="Batches were not opened (--records meta opens them).",
     advice="Find who sent it; consumers without a limit take that much memory.",
-    evidence="forged rows: a batch 200 times its size, and one that is 50 times; a batch that was not opened to its end",
+    evidence="forged rows: a batch 200 times its size, and one that is 50 times; a batch that was not opened to its "
+    "end",
     times=100,
     bytes=64_000_000,
 )
@@ -216,15 +219,15 @@ def bomb(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     if not len(table):
         return
     reason, reasons = table.text("reason")
-    told = arrow.among(reason, [number for number, text in enumerate(reasons) if "decompress to more than" in text])
-    if not told.any() and table.greatest("uncompressed_bytes") <= at.bytes:
+    is_bomb = arrow.among(reason, [number for number, text in enumerate(reasons) if "decompress to more than" in text])
+    if not is_bomb.any() and table.greatest("uncompressed_bytes") <= at.bytes:
         return
     inside, outside = table["uncompressed_bytes"], table["batch_bytes"]
     large = (inside != NULL) & (inside > at.bytes) & (inside > at.times * np.maximum(outside, 1))
-    if not (told | large).any():
+    if not (is_bomb | large).any():
         return
     owner, (where, places) = capture.owners(table), capture.placed(table)
-    for batch in np.flatnonzero(told | large).tolist():
+    for batch in np.flatnonzero(is_bomb | large).tolist():
         topic, partition = places[where[batch]]
         row = int(owner[batch])
         became = size(int(inside[batch])) if large[batch] else "more than is allowed"
@@ -256,16 +259,16 @@ def silly_wait(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     by: dict[int, list[int]] = defaultdict(list)
     for row in rows.tolist():
         by[int(capture.client[row])].append(row)
-    for client_, mine in by.items():
+    for client_, group_rows in by.items():
         who = capture.who(client_)
-        longest = int(wait[mine].max())
+        longest = int(wait[group_rows].max())
         text = f"{client(who)} waits up to {longest // 60_000} min for a fetch (maxWaitMs {longest:,})."
         yield Match(
             text,
-            len(mine),
-            _time(capture, mine[0]),
-            _time(capture, mine[-1]),
+            len(group_rows),
+            _time(capture, group_rows[0]),
+            _time(capture, group_rows[-1]),
             who,
             {"api": "Fetch"},
-            (mine[0], mine[0], mine[-1]),
+            (group_rows[0], group_rows[0], group_rows[-1]),
         )

@@ -97,21 +97,21 @@ def request_unanswered(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     causes = np.where(later, 0, np.where(reset, 1, 2))
     keys = capture.client[rows], capture.broker[rows], capture.exchanges.api[rows], causes
     for some in split(np.arange(len(rows)), *keys):
-        mine, cause = rows[some], _CAUSES[causes[some[0]]]
-        who = capture.who(int(capture.client[mine[0]]), int(capture.broker[mine[0]]))
+        group_rows, cause = rows[some], _CAUSES[causes[some[0]]]
+        who = capture.who(int(capture.client[group_rows[0]]), int(capture.broker[group_rows[0]]))
         # Who closes in order is not known: one that does with a last request open may just have left.
-        left = cause == _CAUSES[2] and len(mine) < at.closes
-        api = api_name(int(capture.exchanges.api[mine[0]]))
-        text = f"{count(len(mine), api + ' request')} of {client(who)} to {who['broker']} got no answer: {cause}."
-        asked = capture.exchanges.request_time[mine]
+        left = cause == _CAUSES[2] and len(group_rows) < at.closes
+        api = api_name(int(capture.exchanges.api[group_rows[0]]))
+        text = f"{count(len(group_rows), api + ' request')} of {client(who)} to {who['broker']} got no answer: {cause}."
+        requested = capture.exchanges.request_time[group_rows]
         yield Match(
             text,
-            len(mine),
-            int(asked.min()),
-            int(asked.max()),
+            len(group_rows),
+            int(requested.min()),
+            int(requested.max()),
             who,
             {"api": api},
-            tuple(mine[[0, 0, -1]].tolist()),
+            tuple(group_rows[[0, 0, -1]].tolist()),
             cause=cause,
             proven=True,
             severity="note" if left else None,
@@ -152,14 +152,14 @@ def answer_after_timeout(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     ended = capture.link_times("last_time")
 
     def are_old(block: slice) -> Any:
-        asked, answered, link = rows.request_time[block], rows.response_end[block], rows.link[block]
-        waited = np.where(answered != NULL, answered, ended[link]) - asked
-        old = (asked != NULL) & (waited >= (30 - at.around_s) * SECOND)
+        requested, answered, link = rows.request_time[block], rows.response_end[block], rows.link[block]
+        waited = np.where(answered != NULL, answered, ended[link]) - requested
+        old = (requested != NULL) & (waited >= (30 - at.around_s) * SECOND)
         known = capture.whole[link] & ((answered != NULL) | (not capture.loses))
         return old & ~arrow.among(rows.api[block], HELD) & known & (rows.status[block] != 1)
 
     chosen = spill.where(len(rows), are_old)
-    found: dict[tuple[int, int, int, int], list[int]] = {}
+    late_answers: dict[tuple[int, int, int, int], list[int]] = {}
     around = int(at.around_s * SECOND)
     if not len(chosen):
         return
@@ -174,21 +174,25 @@ def answer_after_timeout(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
                 back = np.searchsorted(begun[pair], [until - around, min(until + around + 1, answered)])
                 given_up = answered > until >= last[link] and bool(back[1] > back[0])
             if given_up and capture.closed[link] != "open":
-                found.setdefault((*pair, int(rows.api[row]), timeout), []).append(row)
-    for (who_, broker, api, timeout), mine in found.items():
+                late_answers.setdefault((*pair, int(rows.api[row]), timeout), []).append(row)
+    for (who_, broker, api, timeout), answers in late_answers.items():
         who = capture.who(who_, broker)
-        text = f"{count(len(mine), api_name(api) + ' request')} of {client(who)} to {who['broker']} took longer than "
+        text = (
+            f"{count(len(answers), api_name(api) + ' request')} of {client(who)} to {who['broker']} took longer than "
+        )
         text += f"the client's timeout of {timeout // SECOND} s: it had given up"
-        late = [int(rows.response_end[row] - rows.request_time[row]) for row in mine if rows.response_end[row] != NULL]
+        late = [
+            int(rows.response_end[row] - rows.request_time[row]) for row in answers if rows.response_end[row] != NULL
+        ]
         text += f"; {count(len(late), 'answer')} came after {lasting(max(late))} or less." if late else "."
         yield Match(
             text,
-            len(mine),
-            int(rows.request_time[mine[0]]),
-            int(rows.request_time[mine[-1]]),
+            len(answers),
+            int(rows.request_time[answers[0]]),
+            int(rows.request_time[answers[-1]]),
             who,
             {"api": api_name(api)},
-            (mine[0], mine[0], mine[-1]),
+            (answers[0], answers[0], answers[-1]),
             cause="the client's own timeout",
             proven=False,
         )
@@ -270,15 +274,15 @@ def _pairs(capture: CaptureFrame, links: np.ndarray) -> Iterator[tuple[int, int,
     """Of connections: (client, broker, all connections between these two)."""
     pair = capture.client_of.astype(np.int64) << 32 | capture.broker_of
     every = np.flatnonzero(arrow.among(pair, arrow.distinct(pair[links]))) if len(links) else links
-    for (client_, broker), mine in rows_by_key(every, capture.client_of[every], capture.broker_of[every]).items():
-        yield client_, broker, mine
+    for (client_, broker), pair_links in rows_by_key(every, capture.client_of[every], capture.broker_of[every]).items():
+        yield client_, broker, pair_links
 
 
 def _these(capture: CaptureFrame, links: np.ndarray) -> np.ndarray:
     """bool[links]: it is one of these connections."""
-    found = np.zeros(len(capture.links), bool)
-    found[links] = True
-    return found
+    is_used = np.zeros(len(capture.links), bool)
+    is_used[links] = True
+    return is_used
 
 
 @rule(
@@ -295,19 +299,21 @@ def _these(capture: CaptureFrame, links: np.ndarray) -> np.ndarray:
     stall_ms=200,
 )
 def zero_window(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
-    said = capture.link_numbers("zero_windows")
-    full = np.flatnonzero(said)
+    windows = capture.link_numbers("zero_windows")
+    full = np.flatnonzero(windows)
     if not len(full):
         return
     rows = capture.exchanges
-    ours = spill.true_rows(arrow.among(rows.link, full))
-    paused = arrow.distinct(rows.link[ours[capture.column("throttle_us")[ours] > 0]])
-    answer = _span(capture.column("response_time")[ours], rows.response_end[ours])
-    request = _span(rows.request_time[ours], capture.column("request_end")[ours])
+    full_rows = spill.true_rows(arrow.among(rows.link, full))
+    paused = arrow.distinct(rows.link[full_rows[capture.column("throttle_us")[full_rows] > 0]])
+    answer = _span(capture.column("response_time")[full_rows], rows.response_end[full_rows])
+    request = _span(rows.request_time[full_rows], capture.column("request_end")[full_rows])
     sides = []
     for waited, blame in ((answer, "client"), (request, "broker")):
         long = np.flatnonzero(waited >= at.stall_ms * 1000)
-        sides.append((waited, blame, rows_by_key(long, capture.client[ours[long]], capture.broker[ours[long]])))
+        sides.append(
+            (waited, blame, rows_by_key(long, capture.client[full_rows[long]], capture.broker[full_rows[long]]))
+        )
     for client_, broker, links in _pairs(capture, full):
         for waited, blame, of_pairs in sides:
             stalled = of_pairs.get((client_, broker))
@@ -318,9 +324,9 @@ def zero_window(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             worst = int(waited[stalled].max())
             what = "answers" if blame == "client" else "requests"
             text = f"{reader} stopped reading from {other}: {what} waited for room for up to {lasting(worst)} "
-            text += f"({count(int(said[links].sum()), 'packet')} said so)."
-            mine_rows = ours[stalled]
-            places = (int(mine_rows[0]), int(ours[stalled[waited[stalled].argmax()]]), int(mine_rows[-1]))
+            text += f"({count(int(windows[links].sum()), 'packet')} said so)."
+            mine_rows = full_rows[stalled]
+            places = (int(mine_rows[0]), int(full_rows[stalled[waited[stalled].argmax()]]), int(mine_rows[-1]))
             quota = blame == "broker" and bool(arrow.among(rows.link[mine_rows], paused).all())
             yield Match(
                 text,
@@ -367,21 +373,21 @@ def connection_reset(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     ended = capture.link_times("last_time")
     wanted = _these(capture, reset)
     for client_, broker, links in _pairs(capture, reset):
-        mine = links[wanted[links]]
-        mine = mine[np.argsort(ended[mine], kind="stable")]
-        most, _, _ = busiest_window(ended[mine], int(at.window_s * SECOND))
+        group_links = links[wanted[links]]
+        group_links = group_links[np.argsort(ended[group_links], kind="stable")]
+        most, _, _ = busiest_window(ended[group_links], int(at.window_s * SECOND))
         who = capture.who(client_, broker)
         many = most >= at.resets and not capture.mixed[client_]
-        text = f"{count(len(mine), 'connection')} of {client(who)} to {who['broker']} "
-        text += f"{'was' if len(mine) == 1 else 'were'} reset with requests open."
+        text = f"{count(len(group_links), 'connection')} of {client(who)} to {who['broker']} "
+        text += f"{'was' if len(group_links) == 1 else 'were'} reset with requests open."
         yield Match(
             text,
-            len(mine),
-            int(ended[mine[0]]),
-            int(ended[mine[-1]]),
+            len(group_links),
+            int(ended[group_links[0]]),
+            int(ended[group_links[-1]]),
             who,
             {},
-            links=(int(mine[0]), int(mine[0]), int(mine[-1])),
+            links=(int(group_links[0]), int(group_links[0]), int(group_links[-1])),
             severity=None if many else "note",
         )
 
@@ -408,18 +414,19 @@ def idle_close(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     idle = np.flatnonzero(closed & ~open_ & (last != NULL) & (ended - np.maximum(last, 0) >= at.idle_s * SECOND))
     wanted = _these(capture, idle)
     for client_, broker, links in _pairs(capture, idle):
-        mine = links[wanted[links]]
+        group_links = links[wanted[links]]
         who = capture.who(client_, broker)
-        text = f"{count(len(mine), 'idle connection')} of {client(who)} to {who['broker']} "
-        text += f"{'was' if len(mine) == 1 else 'were'} closed after {lasting(int((ended - last)[mine].max()))}."
+        text = f"{count(len(group_links), 'idle connection')} of {client(who)} to {who['broker']} "
+        idle_time = lasting(int((ended - last)[group_links].max()))
+        text += f"{'was' if len(group_links) == 1 else 'were'} closed after {idle_time}."
         yield Match(
             text,
-            len(mine),
-            int(ended[mine].min()),
-            int(ended[mine].max()),
+            len(group_links),
+            int(ended[group_links].min()),
+            int(ended[group_links].max()),
             who,
             {},
-            links=(int(mine[0]), int(mine[-1])),
+            links=(int(group_links[0]), int(group_links[-1])),
         )
 
 
@@ -450,12 +457,12 @@ def reconnect_loop(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     errands = _served(capture, ~arrow.among(capture.exchanges.api, _WORK))
     wanted = _these(capture, fresh)
     for client_, broker, links in _pairs(capture, fresh):
-        mine = links[wanted[links]]
-        mine = mine[np.argsort(first[mine], kind="stable")]
-        most, start, stop = busiest_window(first[mine], int(at.window_s * SECOND))
+        group_links = links[wanted[links]]
+        group_links = group_links[np.argsort(first[group_links], kind="stable")]
+        most, start, stop = busiest_window(first[group_links], int(at.window_s * SECOND))
         if most < at.opened:
             continue
-        some = mine[start:stop]
+        some = group_links[start:stop]
         life = int(np.median((last - first)[some]))
         if life >= at.life_s * SECOND:
             continue
@@ -495,10 +502,10 @@ _WORK = (
 """What applications ask, and tools that look do not."""
 
 
-def _served(capture: CaptureFrame, asked: np.ndarray) -> np.ndarray:
+def _served(capture: CaptureFrame, links: np.ndarray) -> np.ndarray:
     """bool[links]: it has such exchanges alone (`asked` is bool[exchanges]), and all were answered well."""
     rows = capture.exchanges
-    good = asked & (rows.status == 0) & (rows.error == 0)
+    good = links & (rows.status == 0) & (rows.error == 0)
     out = np.zeros(len(capture.links), bool)
     out[rows.link] = True
     for block in spill.blocks(len(rows)):
@@ -578,28 +585,30 @@ def connection_storm(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     by_clock=True,
 )
 def connect_failed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
-    told = {one.server for several in root_causes.unreachable(capture).values() for one in several}
-    for one in capture.attempts:
+    reported = {attempt.server for several in root_causes.unreachable(capture).values() for attempt in several}
+    for attempt in capture.attempts:
         lost = any(
-            capture.brokers[loss.broker] == one.server and one.since - at.lost_s * SECOND <= loss.time <= one.until
+            capture.brokers[loss.broker] == attempt.server
+            and attempt.since - at.lost_s * SECOND <= loss.time <= attempt.until
             for loss in root_causes.losses(capture)
         )
-        if one.most < at.tries or one.server in told or lost:
+        if attempt.most < at.tries or attempt.server in reported or lost:
             continue
-        if capture.loses and one.unanswered and _answers_are_missing(capture, one):
-            one = replace(one, unanswered=0)
-            if one.refused < at.tries:
+        if capture.loses and attempt.unanswered and _answers_are_missing(capture, attempt):
+            attempt = replace(attempt, unanswered=0)
+            if attempt.refused < at.tries:
                 continue
-        text = f"{name(one.client)} asked {name(one.server)} for a connection {count(one.times, 'time')} in vain, "
-        text += f"{moment(one.since)} to {moment(one.until)}: {root_causes.outcome([one])}"
-        cause, proven, usual, got_in = _listening(capture, one, int(at.start_s * SECOND))
+        text = f"{name(attempt.client)} asked {name(attempt.server)} for a connection "
+        text += f"{count(attempt.times, 'time')} in vain, "
+        text += f"{moment(attempt.since)} to {moment(attempt.until)}: {root_causes.outcome([attempt])}"
+        cause, proven, usual, got_in = _listening(capture, attempt, int(at.start_s * SECOND))
         text += f"; {count(got_in, 'connection')} to it came about meanwhile." if got_in else "."
         yield Match(
             text,
-            one.times,
-            one.since,
-            one.until,
-            {"client_ip": one.client, "broker": one.server},
+            attempt.times,
+            attempt.since,
+            attempt.until,
+            {"client_ip": attempt.client, "broker": attempt.server},
             {},
             cause=cause,
             proven=proven,
@@ -607,34 +616,38 @@ def connect_failed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         )
 
 
-def _answers_are_missing(capture: CaptureFrame, one: Attempt) -> bool:
+def _answers_are_missing(capture: CaptureFrame, attempt: Attempt) -> bool:
     """Of a capture that lacks packets: so many were refused there, or got in meanwhile, that the few without an answer
     may have had one."""
-    return 10 * one.unanswered <= one.refused + _listening(capture, one, 0)[3]
+    return 10 * attempt.unanswered <= attempt.refused + _listening(capture, attempt, 0)[3]
 
 
-def _listening(capture: CaptureFrame, one: Attempt, around: int) -> tuple[str, bool, bool, int]:
+def _listening(capture: CaptureFrame, attempt: Attempt, around: int) -> tuple[str, bool, bool, int]:
     """Of an end point that was asked in vain: the cause, whether it is proven, whether it is usual (the broker began to
     listen soon after, or had just stopped), and how many connections came about between the first try and the last."""
-    known = one.server in capture.brokers
-    served = np.flatnonzero(capture.broker_of == capture.brokers.index(one.server)) if known else np.zeros(0, np.int64)
+    known = attempt.server in capture.brokers
+    served = (
+        np.flatnonzero(capture.broker_of == capture.brokers.index(attempt.server)) if known else np.zeros(0, np.int64)
+    )
     first, last = (capture.link_times(name)[served] for name in ("first_time", "last_time"))
     closed = np.array([capture.closed[link] != "open" for link in served.tolist()], bool)
-    before, within = first < one.since, (first > one.since) & (first < one.until)
+    before, within = first < attempt.since, (first > attempt.since) & (first < attempt.until)
     within &= capture.link_numbers("opened")[served] > 0
     got_in = int(within.sum())
-    if one.unanswered:
+    if attempt.unanswered:
         many = "a full backlog, a firewall or packets lost on the way" if got_in else "nobody answers there"
         return many, False, False, got_in
     if got_in:
         # It starts, serves and stops: nothing of it may be left at the last try, nor be waited for from long before.
-        started = before.any() or first[within].min() - one.since < around
-        usual = bool(started and closed[first < one.until].all() and (last[first < one.until] <= one.until).all())
+        started = before.any() or first[within].min() - attempt.since < around
+        usual = bool(
+            started and closed[first < attempt.until].all() and (last[first < attempt.until] <= attempt.until).all()
+        )
         return "it listened for a part of that time", True, usual, got_in
-    if one.until - one.since < around and (first >= one.until).any():
+    if attempt.until - attempt.since < around and (first >= attempt.until).any():
         return "the broker did not listen yet", True, True, 0
-    gone = before & closed & (last <= one.since)
-    if gone.any() and (gone == before).all() and last[gone].max() >= one.since - around:
+    gone = before & closed & (last <= attempt.since)
+    if gone.any() and (gone == before).all() and last[gone].max() >= attempt.since - around:
         return "the broker had closed its last connections", True, True, 0
     # Connections that go on are no proof of a port that listens, nor of one that does not.
-    return "nothing listens there", not (before & (last > one.since)).any(), False, 0
+    return "nothing listens there", not (before & (last > attempt.since)).any(), False, 0

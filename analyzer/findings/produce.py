@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from analyzer.findings.capture import NO_CODE, OF_BATCHES, SECOND, CaptureFrame, once
-from analyzer.findings.error_answers import about, found, of, taken, times
+from analyzer.findings.error_answers import about, claim, match_of, of, times
 from analyzer.findings.query import Severity
 from analyzer.findings.rules import Limits, Match, rule
 from analyzer.findings.runs import Trouble
@@ -21,9 +21,9 @@ from analyzer.frame.frame import NULL, Frame, codes_of
 from analyzer.frame.grouping import busiest_window, first_rows, rows_by_key, sort_by, split, sum_positive_by
 from analyzer.protocol import api_keys
 
-_TOO_LARGE = taken((api_keys.PRODUCE,), (10, 18))
-_REPLICAS = taken((api_keys.PRODUCE,), (19, 20))
-_EXPIRED = taken((api_keys.PRODUCE,), (7,))
+_TOO_LARGE = claim((api_keys.PRODUCE,), (10, 18))
+_REPLICAS = claim((api_keys.PRODUCE,), (19, 20))
+_EXPIRED = claim((api_keys.PRODUCE,), (7,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def too_large(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         text = f"{_who(capture, trouble.client)} was refused{about(trouble)}: {trouble.error}, {times(trouble)}; the "
         text += f"request had {size(sent)}, the limit is 1,048,588 bytes unless set."
         split = _split(capture, trouble, sent_by, int(at.split_s * SECOND))
-        yield found(
+        yield match_of(
             capture,
             trouble,
             text,
@@ -129,33 +129,33 @@ _SentBy = dict[int, dict[tuple[str, int], list[np.ndarray]]]
 
 def _sent_by(capture: CaptureFrame, troubles: list[Trouble]) -> _SentBy:
     """What these clients sent to the topic-partitions of their troubles."""
-    made = batches(capture)
+    written = batches(capture)
     wanted = {where for trouble in troubles for where in trouble.places}
-    places = [number for number, where in enumerate(made.places) if where in wanted]
-    rows = spill.where(len(made.place), lambda block: arrow.among(made.place[block], places))
-    found: _SentBy = defaultdict(lambda: defaultdict(list))
-    for (client_, where), mine in rows_by_key(
-        rows, capture.client[np.maximum(made.owner[rows], 0)], made.place[rows]
+    places = [number for number, where in enumerate(written.places) if where in wanted]
+    rows = spill.where(len(written.place), lambda block: arrow.among(written.place[block], places))
+    sent_by: _SentBy = defaultdict(lambda: defaultdict(list))
+    for (client_, where), group_rows in rows_by_key(
+        rows, capture.client[np.maximum(written.owner[rows], 0)], written.place[rows]
     ).items():
-        found[client_][made.places[where]].append(mine)
-    return found
+        sent_by[client_][written.places[where]].append(group_rows)
+    return sent_by
 
 
 def _split(capture: CaptureFrame, trouble: Trouble, sent_by: _SentBy, within: int) -> bool:
     """Every refusal was followed by good answers to this client and partition that hold as many records, in two
     batches or more."""
-    made = batches(capture)
+    written = batches(capture)
     sent = sent_by.get(trouble.client, {})
-    mine = [rows for where in trouble.places for rows in sent.get(where, ())]
-    rows = np.sort(np.concatenate([np.zeros(0, np.int64), *mine]))
-    by_owner, batch_of = sort_by(spill.take(made.owner, rows), rows)
-    good = rows[made.error[rows] == 0]
-    asked, good = sort_by(capture.exchanges.request_time[np.maximum(made.owner[good], 0)], good)
+    parts = [rows for where in trouble.places for rows in sent.get(where, ())]
+    rows = np.sort(np.concatenate([np.zeros(0, np.int64), *parts]))
+    by_owner, batch_of = sort_by(spill.take(written.owner, rows), rows)
+    good = rows[written.error[rows] == 0]
+    requested, good = sort_by(capture.exchanges.request_time[np.maximum(written.owner[good], 0)], good)
     for row in trouble.rows.tolist():
         time = int(capture.exchanges.response_end[row])
-        later = good[slice(*np.searchsorted(asked, [time, time + within + 1]).tolist())]
+        later = good[slice(*np.searchsorted(requested, [time, time + within + 1]).tolist())]
         refused = batch_of[slice(*np.searchsorted(by_owner, [row, row + 1]).tolist())]
-        if len(later) < 2 or made.records[later].sum() < made.records[refused].sum() or not len(refused):
+        if len(later) < 2 or written.records[later].sum() < written.records[refused].sum() or not len(refused):
             return False
     return True
 
@@ -180,7 +180,7 @@ def not_enough_replicas(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         tried_on = trouble.cleared or trouble.until >= capture.span[1] - at.block_s * SECOND
         brief = trouble.longest < at.block_s * SECOND and tried_on
         cause = "stored all the same: a retry duplicates" if trouble.code == 20 else None
-        yield found(capture, trouble, text, "warning" if brief else None, cause, True if cause else None)
+        yield match_of(capture, trouble, text, "warning" if brief else None, cause, True if cause else None)
 
 
 @rule(
@@ -210,7 +210,7 @@ def timed_out(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             text += "followers unless told otherwise."
         cause = "followers did not fetch in time" if late else "the error came long before the timeout"
         known = waited >= 0  # not where the answer seems to come before its request
-        yield found(capture, trouble, text, None, cause if known else None, late if known else None)
+        yield match_of(capture, trouble, text, None, cause if known else None, late if known else None)
 
 
 @rule(
@@ -230,19 +230,19 @@ def acks_zero(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     wrong = (acks == 0) | ((acks == 1) if strict else False)
     rows = spill.true_rows(wrong & (capture.exchanges.api == api_keys.PRODUCE))
     parts = list(split(rows, spill.take(capture.client, rows), spill.take(acks, rows)))
-    for mine, topics in zip(parts, _topics(capture, parts), strict=True):
-        who, level = capture.who(int(capture.client[mine[0]])), int(acks[mine[0]])
-        text = f"{client(who)} writes {some(topics)} with acks={level} ({count(len(mine), 'request')}): losses "
+    for group_rows, topics in zip(parts, _topics(capture, parts), strict=True):
+        who, level = capture.who(int(capture.client[group_rows[0]])), int(acks[group_rows[0]])
+        text = f"{client(who)} writes {some(topics)} with acks={level} ({count(len(group_rows), 'request')}): losses "
         text += "stay invisible." if level == 0 else "of the leader lose what was acknowledged."
-        asked = capture.exchanges.request_time[mine]
+        requested = capture.exchanges.request_time[group_rows]
         yield Match(
             text,
-            len(mine),
-            int(asked.min()),
-            int(asked.max()),
+            len(group_rows),
+            int(requested.min()),
+            int(requested.max()),
             who,
             {"topic": ",".join(topics[:20]) or None},
-            tuple(mine[[0, 0, -1]].tolist()),
+            tuple(group_rows[[0, 0, -1]].tolist()),
             severity="warning" if strict else None,
         )
 
@@ -255,15 +255,15 @@ def _topics(capture: CaptureFrame, parts: list[np.ndarray]) -> list[list[str]]:
     part_of = spill.full(
         len(capture.exchanges) + 1, -1, np.int32
     )  # the last is of topic-partitions without an exchange
-    for number, mine in enumerate(parts):
-        part_of[mine] = number
-    found = [np.zeros(0, np.int64)]
+    for number, part_rows in enumerate(parts):
+        part_of[part_rows] = number
+    pairs = [np.zeros(0, np.int64)]
     for block in spill.blocks(len(rows.place)):
         part = part_of[rows.owner[block]].astype(np.int64)
-        found.append(arrow.distinct((part << 32 | rows.place[block])[part >= 0]))
+        pairs.append(arrow.distinct((part << 32 | rows.place[block])[part >= 0]))
     topics: list[set[str]] = [set() for _ in parts]
-    for one in arrow.distinct(np.concatenate(found)).tolist():
-        topics[one >> 32].add(capture.places[one & 0xFFFFFFFF][0])
+    for pair in arrow.distinct(np.concatenate(pairs)).tolist():
+        topics[pair >> 32].add(capture.places[pair & 0xFFFFFFFF][0])
     return [sorted(some) for some in topics]
 
 
@@ -275,21 +275,21 @@ class _Repeat:
     again: int
 
 
-def _repeats(capture: CaptureFrame, made: Batches) -> list[_Repeat]:
+def _repeats(capture: CaptureFrame, written: Batches) -> list[_Repeat]:
     """Batches of idempotent producers that came in two requests (same producer, epoch, partition and sequence), in
     order of the time of the second."""
-    chosen = spill.true_rows((made.producer >= 0) & (made.sequence >= 0) & (made.owner >= 0))  # NULL is below
-    key = [spill.take(column, chosen) for column in (made.producer, made.epoch, made.place, made.sequence)]
-    found_ = []
-    for mine in split(chosen, *key, least=2):
-        first = int(mine[0])
-        for row in mine[1:].tolist():
+    chosen = spill.true_rows((written.producer >= 0) & (written.sequence >= 0) & (written.owner >= 0))  # NULL is below
+    key = [spill.take(column, chosen) for column in (written.producer, written.epoch, written.place, written.sequence)]
+    repeats = []
+    for group_rows in split(chosen, *key, least=2):
+        first = int(group_rows[0])
+        for row in group_rows[1:].tolist():
             # A sequence begins again after 2**31 records, and after an epoch; a batch that was split begins as it did.
-            if made.records[row] == made.records[first] and made.owner[row] != made.owner[first]:
-                found_.append(_Repeat(first, row))
-                if made.error[first] != 0 and made.error[row] == 0:
+            if written.records[row] == written.records[first] and written.owner[row] != written.owner[first]:
+                repeats.append(_Repeat(first, row))
+                if written.error[first] != 0 and written.error[row] == 0:
                     first = row
-    return sorted(found_, key=lambda repeat: int(capture.exchanges.request_time[made.owner[repeat.again]]))
+    return sorted(repeats, key=lambda repeat: int(capture.exchanges.request_time[written.owner[repeat.again]]))
 
 
 @rule(
@@ -306,19 +306,19 @@ def _repeats(capture: CaptureFrame, made: Batches) -> list[_Repeat]:
     batches=1000,
 )
 def produce_retried(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
-    made = batches(capture)
+    written = batches(capture)
     by_client: dict[int, list[_Repeat]] = defaultdict(list)
-    for repeat in _repeats(capture, made):
-        by_client[int(capture.client[made.owner[repeat.first]])].append(repeat)
+    for repeat in _repeats(capture, written):
+        by_client[int(capture.client[written.owner[repeat.first]])].append(repeat)
     if not by_client:
         return
-    whole = np.bincount(capture.client[made.owner[made.owner >= 0]], minlength=len(capture.clients))
+    whole = np.bincount(capture.client[written.owner[written.owner >= 0]], minlength=len(capture.clients))
     for client_, repeats in by_client.items():
-        stored = sum(int(made.error[repeat.first] == 0) for repeat in repeats)
+        stored = sum(int(written.error[repeat.first] == 0) for repeat in repeats)
         text = f"{_who(capture, client_)} sent {count(len(repeats), 'batch', 'batches')} again"
         text += f", {stored:,} of them after {'it' if stored == 1 else 'they'} had been stored" * bool(stored)
         many = whole[client_] >= at.batches and len(repeats) >= at.share * whole[client_]
-        rows = [int(made.owner[repeat.again]) for repeat in repeats]
+        rows = [int(written.owner[repeat.again]) for repeat in repeats]
         yield Match(
             text + ".",
             len(repeats),
@@ -326,7 +326,7 @@ def produce_retried(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             int(capture.exchanges.request_time[rows[-1]]),
             capture.who(client_),
             {},
-            (int(made.owner[repeats[0].first]), rows[0], rows[-1]),
+            (int(written.owner[repeats[0].first]), rows[0], rows[-1]),
             severity="warning" if many else None,
         )
 
@@ -342,18 +342,20 @@ def produce_retried(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     evidence="forged: a batch acknowledged at two offsets",
 )
 def duplicate_records(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
-    made = batches(capture)
+    written = batches(capture)
     twice: dict[tuple[int, int], list[_Repeat]] = defaultdict(list)
-    for repeat in _repeats(capture, made):
+    for repeat in _repeats(capture, written):
         first, again = repeat.first, repeat.again
-        good = made.error[first] == 0 and made.error[again] == 0
-        if good and made.at[first] >= 0 and made.at[again] >= 0 and made.at[first] != made.at[again]:
-            twice[int(capture.client[made.owner[first]]), int(made.place[first])].append(repeat)
+        good = written.error[first] == 0 and written.error[again] == 0
+        if good and written.at[first] >= 0 and written.at[again] >= 0 and written.at[first] != written.at[again]:
+            twice[int(capture.client[written.owner[first]]), int(written.place[first])].append(repeat)
     for (client_, where), repeats in twice.items():
-        text = f"{count(len(repeats), 'batch', 'batches')} of {_who(capture, client_)} to {place(made.places[where])} "
+        text = (
+            f"{count(len(repeats), 'batch', 'batches')} of {_who(capture, client_)} to {place(written.places[where])} "
+        )
         text += f"{'is' if len(repeats) == 1 else 'are'} stored twice, at two offsets each."
-        rows = [int(made.owner[repeat.again]) for repeat in repeats]
-        topic, partition = made.places[where]
+        rows = [int(written.owner[repeat.again]) for repeat in repeats]
+        topic, partition = written.places[where]
         yield Match(
             text,
             len(repeats),
@@ -361,7 +363,7 @@ def duplicate_records(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             int(capture.exchanges.request_time[rows[-1]]),
             capture.who(client_),
             {"topic": topic, "partition": str(partition)},
-            (int(made.owner[repeats[0].first]), rows[0], rows[-1]),
+            (int(written.owner[repeats[0].first]), rows[0], rows[-1]),
             cause="both answers have their own offset",
             proven=True,
         )
@@ -371,7 +373,7 @@ _RETRIABLE = (3, 5, 6, 7, 19, 20, 56, 74, 75, 89, 100)
 
 
 def _passed(
-    asked: np.ndarray, answered: np.ndarray, alike: np.ndarray, failed: np.ndarray, good: np.ndarray
+    requested: np.ndarray, answered: np.ndarray, alike: np.ndarray, failed: np.ndarray, good: np.ndarray
 ) -> Iterator[tuple[int, int, int]]:
     """Of batches of one client to one topic-partition: those that `failed`, each with the first good one that was sent
     before its answer came, and with the first good one like it (`alike`) that was sent after. In time that grows with
@@ -379,18 +381,18 @@ def _passed(
     stored, rows = np.flatnonzero(good), np.flatnonzero(failed)
     if not len(stored) or not len(rows):
         return
-    sent, stored = sort_by(asked[stored], stored)
+    sent, stored = sort_by(requested[stored], stored)
     like = np.argsort(alike[stored], kind="stable")  # of those that are alike by time
     kinds, times, first = alike[stored][like], sent[like], stored[like]
     # The first from each on that is like it: others stand farther away than all rows are.
-    first = np.minimum.accumulate((first + kinds * len(asked))[::-1])[::-1] - kinds * len(asked)
+    first = np.minimum.accumulate((first + kinds * len(requested))[::-1])[::-1] - kinds * len(requested)
     begins, ends = (np.searchsorted(kinds, alike[rows], side=side).tolist() for side in ("left", "right"))
-    since, until = np.searchsorted(sent, asked[rows], "right"), np.searchsorted(sent, answered[rows], "left")
+    since, until = np.searchsorted(sent, requested[rows], "right"), np.searchsorted(sent, answered[rows], "left")
     under_way = zip(since.tolist(), until.tolist(), strict=True)
-    for row, begin, end, (one, past) in zip(rows.tolist(), begins, ends, under_way, strict=True):
+    for row, begin, end, (first_stored, past) in zip(rows.tolist(), begins, ends, under_way, strict=True):
         at = begin + int(np.searchsorted(times[begin:end], answered[row], "left"))
-        if at < end and one < past:
-            yield row, int(stored[one:past].min()), int(first[at])
+        if at < end and first_stored < past:
+            yield row, int(stored[first_stored:past].min()), int(first[at])
 
 
 @rule(
@@ -407,36 +409,40 @@ def _passed(
     by_clock=True,
 )
 def retry_may_reorder(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
-    made = batches(capture)
-    if not (made.error > 0).any():
+    written = batches(capture)
+    if not (written.error > 0).any():
         return
-    plain = spill.true_rows((made.producer < 0) & (made.owner >= 0))  # NULL is below
-    failed = plain[arrow.among(made.error[plain], _RETRIABLE)]
+    plain = spill.true_rows((written.producer < 0) & (written.owner >= 0))  # NULL is below
+    failed = plain[arrow.among(written.error[plain], _RETRIABLE)]
     if not len(failed):
         return
     stamps = [capture.table("batches").numbers(f"{which}_timestamp") for which in ("first", "last")]
-    first, last = (spill.take(one, made.row) for one in stamps)
-    asked, answered = capture.exchanges.request_time, capture.exchanges.response_end
-    for mine in split(plain, spill.take(capture.client, spill.take(made.owner, plain)), spill.take(made.place, plain)):
-        retried = arrow.among(made.error[mine], _RETRIABLE)
+    first, last = (spill.take(stamp, written.row) for stamp in stamps)
+    requested, answered = capture.exchanges.request_time, capture.exchanges.response_end
+    for group_rows in split(
+        plain, spill.take(capture.client, spill.take(written.owner, plain)), spill.take(written.place, plain)
+    ):
+        retried = arrow.among(written.error[group_rows], _RETRIABLE)
         if not retried.any():
             continue
-        owner = made.owner[mine]
-        alike = grouping.group(*(column[mine] for column in (made.records, made.size, first, last))).numbers()
-        threes = _passed(asked[owner], answered[owner], alike, retried, made.error[mine] == 0)
-        at_ = made.at[mine]
+        owner = written.owner[group_rows]
+        alike = grouping.group(
+            *(column[group_rows] for column in (written.records, written.size, first, last))
+        ).numbers()
+        threes = _passed(requested[owner], answered[owner], alike, retried, written.error[group_rows] == 0)
+        at_ = written.at[group_rows]
         some_ = [owner[[*three]].tolist() for three in threes if at_[three[2]] > at_[three[1]] >= 0]
         if not some_:
             continue
-        client_, where = int(capture.client[owner[0]]), int(made.place[mine[0]])
-        topic, partition = made.places[where]
+        client_, where = int(capture.client[owner[0]]), int(written.place[group_rows[0]])
+        topic, partition = written.places[where]
         text = f"{_who(capture, client_)} retries without idempotence with several requests open: order in "
-        text += f"{place(made.places[where])} was inverted {count(len(some_), 'time')}."
+        text += f"{place(written.places[where])} was inverted {count(len(some_), 'time')}."
         yield Match(
             text,
             len(some_),
-            int(asked[some_[0][0]]),
-            int(asked[some_[-1][2]]),
+            int(requested[some_[0][0]]),
+            int(requested[some_[-1][2]]),
             capture.who(client_),
             {"topic": topic, "partition": str(partition)},
             (some_[0][0], some_[0][1], some_[-1][2]),
@@ -457,18 +463,18 @@ def retry_may_reorder(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     evidence="forged: two producers; txn-librdkafka-4.3 says nothing",
 )
 def mixed_idempotence(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
-    made = batches(capture)
+    written = batches(capture)
     kinds: dict[str, tuple[dict[int, int], dict[int, int]]] = {}
-    safe = made.producer >= 0  # NULL is below
+    safe = written.producer >= 0  # NULL is below
     if safe.all() or not safe.any():
         return
-    good = spill.true_rows(made.owner >= 0)
-    owner = spill.take(made.owner, good)
-    columns = spill.take(made.place, good), spill.take(capture.client, owner), spill.take(safe.view(np.int8), good)
-    firsts = np.sort(np.array([mine[0] for mine in split(None, *columns)], np.int64))
+    good = spill.true_rows(written.owner >= 0)
+    owner = spill.take(written.owner, good)
+    columns = spill.take(written.place, good), spill.take(capture.client, owner), spill.take(safe.view(np.int8), good)
+    firsts = np.sort(np.array([group_rows[0] for group_rows in split(None, *columns)], np.int64))
     first = zip(*(column[firsts].tolist() for column in (*columns, owner)), strict=True)
     for where, client_, kind, row in first:
-        kinds.setdefault(made.places[where][0], ({}, {}))[kind].setdefault(client_, row)
+        kinds.setdefault(written.places[where][0], ({}, {}))[kind].setdefault(client_, row)
     for topic, (without, with_) in kinds.items():
         if without and with_:
             text = f"Topic {name(topic)} is written with idempotence by {_several(capture, with_)} and without by "
@@ -484,7 +490,7 @@ def mixed_idempotence(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 
 def _several(capture: CaptureFrame, clients: dict[int, int]) -> str:
-    return listed([_who(capture, one) for one in list(clients)[:3]], len(clients))
+    return listed([_who(capture, client_number) for client_number in list(clients)[:3]], len(clients))
 
 
 @rule(
@@ -509,26 +515,29 @@ def _several(capture: CaptureFrame, clients: dict[int, int]) -> str:
     by_clock=True,
 )
 def tiny_batches(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
-    made = batches(capture)
-    if not len(made.row):
+    written = batches(capture)
+    if not len(written.row):
         return
-    for mine, some_ in _often(capture, made, at.rate * at.window_s):
-        sizes, records = spill.take(made.size, some_), spill.take(made.records, some_)
+    for requests, some_ in _often(capture, written, at.rate * at.window_s):
+        sizes, records = spill.take(written.size, some_), spill.take(written.records, some_)
         # Compressed batches of the old formats do not say how many records they hold: NULL is below, and may be many.
         counted = records >= 0
         records = np.where(counted, records, np.iinfo(np.int64).max) if not counted.all() else records
         if not (_mostly_below(sizes, at.small_bytes) and _mostly_below(records, at.records)):
             continue
-        asked, by_time = sort_by(spill.take(capture.exchanges.request_time, mine), mine)
-        most, first, past = busiest_window(asked, int(at.window_s * SECOND))
+        requested, by_time = sort_by(spill.take(capture.exchanges.request_time, requests), requests)
+        most, first, past = busiest_window(requested, int(at.window_s * SECOND))
         seconds = min(at.window_s, capture.seconds)
         if most < at.rate * at.window_s or seconds < 1:
             continue
-        if 2 * _ended(capture, int(capture.client[mine[0]]), int(asked[first]), int(asked[past - 1])) >= most:
+        if (
+            2 * _ended(capture, int(capture.client[requests[0]]), int(requested[first]), int(requested[past - 1]))
+            >= most
+        ):
             continue
         rate = most / seconds
-        fewer = _lingering(asked[first:past], int(at.linger_ms * 1000)) / seconds
-        who = capture.who(int(capture.client[mine[0]]), int(capture.broker[mine[0]]))
+        fewer = _lingering(requested[first:past], int(at.linger_ms * 1000)) / seconds
+        who = capture.who(int(capture.client[requests[0]]), int(capture.broker[requests[0]]))
         text = f"{client(who)} sends {rate:,.0f} Produce requests a second to {who['broker']} "
         text += f"(in the {lasting(seconds * SECOND)} of the capture) " if seconds < at.window_s else ""
         text += "with "
@@ -538,11 +547,11 @@ def tiny_batches(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         yield Match(
             text,
             most,
-            int(asked[first]),
-            int(asked[past - 1]),
+            int(requested[first]),
+            int(requested[past - 1]),
             who,
             {},
-            (int(mine[0]), worst, int(mine[-1])),
+            (int(requests[0]), worst, int(requests[-1])),
             severity="warning" if most >= at.much * at.window_s else None,
         )
 
@@ -561,21 +570,21 @@ def _ends(capture: CaptureFrame) -> dict[tuple[int, ...], np.ndarray]:
     return rows_by_key(times_, spill.take(capture.client, rows))
 
 
-def _often(capture: CaptureFrame, made: Batches, least: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _often(capture: CaptureFrame, written: Batches, least: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """(Produce requests, rows of `Batches` in them) of each client and broker with at least so many, where they hold
     some."""
     rows = capture.of_one(
         spill.true_rows((capture.exchanges.api == api_keys.PRODUCE) & (capture.exchanges.request_time != NULL))
     )
     whose = spill.take(capture.client, rows), spill.take(capture.broker, rows)
-    if len(made.owner) == len(rows) and (made.owner == rows).all():  # mostly: one batch a request
+    if len(written.owner) == len(rows) and (written.owner == rows).all():  # mostly: one batch a request
         yield from ((spill.take(rows, places), places) for places in split(None, *whose, least=least))
         return
     often = list(split(rows, *whose, least=least))
     number_of = spill.full(len(capture.exchanges) + 1, -1, np.int32)
-    for number, mine in enumerate(often):
-        number_of[mine] = number
-    group = spill.take(number_of, made.owner)
+    for number, requests in enumerate(often):
+        number_of[requests] = number
+    group = spill.take(number_of, written.owner)
     of_group = spill.true_rows(group >= 0)
     for some_ in split(of_group, spill.take(group, of_group)):
         yield often[group[some_[0]]], some_
@@ -613,30 +622,30 @@ def _lingering(times_: np.ndarray, linger: int) -> int:
     total=100_000_000,
 )
 def no_compression(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
-    made = batches(capture)
+    written = batches(capture)
     begin, end = capture.span
     seconds = max((end - begin) / SECOND, 1)
     enough = min(at.total, at.rate * seconds) if seconds >= 10 else at.total
-    if sum(int(np.maximum(made.size[block], 0).sum()) for block in spill.blocks(len(made.size))) < enough:
+    if sum(int(np.maximum(written.size[block], 0).sum()) for block in spill.blocks(len(written.size))) < enough:
         return
     codec, codecs = capture.table("batches").text("codec")
     none = codes_of(codecs, "none")
 
     def are_plain(block: slice) -> np.ndarray:
-        return arrow.among(codec[made.row[block]], none) & (made.owner[block] >= 0)
+        return arrow.among(codec[written.row[block]], none) & (written.owner[block] >= 0)
 
-    some_ = spill.where(len(made.row), are_plain)
+    some_ = spill.where(len(written.row), are_plain)
     strict = capture.query.policies.get("compression") == "required"
     topics: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    numbers = [made.places[where][0] for where in range(len(made.places))]
-    sums = sum_positive_by(spill.take(made.place, some_), spill.take(made.size, some_), len(numbers))
+    numbers = [written.places[where][0] for where in range(len(written.places))]
+    sums = sum_positive_by(spill.take(written.place, some_), spill.take(written.size, some_), len(numbers))
     first: dict[str, int] = {}
     for where, amount in enumerate(sums.tolist()):
         if amount:
             topics[numbers[where]][0] += int(amount)
     shown = some_[:: max(1, len(some_) // 100_000)]
-    for batch in sorted(int(mine[0]) for mine in split(shown, made.place[shown])):
-        first.setdefault(made.places[made.place[batch]][0], int(made.owner[batch]))
+    for batch in sorted(int(group_rows[0]) for group_rows in split(shown, written.place[shown])):
+        first.setdefault(written.places[written.place[batch]][0], int(written.owner[batch]))
     for topic, (amount, _) in topics.items():
         if amount >= enough:
             text = f"Topic {name(topic)}: {size(amount / seconds)} a second uncompressed ({size(amount)} in all)."
@@ -669,8 +678,8 @@ def no_compression(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     batches=10,
 )
 def recompressed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
-    made = batches(capture)
-    if not len(made.row):
+    produced = batches(capture)
+    if not len(produced.row):
         return
     table = capture.table("batches")
     (codec, codecs), (side, sides), (where, _) = table.text("codec"), table.text("side"), capture.placed(table)
@@ -678,10 +687,10 @@ def recompressed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
     def kind(some_: np.ndarray | slice) -> np.ndarray:
         """Place and codec of batches as one."""
-        found_: np.ndarray = where[some_].astype(np.int64) * kinds + codec[some_]
-        return found_
+        kinds_of: np.ndarray = where[some_].astype(np.int64) * kinds + codec[some_]
+        return kinds_of
 
-    written = spill.distinct(spill.compute(len(made.row), np.int64, lambda block: kind(made.row[block])))
+    written = spill.distinct(spill.compute(len(produced.row), np.int64, lambda block: kind(produced.row[block])))
     topics = arrow.distinct(written // kinds)
 
     def is_other(block: slice) -> Any:
@@ -691,41 +700,45 @@ def recompressed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     other = spill.where(len(side), is_other)  # mostly none: then nothing more is read
     if len(other) < at.batches:
         return
-    ours = spill.where(len(made.row), lambda block: arrow.among(made.place[block], arrow.distinct(where[other])))
-    ours = ours[(made.error[ours] == 0) & (made.at[ours] >= 0) & (made.owner[ours] >= 0)]
+    written_rows = spill.where(
+        len(produced.row), lambda block: arrow.among(produced.place[block], arrow.distinct(where[other]))
+    )
+    written_rows = written_rows[
+        (produced.error[written_rows] == 0) & (produced.at[written_rows] >= 0) & (produced.owner[written_rows] >= 0)
+    ]
     wanted = ("base_offset", "record_count", "producer_id", "producer_epoch", "base_sequence", "magic", "is_control")
     base, *alike, magic, control = table.together(wanted)
     stamps = [table.numbers(f"{which}_timestamp") for which in ("first", "last")]
     given, given_kinds = table.text("timestamp_type")
     of_clients = codes_of(given_kinds, "CreateTime")
-    rows = np.concatenate([made.row[ours], other])
-    keys = grouping.group(where[rows], np.concatenate([made.at[ours], base[other]])).numbers()
+    rows = np.concatenate([produced.row[written_rows], other])
+    keys = grouping.group(where[rows], np.concatenate([produced.at[written_rows], base[other]])).numbers()
     of_key = np.full(len(rows), -1, np.int64)
-    of_key[keys[: len(ours)]] = np.arange(len(ours))  # of what was written twice the last
-    ours_at = of_key[keys[len(ours) :]]
+    of_key[keys[: len(written_rows)]] = np.arange(len(written_rows))  # of what was written twice the last
+    ours_at = of_key[keys[len(written_rows) :]]
     other, ours_at = other[ours_at >= 0], ours_at[ours_at >= 0]
-    mine = made.row[ours[ours_at]]
-    same = (magic[mine] == 2) & (magic[other] == 2) & (control[other] != 1)
+    table_rows = produced.row[written_rows[ours_at]]
+    same = (magic[table_rows] == 2) & (magic[other] == 2) & (control[other] != 1)
     for column in alike:
-        same &= column[mine] == column[other]
+        same &= column[table_rows] == column[other]
     by_broker = ~arrow.among(given[other], of_clients)  # it gave the times
-    same &= by_broker | ((stamps[0][mine] == stamps[0][other]) & (stamps[1][mine] == stamps[1][other]))
-    other, ours_at, mine = other[same], ours[ours_at[same]], mine[same]
-    told: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+    same &= by_broker | ((stamps[0][table_rows] == stamps[0][other]) & (stamps[1][table_rows] == stamps[1][other]))
+    other, ours_at, table_rows = other[same], written_rows[ours_at[same]], table_rows[same]
+    changes: dict[tuple[str, str, str], list[int]] = defaultdict(list)
     firsts = first_rows(ours_at, codec[other])
-    for batch, one in zip(ours_at[firsts].tolist(), other[firsts].tolist(), strict=True):
-        topic = made.places[made.place[batch]][0]
-        told[topic, codecs[codec[made.row[batch]]], codecs[codec[one]]].append(int(made.owner[batch]))
-    for (topic, before, after), owners in told.items():
+    for batch, read_row in zip(ours_at[firsts].tolist(), other[firsts].tolist(), strict=True):
+        topic = produced.places[produced.place[batch]][0]
+        changes[topic, codecs[codec[produced.row[batch]]], codecs[codec[read_row]]].append(int(produced.owner[batch]))
+    for (topic, before, after), owners in changes.items():
         if len(owners) >= at.batches and topic not in capture.remade:
             text = f"Topic {name(topic)}: {len(owners):,} batches that were written with {name(before)} are read with "
             text += f"{name(after)}: the broker changes their codec."
-            asked = capture.exchanges.request_time[owners]
+            requested = capture.exchanges.request_time[owners]
             yield Match(
                 text,
                 len(owners),
-                int(asked.min()),
-                int(asked.max()),
+                int(requested.min()),
+                int(requested.max()),
                 {},
                 {"topic": topic},
                 (owners[0], owners[0], owners[-1]),
@@ -752,18 +765,19 @@ def crc_bad(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     if not len(wrong):
         return
     owner, (where, places) = capture.owners(table), capture.placed(table)
-    for mine in split(wrong, where[wrong]):
-        rows = [int(row) for row in owner[mine].tolist() if row >= 0]
+    for group_rows in split(wrong, where[wrong]):
+        rows = [int(row) for row in owner[group_rows].tolist() if row >= 0]
         conflicts = capture.link_numbers("overlap_conflicts")[capture.exchanges.link[rows]].any() if rows else False
         if conflicts:
             continue
-        topic, partition = places[int(where[mine[0]])]
-        text = f"The checksum of {count(len(mine), 'batch', 'batches')} to {place((topic, partition))} is wrong on the "
+        topic, partition = places[int(where[group_rows[0]])]
+        text = f"The checksum of {count(len(group_rows), 'batch', 'batches')} to "
+        text += f"{place((topic, partition))} is wrong on the "
         who = capture.who(int(capture.client[rows[0]])) if rows else {}
         time = int(capture.exchanges.request_time[rows[0]]) if rows else None
         yield Match(
             text + "wire.",
-            len(mine),
+            len(group_rows),
             time,
             int(capture.exchanges.request_time[rows[-1]]) if rows else None,
             who,
@@ -772,7 +786,7 @@ def crc_bad(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         )
 
 
-_BAD_TIME = taken((api_keys.PRODUCE,), (32,))
+_BAD_TIME = claim((api_keys.PRODUCE,), (32,))
 
 
 @rule(
@@ -790,26 +804,30 @@ _BAD_TIME = taken((api_keys.PRODUCE,), (32,))
     by_clock=True,
 )
 def timestamps_off(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
-    made = batches(capture)
-    ahead = _ahead(capture, made, at.note_s * SECOND)
+    written = batches(capture)
+    ahead = _ahead(capture, written, at.note_s * SECOND)
     off = spill.true_rows(ahead >= at.note_s * SECOND)
-    topic_of = np.array([0] * len(made.places), np.int64)
+    topic_of = np.array([0] * len(written.places), np.int64)
     topics: dict[str, int] = {}
-    for number, (topic, _) in enumerate(made.places):
+    for number, (topic, _) in enumerate(written.places):
         topic_of[number] = topics.setdefault(topic, len(topics))
     listed = list(topics)
     if len(off):
-        for mine in split(off, capture.client[made.owner[off]], topic_of[made.place[off]]):
-            most = int(ahead[mine].max())
-            topic = listed[int(topic_of[made.place[mine[0]]])]
-            who = capture.who(int(capture.client[made.owner[mine[0]]]))
+        for group_rows in split(off, capture.client[written.owner[off]], topic_of[written.place[off]]):
+            most = int(ahead[group_rows].max())
+            topic = listed[int(topic_of[written.place[group_rows[0]]])]
+            who = capture.who(int(capture.client[written.owner[group_rows[0]]]))
             text = f"Records of {client(who)} in {name(topic)} are up to {_hours(most)} ahead of the capture's clock "
-            text += f"({count(len(mine), 'batch', 'batches')})."
-            rows = int(made.owner[mine[0]]), int(made.owner[mine[ahead[mine].argmax()]]), int(made.owner[mine[-1]])
+            text += f"({count(len(group_rows), 'batch', 'batches')})."
+            rows = (
+                int(written.owner[group_rows[0]]),
+                int(written.owner[group_rows[ahead[group_rows].argmax()]]),
+                int(written.owner[group_rows[-1]]),
+            )
             severity: Severity = "warning" if most >= at.refused_s * SECOND else "note"
             yield Match(
                 text,
-                len(mine),
+                len(group_rows),
                 int(capture.exchanges.request_time[rows[0]]),
                 int(capture.exchanges.request_time[rows[2]]),
                 who,
@@ -821,10 +839,10 @@ def timestamps_off(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         text = (
             f"Records of {_who(capture, trouble.client)}{about(trouble)} were refused for their time: {trouble.error}, "
         )
-        yield found(capture, trouble, text + f"{times(trouble)}.")
+        yield match_of(capture, trouble, text + f"{times(trouble)}.")
 
 
-def _ahead(capture: CaptureFrame, made: Batches, least: float) -> np.ndarray:
+def _ahead(capture: CaptureFrame, written: Batches, least: float) -> np.ndarray:
     """int64[batches]: how far the last timestamps that clients gave are ahead of the capture's clock, us; empty where
     none is so far ahead."""
     table = capture.table("batches")
@@ -835,11 +853,11 @@ def _ahead(capture: CaptureFrame, made: Batches, least: float) -> np.ndarray:
     last = table["last_timestamp"]
 
     def of_block(block: slice) -> np.ndarray:
-        row, owner = made.row[block], made.owner[block]
-        ours = arrow.among(kinds[row], of_clients) & (last[row] != NULL) & (owner >= 0)
-        return np.where(ours, last[row] - capture.exchanges.request_time[np.maximum(owner, 0)], 0)
+        row, owner = written.row[block], written.owner[block]
+        is_of_client = arrow.among(kinds[row], of_clients) & (last[row] != NULL) & (owner >= 0)
+        return np.where(is_of_client, last[row] - capture.exchanges.request_time[np.maximum(owner, 0)], 0)
 
-    return spill.compute(len(made.row), np.int64, of_block)
+    return spill.compute(len(written.row), np.int64, of_block)
 
 
 def _hours(micros: int) -> str:
@@ -862,15 +880,15 @@ def _hours(micros: int) -> str:
     share=0.3,
 )
 def hot_partition(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
-    made = batches(capture)
-    if max(Counter(topic for topic, _ in made.places).values(), default=0) < at.partitions:
+    written = batches(capture)
+    if max(Counter(topic for topic, _ in written.places).values(), default=0) < at.partitions:
         return
-    valid = spill.true_rows(made.owner >= 0)
-    where = spill.take(made.place, valid)
-    amounts = sum_positive_by(where, spill.take(made.size, valid), len(made.places))
-    records = sum_positive_by(where, spill.take(made.records, valid), len(made.places))
+    valid = spill.true_rows(written.owner >= 0)
+    where = spill.take(written.place, valid)
+    amounts = sum_positive_by(where, spill.take(written.size, valid), len(written.places))
+    records = sum_positive_by(where, spill.take(written.records, valid), len(written.places))
     topics: dict[str, list[int]] = defaultdict(list)
-    for number, (topic, _) in enumerate(made.places):
+    for number, (topic, _) in enumerate(written.places):
         if amounts[number]:
             topics[topic].append(number)
     for topic, numbers in topics.items():
@@ -879,9 +897,9 @@ def hot_partition(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         fair = whole / len(numbers)
         enough = len(numbers) >= at.partitions and (whole >= at.bytes or many >= at.records)
         if enough and amounts[hot] >= at.fair * fair and amounts[hot] >= at.share * whole:
-            partition = made.places[hot][1]
+            partition = written.places[hot][1]
             text = f"{place((topic, partition))} takes {share(float(amounts[hot]), whole)} of the bytes of "
-            rows = made.owner[valid[where == hot]]
+            rows = written.owner[valid[where == hot]]
             yield Match(
                 text + f"{len(numbers)} partitions of {name(topic)}.",
                 int(amounts[hot]),

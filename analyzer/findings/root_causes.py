@@ -69,12 +69,12 @@ def _losses(capture: CaptureFrame) -> Iterator[Loss]:
             continue
         # Connections that stayed open, and talk on, are those of a broker that lives.
         if not answered_by:
-            told = spill.where(len(answered), lambda block: answered[block] != NULL)
-            answered_by = rows_by_key(told, spill.take(capture.broker, told))
-        heard = np.sort(answered[answered_by.get((broker,), links[:0])])
+            answered_rows = spill.where(len(answered), lambda block: answered[block] != NULL)
+            answered_by = rows_by_key(answered_rows, spill.take(capture.broker, answered_rows))
+        answers = np.sort(answered[answered_by.get((broker,), links[:0])])
         last = times[past - 1]
-        after = np.searchsorted(heard, last, side="right")
-        quiet = np.append(heard, _NEVER)[after] > last + SECOND
+        after = np.searchsorted(answers, last, side="right")
+        quiet = np.append(answers, _NEVER)[after] > last + SECOND
         opened = every[np.argsort(first[every], kind="stable")]
         back_from = np.searchsorted(first[opened], last + SECOND, side="right")
         back_until = np.searchsorted(first[opened], last + _BACK_US, side="left")
@@ -164,25 +164,25 @@ def moves(capture: CaptureFrame) -> list[Move]:
     """Changes of leaders that were seen to be others before."""
     known: dict[tuple[str, int, str | None], int | None] = {}
     current = Epochs()
-    made = []
+    moves_seen = []
     columns = ["time", "topic", "topic_id", "partition", "leader", "leader_epoch"]
     for row in leaders_in_time(capture, columns):
         if current.passed(row["topic_id"], row["partition"], row["leader_epoch"]):
             continue
         topic = row["topic"] or capture.topic_names.get(row["topic_id"], row["topic_id"]) or ""
         # Another topic of that name has leaders of its own.
-        one = topic, row["partition"], row["topic_id"] if topic in capture.remade else None
-        if one in known and known[one] != row["leader"]:
-            made.append(Move(row["time"], one[:2], known[one], row["leader"]))
-        known[one] = row["leader"]
-    return made
+        partition = topic, row["partition"], row["topic_id"] if topic in capture.remade else None
+        if partition in known and known[partition] != row["leader"]:
+            moves_seen.append(Move(row["time"], partition[:2], known[partition], row["leader"]))
+        known[partition] = row["leader"]
+    return moves_seen
 
 
 @once
 def times(capture: CaptureFrame) -> np.ndarray:
     """When something of that kind happened, sorted, us."""
-    found = [loss.time for loss in losses(capture)] + [move.time for move in moves(capture)]
-    return np.array(sorted(found), np.int64)
+    moments = [loss.time for loss in losses(capture)] + [move.time for move in moves(capture)]
+    return np.array(sorted(moments), np.int64)
 
 
 def near(capture: CaptureFrame, since: int, until: int) -> bool:
@@ -193,8 +193,8 @@ def near(capture: CaptureFrame, since: int, until: int) -> bool:
 def near_each(capture: CaptureFrame, when: np.ndarray) -> np.ndarray:
     """bool[n]: the same of each of these times."""
     causes = np.append(times(capture), np.iinfo(np.int64).max)
-    found: np.ndarray = causes[np.searchsorted(causes, when - AROUND_US)] <= when + AROUND_US
-    return found
+    result: np.ndarray = causes[np.searchsorted(causes, when - AROUND_US)] <= when + AROUND_US
+    return result
 
 
 def _near(causes: np.ndarray, since: int, until: int) -> bool:
@@ -219,11 +219,11 @@ def explained(capture: CaptureFrame, rows: np.ndarray) -> np.ndarray:
 
 def unreachable(capture: CaptureFrame) -> dict[str, list[Attempt]]:
     """By end point that metadata sends clients to, and that no client was connected to: attempts to be."""
-    found: dict[str, list[Attempt]] = defaultdict(list)
-    for one in capture.attempts:
-        if one.server in _elsewhere(capture):
-            found[one.server].append(one)
-    return found
+    by_server: dict[str, list[Attempt]] = defaultdict(list)
+    for attempt in capture.attempts:
+        if attempt.server in _elsewhere(capture):
+            by_server[attempt.server].append(attempt)
+    return by_server
 
 
 def end_point(host: str | None, port: int | None) -> str:
@@ -239,13 +239,16 @@ def has_brokers_elsewhere(capture: CaptureFrame) -> bool:
 @once
 def _elsewhere(capture: CaptureFrame) -> set[str]:
     """End points that Metadata names, and that nobody was connected to."""
-    told = {end_point(row["host"], row["port"]) for row in capture.table("brokers").every(["host", "port"])}
-    return told - set(capture.brokers)
+    stated = {end_point(row["host"], row["port"]) for row in capture.table("brokers").every(["host", "port"])}
+    return stated - set(capture.brokers)
 
 
 def outcome(some: list[Attempt]) -> str:
     """`12 refused, 2 unanswered`."""
-    counts = {"refused": sum(one.refused for one in some), "unanswered": sum(one.unanswered for one in some)}
+    counts = {
+        "refused": sum(attempt.refused for attempt in some),
+        "unanswered": sum(attempt.unanswered for attempt in some),
+    }
     return ", ".join(f"{number:,} {word}" for word, number in counts.items() if number)
 
 
@@ -254,13 +257,13 @@ def refused_versions(capture: CaptureFrame) -> np.ndarray:
     """Exchanges without an answer whose version the broker does not offer, as it said itself."""
     rows = spill.true_rows(capture.exchanges.status == UNANSWERED)
     offers = _offers(capture) if len(rows) else {}
-    found = [rows[:0]]
-    for mine in split(rows, capture.broker[rows], capture.exchanges.api[rows]) if offers else ():
-        api, version = int(capture.exchanges.api[mine[0]]), capture.exchanges.version[mine]
-        lowest, highest = offers.get((capture.brokers[capture.broker[mine[0]]], api), (0, 1 << 15))
+    refused = [rows[:0]]
+    for group_rows in split(rows, capture.broker[rows], capture.exchanges.api[rows]) if offers else ():
+        api, version = int(capture.exchanges.api[group_rows[0]]), capture.exchanges.version[group_rows]
+        lowest, highest = offers.get((capture.brokers[capture.broker[group_rows[0]]], api), (0, 1 << 15))
         if api != api_keys.API_VERSIONS:
-            found.append(mine[(version < lowest) | (version > highest)])
-    return np.sort(np.concatenate(found))
+            refused.append(group_rows[(version < lowest) | (version > highest)])
+    return np.sort(np.concatenate(refused))
 
 
 @once
@@ -272,8 +275,8 @@ def oversized(capture: CaptureFrame) -> np.ndarray:
         return rows[:0]
     closed = np.array([end != "open" for end in capture.closed], bool)
     link = capture.exchanges.link[rows]
-    found: np.ndarray = rows[(capture.column("request_bytes")[rows] > least) & (closed & capture.whole)[link]]
-    return found
+    result: np.ndarray = rows[(capture.column("request_bytes")[rows] > least) & (closed & capture.whole)[link]]
+    return result
 
 
 def _offers(capture: CaptureFrame) -> dict[tuple[str, int], tuple[int, int]]:
@@ -317,8 +320,8 @@ def broker_lost(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     )
     for loss in known:
         clients = {int(capture.client_of[link]) for link in loss.links.tolist()}
-        mine = [silent_of[link,] for link in loss.links.tolist() if (link,) in silent_of]
-        rows = np.sort(np.concatenate([silent[:0], *mine]))
+        unanswered = [silent_of[link,] for link in loss.links.tolist() if (link,) in silent_of]
+        rows = np.sort(np.concatenate([silent[:0], *unanswered]))
         open_ = len(rows)
         begin = bisect.bisect_left(in_time, loss.time - AROUND_US, key=lambda move: move.time)
         moved = in_time[begin : bisect.bisect_right(in_time, loss.time + AROUND_US, key=lambda move: move.time)]
@@ -359,10 +362,10 @@ def leaders_moved(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             key = move.time
         groups[key].append(move)
         last = move.time
-    for mine in groups.values():
-        places = sorted({move.place for move in mine})
-        began, ended = moment(mine[0].time), moment(mine[-1].time)
+    for moves_of in groups.values():
+        places = sorted({move.place for move in moves_of})
+        began, ended = moment(moves_of[0].time), moment(moves_of[-1].time)
         when = f"between {began} and {ended}" if began != ended else f"at {began}"
         whose = "Leaders" if len(places) > 1 else "The leader"
         text = f"{whose} of {count(len(places), 'partition')} moved {when}: {some([place(where) for where in places])}."
-        yield Match(text, len(mine), mine[0].time, mine[-1].time, {}, {"partitions": str(len(places))})
+        yield Match(text, len(moves_of), moves_of[0].time, moves_of[-1].time, {}, {"partitions": str(len(places))})

@@ -29,7 +29,7 @@ TRIES = 10
 TRIED_US = SECOND
 
 _NAMED_ALL = (api_keys.METADATA,)
-_KEPT = "runs"
+_MEMO = "runs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,19 +98,19 @@ def _asked_for(api: int, code: int) -> bool:
 
 def runs(capture: CaptureFrame) -> list[Run]:
     """All of a capture point that are faults or `_asked_for`, by client, API and time. Worked out once."""
-    if _KEPT not in capture.memo:
-        found = [*_of_partitions(capture), *_of_exchanges(capture)]
-        order = sorted(found, key=lambda run: (run.since, run.client, run.api, run.code, str(run.thing)))
-        capture.memo[_KEPT] = order
-    kept: list[Run] = capture.memo[_KEPT]
-    return kept
+    if _MEMO not in capture.memo:
+        runs_of = [*_of_partitions(capture), *_of_exchanges(capture)]
+        order = sorted(runs_of, key=lambda run: (run.since, run.client, run.api, run.code, str(run.thing)))
+        capture.memo[_MEMO] = order
+    cached: list[Run] = capture.memo[_MEMO]
+    return cached
 
 
 def _of_partitions(capture: CaptureFrame) -> list[Run]:
     """Runs by topic-partition."""
     parts, rows = capture.partitions, capture.exchanges
-    said = (parts.error != NO_CODE) & (parts.owner >= 0)
-    broken = said & (parts.error != 0)
+    has_error = (parts.error != NO_CODE) & (parts.owner >= 0)
+    broken = has_error & (parts.error != 0)
     if not broken.any():
         return []
 
@@ -124,20 +124,20 @@ def _of_partitions(capture: CaptureFrame) -> list[Run]:
         owner = np.maximum(parts.owner[at], 0)
         key = capture.client[owner].astype(np.int64) << 10 | (rows.api[owner].astype(np.int64) & 0x3FF)
         about = (group[owner].astype(np.int64) + 1) * places + parts.place[at]
-        found: np.ndarray = key << bits | about
-        return found
+        keys_of: np.ndarray = key << bits | about
+        return keys_of
 
     concerned = _different(keys, spill.true_rows(broken))
-    chosen = spill.where(len(said), lambda block: said[block] & arrow.among_ordered(keys(block), concerned))
+    chosen = spill.where(len(has_error), lambda block: has_error[block] & arrow.among_ordered(keys(block), concerned))
     owner = spill.take(parts.owner, chosen)
-    made = []
+    results = []
     key = spill.compute(len(chosen), np.int64, lambda block: keys(chosen[block]))
     for packed, code, which, cleared in _runs(capture, key, bits, spill.take(parts.error, chosen), owner):
         client, api = packed >> bits + 10, packed >> bits & 0x3FF
         of_group, place = divmod(packed & (1 << bits) - 1, places)
         thing = Thing(groups[of_group - 1] if of_group else None, None, *capture.places[place])
-        made.append(_run(capture, client, api, code, thing, which, cleared))
-    return made
+        results.append(_run(capture, client, api, code, thing, which, cleared))
+    return results
 
 
 _ROOM: Final = 53
@@ -160,11 +160,11 @@ def _of_exchanges(capture: CaptureFrame) -> list[Run]:
         key: np.ndarray = (capture.client[at].astype(np.int64) << 10) | (rows.api[at].astype(np.int64) & 0x3FF)
         return key
 
-    def told(block: slice) -> Any:
+    def has_answer(block: slice) -> Any:
         return (rows.error[block] != NO_CODE) & arrow.among_ordered(keys(block), concerned) & ~placed[block]
 
     concerned = _different(keys, broken)
-    chosen = spill.where(len(rows), told)
+    chosen = spill.where(len(rows), has_answer)
     numbers: dict[Thing, int] = {}
     several = set[int]()
     about = spill.empty(len(chosen), np.int32)
@@ -176,11 +176,11 @@ def _of_exchanges(capture: CaptureFrame) -> list[Run]:
             about[at] = _about(some.slice(start, _TOGETHER), rows.error[chosen[at]] != 0, numbers, several)
     things = [replace(thing, several=number in several) for thing, number in numbers.items()]
     whole = spill.compute(len(chosen), np.int64, lambda block: (keys(chosen[block]) << 32) | about[block])
-    made = []
+    results = []
     for packed, code, which, cleared in _runs(capture, whole, 32, spill.take(rows.error, chosen), chosen):
         client, api = packed >> 42, (packed >> 32) & 0x3FF
-        made.append(_run(capture, client, api, code, things[packed & 0xFFFFFFFF], which, cleared))
-    return made
+        results.append(_run(capture, client, api, code, things[packed & 0xFFFFFFFF], which, cleared))
+    return results
 
 
 _TOGETHER: Final = 1 << 16
@@ -197,7 +197,7 @@ def _about(rows: pa.Table, wrong: np.ndarray, numbers: dict[Thing, int], several
     ends = lists.offsets.to_numpy().astype(np.int64)
     many = np.diff(ends)
     items = np.append(encode(lists.values, texts[2]), -1)
-    columns = [_one(rows, name, text) for name, text in zip(_WHOM, texts, strict=False)]
+    columns = [_single(rows, name, text) for name, text in zip(_WHOM, texts, strict=False)]
     columns.append(items[np.where(many > 0, ends[:-1], -1)])
     named = arrow.among(arrow.numbers(rows.column("api_key").combine_chunks(), NULL), _NAMED_ALL) & (many > 0)
     key = named.astype(np.int64) | (wrong & ~named & (many > 1)).astype(np.int64) << 1
@@ -215,20 +215,20 @@ def _about(rows: pa.Table, wrong: np.ndarray, numbers: dict[Thing, int], several
             return Thing(topic=" ".join(topics), topics=topics)
         at = [packed >> shift & ((1 << _BITS) - 1) for shift in (2 * _BITS, _BITS, 0)]
         group_id, transactional_id, topic = (
-            text[numbered[one]] for text, numbered, one in zip(strings, used, at, strict=True)
+            text[numbered[position]] for text, numbered, position in zip(strings, used, at, strict=True)
         )
         return Thing(topic=topic) if packed >> 3 * _BITS == 1 else Thing(group_id, transactional_id, topic)
 
-    number = np.array([numbers.setdefault(thing(one), len(numbers)) for one in known.tolist()], np.int64)
+    number = np.array([numbers.setdefault(thing(key), len(numbers)) for key in known.tolist()], np.int64)
     several.update(number[known >> 3 * _BITS == 2].tolist())
-    found: np.ndarray = number[np.searchsorted(known, key)]
-    return found
+    result: np.ndarray = number[np.searchsorted(known, key)]
+    return result
 
 
 _WHOM: Final = ("group_id", "transactional_id")
 
 
-def _one(rows: pa.Table, name: str, text: dict[str, int]) -> np.ndarray:
+def _single(rows: pa.Table, name: str, text: dict[str, int]) -> np.ndarray:
     """A column of strings as their numbers."""
     return np.concatenate([encode(chunk, text) for chunk in rows.column(name).chunks])
 
@@ -263,13 +263,13 @@ def _runs(
     codes, tries = code[places[firsts]], pasts - firsts
     since, until = (capture.exchanges.response_end[rows[at]] for at in (firsts, pasts - 1))
     pair = (known[of] >> api_at & 0x3FF) << 16 | codes.astype(np.int64) & 0xFFFF
-    told = since == NULL  # how long it lasted is not known
-    for one in arrow.distinct(pair).tolist():
-        mine = np.flatnonzero(pair == one)
-        api, error = one >> 16, int(codes[mine[0]])
+    is_unknown = since == NULL  # how long it lasted is not known
+    for value in arrow.distinct(pair).tolist():
+        same_pair = np.flatnonzero(pair == value)
+        api, error = value >> 16, int(codes[same_pair[0]])
         grace_s = judge(error, api_name(api)).grace_s
-        told[mine] |= _asked_for(api, error) | _lasts(grace_s, tries[mine], (until - since)[mine])
-    chosen = np.flatnonzero(told)
+        is_unknown[same_pair] |= _asked_for(api, error) | _lasts(grace_s, tries[same_pair], (until - since)[same_pair])
+    chosen = np.flatnonzero(is_unknown)
     for at in chosen[np.argsort(places[firsts[chosen]], kind="stable")].tolist():
         cleared = bool(last_good[of[at]] > places[pasts[at] - 1])
         yield int(known[of[at]]), int(codes[at]), rows[firsts[at] : pasts[at]], cleared
@@ -305,8 +305,8 @@ class Trouble:
     @functools.cached_property
     def rows(self) -> np.ndarray:
         """Their exchanges, each once."""
-        found: np.ndarray = arrow.distinct(np.concatenate([run.rows for run in self.runs]))
-        return found
+        result: np.ndarray = arrow.distinct(np.concatenate([run.rows for run in self.runs]))
+        return result
 
     @functools.cached_property
     def since(self) -> int:
@@ -344,11 +344,11 @@ def together(some: list[Run]) -> list[Trouble]:
     for run in some:
         thing = run.thing
         parts[run.client, run.api, run.code, thing.group, thing.transaction, thing.topic].append(run)
-    made = []
-    for (client, api, code, group, transaction, topic), mine in parts.items():
-        where = {(run.thing.topic or "", run.thing.partition) for run in mine if run.thing.partition is not None}
+    troubles = []
+    for (client, api, code, group, transaction, topic), runs_of in parts.items():
+        where = {(run.thing.topic or "", run.thing.partition) for run in runs_of if run.thing.partition is not None}
         places = sorted(where)
-        several = any(run.thing.several for run in mine)
-        thing = Thing(group, transaction, topic, topics=mine[0].thing.topics, several=several)
-        made.append(Trouble(client, api, code, mine[0].error, thing, places, mine))
-    return made
+        several = any(run.thing.several for run in runs_of)
+        thing = Thing(group, transaction, topic, topics=runs_of[0].thing.topics, several=several)
+        troubles.append(Trouble(client, api, code, runs_of[0].error, thing, places, runs_of))
+    return troubles

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from analyzer.findings.capture import ANSWERED, SECOND, CaptureFrame, api_name, once
-from analyzer.findings.error_answers import about, found, of, taken, times
+from analyzer.findings.error_answers import about, claim, match_of, of, times
 from analyzer.findings.rules import Limits, Match, rule
 from analyzer.findings.wording import client, count, listed, moment, name, size
 from analyzer.frame import arrow, spill
@@ -17,8 +17,8 @@ from analyzer.frame.frame import NULL
 from analyzer.frame.grouping import max_by, split
 from analyzer.protocol import api_keys
 
-_LOGIN = taken((api_keys.SASL_HANDSHAKE, api_keys.SASL_AUTHENTICATE), (33, 34, 58))
-_RIGHTS = taken((), (29, 30, 31, 53, 65))
+_LOGIN = claim((api_keys.SASL_HANDSHAKE, api_keys.SASL_AUTHENTICATE), (33, 34, 58))
+_RIGHTS = claim((), (29, 30, 31, 53, 65))
 
 
 def _principal(capture: CaptureFrame, client_: int, column: str = "principal") -> str | None:
@@ -74,7 +74,7 @@ def authentication_failed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         text = f"{who['broker']} refused the login of {client(who)}" + (f" by {name(mechanism)}" if mechanism else "")
         text += (f" as {name(principal)}" if principal else "") + f": {trouble.error}, {times(trouble)}"
         text += "; it was let in after." if let_in else "."
-        yield found(capture, trouble, text, "warning" if let_in else None)
+        yield match_of(capture, trouble, text, "warning" if let_in else None)
     shut = _shut_out(capture, int(at.close_s * SECOND))
     into = spill.true_rows(_went_on(capture)) if shut else np.zeros(0, np.int64)
     began, ends = capture.link_times("first_time"), capture.link_times("last_time")
@@ -114,25 +114,28 @@ def _shut_out(capture: CaptureFrame, within: int) -> dict[tuple[int, int, str], 
     if not len(asking):
         return {}
     rows, sizes = capture.exchanges, capture.column("response_bytes")
-    tokens, said = capture.link_numbers("opaque_sasl_bytes"), capture.link_numbers("broker_bytes")
-    ended, ours = capture.link_times("last_time"), spill.true_rows(arrow.among(rows.link, asking))
-    found_: dict[tuple[int, int, str], list[int]] = defaultdict(list)
-    for mine in split(ours, rows.link[ours]):
-        link, last = int(rows.link[mine[0]]), int(mine[rows.request_time[mine].argmax()])
+    tokens, broker_bytes = capture.link_numbers("opaque_sasl_bytes"), capture.link_numbers("broker_bytes")
+    ended, asking_rows = capture.link_times("last_time"), spill.true_rows(arrow.among(rows.link, asking))
+    shut_out: dict[tuple[int, int, str], list[int]] = defaultdict(list)
+    for group_rows in split(asking_rows, rows.link[asking_rows]):
+        link, last = int(rows.link[group_rows[0]]), int(group_rows[rows.request_time[group_rows].argmax()])
         sent = rows.api[last] == api_keys.SASL_HANDSHAKE and rows.error[last] == 0 and tokens[link] > 0
-        silent = said[link] <= np.maximum(sizes[mine], 0).sum() and ended[link] - rows.request_time[last] <= within
+        silent = (
+            broker_bytes[link] <= np.maximum(sizes[group_rows], 0).sum()
+            and ended[link] - rows.request_time[last] <= within
+        )
         if sent and silent:
-            found_[int(capture.client_of[link]), int(capture.broker_of[link]), mechanisms[codes[link]]].append(link)
-    return found_
+            shut_out[int(capture.client_of[link]), int(capture.broker_of[link]), mechanisms[codes[link]]].append(link)
+    return shut_out
 
 
 def _went_on(capture: CaptureFrame) -> np.ndarray:
     """bool[links]: the client asked for something else than a login on that connection, and was answered."""
-    asked = ~arrow.among(
+    has_asked = ~arrow.among(
         capture.exchanges.api, (api_keys.SASL_HANDSHAKE, api_keys.SASL_AUTHENTICATE, api_keys.API_VERSIONS)
     )
     went_on = np.zeros(len(capture.links), bool)
-    went_on[capture.exchanges.link[asked & (capture.exchanges.status <= 1)]] = True
+    went_on[capture.exchanges.link[has_asked & (capture.exchanges.status <= 1)]] = True
     return went_on
 
 
@@ -152,7 +155,7 @@ def authorization_failed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         principal = _principal(capture, trouble.client)
         who = f"{name(principal)}, " if principal else ""
         text = f"{who}{client(capture.who(trouble.client))}, may not use {api_name(trouble.api)}{about(trouble)}: "
-        yield found(capture, trouble, f"{text}{trouble.error}, {times(trouble)}.")
+        yield match_of(capture, trouble, f"{text}{trouble.error}, {times(trouble)}.")
 
 
 _CHANGES: Mapping[str, tuple[int, ...]] = {
@@ -183,8 +186,8 @@ def changed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         answer = capture.column("response_bytes")[rows]
         rows = rows[(answer == NULL) | (answer > _OF_NO_CHANGE)]
     for what, keys in _CHANGES.items():
-        mine = rows[arrow.among(capture.exchanges.api[rows], keys)]
-        for some in split(mine, capture.client[mine]):
+        changes = rows[arrow.among(capture.exchanges.api[rows], keys)]
+        for some in split(changes, capture.client[changes]):
             client_, api = int(capture.client[some[0]]), capture.exchanges.api[some]
             many = {api_name(key): number for key in keys if (number := int((api == key).sum()))}
             who, principal = capture.who(client_), _principal(capture, client_)
@@ -194,7 +197,7 @@ def changed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             )
             text = f"{name(principal)}, " if principal else ""
             text += f"{client(who)}, had {count(len(some), 'change')} of {what} accepted: "
-            text += f"{', '.join(f'{number:,} {one}' for one, number in many.items())}, "
+            text += f"{', '.join(f'{number:,} {change}' for change, number in many.items())}, "
             text += moment(since) + (f" to {moment(until)}." if moment(until) != moment(since) else ".")
             yield Match(
                 text,
@@ -234,7 +237,7 @@ def in_clear(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             by[mechanism.upper(), near].append(link)
     for (mechanism, near), links in by.items():
         clients = sorted({int(capture.client_of[link]) for link in links})
-        named = listed([client(capture.who(one)) for one in clients[:3]], len(clients))
+        named = listed([client(capture.who(client_number)) for client_number in clients[:3]], len(clients))
         what = "Tokens" if mechanism == "OAUTHBEARER" else "Passwords" if mechanism == "PLAIN" else "Proofs"
         text = f"{what} by SASL/{name(mechanism)} of {count(len(clients), 'client')} cross "
         text += f"{'the loopback interface' if near else 'the network'} unencrypted: {named}."

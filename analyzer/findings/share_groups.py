@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from analyzer.findings.capture import SECOND, CaptureFrame
-from analyzer.findings.error_answers import found, of, taken
+from analyzer.findings.error_answers import claim, match_of, of
 from analyzer.findings.rules import Limits, Match, replaced, rule
 from analyzer.findings.runs import runs
 from analyzer.findings.wording import client, count, moment, name, share
@@ -17,7 +17,7 @@ from analyzer.frame.frame import NULL
 from analyzer.frame.grouping import split
 from analyzer.protocol import api_keys
 
-_LOCK = taken((api_keys.SHARE_FETCH, api_keys.SHARE_ACKNOWLEDGE), (121,), every=True)
+_LOCK = claim((api_keys.SHARE_FETCH, api_keys.SHARE_ACKNOWLEDGE), (121,), every=True)
 
 
 @rule(
@@ -51,12 +51,14 @@ def share_redelivery(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     given = np.where(acquired >= 0, acquired, table["record_count"])
     topics: dict[str, int] = {}
     topic_of = np.array([topics.setdefault(topic, len(topics)) for topic, _ in capture.places], np.int64)
-    for mine in split(rows, groups[parts.owner[rows]], topic_of[parts.place[rows]]):
-        group = named[groups[parts.owner[mine[0]]]] if groups[parts.owner[mine[0]]] >= 0 else None
-        mine = mine[~_soon(gone.get(group), capture.exchanges.response_end[parts.owner[mine]], int(at.left_s * SECOND))]
-        twice = mine[again[mine] > 0]
-        whole, many = int(np.maximum(given[mine], 0).sum()), int(again[twice].sum())
-        often = int(most[mine].max(initial=0))
+    for group_rows in split(rows, groups[parts.owner[rows]], topic_of[parts.place[rows]]):
+        group = named[groups[parts.owner[group_rows[0]]]] if groups[parts.owner[group_rows[0]]] >= 0 else None
+        group_rows = group_rows[
+            ~_soon(gone.get(group), capture.exchanges.response_end[parts.owner[group_rows]], int(at.left_s * SECOND))
+        ]
+        twice = group_rows[again[group_rows] > 0]
+        whole, many = int(np.maximum(given[group_rows], 0).sum()), int(again[twice].sum())
+        often = int(most[group_rows].max(initial=0))
         if not len(twice) or not (often >= at.deliveries or (whole >= at.records and many >= at.share * whole)):
             continue
         owner = parts.owner[twice]
@@ -110,13 +112,13 @@ def share_lock(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         text += f"{f' of topic {name(topic)}' if topic else ''} were not its own any more "
         text += f"when it acknowledged them in share group {name(trouble.thing.group)}: {trouble.error}, "
         text += moment(int(answered.min())) + (f" to {moment(int(answered.max()))}" if len(rows) > 1 else "")
-        told = found(capture, trouble, f"{text}; they are given out again.", None, _LOCKED, False)
+        match = match_of(capture, trouble, f"{text}; they are given out again.", None, _LOCKED, False)
         yield replaced(
-            told,
+            match,
             count=len(rows),
             since=int(answered.min()),
             until=int(answered.max()),
-            what={**told.what, "topic": topic},
+            what={**match.what, "topic": topic},
             rows=tuple(rows[[0, -1, -1]].tolist()),
         )
 
@@ -126,9 +128,9 @@ _LOCKED = "members hold records for longer than their lock"
 
 def _gone(capture: CaptureFrame) -> dict[Any, np.ndarray]:
     """When members left or expired, by group, in order."""
-    told = capture.table("groups").every(["time", "group_id", "event"])
+    events = capture.table("groups").every(["time", "group_id", "event"])
     by_group: dict[Any, list[int]] = defaultdict(list)
-    for row in told:
+    for row in events:
         if row["event"] in ("leave", "expired"):
             by_group[row["group_id"]].append(row["time"])
     return {group: np.sort(np.array(times_, np.int64)) for group, times_ in by_group.items()}

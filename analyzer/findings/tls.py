@@ -64,26 +64,26 @@ def _of_table(capture: CaptureFrame) -> Iterator[_Sealed]:
 
 
 def _of_manifest(capture: CaptureFrame) -> Iterator[_Sealed]:
-    for one in capture.sealed:
-        said = one.get("tls") or {}
-        asking, _, asked = one["connection"].rpartition("#")[0].partition("-")
-        if "first_time" not in said or asked.rpartition(":")[2] in map(str, _OTHERS):
+    for connection in capture.sealed:
+        tls_facts = connection.get("tls") or {}
+        asking, _, broker_end = connection["connection"].rpartition("#")[0].partition("-")
+        if "first_time" not in tls_facts or broker_end.rpartition(":")[2] in map(str, _OTHERS):
             continue
-        who = {"client_ip": asking.rpartition(":")[0], "broker": asked, "connection": one["connection"]}
-        until = said.get("tls_not_after")
+        who = {"client_ip": asking.rpartition(":")[0], "broker": broker_end, "connection": connection["connection"]}
+        until = tls_facts.get("tls_not_after")
         yield _Sealed(
             None,
-            one["connection"],
+            connection["connection"],
             who,
-            micros(said["first_time"], 0),
-            said.get("tls_subject"),
+            micros(tls_facts["first_time"], 0),
+            tls_facts.get("tls_subject"),
             micros(until, 0) if until else None,
-            said.get("tls_failure"),
+            tls_facts.get("tls_failure"),
         )
 
 
 def _links(some: list[_Sealed]) -> tuple[int, ...]:
-    known = [one.link for one in some if one.link is not None]
+    known = [connection.link for connection in some if connection.link is not None]
     return (known[0], known[0], known[-1]) if known else ()
 
 
@@ -104,15 +104,17 @@ def _links(some: list[_Sealed]) -> tuple[int, ...]:
 )
 def certificate_expired(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     by: dict[tuple[str, str | None, int, bool], list[_Sealed]] = defaultdict(list)
-    for one in _connections(capture):
-        if one.until is not None and one.until - one.time < at.days * _DAY:
-            by[one.who["broker"], one.subject, one.until, one.until < one.time].append(one)
+    for connection in _connections(capture):
+        if connection.until is not None and connection.until - connection.time < at.days * _DAY:
+            by[
+                connection.who["broker"], connection.subject, connection.until, connection.until < connection.time
+            ].append(connection)
     for (broker, subject, until, over), some in by.items():
-        since, last = min(one.time for one in some), max(one.time for one in some)
+        since, last = min(connection.time for connection in some), max(connection.time for connection in some)
         shown = f"{name(subject)} " if subject else ""
         text = f"The certificate {shown}of {broker} "
-        made = f"{count(len(some), 'connection')} {'was' if len(some) == 1 else 'were'} made with it"
-        text += f"ended at {_day(until)}; {made} since." if over else f"ends at {_day(until)}; {made}."
+        made_with = f"{count(len(some), 'connection')} {'was' if len(some) == 1 else 'were'} made with it"
+        text += f"ended at {_day(until)}; {made_with} since." if over else f"ends at {_day(until)}; {made_with}."
         yield Match(
             text,
             len(some),
@@ -249,8 +251,8 @@ def _span(some: list[_Sealed]) -> str:
 def _failures(capture: CaptureFrame) -> dict[tuple[str, bool, str, str, str], list[_Sealed]]:
     """By what failed and between whom, in order of time. Of most nobody knows the client's id."""
     by: dict[tuple[str, bool, str, str, str], list[_Sealed]] = defaultdict(list)
-    for one in sorted(_connections(capture), key=lambda one: one.time):
-        if one.failure is not None:
-            who = one.who.get("client_ip") or "", one.who.get("client_id") or "", one.who["broker"]
-            by[one.failure, one.clear, *who].append(one)
+    for connection in sorted(_connections(capture), key=lambda connection: connection.time):
+        if connection.failure is not None:
+            who = connection.who.get("client_ip") or "", connection.who.get("client_id") or "", connection.who["broker"]
+            by[connection.failure, connection.clear, *who].append(connection)
     return by

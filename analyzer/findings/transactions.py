@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analyzer.findings.capture import SECOND, CaptureFrame, once
-from analyzer.findings.error_answers import TOLD, about, found, of, taken, times
+from analyzer.findings.error_answers import EXPLANATIONS, about, claim, match_of, of, times
 from analyzer.findings.fetch import reads
 from analyzer.findings.rules import Limits, Match, rule
 from analyzer.findings.runs import Run, Trouble, runs
@@ -28,9 +28,9 @@ _OF_TRANSACTIONS = (
     api_keys.TXN_OFFSET_COMMIT,
     api_keys.PRODUCE,
 )
-_FENCED = taken(_OF_TRANSACTIONS, (47, 90), every=True)
-_SEQUENCE = taken((api_keys.PRODUCE,), (45, 59), every=True)
-_WAITING = taken(_OF_TRANSACTIONS, (51,))
+_FENCED = claim(_OF_TRANSACTIONS, (47, 90), every=True)
+_SEQUENCE = claim((api_keys.PRODUCE,), (45, 59), every=True)
+_WAITING = claim(_OF_TRANSACTIONS, (51,))
 
 
 @rule(
@@ -53,20 +53,20 @@ def producer_fenced(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         # An epoch that is refused and raised again by the same producer is KIP-360, and passes.
         if not (_FENCED(run) and (run.code == 90 or run.lasting)):
             continue
-        said: dict[str | None, list[int]] = defaultdict(list)
-        for row, told in zip(run.rows.tolist(), _transaction_of(capture, run.rows), strict=True):
-            said[run.thing.transaction or told].append(row)
-        for transaction, mine in said.items():
+        by_transaction: dict[str | None, list[int]] = defaultdict(list)
+        for row, transaction in zip(run.rows.tolist(), _transaction_of(capture, run.rows), strict=True):
+            by_transaction[run.thing.transaction or transaction].append(row)
+        for transaction, own_rows in by_transaction.items():
             # Who has no transactional id shares none: another client is another producer.
             of_client = -1 if transaction is not None else run.client
-            by_id[transaction, "" if transaction is not None else _topic(run), of_client].append((run, mine))
+            by_id[transaction, "" if transaction is not None else _topic(run), of_client].append((run, own_rows))
     late = _since(capture)
     for (transaction, topic, _), some in by_id.items():
-        rows = arrow.distinct(np.array([row for _, mine in some for row in mine]))
+        rows = arrow.distinct(np.array([row for _, own_rows in some for row in own_rows]))
         clients = sorted({run.client for run, _ in some})
         many = len(clients) > 1 and len(rows) >= at.often
         what = f"Transactional id {name(transaction)}" if transaction is not None else f"A producer of {name(topic)}"
-        named = ", ".join(client(capture.who(one)) for one in clients[:3])
+        named = ", ".join(client(capture.who(client_number)) for client_number in clients[:3])
         fenced, cause = f"{named} was fenced {count(len(rows), 'time')}", "another producer took over"
         if many:
             text = f"{what} is used by {count(len(clients), 'client')} ({named}): {count(len(rows), 'fencing')}."
@@ -95,18 +95,18 @@ def producer_fenced(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 def _transaction_of(capture: CaptureFrame, rows: np.ndarray) -> list[str | None]:
     """The transactional id that each exchange says: Produce does, and is about topics."""
-    codes, said = capture.table("exchanges").text("transactional_id")
-    return [said[code] if code >= 0 else None for code in codes[rows].tolist()]
+    codes, ids = capture.table("exchanges").text("transactional_id")
+    return [ids[code] if code >= 0 else None for code in codes[rows].tolist()]
 
 
 def _taken_by(capture: CaptureFrame, transaction: str) -> set[int]:
     """The clients that InitProducerId gave an id."""
-    codes, said = capture.table("exchanges").text("transactional_id")
+    codes, ids = capture.table("exchanges").text("transactional_id")
     rows = capture.of_api(api_keys.INIT_PRODUCER_ID)
-    if transaction not in said:
+    if transaction not in ids:
         return set()
-    mine = rows[(codes[rows] == said.index(transaction)) & (capture.exchanges.error[rows] == 0)]
-    return set(capture.client[mine].tolist())
+    own_rows = rows[(codes[rows] == ids.index(transaction)) & (capture.exchanges.error[rows] == 0)]
+    return set(capture.client[own_rows].tolist())
 
 
 def _topic(run: Run) -> str:
@@ -130,7 +130,7 @@ def sequence_gap(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         if not rows or (trouble.code == 59 and not any(run.lasting for run in trouble.runs)):
             continue
         text = f"{client(capture.who(trouble.client))} was refused{about(trouble)}: {trouble.error}, {times(trouble)}; "
-        yield found(capture, trouble, f"{text}records may be lost.")
+        yield match_of(capture, trouble, f"{text}records may be lost.")
 
 
 def _behind(capture: CaptureFrame, row: int, places: list[tuple[str, int]]) -> bool:
@@ -149,14 +149,14 @@ def _failed(capture: CaptureFrame) -> dict[tuple[int, tuple[str, int]], list[tup
     """(ordinal, time of the answer) of what failed, by connection and topic-partition. Worked out once."""
     if "failed" not in capture.memo:
         rows, parts = capture.exchanges, capture.partitions
-        found_ = defaultdict(list)
+        failures = defaultdict(list)
         for part in np.flatnonzero((parts.owner >= 0) & (parts.error > 0)).tolist():
             owner = int(parts.owner[part])
             key = int(rows.link[owner]), capture.places[parts.place[part]]
-            found_[key].append((int(rows.exchange[owner]), int(rows.response_end[owner])))
-        capture.memo["failed"] = found_
-    kept: dict[tuple[int, tuple[str, int]], list[tuple[int, int]]] = capture.memo["failed"]
-    return kept
+            failures[key].append((int(rows.exchange[owner]), int(rows.response_end[owner])))
+        capture.memo["failed"] = failures
+    cached: dict[tuple[int, tuple[str, int]], list[tuple[int, int]]] = capture.memo["failed"]
+    return cached
 
 
 @rule(
@@ -184,14 +184,14 @@ def hanging(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         return
     read = reads(capture)
     known = spill.true_rows((read.stable >= 0) & (read.end >= 0))
-    for mine in split(known, spill.take(read.place, known)):
-        last = int(read.stable[mine[-1]])
-        same = mine[read.stable[mine] == last]
+    for group_rows in split(known, spill.take(read.place, known)):
+        last = int(read.stable[group_rows[-1]])
+        same = group_rows[read.stable[group_rows] == last]
         since, until = int(read.time[same[0]]), int(read.time[same[-1]])
-        end = int(read.end[mine].max())
-        topic, partition = capture.places[read.place[mine[0]]]
-        said = timeouts.get((topic, partition))
-        least = at.timeout_s * SECOND if said is None else said + at.slack_s * SECOND
+        end = int(read.end[group_rows].max())
+        topic, partition = capture.places[read.place[group_rows[0]]]
+        timeout = timeouts.get((topic, partition))
+        least = at.timeout_s * SECOND if timeout is None else timeout + at.slack_s * SECOND
         if until - since < least or end <= last or int(read.end[same[0]]) >= end:
             continue
         text = f"The last stable offset of {place((topic, partition))} stands at {last:,} since "
@@ -202,7 +202,7 @@ def hanging(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
             end - last,
             since,
             until,
-            capture.who(broker=int(capture.broker[read.owner[mine[0]]])),
+            capture.who(broker=int(capture.broker[read.owner[group_rows[0]]])),
             {"topic": topic, "partition": str(partition)},
             (int(read.owner[same[0]]), int(read.owner[same[-1]]), int(read.owner[same[-1]])),
             cause="a transaction that nobody ends",
@@ -217,8 +217,8 @@ def _timeouts(capture: CaptureFrame) -> dict[tuple[str, int], int]:
     longest: dict[tuple[str, int], int] = {}
     unknown = set()
     for row in table.every(["partitions", "timeout_ms"]) if len(table) else ():
-        for one in row["partitions"] or ():
-            where = one["topic"], one["partition"]
+        for partition in row["partitions"] or ():
+            where = partition["topic"], partition["partition"]
             if row["timeout_ms"] is None:
                 unknown.add(where)
             else:
@@ -245,12 +245,12 @@ def _timeouts(capture: CaptureFrame) -> dict[tuple[str, int], int]:
 )
 def timed_out(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     for (transaction, client_id), some in _late(capture).items():
-        worst = max(some, key=lambda one: one.lasted)
+        worst = max(some, key=lambda late: late.lasted)
         text = f"{count(len(some), 'transaction')} of {name(client_id)} ({name(transaction)}) went on beyond "
         text += f"{'its' if len(some) == 1 else 'their'} timeout of {lasting(worst.timeout)}, for "
         text += f"{'' if len(some) == 1 else 'up to '}{lasting(worst.lasted)}: the coordinator aborted "
         text += f"{'it' if len(some) == 1 else 'them'}."
-        proof = tuple(one.row for one in (some[0], worst, some[-1]) if one.row is not None)
+        proof = tuple(late.row for late in (some[0], worst, some[-1]) if late.row is not None)
         yield Match(
             text,
             len(some),
@@ -290,14 +290,14 @@ def _late(capture: CaptureFrame) -> dict[_Whose, list[_Late]]:
     limited = (timeout > 0) & (table.text("fenced_by")[0] < 0)
     over = limited & (lasted // 1000 >= timeout) & (began != NULL) & (ended != NULL)
     over &= arrow.among(outcome, codes_of(outcomes, "fenced", "aborted"))
-    found_: list[tuple[int, _Late]] = []
+    late_ends: list[tuple[int, _Late]] = []
     chosen = np.flatnonzero(over)
     for row, shown in zip(chosen.tolist(), table.rows(chosen, ["outcome", "evidence"]), strict=True):
         proof = shown["evidence"] or {}
         end = capture.row_of(proof["connection"], proof["exchange"]) if proof.get("exchange") is not None else None
         # What its producer aborted by itself is another matter.
         if shown["outcome"] == "fenced" or (end is not None and int(rows.api[end]) == api_keys.WRITE_TXN_MARKERS):
-            found_.append((row, _Late(int(lasted[row]), int(timeout[row]) * 1000, int(ended[row]), end)))
+            late_ends.append((row, _Late(int(lasted[row]), int(timeout[row]) * 1000, int(ended[row]), end)))
     refused = _no_transaction(capture)
     open_ = limited & (began != NULL) & arrow.among(outcome, codes_of(outcomes, "open"))
     for row in np.flatnonzero(open_ & arrow.among(whose, codes_of(ids, *refused))).tolist():
@@ -305,11 +305,13 @@ def _late(capture: CaptureFrame) -> dict[_Whose, list[_Late]]:
         at = bisect.bisect_left(ends, int(began[row]), key=lambda end: int(rows.request_time[end]))
         went_on = int(rows.request_time[ends[at]] - began[row]) if at < len(ends) else 0
         if went_on >= int(timeout[row]) * 1000:
-            found_.append((row, _Late(went_on, int(timeout[row]) * 1000, int(rows.request_time[ends[at]]), ends[at])))
+            late_ends.append(
+                (row, _Late(went_on, int(timeout[row]) * 1000, int(rows.request_time[ends[at]]), ends[at]))
+            )
     by_whose: dict[_Whose, list[_Late]] = defaultdict(list)
-    for row, one in sorted(found_, key=lambda pair: pair[0]):
+    for row, late in sorted(late_ends, key=lambda pair: pair[0]):
         named = ids[whose[row]] if whose[row] >= 0 else None
-        by_whose[named, clients[client_[row]] if client_[row] >= 0 else None].append(one)
+        by_whose[named, clients[client_[row]] if client_[row] >= 0 else None].append(late)
     return by_whose
 
 
@@ -324,10 +326,10 @@ def _no_transaction(capture: CaptureFrame) -> dict[str, list[int]]:
     ends = ends[(rows.error[ends] == _INVALID_TXN_STATE) & (rows.request_time[ends] != NULL)]
     if not len(ends):
         return {}
-    codes, said = capture.table("exchanges").text("transactional_id")
+    codes, ids = capture.table("exchanges").text("transactional_id")
     ends = ends[codes[ends] >= 0]
     ends = ends[np.argsort(rows.request_time[ends], kind="stable")]
-    return {said[key]: mine.tolist() for (key,), mine in rows_by_key(ends, codes[ends]).items()}
+    return {ids[key]: own_rows.tolist() for (key,), own_rows in rows_by_key(ends, codes[ends]).items()}
 
 
 @once
@@ -335,7 +337,7 @@ def _since(capture: CaptureFrame) -> dict[str | None, int]:
     """Transactional ids of which transaction-timed-out tells, each with the first moment."""
     since: dict[str | None, int] = {}
     for (transaction, _), some in _late(capture).items() if capture.set_back is None else ():
-        since[transaction] = min(since.get(transaction, some[0].until), *(one.until for one in some))
+        since[transaction] = min(since.get(transaction, some[0].until), *(late.until for late in some))
     return since
 
 
@@ -346,7 +348,7 @@ def _told_as_late(capture: CaptureFrame, trouble: Trouble) -> bool:
     return since is not None and trouble.since >= since
 
 
-TOLD.append(_told_as_late)
+EXPLANATIONS.append(_told_as_late)
 
 
 @rule(
@@ -365,7 +367,7 @@ def transaction_retries(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     for trouble in of(capture, _WAITING):
         text = f"{client(capture.who(trouble.client))} waited {lasting(trouble.longest)} for its previous transaction "
         text += f"({name(trouble.thing.transaction)}): {trouble.error}, {times(trouble)}."
-        yield found(capture, trouble, text)
+        yield match_of(capture, trouble, text)
 
 
 @rule(
@@ -393,18 +395,23 @@ def tiny_transactions(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     outcome, outcomes = table.text("outcome")
     over = arrow.among(outcome, codes_of(outcomes, "committed", "aborted"))
     rows = spill.true_rows(over & (began != NULL) & (records >= 0) & (whose >= 0))
-    for mine in split(rows, whose[rows], least=at.rate * at.window_s):
-        when, mine = sort_by(began[mine], mine)
+    for group_rows in split(rows, whose[rows], least=at.rate * at.window_s):
+        when, group_rows = sort_by(began[group_rows], group_rows)
         most, first, past = busiest_window(when, int(at.window_s * SECOND))
-        mine = mine[first:past]
-        if most < at.rate * at.window_s or np.median(records[mine]) >= at.records:
+        group_rows = group_rows[first:past]
+        if most < at.rate * at.window_s or np.median(records[group_rows]) >= at.records:
             continue
-        some = table.rows(mine[[0, -1]], ["client_id", "evidence"])
-        transaction, client_id = ids[whose[mine[0]]], some[0]["client_id"]
+        some = table.rows(group_rows[[0, -1]], ["client_id", "evidence"])
+        transaction, client_id = ids[whose[group_rows[0]]], some[0]["client_id"]
         text = f"{name(client_id)} makes {most / at.window_s:.1f} transactions a second ({name(transaction)}) of "
-        text += f"{records[mine].mean():.1f} records each: every one is some answers of the coordinator, and a marker "
-        shown = [one["evidence"] for one in some if one["evidence"]]
-        proof = [row for one in shown if (row := capture.row_of(one["connection"], one["exchange"])) is not None]
+        text += f"{records[group_rows].mean():.1f} records each: every one is some answers of the coordinator, "
+        text += "and a marker "
+        shown = [row["evidence"] for row in some if row["evidence"]]
+        proof = [
+            row
+            for evidence in shown
+            if (row := capture.row_of(evidence["connection"], evidence["exchange"])) is not None
+        ]
         yield Match(
             f"{text}in each partition that it writes to.",
             most,
@@ -446,15 +453,17 @@ def producer_churn(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     short = closed & (life >= 0) & (life <= at.life_s * SECOND)
     known, life = known[short], life[short]
     for places in split(None, capture.client[known], least=at.often):
-        asked, places = sort_by(rows.request_time[known[places]], places)
-        most, first, past = busiest_window(asked, int(at.window_s * SECOND))
-        if most < at.often or asked[past - 1] - asked[first] < at.spread_s * SECOND:
+        requested, places = sort_by(rows.request_time[known[places]], places)
+        most, first, past = busiest_window(requested, int(at.window_s * SECOND))
+        if most < at.often or requested[past - 1] - requested[first] < at.spread_s * SECOND:
             continue
-        mine, longest = known[places[first:past]], int(life[places[first:past]].max())
-        who = capture.who(int(capture.client[mine[0]]))
+        window, longest = known[places[first:past]], int(life[places[first:past]].max())
+        who = capture.who(int(capture.client[window[0]]))
         text = f"{client(who)} made {count(most, 'idempotent producer')} within a minute, each gone after "
         text += f"{lasting(longest)} at most: each takes a producer id of its own."
-        yield Match(text, most, int(asked[first]), int(asked[past - 1]), who, {}, tuple(mine[[0, 0, -1]].tolist()))
+        yield Match(
+            text, most, int(requested[first]), int(requested[past - 1]), who, {}, tuple(window[[0, 0, -1]].tolist())
+        )
 
 
 @rule(

@@ -71,10 +71,10 @@ def _maybe_old(capture: CaptureFrame, lowest: Mapping[int, int]) -> bool:
     if not 0 < len(rows) <= _MANY_CLIENTS:
         return True
     by_name = {schema.api_name(key): low for key, low in lowest.items()}
-    for one in rows.every(["client_ip", "apis"]):
-        if one["client_ip"] is None or one["apis"] is None:
+    for row in rows.every(["client_ip", "apis"]):
+        if row["client_ip"] is None or row["apis"] is None:
             return True
-        if any(use["min_version"] < by_name.get(use["api"], 0) for use in one["apis"]):
+        if any(use["min_version"] < by_name.get(use["api"], 0) for use in row["apis"]):
             return True
     return False
 
@@ -96,8 +96,8 @@ def _newest(capture: CaptureFrame, old: np.ndarray) -> np.ndarray:
     if not len(old) or not len(table):
         return np.zeros(len(old), bool)
     api, highest, link = table["api_key"], table["max"], capture.links_of(table)
-    told = np.flatnonzero((api >= 0) & (api < _APIS) & (link >= 0))
-    key, highest = link[told].astype(np.int64) * _APIS + api[told], highest[told]
+    answered_rows = np.flatnonzero((api >= 0) & (api < _APIS) & (link >= 0))
+    key, highest = link[answered_rows].astype(np.int64) * _APIS + api[answered_rows], highest[answered_rows]
     order = np.lexsort((highest, key))
     key, highest = np.append(key[order], -1), np.append(highest[order], -1)
     rows = capture.exchanges
@@ -139,32 +139,33 @@ def _old(capture: CaptureFrame) -> np.ndarray:
     "for versions as those since Kafka 2.4 do (ApiVersions 3), and uses the newest that the broker offers, may have "
     "newer ones: where all that it uses is so, it is a warning. All others are the real problem.",
     advice="Upgrade these clients first.",
-    evidence="forged: Fetch 3 against 4.0, and Fetch 4; old-* (notes); old-librdkafka-0.10.2, whose clients are of 2026",
+    evidence="forged: Fetch 3 against 4.0, and Fetch 4; old-* (notes); old-librdkafka-0.10.2, whose clients are of "
+    "2026",
     depends_on=("target",),
 )
 def removed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     rows, old = capture.exchanges, _old(capture)
     strict, target = capture.query.target is not None, capture.query.target_name or "4.0"
     newest = _newest(capture, old)
-    for mine in split(old, capture.client[old]):
-        firsts = mine[first_rows(rows.api[mine], rows.version[mine])].tolist()
+    for group_rows in split(old, capture.client[old]):
+        firsts = group_rows[first_rows(rows.api[group_rows], rows.version[group_rows])].tolist()
         used = sorted((api_name(int(rows.api[row])), int(rows.version[row])) for row in firsts)
         shown = listed([f"{api} {version}" for api, version in used[:6]], len(used))
-        who = capture.who(int(capture.client[mine[0]]))
+        who = capture.who(int(capture.client[group_rows[0]]))
         text = f"{client(who)} uses {shown}: refused by Kafka {name(target)}"
         severity: Severity | None = None if strict else "note"
         advice = None
-        if newest[np.searchsorted(old, mine)].all():
+        if newest[np.searchsorted(old, group_rows)].all():
             text += "; its brokers offer none newer; it asks for versions as clients since 2.4 do, so may have newer"
             severity, advice = severity or "warning", _SEE
         yield Match(
             f"{text}.",
-            len(mine),
-            int(rows.request_time[mine].min()),
-            int(rows.request_time[mine].max()),
+            len(group_rows),
+            int(rows.request_time[group_rows].min()),
+            int(rows.request_time[group_rows].max()),
             who,
             {"api": ",".join(sorted({api for api, _ in used})), "target": target},
-            tuple(mine[[0, 0, -1]].tolist()),
+            tuple(group_rows[[0, 0, -1]].tolist()),
             severity=severity,
             advice=advice,
         )
@@ -183,24 +184,24 @@ def removed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 )
 def refused(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     rows = capture.exchanges
-    found_: dict[tuple[int, int, int, int], list[int]] = defaultdict(list)
+    refusals: dict[tuple[int, int, int, int], list[int]] = defaultdict(list)
     for row in root_causes.refused_versions(capture).tolist():
-        found_[int(capture.client[row]), int(capture.broker[row]), int(rows.api[row]), int(rows.version[row])].append(
+        refusals[int(capture.client[row]), int(capture.broker[row]), int(rows.api[row]), int(rows.version[row])].append(
             row
         )
-    for (client_, broker, api, version), mine in found_.items():
+    for (client_, broker, api, version), group_rows in refusals.items():
         who = capture.who(client_, broker)
         text = f"{who['broker']} closed connections of {client(who)} on {api_name(api)} {version}, which it does not "
         text += "offer "
-        since, until = int(rows.request_time[mine[0]]), int(rows.request_time[mine[-1]])
+        since, until = int(rows.request_time[group_rows[0]]), int(rows.request_time[group_rows[-1]])
         yield Match(
-            f"{text}({count(len(mine), 'request')}).",
-            len(mine),
+            f"{text}({count(len(group_rows), 'request')}).",
+            len(group_rows),
             since,
             until,
             who,
             {"api": api_name(api), "version": str(version)},
-            (mine[0], mine[0], mine[-1]),
+            (group_rows[0], group_rows[0], group_rows[-1]),
             cause="a version outside the broker's range",
             proven=True,
         )
@@ -237,27 +238,27 @@ def unasked(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         return
     silent &= _answered(capture, silent)
     numbers = {capture.clients[client_]: client_ for client_ in np.flatnonzero(silent).tolist()}
-    theirs = spill.true_rows(silent[capture.client_of])
-    links = rows_by_key(theirs, capture.client_of[theirs])
+    silent_links = spill.true_rows(silent[capture.client_of])
+    links = rows_by_key(silent_links, capture.client_of[silent_links])
     columns = ["client_id", "client_ip", "apis", "first_time", "last_time"]
     for row in capture.table("clients").every(columns):
         client_ = numbers.get((row["client_ip"], row["client_id"]))
         if client_ is None:
             continue
-        used = [one for one in row["apis"] if one["api"] not in _BESIDES]
+        used = [api for api in row["apis"] if api["api"] not in _BESIDES]
         if not used:
             continue
-        shown = some([_span(one) for one in used], 6)
-        who, mine = capture.who(client_), links.get((client_,), theirs[:0])
+        shown = some([_span(api) for api in used], 6)
+        who, own_links = capture.who(client_), links.get((client_,), silent_links[:0])
         text = f"{client(who)} asked no broker which versions it offers, and spoke {shown}."
         yield Match(
             text,
-            sum(one["exchanges"] for one in used),
+            sum(api["exchanges"] for api in used),
             row["first_time"],
             row["last_time"],
             who,
-            {"api": ",".join(one["api"] for one in used)},
-            links=tuple(mine[[0, 0, -1]].tolist()) if len(mine) else (),
+            {"api": ",".join(api["api"] for api in used)},
+            links=tuple(own_links[[0, 0, -1]].tolist()) if len(own_links) else (),
         )
 
 
@@ -272,12 +273,12 @@ def _span(use: Mapping[str, Any]) -> str:
 
 def _answered(capture: CaptureFrame, wanted: np.ndarray) -> np.ndarray:
     """bool[clients]: those that got an answer, as far as they are `wanted`."""
-    rows, found_ = capture.exchanges, np.zeros(len(capture.clients), bool)
+    rows, is_answered = capture.exchanges, np.zeros(len(capture.clients), bool)
     for block in spill.blocks(len(rows)):
-        found_[capture.client[block][rows.status[block] == ANSWERED]] = True
-        if not (wanted & ~found_).any():
+        is_answered[capture.client[block][rows.status[block] == ANSWERED]] = True
+        if not (wanted & ~is_answered).any():
             break
-    return found_
+    return is_answered
 
 
 @rule(
@@ -340,23 +341,31 @@ def in_zookeeper(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     rows = rows[(table.text("error")[0][rows] < 0) & (group[rows] >= 0)]
     place_, places = capture.placed(table)
     time, link = table["time"], capture.links_of(table)
-    for mine in split(rows, group[rows]):
-        where = [places[one] for one in arrow.distinct(place_[mine]).tolist()]
+    for group_rows in split(rows, group[rows]):
+        where = [places[number] for number in arrow.distinct(place_[group_rows]).tolist()]
         shown = some(sorted({topic for topic, _ in where}))
-        to_brokers = link[mine][link[mine] < len(capture.links)]  # the rest went to ZooKeeper itself
+        to_brokers = link[group_rows][link[group_rows] < len(capture.links)]  # the rest went to ZooKeeper itself
         clients = arrow.distinct(capture.client_of[to_brokers]).tolist()
-        named = groups[group[mine[0]]]
+        named = groups[group[group_rows[0]]]
         text = f"Group {name(named)} keeps its offsets in ZooKeeper ({count(len(where), 'partition')} of {shown})"
-        text += f": {listed([client(capture.who(one)) for one in clients[:3]], len(clients))}" if clients else ""
-        proof = [(one["connection"], one["exchange"]) for one in table.rows(mine[[0, -1]], ["connection", "exchange"])]
-        known = [
-            row for one, number in proof if number is not None and (row := capture.row_of(one, number)) is not None
+        text += (
+            f": {listed([client(capture.who(client_number)) for client_number in clients[:3]], len(clients))}"
+            if clients
+            else ""
+        )
+        proof = [
+            (row["connection"], row["exchange"]) for row in table.rows(group_rows[[0, -1]], ["connection", "exchange"])
         ]
-        when = time[mine][time[mine] != NULL]
+        known = [
+            row
+            for connection, number in proof
+            if number is not None and (row := capture.row_of(connection, number)) is not None
+        ]
+        when = time[group_rows][time[group_rows] != NULL]
         since, until = (int(when.min()), int(when.max())) if len(when) else (None, None)
         yield Match(
             f"{text}.",
-            len(mine),
+            len(group_rows),
             since,
             until,
             capture.who(clients[0]) if clients else {},
@@ -405,32 +414,32 @@ def brokers_differ(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     links = links[arrow.among(capture.broker_of[links], [*steady])]
     first = -max_by(capture.broker_of[links], -capture.link_times("first_time")[links], len(capture.brokers), -_NO_TIME)
     last = max_by(capture.broker_of[links], capture.link_times("last_time")[links], len(capture.brokers), -_NO_TIME)
-    for mine in _clusters(capture, [*steady]):
+    for cluster in _clusters(capture, [*steady]):
         of_kind: dict[tuple[tuple[int, int, int], ...], list[int]] = defaultdict(list)
-        for broker in mine:
+        for broker in cluster:
             of_kind[steady[broker]].append(broker)
         longest, since = 0, 0
-        for one, other in combinations(list(of_kind.values())[:_KINDS], 2):
-            began = np.maximum.outer(first[one[:_COMPARED]], first[other[:_COMPARED]])
-            lasted = np.minimum.outer(last[one[:_COMPARED]], last[other[:_COMPARED]]) - began
+        for kind, other in combinations(list(of_kind.values())[:_KINDS], 2):
+            began = np.maximum.outer(first[kind[:_COMPARED]], first[other[:_COMPARED]])
+            lasted = np.minimum.outer(last[kind[:_COMPARED]], last[other[:_COMPARED]]) - began
             if int(lasted.max()) > longest:
                 longest, since = int(lasted.max()), int(began.flat[lasted.argmax()])
         if longest < at.minutes * 60 * SECOND:
             continue
         kinds = sorted(of_kind.items(), key=lambda kind: (-len(kind[1]), kind[1]))
         alike = set.intersection(*(set(offers) for offers in of_kind))
-        told = [
+        differences = [
             some([capture.brokers[broker] for broker in brokers]) + f" ({_shown(set(offers) - alike)})"
-            for offers, brokers in kinds[:_TOLD]
+            for offers, brokers in kinds[:_LISTED]
         ]
-        more = f"; and {count(len(kinds) - _TOLD, 'more kind')}" if len(kinds) > _TOLD else ""
+        more = f"; and {count(len(kinds) - _LISTED, 'more kind')}" if len(kinds) > _LISTED else ""
         text = f"Brokers of one cluster offer different versions for {lasting(longest)} or more: "
-        text += f"{'; '.join(told)}{more}."
+        text += f"{'; '.join(differences)}{more}."
         odd = kinds[-1][1]
         chosen = [int(links[capture.broker_of[links] == broker][0]) for broker in (kinds[0][1][0], odd[0])]
         yield Match(
             text,
-            len(mine),
+            len(cluster),
             since,
             since + longest,
             {"broker": capture.brokers[odd[0]]},
@@ -442,14 +451,14 @@ def brokers_differ(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 
 _NO_TIME = 1 << 62
-_KINDS, _COMPARED, _TOLD = 20, 500, 3
+_KINDS, _COMPARED, _LISTED = 20, 500, 3
 """Kinds of brokers that are compared, and brokers of each; kinds that are told."""
 
 
 def _shown(offers: Iterable[tuple[int, int, int]]) -> str:
     """`Fetch 0 to 17, Produce 0 to 11`."""
-    told = sorted((api_name(key), low, high) for key, low, high in offers)
-    return listed([f"{api} {low} to {high}" for api, low, high in told[:4]], len(told))
+    shown = sorted((api_name(key), low, high) for key, low, high in offers)
+    return listed([f"{api} {low} to {high}" for api, low, high in shown[:4]], len(shown))
 
 
 def _links_that_were_told(capture: CaptureFrame) -> np.ndarray:
@@ -457,8 +466,8 @@ def _links_that_were_told(capture: CaptureFrame) -> np.ndarray:
     link = capture.links_of(capture.table("api_versions"))
     link = arrow.distinct(link[link >= 0])
     timed: np.ndarray = (capture.link_times("first_time") != NULL) & (capture.link_times("last_time") != NULL)
-    found: np.ndarray = link[timed[link]]
-    return found
+    result: np.ndarray = link[timed[link]]
+    return result
 
 
 def _steady_offers(capture: CaptureFrame) -> dict[int, tuple[tuple[int, int, int], ...]]:
@@ -471,12 +480,14 @@ def _steady_offers(capture: CaptureFrame) -> dict[int, tuple[tuple[int, int, int
     link = capture.links_of(table)
     rows = np.flatnonzero(arrow.among(api, _OF_CLIENTS) & (link >= 0) & (low >= 0) & (high >= 0))
     packed = ((capture.broker_of[link[rows]].astype(np.int64) << 10 | api[rows]) << 15 | low[rows]) << 15 | high[rows]
-    said: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
-    for one in arrow.distinct(packed).tolist():
-        said[one >> 40].append((one >> 30 & 0x3FF, one >> 15 & 0x7FFF, one & 0x7FFF))
+    stated: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    for packed_value in arrow.distinct(packed).tolist():
+        stated[packed_value >> 40].append(
+            (packed_value >> 30 & 0x3FF, packed_value >> 15 & 0x7FFF, packed_value & 0x7FFF)
+        )
     return {
         broker: tuple(offers)
-        for broker, offers in said.items()
+        for broker, offers in stated.items()
         if offers[0][0] == api_keys.PRODUCE and len({key for key, _, _ in offers}) == len(offers)
     }
 
@@ -497,10 +508,10 @@ def _clusters(capture: CaptureFrame, brokers: list[int]) -> list[list[int]]:
 
     for together in (*_of_topics(capture), *_in_sync(capture)):
         join(together)
-    made: dict[int, list[int]] = defaultdict(list)
+    clusters: dict[int, list[int]] = defaultdict(list)
     for broker in brokers:
-        made[of(broker)].append(broker)
-    return [mine for mine in made.values() if len(mine) > 1]
+        clusters[of(broker)].append(broker)
+    return [members for members in clusters.values() if len(members) > 1]
 
 
 _EVERYWHERE = ("AAAAAAAAAAAAAAAAAAAAAA", "AAAAAAAAAAAAAAAAAAAAAQ")

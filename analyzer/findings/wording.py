@@ -9,9 +9,9 @@ from typing import Any
 from analyzer.common.escapes import printable
 
 
-def count(number: int, one: str, many: str = "") -> str:
+def count(number: int, singular: str, many: str = "") -> str:
     """`1 exchange`, `2,000 exchanges`."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+    return f"{number:,} {singular if number == 1 else many or singular + 's'}"
 
 
 def share(part: float, whole: float) -> str:

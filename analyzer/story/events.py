@@ -94,9 +94,9 @@ def of_group(group_id: str | None) -> str:
     return f"group {group_id}" if group_id is not None else "a group whose name was not captured"
 
 
-def count(number: int, one: str, many: str = "") -> str:
+def count(number: int, singular: str, many: str = "") -> str:
     """`1 record`, `3 records`."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+    return f"{number:,} {singular if number == 1 else many or singular + 's'}"
 
 
 def some(names: Iterable[str]) -> str:

@@ -23,7 +23,7 @@ from analyzer.frame import parquet as stored_tables
 from analyzer.frame.parquet import StoredFrame
 from analyzer.story.events import Row
 
-ASKED = (
+EXCHANGE_COLUMNS = (
     "connection",
     "exchange",
     "reply",
@@ -53,8 +53,8 @@ class Source:
     def __init__(self, dataset: StoredDataset, capture: str) -> None:
         self.dataset = dataset
         self.capture = capture
-        said = {row["topic_id"]: row["topic"] for row in self.rows("topic_ids")}
-        self.topics: dict[str, str] = {**METADATA_TOPIC, **said}
+        captured = {row["topic_id"]: row["topic"] for row in self.rows("topic_ids")}
+        self.topics: dict[str, str] = {**METADATA_TOPIC, **captured}
         self.nodes: dict[tuple[str, int], int] = {
             (row["host"], row["port"]): row["node_id"] for row in self.rows("brokers")
         }
@@ -106,14 +106,14 @@ class Source:
         for start in range(0, len(chosen), _TOGETHER):
             yield from self._named(stored.name, stored.rows(chosen[start : start + _TOGETHER], columns))
 
-    def _named(self, name: str, found: list[Row]) -> list[Row]:
+    def _named(self, name: str, rows: list[Row]) -> list[Row]:
         """Rows of a table with the topics' names."""
-        for row in found:
+        for row in rows:
             if "topic_id" in row and row.get("topic") is None and row["topic_id"] is not None and name != "topic_ids":
                 row["topic"] = self.topics.get(row["topic_id"], row["topic_id"])
             if row.get("topics"):
                 row["topics"] = [self.topics.get(topic, topic) for topic in row["topics"]]
-        return found
+        return rows
 
     def broker(self, ip: str, port: int) -> str:
         """A broker as a sentence names it."""

@@ -16,13 +16,13 @@ from tests.reports.forging import Forged, at
 SEVERE = ("warning", "error")
 
 
-def judged(dataset: Dataset | StoredDataset | Path | Forged, asked: Query = evaluate.USUAL) -> list[Finding]:
+def judged(dataset: Dataset | StoredDataset | Path | Forged, query: Query = evaluate.USUAL) -> list[Finding]:
     """Findings of a dataset, worst first."""
     if isinstance(dataset, Forged):
         dataset = dataset.write()
     if isinstance(dataset, Path):
         dataset = open_dataset(dataset)
-    return [finding for _, finding in evaluate.judged(RowGroups.of(dataset), asked)]
+    return [finding for _, finding in evaluate.judged(RowGroups.of(dataset), query)]
 
 
 def codes(findings: Iterable[Finding], *severities: str) -> dict[str, int]:
@@ -61,13 +61,13 @@ class Traffic(Forged):
         number = len(self.rows["exchanges"])
         super().exchange(api, latency_ms, second, error, **{**who, **columns})
         row = self.rows["exchanges"][number]
-        if not any(one["connection"] == row["connection"] for one in self.rows["connections"]):
+        if not any(other["connection"] == row["connection"] for other in self.rows["connections"]):
             self.link(on, **{name: columns[name] for name in ("client_id", "client_ip") if name in columns})
         if place is not None:
             key = {"connection": row["connection"], "exchange": row["exchange"], "reply": row["reply"]}
             where = {**key, "topic": place[0], "partition": place[1]}
-            told = {"error_code": row["error_code"], "error": error}
-            self.add("partitions", **{**where, **told, "record_count": 1, **(part or {})})
+            outcome = {"error_code": row["error_code"], "error": error}
+            self.add("partitions", **{**where, **outcome, "record_count": 1, **(part or {})})
             if batch is not None:
                 self.add(
                     "batches",
