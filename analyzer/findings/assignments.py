@@ -1,4 +1,4 @@
-"""Who has which partitions of a group, where that stood for a while: members without any, and shares that differ much.
+"""Rules about assignments of a group that stood for a while: members without partitions, and uneven shares.
 
 In: the tables `rebalances` and `groups`. Rules: what a rebalance led to stands from its end until the next begins, or a
 member leaves or expires; a capture that lacks packets does not show how long, and so says nothing.

@@ -170,8 +170,8 @@ class Partitions:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What an address asked of an end point in vain: how often it was refused, and how often nobody answered; the most
-    within a minute; us."""
+    """Failed connection attempts of an address to an end point: how many were refused, and how many got no answer; the
+    most within a minute; times in us."""
 
     client: str
     server: str
@@ -206,7 +206,7 @@ class CaptureFrame:
 
     @property
     def means(self) -> bool:
-        """What the traffic means was worked out."""
+        """Whether the analysis of the traffic was run."""
         return bool(self.entry.get("meaning", False))
 
     @property
@@ -706,7 +706,7 @@ T = TypeVar("T")
 
 
 def once(compute: Callable[[CaptureFrame], T]) -> Callable[[CaptureFrame], T]:
-    """What several rules ask for is worked out for the first of them."""
+    """Compute a result that several rules use once for each capture point."""
 
     @functools.wraps(compute)
     def cached(capture: CaptureFrame) -> T:

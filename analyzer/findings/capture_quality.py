@@ -1,5 +1,5 @@
-"""What the capture itself lacks. These come before all others: a capture that lost packets says so before anybody
-blames Kafka, and rules that argue from absence leave out the connections concerned (`CaptureFrame.whole`)."""
+"""Rules about what the capture itself lacks. These come before all others: a capture that lost packets says so before
+anybody blames Kafka, and rules that argue from absence leave out the connections concerned (`CaptureFrame.whole`)."""
 
 from __future__ import annotations
 

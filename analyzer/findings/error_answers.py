@@ -1,4 +1,5 @@
-"""What brokers answered with an error: every code of Kafka has a judgement, and every run that is a fault is told once.
+"""Rules about error answers of brokers: every code of Kafka has a severity, and every run that is a fault is reported
+once.
 
 Rules that know more of a code take it (`TAKEN`); the rest is told here."""
 
@@ -89,7 +90,7 @@ def times(trouble: Trouble) -> str:
 
 
 def what(trouble: Trouble) -> dict[str, str | None]:
-    """What a finding is about."""
+    """The subject of a finding."""
     thing = trouble.thing
     partitions = ",".join(str(partition) for _, partition in trouble.places[:20])
     return {

@@ -186,7 +186,7 @@ def _evidence(key: Evidence | None) -> dict[str, Any] | None:
 
 
 def stored(source: RowGroups) -> list[tuple[str, Finding]]:
-    """What `analyze` stores of the capture points that it read: nothing of those whose meaning it left out."""
+    """Findings that `analyze` stores: of the capture points that it analysed."""
     return [
         (entry["name"], finding)
         for entry in source.captures

@@ -53,7 +53,7 @@ class Reads:
 
 
 def reads(capture: CaptureFrame) -> Reads:
-    """What was fetched. Worked out once."""
+    """Fetched topic-partitions, computed once."""
     if "reads" not in capture.memo:
         parts, table = capture.partitions, capture.table("partitions")
         chosen = capture.parts_of(api_keys.FETCH)
@@ -173,7 +173,7 @@ def _spins(capture: CaptureFrame, answers: float, quick_ms: float, above: bool) 
 
 
 class _Positions:
-    """What some connections asked for, and how far the logs of these topic-partitions were readable."""
+    """Offsets that connections fetched, and how far the logs of these topic-partitions were readable."""
 
     def __init__(self, capture: CaptureFrame, links: list[int]) -> None:
         self._seen = capture
@@ -207,7 +207,7 @@ class _Course:
     values: np.ndarray
 
     def last(self, time: int, and_then: bool = True) -> int | None:
-        """What was told last before that time, or then."""
+        """The last value stated at that time or before."""
         at = int(np.searchsorted(self.times, time, side="right" if and_then else "left"))
         return int(self.values[at - 1]) if at else None
 
@@ -311,8 +311,8 @@ class _Moved:
 def _moves(
     capture: CaptureFrame, rows: np.ndarray, refused: np.ndarray, ends_told: np.ndarray | tuple[()]
 ) -> list[_Moved]:
-    """What became of each place that a reader lost: of its reads (`mine`), in order, those that were `refused`, one
-    after the other. `told`: as `_told`."""
+    """How a reader went on from each position that it lost. `rows`: its reads, in order; `refused`: bool of each;
+    `ends_told`: as `_ends_told` returns it."""
     read = reads(capture)
     at, requested = read.at[rows], capture.exchanges.request_time[read.owner[rows]]
     answered = capture.exchanges.response_end[read.owner[rows]]
@@ -375,7 +375,7 @@ def truncated(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 
 def _of_one_topic(capture: CaptureFrame, cuts: Iterator[Match]) -> Iterator[Match]:
-    """Those of topics that were not made anew: another topic of that name begins again."""
+    """Leave out topics that were created again, because a new topic of the same name begins at 0."""
     return (cut for cut in cuts if cut.what["topic"] not in capture.remade)
 
 

@@ -300,7 +300,7 @@ def poll_interval(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 
 class _Timeouts:
-    """What members said when they joined. `sessions`: by member how long it may be silent, us."""
+    """Timeouts that members stated when they joined. `sessions`: by member how long it may be silent, us."""
 
     def __init__(self, capture: CaptureFrame) -> None:
         self.sessions: dict[str, int] = {}
@@ -329,7 +329,7 @@ def _by_client(capture: CaptureFrame, rows: np.ndarray, clients: np.ndarray) -> 
 
 
 def _between(capture: CaptureFrame, rows: np.ndarray | None, since: int, until: int) -> np.ndarray:
-    """Those of exchanges, by time, that were asked from `since` on and before `until`."""
+    """Exchanges, ordered by time, whose requests came from `since` on and before `until`."""
     if rows is None:
         return np.zeros(0, np.int64)
     first, past = np.searchsorted(capture.exchanges.request_time[rows], [since, until])

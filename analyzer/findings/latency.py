@@ -1,4 +1,4 @@
-"""What answers waited for: the broker, its followers, quotas, the client's own requests.
+"""Rules about what answers waited for: the broker, its followers, quotas, the client's own requests.
 
 Holding, pauses, the client's queue and the network are subtracted before a broker is blamed: `broker_us` is what is
 left, and absent where it cannot be told."""

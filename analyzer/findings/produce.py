@@ -128,7 +128,7 @@ _SentBy = dict[int, dict[tuple[str, int], list[np.ndarray]]]
 
 
 def _sent_by(capture: CaptureFrame, troubles: list[Trouble]) -> _SentBy:
-    """What these clients sent to the topic-partitions of their troubles."""
+    """Batches that these clients sent to the topic-partitions of their troubles."""
     written = batches(capture)
     wanted = {where for trouble in troubles for where in trouble.places}
     places = [number for number, where in enumerate(written.places) if where in wanted]

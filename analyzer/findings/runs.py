@@ -34,7 +34,7 @@ _MEMO = "runs"
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """What an answer is about; topic and partition where the answer said which. `topics`: those that it may be about,
+    """The subject of an answer: topic and partition where the answer named them. `topics`: those that it may be about,
     where they are several and known; `several`: the topic is the first of them."""
 
     group: str | None = None
@@ -61,7 +61,7 @@ class Run:
 
     @property
     def judgement(self) -> Judgement:
-        """What such an error means as this API's answer."""
+        """The severity of such an error as an answer of this API."""
         return judge(self.code, api_name(self.api))
 
     @property

@@ -1,4 +1,4 @@
-"""Who may, who may not, and what crosses the network in the clear."""
+"""Rules about authentication, authorization, and traffic in the clear."""
 
 from __future__ import annotations
 

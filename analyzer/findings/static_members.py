@@ -122,7 +122,7 @@ def _joined_as(capture: CaptureFrame) -> dict[tuple[str | None, str | None], lis
 
 
 def _takers(joined: list[tuple[int, str, _Client]], fenced: list[tuple[str, np.ndarray]]) -> set[_Client]:
-    """Who had the name of members when these were told that they have it no more."""
+    """Clients that held the name of members when these were told that they had lost it."""
     times = [time for time, _, _ in joined]
     takers = set()
     for who, when in fenced:

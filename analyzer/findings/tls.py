@@ -38,7 +38,7 @@ class _Sealed(NamedTuple):
 
 @once
 def _connections(capture: CaptureFrame) -> list[_Sealed]:
-    """Those of the table, then those in which nothing was understood."""
+    """TLS connections: those of the table, then those in which nothing could be decoded."""
     return [*_of_table(capture), *_of_manifest(capture)]
 
 
@@ -151,7 +151,7 @@ _PARLEY: Final = (
 
 
 def _advice(server: bool, alert: str) -> str | None:
-    """What to do about an alert, by who said it; None: the rule's own words."""
+    """Advice about an alert, by the side that sent it; None: the rule's own advice."""
     if alert == "certificate_required" or (server and alert in _DOUBTED):
         return (
             "The broker asks for a client's certificate (ssl.client.auth): give the client a keystore whose "

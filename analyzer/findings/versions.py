@@ -493,7 +493,7 @@ def _steady_offers(capture: CaptureFrame) -> dict[int, tuple[tuple[int, int, int
 
 
 def _clusters(capture: CaptureFrame, brokers: list[int]) -> list[list[int]]:
-    """Those of these brokers that are shown to be of one cluster."""
+    """Group brokers that the capture shows to be of one cluster."""
     head = {broker: broker for broker in brokers}
 
     def of(broker: int) -> int:

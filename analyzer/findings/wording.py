@@ -79,5 +79,5 @@ def some(names: list[str], most: int = 3) -> str:
 
 
 def listed(shown: Sequence[str], of: int) -> str:
-    """The same of what is shown of so many, in words that are made."""
+    """Like `some`, for names that are texts already, of `many` in all."""
     return ", ".join(shown) + (f" and {of - len(shown)} more" if of > len(shown) else "")

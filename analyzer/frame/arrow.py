@@ -42,8 +42,8 @@ def numbers(values: pa.Array, null: int) -> np.ndarray:
 
 
 def put_numbers(values: pa.Array, null: int, out: np.ndarray) -> None:
-    """The same into an array of integers of that length. (PyArrow's own casts load its functions, which takes longer
-    than a small capture.)"""
+    """Write integers, times or truths into an array of that length, `null` where there is none. (PyArrow's own casts
+    load its functions, which takes longer than a small capture.)"""
     length, offset = len(values), values.offset
     if values.null_count == length:
         out[:] = null
@@ -117,7 +117,8 @@ def among(values: np.ndarray, few: Sequence[int] | np.ndarray) -> np.ndarray:
 
 
 def among_ordered(values: np.ndarray, some: np.ndarray) -> np.ndarray:
-    """The same of some that are in order, one at least: for who asks about the same again and again."""
+    """bool[n]: like `among`, for one number or more in ascending order; callers that look up the same set repeatedly
+    sort it once."""
     is_among: np.ndarray = some[np.minimum(np.searchsorted(some, values), len(some) - 1)] == values
     return is_among
 
@@ -210,7 +211,7 @@ def dictionary(indices: np.ndarray, values: Any) -> pa.Array:
 
 
 def strings(numbers: np.ndarray, values: list[str]) -> pa.Array:
-    """The same where few of many `values` are in use: the column's dictionary has only those."""
+    """Like `dictionary`, for few of many `values`: the column's dictionary has only those in use."""
     used, local = compact(numbers, len(values))
     where = over(local, pa.int32(), _absent(numbers))
     return pa.DictionaryArray.from_arrays(where, pa.array([values[i] for i in used.tolist()], pa.string()), safe=False)

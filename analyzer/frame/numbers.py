@@ -22,14 +22,14 @@ _LARGEST: Final = (1 << 63) - 1
 
 
 def frozen(array: np.ndarray) -> np.ndarray:
-    """The same, not to be written to: kernels are compiled for that once."""
+    """Return a read-only view of an array, because kernels are compiled for that once."""
     frozen_array = np.ascontiguousarray(array).view()
     frozen_array.flags.writeable = False
     return frozen_array
 
 
 def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """The same numbers in a row; one part is not copied."""
+    """Concatenate parts; a single part is not copied."""
     return frozen(parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *parts]))
 
 
@@ -103,7 +103,7 @@ class Numbers:
         return arrow.coded(self.formed(column, pa.int32()), values)
 
     def strings(self, column: int, values: list[str]) -> pa.Array:
-        """The same where few of many `values` are in use: the column's dictionary has only those."""
+        """Like `coded`, for few of many `values`: the column's dictionary has only those in use."""
         absent = self.absent(column)
         if absent == self.rows:
             return arrow.coded(arrow.nothing(pa.int32(), self.rows), [])

@@ -40,7 +40,7 @@ _LEADER = (5, 6, 74, 75, 76)
 
 
 def events(source: Source) -> Iterator[Event]:
-    """What clients did."""
+    """Events of clients."""
     yield from _connections(source)
     yield from _traffic(source)
     yield from _refusals(source)
@@ -75,7 +75,7 @@ def _connections(source: Source) -> Iterator[Event]:
 
 
 def _traffic(source: Source) -> Iterator[Event]:
-    """What each client wrote to and read from each topic."""
+    """Events of writing to and reading from each topic, by client."""
     by_topic: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for row in _carried(source):
         topic = row["topic"] or source.topics.get(row["topic_id"] or "", row["topic_id"])
@@ -115,9 +115,9 @@ not seen. Producers send the latter two again, unless it was the capture that mi
 
 
 def _carried(source: Source) -> Iterator[Row]:
-    """What was written to and read from each partition by each client, and what became of it, in order of the first
-    time: records, bytes, whether some of these are in sets that do not say how many records they have, first request
-    and last answer (us). By columns: a capture has millions of these."""
+    """Records that each client wrote to and read from each partition, and their outcome, in order of the first time:
+    records, bytes, whether some of these are in sets that do not say how many records they have, first request and last
+    answer (us). By columns: a capture has millions of these."""
     texts: dict[str, dict[str, int]] = {"connection": {}, "client_id": {}, "client_ip": {}, "api": {}}
     times = dict.fromkeys(("exchange", "request_time", "response_end", "acks"), np.int64)
     exchanges = source.stored("exchanges").gather(times, texts)
@@ -275,7 +275,7 @@ def _firsts(lists: pa.Array, known: dict[str, int]) -> np.ndarray:
 
 
 class _After(NamedTuple):
-    """What went well next: when, and at which broker (address and port)."""
+    """The next success: its time, and its broker (address and port)."""
 
     time: datetime.datetime
     ip: str
@@ -284,7 +284,7 @@ class _After(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Afters:
-    """The same of many times; `time` int64: `_NEVER` where nothing did; broker int64[2, n]."""
+    """The next successes after many times; `time` int64: `_NEVER` where nothing did; broker int64[2, n]."""
 
     time: np.ndarray
     broker: np.ndarray

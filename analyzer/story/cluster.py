@@ -27,7 +27,7 @@ _ADMIN = {
 
 
 def events(source: Source) -> Iterator[Event]:
-    """What happened to the cluster."""
+    """Events of the cluster."""
     yield from _leaders(source)
     yield from _admin(source)
     yield from _findings(source)

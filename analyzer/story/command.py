@@ -1,4 +1,4 @@
-"""What `kwire story` does, once the command line is read.
+"""Run `kwire story` once the command line is parsed.
 
 In: parsed options; a dataset, or captures, which become one first. Out: lines of text or JSON on stdout, progress and
 notes on stderr. Errors of the user's input leave as `UsageError`.
@@ -160,7 +160,7 @@ def _print(out: IO[str], heading: str, events: Sequence[Event], wanted: Wanted, 
 
 
 def _heading(source: Source) -> str:
-    """What the capture is: when, how long, how much."""
+    """Headline of a capture: its time, duration and size."""
     exchanges = source.dataset.exchanges
     here = pc.field("capture") == source.capture
     number = exchanges.count_rows(filter=here)

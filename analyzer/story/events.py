@@ -1,4 +1,4 @@
-"""What a story is made of: events, what of them is wanted, and the words that all kinds of events share.
+"""Define events of stories, how they are selected, and the wording that all kinds of events share.
 
 In: values of the tables. Out: `Event`s and pieces of sentences. Pure. Rules: a sentence says what was seen; what is
 concluded, and could be otherwise, begins with "probably" and its event is not `certain`.
@@ -61,7 +61,7 @@ JSON_FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a story is about; None: everything."""
+    """Subject of a story; None: everything."""
 
     group: str | None = None
     client: str | None = None

@@ -33,7 +33,7 @@ _TRIGGERS = {
 
 
 def events(source: Source) -> Iterator[Event]:
-    """What happened in groups."""
+    """Events of consumer groups."""
     rows = source.rows("groups")
     clients = {row["member_id"]: row["client_id"] for row in rows if row["member_id"] and row["client_id"]}
     runs = _once(rows)

@@ -50,7 +50,7 @@ def _itself(row: Row) -> bool:
 
 
 def _actor(row: Row) -> str:
-    """Who commits. A connection to ZooKeeper names no client: its own end has to do."""
+    """The client that commits. A connection to ZooKeeper names no client: its own end has to do."""
     return row["connection"].partition("-")[0] if _itself(row) else who(row["client_id"])
 
 
@@ -241,7 +241,7 @@ def _bounds(source: Source, rows: list[Row]) -> dict[tuple[str | None, int], lis
 
 
 def _what(row: Row, ends: dict[tuple[str | None, int], list[tuple[Any, Any]]]) -> str:
-    """What kind of reset it was: the words that end its sentence."""
+    """Describe the kind of a reset, as the end of its sentence."""
     if row["offset"] is None:
         return "nowhere"
     known_ends = ends.get((row["topic"], row["partition"]), [])

@@ -43,5 +43,5 @@ def _shown(first: Event, other: Event) -> bool:
 
 
 def _subject(event: Event) -> tuple[str | None, ...]:
-    """What is summed up: a group, or a transactional id."""
+    """Subject of a summary: a group, or a transactional id."""
     return (event.group_id,) if event.kind.startswith("rebalance") else (event.transactional_id,)

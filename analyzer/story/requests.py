@@ -1,4 +1,4 @@
-"""What one client, or one connection, asked: told of these alone.
+"""Events of the requests of one client or one connection, only for stories about it.
 
 In: the tables `exchanges` and `partitions`. Out: events. Rule: what repeats is one event.
 """
@@ -33,7 +33,7 @@ _LOOKING = {
 
 
 def lookups(source: Source, client: str) -> Iterator[Event]:
-    """What a client asked to find its way: of each kind and subject the first, and what offsets it was told."""
+    """Events of a client's lookups: the first of each kind and subject, and the offsets in its answer."""
     wanted = pc.field("api").isin(list(_LOOKING)) & ~pc.is_valid(pc.field("error")) & (pc.field("client_id") == client)
     exchanges = source.table("exchanges", EXCHANGE_COLUMNS, wanted)
     answers = _offsets_told(source, exchanges)

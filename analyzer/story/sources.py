@@ -88,7 +88,7 @@ class Source:
         return stored_tables.RowGroups.of(self.dataset)
 
     def rows(self, name: str, columns: Sequence[str] = (), where: Any = None) -> list[Row]:
-        """The same as dictionaries, topics by the names that the capture says."""
+        """Like `table`, as dictionaries, with topics by the names in the capture."""
         return self._named(name, self.table(name, columns, where).to_pylist())
 
     def each(self, name: str, table: pa.Table, order: np.ndarray | None = None) -> Iterator[Row]:
@@ -137,5 +137,5 @@ def names_in(stored: Any, column: str, where: Any = None) -> set[str]:
 
 
 def moments(values: Iterable[datetime.datetime | None]) -> list[datetime.datetime]:
-    """Those that are there."""
+    """Times that are not null."""
     return [value for value in values if value is not None]

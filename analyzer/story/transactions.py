@@ -23,7 +23,7 @@ _WEIGHT = {"fenced": 65, "aborted": 20, "unknown": 35, "open": 30, "committed": 
 
 
 def events(source: Source) -> Iterator[Event]:
-    """What became of each transaction."""
+    """Events of transactions."""
     yield from _taken_over(source)
     by_id: dict[str, list[Row]] = defaultdict(list)
     for row in source.rows("transactions"):
@@ -95,7 +95,7 @@ def _timed_out(source: Source, row: Row) -> bool:
 
 
 def _inside(row: Row) -> str:
-    """What was in it; nothing where that was not captured."""
+    """Describe the contents of a transaction, empty if they were not captured."""
     parts = []
     # Where the offsets of its groups are kept holds none of its records.
     wrote = [
@@ -126,7 +126,7 @@ def _all(name: str, rows: list[Row]) -> Iterator[Event]:
 
 
 def _taken_over(source: Source) -> Iterator[Event]:
-    """Who took a transactional id."""
+    """Clients that took over a transactional id."""
     rows = source.rows(
         "exchanges",
         (

@@ -1,4 +1,4 @@
-"""What tests of findings share: datasets of a few rows, and which findings they raise."""
+"""Helpers for tests of findings: datasets of a few rows, and the findings they raise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of rows on their way to their files is what the files say: `analyzer/frame/pending.py`,
+"""Columns cached from rows on their way to files equal those read from the files: `analyzer/frame/pending.py`,
 `columns.py`."""
 
 from __future__ import annotations

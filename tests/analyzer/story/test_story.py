@@ -482,7 +482,7 @@ def test_groups_whose_commits_nobody_saw_are_told_by_what_replicas_were_sent() -
         for partition in (0, 1)
     ]
     [replica_event] = offsets.events(source(offsets=copied))
-    assert (replica_event.actor, said_event.text) == (
+    assert (replica_event.actor, replica_event.text) == (
         "the coordinator",
         "wrote down where group g stands: t-0 at 2, t-1 at 12; 4 records that replicas were sent",
     )
