@@ -110,7 +110,7 @@ def test_a_broker_that_went_twice_is_told_twice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("back", "heard", "lost"),
+    ("back", "answer", "lost"),
     [
         (5 * SECOND, 90 * SECOND, True),
         (SECOND, 90 * SECOND, False),

@@ -204,7 +204,7 @@ def test_a_static_member_whose_join_was_not_captured_has_its_name_in_its_id(tmp_
     assert "i-1" in finding.text
 
 
-@pytest.mark.parametrize(("heard", "severity"), [(0.7, "note"), (2, "error")])
+@pytest.mark.parametrize(("answered", "severity"), [(0.7, "note"), (2, "error")])
 def test_who_waits_for_a_watermark_for_less_than_a_second_is_told_as_a_note(
     answered: float, severity: str, tmp_path: Path
 ) -> None:
@@ -426,7 +426,7 @@ def test_nothing_listens_where_nobody_got_in(first: int, last: int, cause: str, 
 
 
 @pytest.mark.parametrize(
-    ("apis", "client_id", "told"),
+    ("apis", "client_id", "is_reported"),
     [
         (["Fetch"], "id_1-host_10.0.0.9-port_9092", False),  # the controller of Kafka 0.8.2
         (["Fetch"], "ReplicaFetcherThread-0-1", False),
@@ -595,7 +595,7 @@ def test_a_rule_that_takes_an_error_tells_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "code", "words"),
+    ("partitions", "code", "words"),
     [
         (1, "admin-refused", "was refused Metadata for topic bad name: INVALID_TOPIC_EXCEPTION (17), 1 time"),
         (3, "topic-missing", "keeps asking for topic bad name, a name that no topic can have: 3 times"),
@@ -611,7 +611,7 @@ def test_a_name_that_no_topic_can_have_is_told(partitions: int, code: str, words
 
 
 @pytest.mark.parametrize(
-    ("api", "error", "told"),
+    ("api", "error", "expected"),
     [
         ("ConsumerGroupDescribe", "UNSUPPORTED_VERSION", {}),  # Java's tools ask so first what a group is
         ("AlterUserScramCredentials", "REQUEST_TIMED_OUT", {"admin-refused": 1}),

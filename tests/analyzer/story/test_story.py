@@ -149,7 +149,7 @@ def test_json_has_the_keys_of_the_contract_in_order_of_time(tmp_path: Path, caps
 
 
 @pytest.mark.parametrize(
-    ("option", "asked", "meant"),
+    ("option", "wrong", "meant"),
     [
         ("--group", "tx-elt", "tx-etl"),
         ("--client", "lab-txx", "lab-tx"),
@@ -872,7 +872,7 @@ def test_topics_made_tried_and_not_captured() -> None:
         assert [event.text for event in events] == expected
 
 
-@pytest.mark.parametrize(("error_code", "made"), [(0, True), (3, False), (None, False)])
+@pytest.mark.parametrize(("error_code", "is_created"), [(0, True), (3, False), (None, False)])
 def test_a_topic_is_there_where_an_answer_says_so(error_code: int | None, is_created: bool) -> None:
     row = {**request(1, None, "t"), "api": "CreateTopics", "request_state": "decoded"}
     used = [{"topic": "t", "partition": 0, "error_code": error_code}]
