@@ -30,7 +30,7 @@ def test_a_run_is_one_error_between_two_good_answers(
     if sort:
         answers = sorted(answers, key=lambda answer: answer[2])
     keys, codes, times = (np.array(column, np.int64) for column in zip(*answers, strict=True))
-    seen: Any = SimpleNamespace(exchanges=SimpleNamespace(answered=times))
+    seen: Any = SimpleNamespace(exchanges=SimpleNamespace(response_end=times))
     every = [lambda api, code: all_of_them or (api == 0 and code == 6)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runs, "EVERY", every)
@@ -90,16 +90,14 @@ def test_what_an_answer_is_about(rows: list[tuple[str | None, str | None, list[s
     numbers: dict[Thing, int] = {}
     several = set[int]()
     wrong = np.array([place % 2 == 0 for place in range(len(part))], bool)
-    numbers_found = (
-        [list(numbers)[number] for number in _about(part, wrong, numbers, several).tolist()] if len(part) else []
-    )
-    assert numbers_found == [thing(*row) for row in rows[skip:]]
+    subjects = [list(numbers)[number] for number in _about(part, wrong, numbers, several).tolist()] if len(part) else []
+    assert subjects == [thing(*row) for row in rows[skip:]]
     more = [
-        topic
-        for topic, row in zip(numbers_found[::2], rows[skip::2], strict=True)
+        subject
+        for subject, row in zip(subjects[::2], rows[skip::2], strict=True)
         if row[3] != api_keys.METADATA and len(row[2] or ()) > 1
     ]
-    assert several == {numbers[number] for number in more}
+    assert several == {numbers[subject] for subject in more}
 
 
 def thing(group: str | None, transaction: str | None, topics: list[str] | None, api: int) -> Thing:
