@@ -34,7 +34,7 @@ class Engine(Protocol):
     def at_once(self) -> int:
         """How many questions are worth asking at once."""
 
-    def ask(self, query: str, rows: int | None = None, ours: bool = False) -> tuple[pa.Table, bool]:
+    def ask(self, query: str, rows: int | None = None, repeated: bool = False) -> tuple[pa.Table, bool]:
         """The answer, and whether there are more than `rows`. `ours`: kwire asks, and will ask the same again. Raises
         WrongQuery."""
 
@@ -45,9 +45,9 @@ class Engine(Protocol):
         """End what is being asked at this moment, in whichever thread."""
 
 
-def cancel(engine: Engine, asked: Iterable[Future[Any]]) -> None:
+def cancel(engine: Engine, futures: Iterable[Future[Any]]) -> None:
     """End what these threads ask. Once is not enough: one of them may only be about to ask."""
-    waiting = set(asked)
+    waiting = set(futures)
     while waiting:
         engine.interrupt()
         _, waiting = wait(waiting, 0.2)
@@ -57,9 +57,9 @@ def interruptibly(engine: Engine, work: Callable[[], T]) -> T:
     """What asks an engine, done in a thread of its own, so that Ctrl-C finds us free to tell the engine: Spark's own
     library, and its JVM's connection to a thread, wait for an answer whatever comes."""
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(work)
+        future = pool.submit(work)
         try:
-            return asked.result()
+            return future.result()
         except KeyboardInterrupt:
-            cancel(engine, [asked])
+            cancel(engine, [future])
             raise

@@ -124,16 +124,16 @@ class _Both:
         self.at_once: int = embedded.at_once
         self._own = False
 
-    def ask(self, query: str, rows: int | None = None, ours: bool = False) -> tuple[pa.Table, bool]:
+    def ask(self, query: str, rows: int | None = None, repeated: bool = False) -> tuple[pa.Table, bool]:
         """See `Engine`. Once a statement that is no query has gone to Spark, what follows may depend on it."""
         from reports.query_errors import check, unknown_column
 
         if self._own:
             return self._spark.started().ask(query, rows)
-        if not ours:
+        if not repeated:
             check(query)
         try:
-            table, more = self._embedded.ask(query, rows, ours)
+            table, more = self._embedded.ask(query, rows, repeated)
             return table, more
         except UnknownColumn as failure:
             raise unknown_column(query, failure.name, failure.near) from None

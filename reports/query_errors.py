@@ -46,13 +46,15 @@ def unknown_relation(message: str, place: tuple[int, int] | None, name: str, nam
 
 def unknown_column(query: str, name: str, near: Sequence[str]) -> WrongQuery:
     """There is no column of this name where the query asks for one."""
-    listed = f" Did you mean one of the following? [{', '.join(f'`{one}`' for one in near)}]" if near else ""
+    listed = (
+        f" Did you mean one of the following? [{', '.join(f'`{candidate}`' for candidate in near)}]" if near else ""
+    )
     kind = "WITH_SUGGESTION" if near else "WITHOUT_SUGGESTION"
     message = (
         f"[UNRESOLVED_COLUMN.{kind}] A column, variable, or function parameter with name `{name}` cannot be resolved."
     )
-    found = re.search(rf"(?<![\w]){re.escape(name)}(?![\w])", query, re.IGNORECASE)
-    return WrongQuery.at(message + listed, _place(query, found.start()) if found else None, column_hint(name))
+    match = re.search(rf"(?<![\w]){re.escape(name)}(?![\w])", query, re.IGNORECASE)
+    return WrongQuery.at(message + listed, _place(query, match.start()) if match else None, column_hint(name))
 
 
 def column_hint(name: str) -> str:
@@ -110,9 +112,9 @@ def _check_select(query: str) -> None:
     except errors.ParseError as failure:
         if re.search(r"\|>|\b(TRANSFORM|PIVOT|MATCH_RECOGNIZE|TABLESAMPLE|CLUSTER|DISTRIBUTE)\b", query, re.IGNORECASE):
             return  # where Spark may understand more
-        told: dict[str, Any] = failure.errors[0] if failure.errors else {}
-        near, line = str(told.get("highlight") or "end of input"), int(told.get("line") or 1)
-        column = max(1, int(told.get("col") or 1) - len(near) + 1)
+        error: dict[str, Any] = failure.errors[0] if failure.errors else {}
+        near, line = str(error.get("highlight") or "end of input"), int(error.get("line") or 1)
+        column = max(1, int(error.get("col") or 1) - len(near) + 1)
         raise WrongQuery.at(f"[PARSE_SYNTAX_ERROR] Syntax error at or near '{near}'", (line, column)) from None
     except errors.SqlglotError:
         return

@@ -67,7 +67,7 @@ def _near(word: str, there: Iterable[str]) -> str:
     import difflib
 
     known = list(there)
-    begun = [one for one in known if len(word) > 1 and one.startswith(word)]
+    begun = [name for name in known if len(word) > 1 and name.startswith(word)]
     return next(iter([*begun[:1], *difflib.get_close_matches(word, known, 1)]), "")
 
 

@@ -99,9 +99,9 @@ class Embedded:
         for cursor in tuple(self._cursors):
             cursor.interrupt()
 
-    def ask(self, query: str, rows: int | None = None, ours: bool = False) -> tuple[pa.Table, bool]:
+    def ask(self, query: str, rows: int | None = None, repeated: bool = False) -> tuple[pa.Table, bool]:
         """The answer, and whether there are more than `rows`. Raises Untaken, UnknownColumn."""
-        text = self._translated(query, None if rows is None else rows + 1, ours)
+        text = self._translated(query, None if rows is None else rows + 1, repeated)
         try:
             self._need(catalog.needed(query))
             table = _plain(self._run(text))
@@ -115,9 +115,9 @@ class Embedded:
             return table, False
         return table.slice(0, rows), len(table) > rows
 
-    def _translated(self, query: str, rows: int | None, ours: bool) -> str:
+    def _translated(self, query: str, rows: int | None, repeated: bool) -> str:
         """The query for DuckDB. What people ask is not kept."""
-        if ours:
+        if repeated:
             return self._prepared.translated(query, rows)
         from reports.embedded import translation  # with what understands SQL: loaded where it is needed
 
@@ -128,21 +128,21 @@ class Embedded:
         if threading.current_thread() is not threading.main_thread():
             return self._cursor().sql(text).to_arrow_table()
         with ThreadPoolExecutor(1) as pool:
-            asked = pool.submit(lambda: self._connection.sql(text).to_arrow_table())
+            future = pool.submit(lambda: self._connection.sql(text).to_arrow_table())
             try:
-                return asked.result()
+                return future.result()
             except KeyboardInterrupt:
-                cancel(self, [asked])
+                cancel(self, [future])
                 raise
 
     def _cursor(self) -> Any:
         """This thread's."""
-        found = getattr(self._mine, "cursor", None)
-        if found is None:
-            found = self._mine.cursor = self._connection.cursor()
-            found.execute(_SESSION)
-            self._cursors.append(found)
-        return found
+        cursor = getattr(self._mine, "cursor", None)
+        if cursor is None:
+            cursor = self._mine.cursor = self._connection.cursor()
+            cursor.execute(_SESSION)
+            self._cursors.append(cursor)
+        return cursor
 
     def check(self, query: str) -> None:
         """Bind a query, and read nothing. Raises Untaken, UnknownColumn."""
@@ -169,8 +169,8 @@ class Embedded:
             self._connection.execute(f"CREATE VIEW {name} AS {self._table(name)}")
         elif name in relations.BESIDES:
             self._literal(name)
-        elif name in relations.KEPT and self._opened:
-            self._keep(name, relations.KEPT[name])
+        elif name in relations.MATERIALIZED and self._opened:
+            self._keep(name, relations.MATERIALIZED[name])
         else:
             self._connection.execute(f"CREATE VIEW {name} AS {self._prepared.view(name)}")
         self._made.add(name)
@@ -285,17 +285,17 @@ def _unknown_column(message: str) -> UnknownColumn | None:
     """The column that a query's writer has misspelt."""
     near = re.search(r"Candidate bindings: :?(.*)", message)
     candidates = re.findall(r'"((?:[^"]|"")*)"', near[1]) if near else ()
-    found = _UNKNOWN.search(message)
-    if found is not None:
-        return UnknownColumn(found[1], candidates)
+    match = _UNKNOWN.search(message)
+    if match is not None:
+        return UnknownColumn(match[1], candidates)
     qualified = _UNKNOWN_OF.search(message)
     if qualified is not None:
         return UnknownColumn(f"{qualified[1]}.{qualified[2]}", candidates)
     other = _UNKNOWN_TABLE.search(message)  # `request.acks`: a column of a relation that the query does not name
     if other is None:
         return None
-    said = re.match(r'"?\w+"?(?:\."?\w+"?)+', other[1][max(0, len(other[2]) - len("LINE 1: ")) :])
-    return UnknownColumn(said[0].replace('"', ""), ()) if said is not None else None
+    named = re.match(r'"?\w+"?(?:\."?\w+"?)+', other[1][max(0, len(other[2]) - len("LINE 1: ")) :])
+    return UnknownColumn(named[0].replace('"', ""), ()) if named is not None else None
 
 
 def _plain(table: pa.Table) -> pa.Table:

@@ -37,7 +37,9 @@ def parsed(text: str) -> Any:
         if token.token_type is TokenType.VAR and behind.token_type is TokenType.L_PAREN:
             token.text += _MARK if token.text.lower() in _AS_WRITTEN else ""
     parts = _SPARK.parser().parse(tokens, text)
-    statements = [one for one in parts if not isinstance(one, exp.Semicolon | None)]  # the last: a comment behind it
+    statements = [
+        statement for statement in parts if not isinstance(statement, exp.Semicolon | None)
+    ]  # the last: a comment behind it
     if len(statements) != 1 or not isinstance(statements[0], exp.Query):
         raise Untaken("not one query")
     for function in statements[0].find_all(exp.Anonymous):
@@ -48,16 +50,16 @@ def parsed(text: str) -> Any:
 def _quotes_within(tokens: Sequence[Any], text: str) -> list[Any]:
     """The tokens, `'it''s'` as one: sqlglot takes it for two texts side by side, which would be put together without
     the quote that Spark reads there."""
-    made: list[Any] = []
+    joined: list[Any] = []
     for token in tokens:
-        before = made[-1] if made else token
+        before = joined[-1] if joined else token
         doubled = text[before.end : token.start + 1] in ("''", '""')
         if doubled and before.token_type is token.token_type is TokenType.STRING:
             before.text += text[token.start] + token.text
             before.end = token.end
         else:
-            made.append(token)
-    return made
+            joined.append(token)
+    return joined
 
 
 def read_by(tree: Any) -> list[tuple[str, int | None]]:

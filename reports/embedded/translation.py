@@ -64,7 +64,7 @@ def apart(text: str, relations: Container[str], names: Sequence[str]) -> list[st
     before it, and at last the query itself, which reads all of them. Raises Untaken."""
     tree = parsed(text)
     _rewrite(tree, relations)
-    made = []
+    parts = []
     earlier: list[Any] = []
     listed = tree.args.get("with_")
     for cte in list(listed.expressions) if listed is not None else ():
@@ -72,12 +72,12 @@ def apart(text: str, relations: Container[str], names: Sequence[str]) -> list[st
             earlier.append(cte)
             continue
         query = cte.this.copy()
-        query.set("with_", exp.With(expressions=[one.copy() for one in earlier]) if earlier else None)
-        made.append(_sql(query))
+        query.set("with_", exp.With(expressions=[cte.copy() for cte in earlier]) if earlier else None)
+        parts.append(_sql(query))
         cte.pop()
     if not earlier:
         tree.set("with_", None)
-    return [*made, _sql(tree)]
+    return [*parts, _sql(tree)]
 
 
 def written(tree: Any, relations: Container[str]) -> str:
@@ -101,11 +101,11 @@ def _rewrite(tree: Any, relations: Container[str]) -> None:
         if isinstance(node, exp.Table):
             _check_table(node, relations, common)
         elif type(node) in _REWRITTEN:
-            made = _REWRITTEN[type(node)](node)
-            if made is not node:
+            rewritten = _REWRITTEN[type(node)](node)
+            if rewritten is not node:
                 if node is tree:
                     raise Untaken("not a query")
-                node.replace(made)
+                node.replace(rewritten)
         elif type(node) not in _PLAIN:
             raise Untaken(shown(node))
     quantiles.outright(tree)
@@ -242,9 +242,11 @@ def _group_by_all(tree: Any) -> None:
             if not any(_is_aggregate(node) for node in column.walk()):
                 keys.append(_number(at))
                 continue
-            loose = [one for one in column.find_all(exp.Column) if not _in_aggregate(one, column)]
+            loose = [
+                column_read for column_read in column.find_all(exp.Column) if not _in_aggregate(column_read, column)
+            ]
             mixed = mixed or bool(loose)
-            keys += [one.copy() for one in loose]
+            keys += [column_read.copy() for column_read in loose]
         if mixed:
             select.set("group", exp.Group(expressions=keys))
 
@@ -338,12 +340,12 @@ def _percentile(node: Any, values: Any, quantiles: Any, weights: Any = None) -> 
         raise Untaken(shown(node))
     several = isinstance(quantiles, exp.Array)
     wanted = quantiles.expressions if several else [quantiles]
-    if not all(isinstance(one, exp.Literal) and not one.is_string for one in wanted):
+    if not all(isinstance(literal, exp.Literal) and not literal.is_string for literal in wanted):
         raise Untaken(shown(node))
-    listed = exp.Array(expressions=[one.copy() for one in wanted])
+    listed = exp.Array(expressions=[literal.copy() for literal in wanted])
     name = "kwire_percentiles" if weights is None else "kwire_weighted_percentiles"
-    made = _call(name, *(one.copy() for one in (values, weights) if one is not None), listed)
-    return made if several else _call("kwire_element", made, _number(0))
+    call = _call(name, *(argument.copy() for argument in (values, weights) if argument is not None), listed)
+    return call if several else _call("kwire_element", call, _number(0))
 
 
 def _by(function: str) -> Callable[[Any], Any]:
@@ -387,22 +389,22 @@ def _collected(distinct: bool) -> Callable[[Any], Any]:
 def _sorted_array(node: Any) -> Any:
     """`array_sort` and `sort_array`: the one has nulls last, the other where they are the smallest."""
     rising, first = node.args.get("asc") or exp.true(), node.args.get("nulls_first")
-    if node.args.get("expression") or not all(isinstance(one, exp.Boolean) for one in (rising, first)):
+    if node.args.get("expression") or not all(isinstance(boolean, exp.Boolean) for boolean in (rising, first)):
         raise Untaken(shown(node))
     how = ("ASC" if rising.this else "DESC", "NULLS FIRST" if first.this else "NULLS LAST")
-    order = [exp.Literal.string(one) for one in how]
+    order = [exp.Literal.string(word) for word in how]
     values = node.this
     if isinstance(values, exp.Anonymous) and values.name in _LISTS and isinstance(values.expressions[0], exp.Struct):
         value = values.expressions[0]
         fields = {"key": _comparable(value), "value": value.copy()}
-        pair = [exp.PropertyEQ(this=exp.to_identifier(name), expression=one) for name, one in fields.items()]
+        pair = [exp.PropertyEQ(this=exp.to_identifier(name), expression=value) for name, value in fields.items()]
         return _call("kwire_sorted", _call(values.name, exp.Struct(expressions=pair)), *order)
     return _call("list_sort", values.copy(), *order)
 
 
 def _slice(node: Any) -> Any:
     start, length = node.args.get("start"), node.args.get("end")
-    if not all(isinstance(one, exp.Literal) and re.fullmatch(r"[1-9]\d*", one.this) for one in (start, length)):
+    if not all(isinstance(bound, exp.Literal) and re.fullmatch(r"[1-9]\d*", bound.this) for bound in (start, length)):
         raise Untaken(shown(node))
     first = int(start.this)
     return _call("list_slice", node.this.copy(), _number(first), _number(first + int(length.this) - 1))
@@ -415,9 +417,9 @@ def _joined(node: Any) -> Any:
 
 
 def _concatenated(node: Any) -> Any:
-    if any(isinstance(one, exp.Null) for one in node.expressions):  # DuckDB's answer has no type
+    if any(isinstance(part, exp.Null) for part in node.expressions):  # DuckDB's answer has no type
         raise Untaken(shown(node))
-    node.set("expressions", [_call("kwire_part", one.copy()) for one in node.expressions])
+    node.set("expressions", [_call("kwire_part", part.copy()) for part in node.expressions])
     return node
 
 
@@ -443,8 +445,8 @@ def _nth(values: Any, place: int) -> Any:
 
 def _counted(node: Any) -> Any:
     """Of no row or of nulls alone 0, never null."""
-    one = exp.Case(ifs=[exp.If(this=node.this.copy(), true=_number(1))])
-    return exp.Count(this=one, big_int=True)
+    case = exp.Case(ifs=[exp.If(this=node.this.copy(), true=_number(1))])
+    return exp.Count(this=case, big_int=True)
 
 
 def _narrow(node: Any) -> Any:
@@ -460,7 +462,7 @@ def _two(name: str) -> Callable[[Any], Any]:
     return lambda node: _call(name, node.this.copy(), node.expression.copy())
 
 
-def _one(name: str) -> Callable[[Any], Any]:
+def _renamed_call(name: str) -> Callable[[Any], Any]:
     return lambda node: _call(name, node.this.copy())
 
 
@@ -513,9 +515,9 @@ _REWRITTEN: dict[type, Callable[[Any], Any]] = {
     exp.Star: _star, exp.Anonymous: _anonymous, exp.ArgMax: _by("arg_max_null"), exp.ArgMin: _by("arg_min_null"),
     exp.ArrayAgg: _collected(False), exp.ArrayUniqueAgg: _collected(True), exp.ArraySort: _sorted_array,
     exp.ArraySlice: _slice, exp.ArrayToString: _joined, exp.ArrayContains: _two("kwire_contains"),
-    exp.ArrayDistinct: _one("kwire_distinct"), exp.Bracket: _element, exp.Explode: _exploded, exp.Stack: _same,
+    exp.ArrayDistinct: _renamed_call("kwire_distinct"), exp.Bracket: _element, exp.Explode: _exploded, exp.Stack: _same,
     exp.Aliases: _stacked, exp.TimestampTrunc: _truncated, exp.Interval: _interval, exp.CountIf: _counted,
     exp.Length: _narrow, exp.Window: _window, exp.Concat: _concatenated,
-    exp.Floor: _one("kwire_floor"), exp.Ceil: _one("kwire_ceil"),
+    exp.Floor: _renamed_call("kwire_floor"), exp.Ceil: _renamed_call("kwire_ceil"),
 }
 # fmt: on

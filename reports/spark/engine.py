@@ -43,7 +43,7 @@ class Spark:
         with self._errors():
             relations.register(self._spark, paths, only)
 
-    def ask(self, query: str, rows: int | None = None, ours: bool = False) -> tuple[pa.Table, bool]:
+    def ask(self, query: str, rows: int | None = None, repeated: bool = False) -> tuple[pa.Table, bool]:
         """The answer, and whether there are more than `rows`. Raises WrongQuery with Spark's message."""
         if threading.current_thread() is not threading.main_thread():
             return self._ask(query, rows)  # no interrupt comes
@@ -73,11 +73,11 @@ class Spark:
 
     def own(self) -> list[str]:
         """Views that queries made."""
-        ours = relations.names()
+        known = relations.names()
         return [
             row.viewName
             for row in self._spark.sql("SHOW VIEWS").collect()
-            if row.viewName not in ours and not row.viewName.startswith("kwire_")
+            if row.viewName not in known and not row.viewName.startswith("kwire_")
         ]
 
     def interrupt(self) -> None:

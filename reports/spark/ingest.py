@@ -124,10 +124,10 @@ def decode(
     with Writer(Path(out).absolute(), append, wait) as writer:
         check_names(points, writer)
         done = _decoded(spark, points, settings, choice, writer, split or Split())
-        for one in done:
-            writer.adopt(one.files)
+        for point in done:
+            writer.adopt(point.files)
         _add_empty(writer, done)
-        result = joined([one.read for one in done])
+        result = joined([point.read for point in done])
         writer.write("findings", findings_of(result, writer.settle()))
         writer.commit(manifest(result))
     return result
@@ -221,8 +221,8 @@ def accepted(results: Sequence[T | Refused]) -> list[T]:
 
 def _add_empty(writer: Writer, done: Sequence[Done]) -> None:
     """A table without rows has a file too."""
-    known = dict.fromkeys(name for one in done for name in one.tables)
-    filled = {entry["table"] for one in done for entry in one.files}
+    known = dict.fromkeys(name for point in done for name in point.tables)
+    filled = {entry["table"] for point in done for entry in point.files}
     for name in known:
         if name not in filled:
             writer.write(name, tables.schema(name).empty_table())

@@ -82,18 +82,26 @@ class CaptureReader(DataSourceReader):
             yield from point_tables(point, self._settings, self._choice)
             return
         # They come of all the others, when these are known to the end.
-        kept: dict[str, list[pa.Table]] = {}
+        filtered: dict[str, list[pa.Table]] = {}
         known = joined(
-            [read_point(point, self._settings, self._choice, lambda name, rows: kept.setdefault(name, []).append(rows))]
+            [
+                read_point(
+                    point, self._settings, self._choice, lambda name, rows: filtered.setdefault(name, []).append(rows)
+                )
+            ]
         )
-        yield "findings", findings_of(known, {name: concatenated(name, parts) for name, parts in kept.items()})
+        yield "findings", findings_of(known, {name: concatenated(name, parts) for name, parts in filtered.items()})
 
 
 class PushingReader(CaptureReader):
     """The same for sessions that push filters: others refuse a reader that could take them."""
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
-        known = [made for made in (condition(one) for one in filters) if made is not None]
+        known = [
+            known_condition
+            for known_condition in (condition(pushed) for pushed in filters)
+            if known_condition is not None
+        ]
         self._condition = reduce(lambda a, b: a & b, known) if known else None
         return filters
 
@@ -108,11 +116,11 @@ class CaptureSource(DataSource):
     def schema(self) -> StructType:
         table = self._table()
         schema = tables.schema(table)
-        asked = [name.strip() for name in self.options.get("columns", "").split(",") if name.strip()]
-        unknown = [name for name in asked if name not in schema.names]
+        names = [name.strip() for name in self.options.get("columns", "").split(",") if name.strip()]
+        unknown = [name for name in names if name not in schema.names]
         if unknown:
             raise ValueError(f"no column {unknown[0]!r} in {table}; there are {', '.join(schema.names)}")
-        return from_arrow_schema(pa.schema([schema.field(name) for name in asked or schema.names]))
+        return from_arrow_schema(pa.schema([schema.field(name) for name in names or schema.names]))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return CaptureReader(self.options, self._table(), schema.names)

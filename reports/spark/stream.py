@@ -102,19 +102,19 @@ class _Order:
     def grow(self, newest: bool, idle_seconds: float | None, follow: bool) -> _Place:
         """Take in the files that have become whole; `newest`: the last one too; `follow`: what there is of it."""
         there = self._there()
-        growing = [one for one in self.listed if one.number == self.count]
-        fresh = unread(there, (one.file for one in self.listed))
-        known = [*(one.file for one in growing), *map(known_by, fresh)]
+        growing = [file for file in self.listed if file.number == self.count]
+        fresh = unread(there, (file.file for file in self.listed))
+        known = [*(file.file for file in growing), *map(known_by, fresh)]
         if not known:
             return _Place(self.count)
         [last] = as_now(there, known[-1:])
         over = newest or (idle_seconds is not None and last is not None and self._idle(last.name) >= idle_seconds)
-        taken = known if over else known[:-1]
+        whole = known if over else known[:-1]
         size = self._size(last.name) if follow and not over and last is not None else 0
-        listed = known if size else [*known[: len(growing)], *taken[len(growing) :]]
-        self.listed += [_Listed(self.count + at, one) for at, one in enumerate(listed)][len(growing) :]
-        self.count += len(taken)
-        if taken or len(listed) > len(growing):
+        listed = known if size else [*known[: len(growing)], *whole[len(growing) :]]
+        self.listed += [_Listed(self.count + at, file) for at, file in enumerate(listed)][len(growing) :]
+        self.count += len(whole)
+        if whole or len(listed) > len(growing):
             self._store()
         return _Place(self.count, size)
 
@@ -137,25 +137,25 @@ class _Order:
 
     def forget(self, before: int) -> None:
         """What is below that number and no longer there is not met again."""
-        now = as_now(self._there(), (one.file for one in self.listed))
+        now = as_now(self._there(), (file.file for file in self.listed))
         pairs = zip(self.listed, now, strict=True)
-        kept = [_Listed(one.number, new or one.file) for one, new in pairs if new or one.number >= before]
-        if kept != self.listed:
-            self.listed = kept
+        remaining = [_Listed(file.number, new or file.file) for file, new in pairs if new or file.number >= before]
+        if remaining != self.listed:
+            self.listed = remaining
             self._store()
 
     def _there(self) -> list[Found]:
-        return found_in(self.folder, (one.file for one in self.listed))
+        return found_in(self.folder, (file.file for file in self.listed))
 
     def _store(self) -> None:
-        files = [[one.number, *one.file] for one in self.listed]
+        files = [[file.number, *file.file] for file in self.listed]
         put_at_once(self._path, json.dumps({"count": self.count, "files": files}).encode())
 
     def until(self, end: _Place) -> tuple[_Listed, ...]:
         """The files of a batch that ends there, and those before it that a snapshot may have to be made of."""
         if end.files > self.count:
             raise StreamError(f"{self._path}: the checkpoint knows of files that the state folder does not", _anew())
-        return tuple(one for one in self.listed if one.number < end.files + bool(end.bytes))
+        return tuple(file for file in self.listed if file.number < end.files + bool(end.bytes))
 
 
 @dataclass
@@ -298,7 +298,7 @@ class CaptureStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- in a task -----------------------------------------------------------------------------------------------------
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         part: _Part = partition
-        course, place = self._taken_up(part)
+        course, place = self._resumed(part)
         for _ in _read(course, part, place, part.begin):
             pass  # rows of an earlier batch
         if part.begin < part.end:
@@ -307,10 +307,10 @@ class CaptureStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if part.over:
             yield from self._chosen(course.finish())
 
-    def _taken_up(self, part: _Part) -> tuple[ResumableReader, _Place]:
+    def _resumed(self, part: _Part) -> tuple[ResumableReader, _Place]:
         """What is known before the batch, or a while before it, and where that was."""
         state = Path(part.state)
-        place = max((one for one in _snapshots(state) if one <= part.begin), default=_Place(0))
+        place = max((position for position in _snapshots(state) if position <= part.begin), default=_Place(0))
         snapshot = None
         if place > _Place(0):
             try:
@@ -397,9 +397,9 @@ def _read(course: ResumableReader, part: _Part, begin: _Place, end: _Place) -> I
 def _paths(part: _Part, begin: _Place, end: _Place) -> list[str]:
     """Where the files between two places are now: they may have been renamed or packed since they were met."""
     numbers = range(begin.files, end.files + bool(end.bytes))
-    wanted = [one for one in part.listed if one.number in numbers]
-    now = as_now(found_in(part.folder, (one.file for one in part.listed)), (one.file for one in wanted))
-    gone = [one.file.name for one, new in zip(wanted, now, strict=True) if new is None]
+    wanted = [file for file in part.listed if file.number in numbers]
+    now = as_now(found_in(part.folder, (file.file for file in part.listed)), (file.file for file in wanted))
+    gone = [file.file.name for file, new in zip(wanted, now, strict=True) if new is None]
     if gone or len(wanted) < len(numbers):
         raise StreamError(
             f"{urls.shown(part.folder)}: {gone[0] if gone else 'a file'} is gone before it was read",

@@ -59,7 +59,7 @@ def test_a_report_is_translated_once_whatever_its_captures_time(cache: Path, mon
     first = Prepared(NAMES)
     for view in catalog.views():
         first.view(view.name)
-    first.steps("error_runs", relations.KEPT["error_runs"])
+    first.steps("error_runs", relations.MATERIALIZED["error_runs"])
     for question in sections.questions(SPANS[0], "4.0"):
         first.translated(question.sql, question.rows)
     first.keep()
@@ -67,7 +67,7 @@ def test_a_report_is_translated_once_whatever_its_captures_time(cache: Path, mon
     del texts[:]
     later = Prepared(NAMES)
     assert all(later.view(view.name) for view in catalog.views())
-    assert all(later.steps("error_runs", relations.KEPT["error_runs"]))
+    assert all(later.steps("error_runs", relations.MATERIALIZED["error_runs"]))
     for question in sections.questions(SPANS[1], "4.0"):
         assert later.translated(question.sql, question.rows)
     assert texts == []
@@ -118,4 +118,4 @@ def test_a_view_that_is_kept_has_the_rows_of_its_query_and_leaves_nothing_else(c
             assert opened._run(whole).to_pylist() == rows.to_pylist()
             made = opened._connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()
             assert "error_runs" in {name for (name,) in made}
-            assert not {name for (name,) in made} & {*relations.KEPT["error_runs"]}
+            assert not {name for (name,) in made} & {*relations.MATERIALIZED["error_runs"]}
