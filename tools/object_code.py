@@ -207,7 +207,8 @@ def write_kinds(path: Path, commands: str, native: Path | None) -> None:
     path.write_text(json.dumps(kinds_by_kernel))
     never = sorted(set(known) - set(kinds_by_kernel))
     print(
-        f"{len(kinds_by_kernel)} kernels, {sum(map(len, kinds_by_kernel.values()))} kinds of arguments; never called: {never}"
+        f"{len(kinds_by_kernel)} kernels, {sum(map(len, kinds_by_kernel.values()))} kinds of arguments; "
+        f"never called: {never}"
     )
     if native is not None:
         (native / NATIVE).mkdir(parents=True)

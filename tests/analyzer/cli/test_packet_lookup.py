@@ -63,8 +63,8 @@ def test_a_packet_in_the_middle_of_a_message_finds_it(tmp_path: Path) -> None:
         ("packet is null", []),
     ],
 )
-def test_what_is_not_there_is_said(expression: str, told: list[str], tmp_path: Path) -> None:
+def test_what_is_not_there_is_said(expression: str, notes: list[str], tmp_path: Path) -> None:
     path = tmp_path / "capture.pcap"
     writes = [Write(TO_BROKER, forging.heartbeat(1)), Write(TO_CLIENT, forging.heartbeat_answer(1))]
     path.write_bytes(forge.pcap(forge.rendered(converse(writes))))
-    assert packet_lookup.packet_notes([str(path)], ReadOptions(), expression) == told
+    assert packet_lookup.packet_notes([str(path)], ReadOptions(), expression) == notes

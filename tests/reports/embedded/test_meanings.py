@@ -115,8 +115,8 @@ LEFT = (
 
 @pytest.mark.parametrize("query", SAME)
 def test_it_means_the_same(query: str, reference: Spark, embedded: Embedded) -> None:
-    expected, found = reference.ask(query)[0], embedded.ask(query)[0]
-    assert difference(expected, found, "ORDER BY" in query) is None
+    expected, rows = reference.ask(query)[0], embedded.ask(query)[0]
+    assert difference(expected, rows, "ORDER BY" in query) is None
 
 
 @pytest.mark.parametrize("query", LEFT)

@@ -88,9 +88,9 @@ def test_a_number_that_the_translation_reckons_with_stays(cache: Path) -> None:
 
 
 def test_a_damaged_file_and_one_of_others_are_made_again(cache: Path) -> None:
-    one = Prepared(NAMES)
-    expected = one.view("latency_by_api")
-    one.keep()
+    prepared = Prepared(NAMES)
+    expected = prepared.view("latency_by_api")
+    prepared.keep()
     (file,) = (cache / "data").glob("sql.*")
     whole = file.read_bytes()
     for damage in (whole[:-3], whole[:-1] + b"x", b""):
@@ -116,6 +116,6 @@ def test_a_view_that_is_kept_has_the_rows_of_its_query_and_leaves_nothing_else(c
             assert rows.num_rows > 8
             assert {row["cleared"] for row in rows.to_pylist()} == {True, False}
             assert opened._run(whole).to_pylist() == rows.to_pylist()
-            made = opened._connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()
-            assert "error_runs" in {name for (name,) in made}
-            assert not {name for (name,) in made} & {*relations.MATERIALIZED["error_runs"]}
+            names = opened._connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()
+            assert "error_runs" in {name for (name,) in names}
+            assert not {name for (name,) in names} & {*relations.MATERIALIZED["error_runs"]}
