@@ -54,7 +54,7 @@ def test_a_packet_in_the_middle_of_a_message_finds_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "expression, told",
+    "expression, notes",
     [
         ("packet == 99", ["packet 99: no TCP packet of that number"]),
         ("packet in (98, 99)", ["packet 98: no TCP packet of that number", "packet 99: no TCP packet of that number"]),
