@@ -1,4 +1,4 @@
-"""What `kwire replay` and `kwire diff` do, once the command line is read.
+"""Run `kwire replay` and `kwire diff`, once the command line is read.
 
 In: parsed options. Out: of `replay` a summary (or the plan) on stdout, notes on stderr, exit code 0, 1 where the
 target lacks what it acknowledged or made the run slower (`--fail-on`), 2 where nothing was sent, 3 where the run is no
@@ -78,8 +78,9 @@ def _announce(tell: Callable[[str], None] | None, line: str) -> None:
 
 
 def _until_ended(work: Coroutine[Any, Any, _Done]) -> _Done:
-    """What it gives. The first Ctrl-C, SIGTERM or SIGHUP cancels it, and what it then does is waited for; where it only
-    ends, that is the interrupt. (asyncio itself hears Ctrl-C alone, and that not where a shell has it ignored.)"""
+    """Run a coroutine to its end. The first Ctrl-C, SIGTERM or SIGHUP cancels it, and its end is awaited; if it only
+    ends then, KeyboardInterrupt is raised. (asyncio itself hears Ctrl-C alone, and that not where a shell has it
+    ignored.)"""
 
     async def awaited() -> _Done:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
@@ -350,7 +351,7 @@ def plan_text(rows: list[dict[str, Any]]) -> str:
 
 
 def summary(result: run.Result, out: str) -> str:
-    """What a person reads after a run."""
+    """The summary of a run, for people."""
     out = printable(out)
     counts = result.counts
     slower = result.pace.text()

@@ -1,4 +1,4 @@
-"""What `kwire report` and `kwire analyze --engine spark` do, once the command line is read.
+"""Run `kwire report` and `kwire analyze --engine spark`, once the command line is read.
 
 In: parsed options. Out: the report in a file or on stdout, progress and notes on stderr; of `analyze` the same as from
 the local engine. Errors of the user's input leave as `UsageError`.
@@ -165,7 +165,7 @@ def _split(options: AnalyzeOptions) -> Any:
 
 @contextlib.contextmanager
 def _told_by_spark(hint: str) -> Iterator[None]:
-    """What Spark says went wrong, in one line."""
+    """Turn errors of Spark into UsageError, in one line."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 

@@ -1,4 +1,4 @@
-"""What an engine is to those who ask: a protocol, how to end what is being asked, and what it says instead of answers.
+"""The protocol of SQL engines, their exceptions, and how a question is ended.
 
 Both engines and whoever asks them meet here; `engines.py` chooses one.
 """
@@ -54,8 +54,8 @@ def cancel(engine: Engine, futures: Iterable[Future[Any]]) -> None:
 
 
 def interruptibly(engine: Engine, work: Callable[[], T]) -> T:
-    """What asks an engine, done in a thread of its own, so that Ctrl-C finds us free to tell the engine: Spark's own
-    library, and its JVM's connection to a thread, wait for an answer whatever comes."""
+    """Run a question in a thread of its own, so that Ctrl-C can end it: Spark's own library, and its JVM's connection
+    to a thread, wait for an answer whatever comes."""
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(work)
         try:

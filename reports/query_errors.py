@@ -1,4 +1,4 @@
-"""What is wrong with a query, in one line and a hint: the same from Spark and from before Spark is started.
+"""Errors of a query, in one line and a hint, equal from Spark and from before Spark is started.
 
 In: the text of a query. Out: nothing, or `WrongQuery` in Spark's words. Only what is certain is told: what is not goes
 on to an engine.
@@ -58,7 +58,7 @@ def unknown_column(query: str, name: str, near: Sequence[str]) -> WrongQuery:
 
 
 def column_hint(name: str) -> str:
-    """What to write for a column that there is not: filters have shorter names, and fields of the bodies."""
+    """A hint for a column that does not exist: filters have shorter names, and fields of the bodies."""
     from analyzer.filter import names as naming
 
     plain = name.replace("`", "")

@@ -158,7 +158,7 @@ def names() -> list[str]:
 
 
 def question(name: str) -> str:
-    """What a table or view answers."""
+    """The question that a table or view answers."""
     return ABOUT[name] if name in ABOUT else catalog.view(name).question
 
 

@@ -202,8 +202,8 @@ _DESCRIBE = re.compile(r"\s*DESC(?:RIBE)?\s+(?:TABLE\s+|VIEW\s+)?`?(\w+)`?\s*", 
 
 
 def _about(engine: Engine, query: str) -> tuple[pa.Table, bool] | None:
-    """What there is, with the question that each answers; the columns of one, with what each holds. None: the query
-    asks for something else."""
+    """Answer SHOW and DESCRIBE: all relations with their questions, or the columns of one with their content. None:
+    it is another query."""
     import pyarrow as pa
 
     if shown := _SHOW.fullmatch(query):

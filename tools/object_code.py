@@ -1,4 +1,4 @@
-"""What `tools/wheel.py` runs in processes of their own: which kernels with which arguments, and their object code.
+"""Find the kernels and arguments that commands use, and make object code of them, for `tools/wheel.py`.
 
     python tools/object_code.py kinds KINDS [--commands all|few] [--native FOLDER]
     python tools/object_code.py compile KINDS FOLDER
@@ -53,7 +53,7 @@ def run(*arguments: str) -> None:
 
 
 def run_few(samples: Path, folder: Path) -> None:
-    """What people do first."""
+    """Run the commands that people run first."""
     capture = str(samples / "codecs-franzgo-4.3" / "capture.pcap")
     run("analyze", capture, "-o", str(folder / "first"))
     run("show", capture)
@@ -79,7 +79,7 @@ def run_all(samples: Path, folder: Path) -> None:
 
 
 def run_shared(capture: Path, folder: Path) -> None:
-    """What tasks of Spark do with a capture in chunks, where shares see their own packets and where they see all."""
+    """Do the work of Spark's tasks on chunks, where shares see their own packets and where they see all."""
     from analyzer.dataset.dataset import Parts
     from analyzer.pipeline import shares
     from analyzer.pipeline.points import AnalysisOptions

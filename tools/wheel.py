@@ -36,7 +36,7 @@ PLATFORM = "manylinux_2_17_x86_64"
 
 
 def tracked(sources: Path) -> list[Path]:
-    """What belongs to the project, relative to its folder."""
+    """The files that belong to the project, relative to its folder."""
     command = ["git", "-C", str(sources), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     done = subprocess.run(command, capture_output=True, check=False) if (sources / ".git").exists() else None
     if done is None or done.returncode:
@@ -45,7 +45,7 @@ def tracked(sources: Path) -> list[Path]:
 
 
 def pure_wheel(sources: Path, folder: Path) -> Path:
-    """What `pip wheel` makes of the sources, without a network, and of nothing that happens to lie beside them."""
+    """Build a wheel of the sources with `pip wheel`, without a network and without files that lie beside them."""
     copied = folder / "sources"
     for path in tracked(sources):
         if path.parts[0] != "tests":

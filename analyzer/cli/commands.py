@@ -1,4 +1,4 @@
-"""What `kwire analyze` and `kwire show` do, once the command line is read.
+"""Run `kwire analyze` and `kwire show`, once the command line is read.
 
 In: parsed options. Out: data on stdout; progress, notes and hints on stderr. Errors of the user's input leave as
 `UsageError`.
@@ -110,7 +110,7 @@ def _progress() -> Iterator[Callable[[str, int, int], None] | None]:
             return super().render(task) if task.id != compiling else Text()
 
     class Speed(TransferSpeedColumn):
-        """The same."""
+        """Speed, where a task counts bytes."""
 
         def render(self, task: Task) -> Text:
             return super().render(task) if task.id != compiling else Text()
@@ -183,7 +183,7 @@ def _print_notes(result: Dataset) -> None:
 
 
 def print_analysis(result: Dataset, options: AnalyzeOptions) -> None:
-    """What an analysis found: notes on stderr, the summary on stdout."""
+    """Print the result of an analysis: notes to stderr, the summary to stdout."""
     _print_notes(result)
     if options.json:
         json.dump(result.summary, sys.stdout, indent=1)
@@ -233,7 +233,7 @@ def named_dataset(path: str | os.PathLike[str]) -> StoredDataset:
 
 
 def tell_notes(manifest: Mapping[str, Any]) -> None:
-    """What was noted when the captures of a dataset were read."""
+    """Print the notes that were made when the captures of a dataset were read."""
     _note(manifest.get("notes", ()))
 
 
@@ -326,7 +326,7 @@ def _check_form(options: ShowOptions) -> None:
 
 
 def _names(text: str | None, option: str, purpose: str) -> list[Operand]:
-    """What the words of an option name: the vocabulary of filters (`filter/FILTER.md`)."""
+    """Look up the words of an option in the vocabulary of filters (`filter/FILTER.md`)."""
     if text is None:
         return []
     from analyzer.filter import names
@@ -353,7 +353,7 @@ def _sort(text: str | None) -> Operand | None:
 
 
 def _key(exchange: Any, sort: Operand, descending: bool) -> Any:
-    """What an exchange is sorted by: of several values the one that comes first."""
+    """The sort key of an exchange: of several values the one that comes first."""
     bodies = (exchange.request, exchange.response) if sort.apis is not None else (None, None)
     values = [value for value in sort.values(exchange.row, *bodies) if value == value]  # NaN is in no order
     return (max(values) if descending else min(values)) if values else None
@@ -440,7 +440,7 @@ def width() -> int | None:
 
 
 def reading_width() -> int | None:
-    """The same for sentences, which nobody likes to read in longer lines."""
+    """Like `width`, for sentences, which are hard to read in longer lines."""
     return min(width() or 0, _READABLE) or None
 
 

@@ -66,7 +66,7 @@ def _shown(value: Any) -> str:
 
 
 def _of_columns(options: ShowOptions, names: Sequence[Operand], notes: list[str]) -> Counts:
-    """The same where all names are columns: as they come, a table of thousands of exchanges at a time."""
+    """Count where all names are columns: a table of thousands of exchanges at a time."""
     counts: Counts = Counter()
     known: dict[str, str] = {}
 

@@ -1,4 +1,4 @@
-"""What matters of an exchange by its API, in a few words: `commit`, `generation 3 leads 2 members`, `orders-0@120`.
+"""Describe an exchange by its API in a few words: `commit`, `generation 3 leads 2 members`, `orders-0@120`.
 
 In: an exchange with its topic-partitions and, for the APIs of `WITH_BODIES`, its decoded bodies. Out: text. Rules:
 nothing of a secret; what is not decoded is left out; a list is cut after three, and says how many more there are.

@@ -456,7 +456,7 @@ def outcome(row: Row) -> str:
 
 
 def subject(row: Row, topics: bool = True) -> str:
-    """What it was about: topics, group, transaction."""
+    """The subject of an exchange: topics, group, transaction."""
     parts = []
     if row["topics"] and topics:
         names = [printable(topic) for topic in row["topics"]]

@@ -106,7 +106,7 @@ def summary_text(summary: dict[str, Any], out: str | None) -> str:
 
 
 def _handshakes_text(sealed: Iterable[dict[str, str]]) -> str:
-    """What the handshakes of encrypted connections say, alike ones together."""
+    """The handshakes of encrypted connections, equal ones counted together."""
     names = ("tls_version", "tls_cipher", "tls_sni", "tls_alpn", "tls_subject", "tls_failure")
     alike = Counter(tuple(handshake.get(name) for name in names) for handshake in sealed)
     lines = []

@@ -123,7 +123,7 @@ def _path() -> Path | None:
 
 
 def _read(path: Path | None) -> dict[str, str]:
-    """What is kept there; whatever is wrong with it, it can be made again."""
+    """Read the cache file. Whatever is wrong with it, it can be made again."""
     if path is not None:
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError, struct.error, RecursionError):
             content = unpacked(opened(content_of(path)))

@@ -121,8 +121,8 @@ def _grouped_by(counted: Any, names: set[str]) -> bool:
 
 
 def _rewritten(node: Any, columns: Mapping[str, Any], placed: tuple[str, str, str], percents: Sequence[str]) -> Any:
-    """What a column of the final query is of the rows. `asked`: shares in a hundred, all found at once, for each time
-    costs as much. LookupError: it cannot be said."""
+    """Rewrite a column of the final query to read the rows. `percents`: quantiles in percent, all found in one call,
+    which costs as much as one. Raises LookupError where that is not possible."""
     upto, timed, bucket = placed
     quantile = _QUANTILE.fullmatch(_sql(node))
     if quantile is not None:

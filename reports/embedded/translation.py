@@ -81,7 +81,7 @@ def apart(text: str, relations: Container[str], names: Sequence[str]) -> list[st
 
 
 def written(tree: Any, relations: Container[str]) -> str:
-    """The same of a tree, which is changed."""
+    """Write a tree, which is changed, as DuckDB's SQL."""
     _rewrite(tree, relations)
     return _sql(tree)
 

@@ -1,4 +1,4 @@
-"""What kind of value each piece of a query has, and what the two engines would make otherwise of values of that kind.
+"""The kind of value of each piece of a query, and the kinds that the two engines treat differently.
 
 In: the tree of a query in Spark's words, its columns named. Out: nothing, or `Untaken`. Pure.
 
@@ -139,7 +139,7 @@ def _element(kind: str) -> str:
 
 
 def _merged(kinds: Sequence[str]) -> str:
-    """What a value is that is one of these. ANY: it cannot be told, but no list and no struct."""
+    """The kind of a value that has one of these kinds. ANY: unknown, but no list and no struct."""
     some = [kind for kind in kinds if kind != NULL] or [NULL]
     if len(set(some)) == 1:
         return some[0]
@@ -200,7 +200,7 @@ class _Query:
         return columns
 
     def _sources(self, select: Any) -> Iterator[tuple[str, Columns | None]]:
-        """What a SELECT reads: names, and columns of each."""
+        """The sources of a SELECT: names, and the columns of each."""
         read = [select.args.get("from_"), *(select.args.get("joins") or ())]
         for part in read:
             source = part.this if part is not None else None
@@ -370,7 +370,7 @@ class _Query:
         return any(_nested(self.of(field)) for field in (fields if isinstance(key, exp.Struct) else [key]))
 
     def _ordered(self, node: Any) -> list[str]:
-        """What ORDER BY goes by: a column, one by its number, or all."""
+        """The expressions of ORDER BY: a column, one by its number, or all."""
         query, key = node.find_ancestor(exp.Query), node.this
         whole = isinstance(node.parent.parent, exp.Query)
         number = isinstance(key, exp.Literal) and not key.is_string
@@ -426,7 +426,7 @@ def _within(node: Any, other: Any) -> bool:
 
 
 def _operands(node: Any) -> list[Any]:
-    """What is compared with each other."""
+    """The operands that are compared with each other."""
     if isinstance(node, exp.Between):
         return [node.this, node.args["low"], node.args["high"]]
     if isinstance(node, exp.In):

@@ -450,7 +450,7 @@ def _ticks(report: Report) -> list[dict[str, Any]]:
 
 
 def _charts(report: Report) -> dict[str, Any]:
-    """What the page's script draws."""
+    """The data of the charts that the page's script draws."""
     if report.span is None:
         return {}
     drawn = {}

@@ -1,4 +1,4 @@
-"""What a report asks, and in which order it tells: sections of charts and tables.
+"""The questions of a report and the order of its sections of charts and tables.
 
 In: when the captures began and ended. Out: the questions to ask, and `Section`s that refer to them by name. Questions
 are views (`reports/views`) or stand beside (`questions/*.sql`); there is no SQL here. Pure: `questions.py` asks, pages
@@ -62,7 +62,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class ChartData:
-    """What a chart draws: `times` in epoch seconds, and for each choice (one, called ``, where there is none) its
+    """The data of a chart: `times` in epoch seconds, and for each choice (one, called ``, where there is none) its
     series by label. A series has a value or None for each time."""
 
     times: list[float]

@@ -104,7 +104,7 @@ _MORE_MEMORY = "SPARK_DRIVER_MEMORY=12g (or what the machine has) gives Java mor
 
 
 def _cause(exception: Any) -> str:
-    """What Java says of an exception: where all that it says is that something else failed, what that says."""
+    """Java's text of an exception, or of its cause where it only says that something else failed."""
     while (cause := exception.getCause()) is not None and re.search(r"Exception thrown in \w+: *$", str(exception)):
         exception = cause
     return str(exception)

@@ -134,7 +134,7 @@ def _java_places() -> Iterator[tuple[str, Path]]:
 
 
 def _java_at(executable: Path) -> Java | None:
-    """What this executable is: its `release` file says, else it is asked. None: it is no Java that runs."""
+    """The Java of an executable, by its `release` file, else by its output. None: it is no Java that runs."""
     real = executable.resolve()
     if not real.is_file() or not os.access(real, os.X_OK):
         return None

@@ -94,7 +94,7 @@ class CaptureReader(DataSourceReader):
 
 
 class PushingReader(CaptureReader):
-    """The same for sessions that push filters: others refuse a reader that could take them."""
+    """A CaptureReader for sessions that push filters: others refuse a reader that could take them."""
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
         known = [
@@ -144,7 +144,7 @@ class CaptureSource(DataSource):
 
 
 class PushingSource(CaptureSource):
-    """The same for sessions that push filters."""
+    """A CaptureSource for sessions that push filters."""
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return PushingReader(self.options, self._table(), schema.names)
@@ -157,7 +157,7 @@ def register_source(spark: Any) -> None:
 
 
 def _paths(options: Mapping[str, str]) -> list[str]:
-    """What `load` was given: one path, or several as a JSON list."""
+    """The argument of `load`: one path, or several as a JSON list."""
     several = options.get("paths")
     paths = [str(path) for path in json.loads(several)] if several else []
     if options.get("path"):
@@ -172,7 +172,7 @@ def _flag(options: Mapping[str, str], name: str) -> bool:
 
 
 def _choice(options: Mapping[str, str], table: str) -> AnalysisOptions:
-    """What is decoded for a table. Some of the rows of `offsets` are records that replicas are sent."""
+    """The options of decoding for a table. Some of the rows of `offsets` are records that replicas are sent."""
     with_batches = dict.fromkeys(("batches", "offsets", "findings"), BATCHES)
     records = {**with_batches, "records": options.get("records", META)}.get(table, NO_RECORDS)
     return AnalysisOptions.of(options.get("filter"), None, table == "messages", records)

@@ -136,7 +136,7 @@ class _Order:
         return time() - at / 1e9 if at else 0.0
 
     def forget(self, before: int) -> None:
-        """What is below that number and no longer there is not met again."""
+        """Drop files below a number that are gone: they do not come again."""
         now = as_now(self._there(), (file.file for file in self.listed))
         pairs = zip(self.listed, now, strict=True)
         remaining = [_Listed(file.number, new or file.file) for file, new in pairs if new or file.number >= before]
@@ -160,8 +160,8 @@ class _Order:
 
 @dataclass
 class _Part(InputPartition):
-    """What a task reads: from `begin` on, and with `over` the rest of what is known. `listed` goes back further, as far
-    as files are still there."""
+    """The part that a task reads: from `begin` on, and with `over` the rest of all that is known. `listed` goes back
+    further, as far as files are still there."""
 
     name: str
     folder: str
@@ -308,7 +308,7 @@ class CaptureStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from self._chosen(course.finish())
 
     def _resumed(self, part: _Part) -> tuple[ResumableReader, _Place]:
-        """What is known before the batch, or a while before it, and where that was."""
+        """The state before the batch, or a while before it, and its position."""
         state = Path(part.state)
         place = max((position for position in _snapshots(state) if position <= part.begin), default=_Place(0))
         snapshot = None

@@ -278,7 +278,7 @@ def test_how_far_a_run_is_stands_on_a_terminal_only(
 
 
 def test_a_dry_run_at_an_assumed_release_asks_nobody() -> None:
-    """The same plan as at a broker that offers these versions, and Kafka 4 no longer takes what is too old for it."""
+    """The plan is that of a broker that offers these versions; Kafka 4 no longer takes versions too old for it."""
     new = kwire("replay", CAPTURE, "--dry-run", "--assume", "4.3", "--json")
     assert (new.returncode, new.stderr) == (0, "")
     plan = json.loads(new.stdout)

@@ -1,4 +1,4 @@
-"""What the command line asks of a replay.
+"""Options of the command line become those of a replay.
 
 Proves: replay/request.py
 """

@@ -36,7 +36,7 @@ def rotated(source: Path, folder: Path, files: int) -> list[Path]:
 
 
 def fragmented(source: Path, folder: Path, files: int) -> list[Path]:
-    """The same with every IP packet in fragments of 512 bytes; files begin in the middle of packets."""
+    """Write a capture with every IP packet in fragments of 512 bytes; files begin in the middle of packets."""
     link, records = forge.loaded(source)
     pieces = [
         forge.Record(segment.time_ns, piece, len(piece))

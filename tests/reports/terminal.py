@@ -33,7 +33,7 @@ class Terminal:
         os.write(self.descriptor, keys.encode())
 
     def wait_for(self, pattern: str, seconds: float = 90) -> str:
-        """What is shown up to a match of `pattern`, which is then forgotten. Raises AssertionError."""
+        """Wait for a match of `pattern`, and take the text up to it. Raises AssertionError."""
         until = time.monotonic() + seconds
         while (match := re.search(pattern, self.shown)) is None:
             assert time.monotonic() < until, f"{pattern!r} does not come: {self.shown[-2000:]!r}"

@@ -18,7 +18,7 @@ from tests.shared import KWIRE, ROOT, SAMPLES
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What is said on stderr; the exit code is that of a usage error."""
+    """The text on stderr of a command that ends with a usage error."""
     with pytest.raises(SystemExit) as left:
         parser.main(["report", *arguments])
     assert left.value.code == parser.EXIT_USAGE

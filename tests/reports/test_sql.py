@@ -64,7 +64,7 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 @pytest.fixture
 def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever starts one, or reads a capture, is late."""
+    """A test that starts an engine or reads a capture fails."""
 
     def late(*_: Any, **__: Any) -> None:
         raise AssertionError("too late")

@@ -1,4 +1,4 @@
-"""What each view answers, over rows that the tests write: the answers are known by hand."""
+"""Answers of each view over rows that the tests write, known by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a line says of an exchange by its API, against answers that were read off the captures' bodies by hand.
+"""Details of an exchange by its API, against answers that were read off the captures' bodies by hand.
 
 Proves: `analyzer.cli.details`, and of `analyzer.cli.exchange_lines` what is cut where a line is too long.
 """

@@ -57,7 +57,7 @@ def kwire(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str
 
 
 def printed(*arguments: object, **options: Any) -> str:
-    """What a command prints that must do well and say nothing else."""
+    """The output of a command that must succeed with an empty stderr."""
     done = kwire(*arguments, **options)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
@@ -265,7 +265,7 @@ def test_help_of_a_command_is_what_the_command_says() -> None:
 
 
 def completed(*words: str) -> list[str]:
-    """What bash offers for the last of some words."""
+    """Bash's completions of the last of some words."""
     program = f"""
         source <({shlex.quote(KWIRE)} completion bash)
         COMP_WORDS=({" ".join(map(shlex.quote, words))}); COMP_CWORD={len(words) - 1}
@@ -457,7 +457,7 @@ def test_count_by_loses_no_exchange_and_counts_what_one_says_twice_once(rows: li
 
 
 def test_fields_of_bodies_are_names_too() -> None:
-    """What `--fields`, `--count-by` and `--sort` say of a path is what the bodies hold."""
+    """`--fields`, `--count-by` and `--sort` find in a path the values of the bodies."""
     path = "request.topics[].name"
     expected = [
         (
@@ -712,7 +712,7 @@ ESCAPE = "\x1b["
 
 
 def on_a_terminal(*arguments: object, columns: int = 0, **environment: str) -> str:
-    """What a command prints where stdout is a terminal, of so many columns (0: it does not say)."""
+    """The output of a command where stdout is a terminal of so many columns (0: it does not say)."""
     master, slave = pty.openpty()
     termios.tcsetwinsize(slave, (24, columns))
     inherited = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")}
@@ -797,7 +797,7 @@ def test_what_a_capture_says_cannot_command_a_terminal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("columns", [80, 100, 160])
 def test_lines_fit_a_terminal_and_end_in_the_result(columns: int, rows: list[dict[str, Any]]) -> None:
-    """Who asked, and what came of it, stand on the screen however narrow it is."""
+    """The client and the result stand on the screen, however narrow it is."""
     heading, *lines = on_a_terminal("show", CAPTURE, columns=columns, NO_COLOR="1").splitlines()
     assert len(lines) == len(rows)
     assert max(map(len, [heading, *lines])) <= columns

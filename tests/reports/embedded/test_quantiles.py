@@ -52,7 +52,7 @@ rows = st.lists(
 
 
 def answers(text: str, held: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """What DuckDB says to a query written for it, of these rows."""
+    """DuckDB's answer to a query written for it, of these rows."""
     with duckdb.connect() as connection:
         functions.install(connection, "CASE WHEN value < 256 OR value IS NULL THEN value ELSE (value & -4) | 2 END")
         connection.execute("CREATE TABLE rows (who VARCHAR, n INTEGER, v BIGINT)")

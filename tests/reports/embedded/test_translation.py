@@ -1,4 +1,5 @@
-"""What the embedded engine takes of Spark SQL, and what it leaves to Spark. Proves: reports.embedded.translation."""
+"""Queries in Spark SQL that the embedded engine takes, and that it leaves to Spark. Proves:
+reports.embedded.translation."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class Cluster:
         return log
 
     def _logged(self, log: Path, pattern: str) -> str:
-        """What a process's log says, waited for."""
+        """Wait for a line of a process's log."""
         until = time.monotonic() + SECONDS
         while time.monotonic() < until:
             match = re.search(pattern, log.read_text("utf-8", "replace"))

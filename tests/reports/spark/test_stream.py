@@ -50,7 +50,7 @@ def ring(tmp_path: Path) -> Path:
 
 
 class Query:
-    """What Spark does with a stream. `rows`: of the batches that the sink has taken, by their number."""
+    """A query on a stream as Spark runs it. `rows`: of the batches that the sink has taken, by their number."""
 
     def __init__(self, ring: Path, table: str = "exchanges", limit: int | None = None, **options: str) -> None:
         self._options = {"path": str(ring), "state": str(ring.parent / "state"), "table": table, **options}
