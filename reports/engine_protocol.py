@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Untaken(Exception):
+class UnsupportedSqlError(Exception):
     """Why the embedded engine does not take a query."""
 
 
@@ -35,8 +35,8 @@ class Engine(Protocol):
         """How many questions are worth asking at once."""
 
     def ask(self, query: str, rows: int | None = None, repeated: bool = False) -> tuple[pa.Table, bool]:
-        """The answer, and whether there are more than `rows`. `ours`: kwire asks, and will ask the same again. Raises
-        WrongQuery."""
+        """The answer, and whether there are more than `rows`. `repeated`: kwire asks, and asks the
+        same again later. Raises QueryError."""
 
     def own(self) -> list[str]:
         """Views that queries made."""

@@ -112,7 +112,7 @@ def _is_stored(path: str) -> bool:
 
 
 def _check(options: SqlOptions, query: str, stored: bool) -> None:
-    """Raises WrongQuery where the query is surely wrong, before anything that takes long."""
+    """Raises QueryError where the query is surely wrong, before anything that takes long."""
     from reports import engines, query_errors
 
     query_errors.check(query)
@@ -135,7 +135,7 @@ def _dataset(path: str, stored: bool, keylogs: Sequence[str] = ()) -> Iterator[s
 
 
 def _answer(engine: Engine, query: str, form: str, out: str | None, raw: bool, notes: Notes) -> None:
-    """Ask one question; `raw`: as `results.as_csv` has it; `notes`: what to say of a query. Raises WrongQuery."""
+    """Ask one question; `raw`: as `results.as_csv` has it; `notes`: what to say of a query. Raises QueryError."""
     limit = SHOWN_ROWS if form == "table" and not out else None
     table, more = _about(engine, query) or engine.ask(query, limit)
     for note in notes(query):

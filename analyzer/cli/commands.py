@@ -54,7 +54,7 @@ class _Compilation:
         from captures import kernels
 
         self._long = "" if kernels.warm() else ", half a minute to a minute"
-        self._said = False
+        self._is_announced = False
 
     def __call__(self, now: Compiling | None) -> None:
         self.begin(now)
@@ -63,11 +63,11 @@ class _Compilation:
 
     def begin(self, now: Compiling | None) -> None:
         """The line that is said once."""
-        if now is None or self._said:
+        if now is None or self._is_announced:
             return
         from captures import kernels
 
-        self._said = True
+        self._is_announced = True
         reason = kernels.came_along().reason
         why = f" (not as installed: {printable(reason)})" if reason else ""
         self._write(f"kwire: compiling kernels, once on this machine{why}: at most {now.most}{self._long} ...\n")

@@ -1,6 +1,7 @@
 """Kwire's own questions in DuckDB's words, kept from one run to the next.
 
-In: the text of a view, or of a question of a report. Out: the same for DuckDB, or `Untaken`. To load what understands
+In: the text of a view, or of a question of a report. Out: the same for DuckDB, or `UnsupportedSqlError`. To load what
+understands
 SQL, and to rewrite a hundred texts that are always the same, takes longer than to ask a small dataset all of them.
 
 Rules
@@ -45,16 +46,16 @@ class Prepared:
         self._relations = relations
         self._path = _path()
         self._known = _read(self._path)
-        self._found = len(self._known)
+        self._stored_count = len(self._known)
         self._working = threading.Lock()
 
     def view(self, name: str) -> str:
-        """A view's query. Raises Untaken."""
+        """A view's query. Raises UnsupportedSqlError."""
         text = catalog.view(name).sql
         return self._cached(text, lambda translate: str(translate.translated(text, self._relations)))
 
     def steps(self, name: str, first: Sequence[str]) -> list[str]:
-        """A view's query in steps, see `translation.apart`. Raises Untaken."""
+        """A view's query in steps, see `translation.apart`. Raises UnsupportedSqlError."""
         text = catalog.view(name).sql
 
         def text_of(step: int) -> str:
@@ -64,7 +65,7 @@ class Prepared:
         return [text_of(step) for step in range(len(first) + 1)]
 
     def translated(self, text: str, rows: int | None = None) -> str:
-        """See `translation.translated`. Raises Untaken."""
+        """See `translation.translated`. Raises UnsupportedSqlError."""
         plain, numbers = _taken_out(text)
         translated = self._text(plain, rows)
         if not all(mark in translated for mark in numbers):  # it was reckoned with
@@ -90,9 +91,9 @@ class Prepared:
     def keep(self) -> None:
         """Write down what is new."""
         with self._working:
-            if self._path is not None and self._found < len(self._known) <= _MOST:
+            if self._path is not None and self._stored_count < len(self._known) <= _MOST:
                 replace(self._path, sealed(packed(self._known)))
-                self._found = len(self._known)
+                self._stored_count = len(self._known)
 
 
 def _taken_out(text: str) -> tuple[str, dict[str, str]]:

@@ -1,6 +1,6 @@
 """The kind of value of each piece of a query, and the kinds that the two engines treat differently.
 
-In: the tree of a query in Spark's words, its columns named. Out: nothing, or `Untaken`. Pure.
+In: the tree of a query in Spark's words, its columns named. Out: nothing, or `UnsupportedSqlError`. Pure.
 
 Rules
 - Kinds are told from the contract of `analyzer/dataset/tables.py`, from the views' own queries, and from how a value
@@ -24,7 +24,7 @@ from sqlglot import exp
 from analyzer.dataset import tables
 from reports import catalog, relations
 from reports.embedded.parsing import parsed, shown
-from reports.engine_protocol import Untaken
+from reports.engine_protocol import UnsupportedSqlError
 
 ANY, NULL, NUMBER, TEXT, TRUTH, TIME = "any", "null", "number", "text", "truth", "time"
 
@@ -299,7 +299,7 @@ class _Query:
     # --- what differs -------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raises Untaken."""
+        """Raises UnsupportedSqlError."""
         checks: tuple[tuple[type | tuple[type, ...], Callable[[Any], bool]], ...] = (
             (exp.Select, self._generates_twice),
             (exp.SetOperation, self._unites),
@@ -331,7 +331,7 @@ class _Query:
         for node in self._tree.walk():
             for nodes, differs in checks:
                 if isinstance(node, nodes) and differs(node):
-                    raise Untaken(shown(node))
+                    raise UnsupportedSqlError(shown(node))
 
     def _generates_twice(self, select: Any) -> bool:
         """Spark makes a row of every two, DuckDB puts them side by side."""
@@ -466,5 +466,5 @@ def _unordered(window: Any) -> bool:
 
 
 def check(tree: Any) -> None:
-    """Raises Untaken where the engines would make something else of the query."""
+    """Raises UnsupportedSqlError where the engines would make something else of the query."""
     _Query(tree).check()

@@ -62,28 +62,28 @@ class StreamError(KwireError):
     """A stream that cannot go on."""
 
 
-class _Listed(NamedTuple):
+class _ListedFile(NamedTuple):
     """A file that is part of the stream, and its number in it."""
 
     number: int
     file: Known
 
 
-class _Place(NamedTuple):
+class _Position(NamedTuple):
     """How far a folder was read: `files` are whole, and of the one after them the first so many `bytes` were there."""
 
     files: int
     bytes: int = 0
 
 
-class _Order:
+class _FileOrder:
     """Which files of a folder are part of the stream, in order; kept in the state folder. What was read and is gone is
     forgotten. `count`: how many are whole; one that is followed has the number after them."""
 
     def __init__(self, folder: str, state: Path) -> None:
         self.folder = folder
         self._path = state / _LIST
-        self.listed: list[_Listed] = []
+        self.listed: list[_ListedFile] = []
         self.count = 0
         with contextlib.suppress(FileNotFoundError):
             self._take(self._path.read_bytes())
@@ -93,30 +93,30 @@ class _Order:
             stored = json.loads(data)
             self.count = int(stored["count"])
             self.listed = [
-                _Listed(int(number), Known(int(device), int(inode), int(first_ns), str(name)))
+                _ListedFile(int(number), Known(int(device), int(inode), int(first_ns), str(name)))
                 for number, device, inode, first_ns, name in stored["files"]
             ]
         except (ValueError, TypeError, KeyError, RecursionError):
             raise StreamError(f"{self._path}: not a stream's list of files", _anew()) from None
 
-    def grow(self, newest: bool, idle_seconds: float | None, follow: bool) -> _Place:
+    def grow(self, newest: bool, idle_seconds: float | None, follow: bool) -> _Position:
         """Take in the files that have become whole; `newest`: the last one too; `follow`: what there is of it."""
         there = self._there()
         growing = [file for file in self.listed if file.number == self.count]
         fresh = unread(there, (file.file for file in self.listed))
         known = [*(file.file for file in growing), *map(known_by, fresh)]
         if not known:
-            return _Place(self.count)
+            return _Position(self.count)
         [last] = as_now(there, known[-1:])
         over = newest or (idle_seconds is not None and last is not None and self._idle(last.name) >= idle_seconds)
         whole = known if over else known[:-1]
         size = self._size(last.name) if follow and not over and last is not None else 0
         listed = known if size else [*known[: len(growing)], *whole[len(growing) :]]
-        self.listed += [_Listed(self.count + at, file) for at, file in enumerate(listed)][len(growing) :]
+        self.listed += [_ListedFile(self.count + at, file) for at, file in enumerate(listed)][len(growing) :]
         self.count += len(whole)
         if whole or len(listed) > len(growing):
             self._store()
-        return _Place(self.count, size)
+        return _Position(self.count, size)
 
     def _size(self, name: str) -> int:
         """Bytes of a file that can be followed; 0 of one that waits."""
@@ -139,7 +139,7 @@ class _Order:
         """Drop files below a number that are gone: they do not come again."""
         now = as_now(self._there(), (file.file for file in self.listed))
         pairs = zip(self.listed, now, strict=True)
-        remaining = [_Listed(file.number, new or file.file) for file, new in pairs if new or file.number >= before]
+        remaining = [_ListedFile(file.number, new or file.file) for file, new in pairs if new or file.number >= before]
         if remaining != self.listed:
             self.listed = remaining
             self._store()
@@ -151,7 +151,7 @@ class _Order:
         files = [[file.number, *file.file] for file in self.listed]
         put_at_once(self._path, json.dumps({"count": self.count, "files": files}).encode())
 
-    def until(self, end: _Place) -> tuple[_Listed, ...]:
+    def until(self, end: _Position) -> tuple[_ListedFile, ...]:
         """The files of a batch that ends there, and those before it that a snapshot may have to be made of."""
         if end.files > self.count:
             raise StreamError(f"{self._path}: the checkpoint knows of files that the state folder does not", _anew())
@@ -166,9 +166,9 @@ class _Part(InputPartition):
     name: str
     folder: str
     state: str
-    listed: tuple[_Listed, ...]
-    begin: _Place
-    end: _Place
+    listed: tuple[_ListedFile, ...]
+    begin: _Position
+    end: _Position
     over: bool
     key: bytes
 
@@ -235,13 +235,13 @@ class CaptureStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for name in self._folders:  # in turn, so that none has to wait for another
                 if left > 0 and end[name] != there[name]:
                     behind = end[name].files < there[name].files
-                    end[name] = _Place(end[name].files + 1) if behind else there[name]
+                    end[name] = _Position(end[name].files + 1) if behind else there[name]
                     left -= 1
         return _offset(end, bool(latest["over"]) and end == there)
 
-    def _places(self, offset: dict[str, Any]) -> dict[str, _Place]:
+    def _places(self, offset: dict[str, Any]) -> dict[str, _Position]:
         files, of_next = offset["files"], offset.get("bytes", {})
-        return {name: _Place(int(files.get(name, 0)), int(of_next.get(name, 0))) for name in self._folders}
+        return {name: _Position(int(files.get(name, 0)), int(of_next.get(name, 0))) for name in self._folders}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         key = key_of_user()
@@ -251,14 +251,14 @@ class CaptureStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             over = bool(end["over"]) and not start["over"]
             if begins[name] < ends[name] or over:
                 state = self._state_of(name)
-                listed = _Order(folder, state).until(ends[name])
+                listed = _FileOrder(folder, state).until(ends[name])
                 parts.append(_Part(name, folder, str(state), listed, begins[name], ends[name], over, key))
         return parts
 
     def commit(self, end: dict[str, Any]) -> None:
         for name, done in self._places(end).items():
             state = self._state_of(name)
-            _Order(self._folders[name], state).forget(done.files)
+            _FileOrder(self._folders[name], state).forget(done.files)
             known = _snapshots(state)
             for place in known:
                 if place < done and done in known:
@@ -273,7 +273,7 @@ class CaptureStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """All that there is: what has become whole is taken in."""
         self._alone()
         places = {
-            name: _Order(folder, self._state_of(name)).grow(self._finish, self._idle, self._follow)
+            name: _FileOrder(folder, self._state_of(name)).grow(self._finish, self._idle, self._follow)
             for name, folder in self._folders.items()
         }
         return _offset(places, self._finish)
@@ -307,12 +307,12 @@ class CaptureStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if part.over:
             yield from self._chosen(course.finish())
 
-    def _resumed(self, part: _Part) -> tuple[ResumableReader, _Place]:
+    def _resumed(self, part: _Part) -> tuple[ResumableReader, _Position]:
         """The state before the batch, or a while before it, and its position."""
         state = Path(part.state)
-        place = max((position for position in _snapshots(state) if position <= part.begin), default=_Place(0))
+        place = max((position for position in _snapshots(state) if position <= part.begin), default=_Position(0))
         snapshot = None
-        if place > _Place(0):
+        if place > _Position(0):
             try:
                 snapshot = _path_of(state, place).read_bytes()
             except OSError as failure:
@@ -380,21 +380,21 @@ def _named(folders: list[str]) -> dict[str, str]:
     return named
 
 
-def _offset(places: Mapping[str, _Place], over: bool) -> dict[str, Any]:
+def _offset(places: Mapping[str, _Position], over: bool) -> dict[str, Any]:
     """As Spark keeps it; `bytes` only where a file is followed."""
     files = {name: place.files for name, place in places.items()}
     of_next = {name: place.bytes for name, place in places.items() if place.bytes}
     return {"files": files, **({"bytes": of_next} if of_next else {}), "over": over}
 
 
-def _read(course: ResumableReader, part: _Part, begin: _Place, end: _Place) -> Iterator[tuple[str, pa.Table]]:
+def _read(course: ResumableReader, part: _Part, begin: _Position, end: _Position) -> Iterator[tuple[str, pa.Table]]:
     """The rows between two places."""
     if begin < end:
         files = CapturePoint(part.name, tuple(_paths(part, begin, end)))
         yield from course.read(files, end.bytes or None)
 
 
-def _paths(part: _Part, begin: _Place, end: _Place) -> list[str]:
+def _paths(part: _Part, begin: _Position, end: _Position) -> list[str]:
     """Where the files between two places are now: they may have been renamed or packed since they were met."""
     numbers = range(begin.files, end.files + bool(end.bytes))
     wanted = [file for file in part.listed if file.number in numbers]
@@ -412,11 +412,11 @@ def _anew() -> str:
     return "begin anew: another state folder, and another checkpoint"
 
 
-def _path_of(state: Path, place: _Place) -> Path:
+def _path_of(state: Path, place: _Position) -> Path:
     return state / (f"{place.files:012d}" + (f"+{place.bytes}" if place.bytes else "") + ".snapshot")
 
 
-def _snapshots(state: Path) -> list[_Place]:
+def _snapshots(state: Path) -> list[_Position]:
     """The places at which something is known."""
     names = (_SNAPSHOT.fullmatch(path.name) for path in state.glob("[0-9]*.snapshot"))
-    return [_Place(int(name[1]), int(name[2] or 0)) for name in names if name is not None]
+    return [_Position(int(name[1]), int(name[2] or 0)) for name in names if name is not None]

@@ -9,7 +9,7 @@ from analyzer.pipeline.points import PointResult
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class WrittenPoint:
     """The result of a capture point: the tables it has, and the files written for those with rows, in order."""
 
     read: PointResult
@@ -18,7 +18,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class Failed:
     """An error of a task's input: a value, so that Spark does not try it again."""
 
     message: str

@@ -20,7 +20,7 @@ from analyzer.options.questions import SqlOptions
 from captures.errors import KwireError
 from reports import catalog, relations, sql
 from reports.engines import check_columns
-from reports.query_errors import WrongQuery, check
+from reports.query_errors import QueryError, check
 from reports.results import as_csv, as_json, as_text
 from reports.spark.engine import Spark
 from tests.reports.terminal import terminal
@@ -151,7 +151,7 @@ def test_what_spark_may_understand_is_not_refused(query: str) -> None:
 def test_spark_itself_tells_a_wrong_query_in_one_line_with_its_place(
     spark: Any, dataset: str, query: str, message: str, hint: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(WrongQuery, match=message) as raised:
+    with pytest.raises(QueryError, match=message) as raised:
         Spark(spark, [dataset], only=frozenset(["exchanges"])).ask(query)
     assert "\n" not in str(raised.value)
     assert "(line 1, column" in str(raised.value)
@@ -172,7 +172,7 @@ def test_a_query_that_java_has_no_room_for_is_told_by_its_cause(
         raise Py4JJavaError("An error occurred", thrown)
 
     monkeypatch.setattr(asking._spark, "sql", failing)
-    with pytest.raises(WrongQuery, match="Not enough memory") as raised:
+    with pytest.raises(QueryError, match="Not enough memory") as raised:
         asking.ask("SELECT 1")
     assert "SPARK_DRIVER_MEMORY" in raised.value.hint
 

@@ -14,7 +14,7 @@ from analyzer.dataset import tables
 from analyzer.dataset.dataset import DatasetError
 from reports import catalog, relations
 from reports.embedded import engine
-from reports.engine_protocol import Untaken
+from reports.engine_protocol import UnsupportedSqlError
 from reports.page import sections
 from tests.reports.agreement import difference
 from tests.reports.forging import Forged, at
@@ -32,15 +32,15 @@ class Views:
     def __init__(self, spark: Any, *paths: Path) -> None:
         self.spark = spark.newSession()
         self.paths = paths
-        self._made: set[str] = set()
+        self._registered: set[str] = set()
 
     def __call__(self, query: str) -> list[dict[str, Any]]:
         query = query if " " in query else f"SELECT * FROM {query}"
-        wanted = (catalog.needed(query) or frozenset(relations.names())) - self._made
+        wanted = (catalog.needed(query) or frozenset(relations.names())) - self._registered
         relations.register(self.spark, self.paths, wanted)
-        self._made |= wanted
+        self._registered |= wanted
         table = self.spark.sql(query).toArrow()
-        with engine.opened(self.paths) as embedded, contextlib.suppress(Untaken):
+        with engine.opened(self.paths) as embedded, contextlib.suppress(UnsupportedSqlError):
             same = embedded.ask(query)[0]
             assert difference(table, same, "ORDER BY" in query or query.endswith("_by_second")) is None
         return table.to_pylist()  # type: ignore[no-any-return]
