@@ -26,7 +26,7 @@ from typing import Any
 from captures.cache import cache_root, content_of, opened, packed, replace, sealed, unpacked
 from reports import catalog
 
-_SOURCES = ("prepared.py", "translation.py", "kinds.py", "parsing.py", "quantiles.py")
+_SOURCES = ("prepared.py", "translation.py", "value_types.py", "parsing.py", "quantiles.py")
 
 _NUMBER = re.compile(r"(?<![\w.'\"])\d{4,18}(?![\w.'\"])")
 """Intervals have a millisecond or more, times far more digits."""
