@@ -257,7 +257,7 @@ class LiveSource(Source):
 
     def _learn(self, window: Window) -> None:
         # The planner changes what it decodes.
-        again = ((number, Decoded(message.request, message.quick)) for number, message in window.requests)
+        again = ((number, Decoded(message.request, message.fast_path)) for number, message in window.requests)
         for _, message in sessions.decoded(again):
             self._learning.take(message)
         if window.requests:

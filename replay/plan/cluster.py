@@ -109,12 +109,12 @@ class Learning:
         self.cluster = Cluster()
         self._settings: list[ConfigRequest] = []
         self._ids = _Ids()
-        self._quick: set[tuple[str, str, int]] = set()
+        self._fast_paths: set[tuple[str, str, int]] = set()
 
     def take(self, message: Decoded) -> None:
         """Learn from both bodies of a request."""
-        if message.quick is not None:
-            self._quick.add((message.quick.topic, message.quick.topic_id, message.quick.partition))
+        if message.fast_path is not None:
+            self._fast_paths.add((message.fast_path.topic, message.fast_path.topic_id, message.fast_path.partition))
             return
         if message.body is None:
             return
@@ -151,7 +151,7 @@ class Learning:
         of topic ids that the capture may lack.
         """
         cluster = self.cluster
-        self.note_quick()
+        self.note_fast_paths()
         cluster.produced = {cluster.topic_names.get(name, name) for name in cluster.produced}
         changes = changed(self._settings, {name: topic.configs for name, topic in cluster.topics.items()})
         cluster.altered, cluster.group_configs = changes.topics, changes.groups
@@ -168,8 +168,8 @@ class Learning:
     def so_far(self, elsewhere: Mapping[str, str]) -> Cluster:
         """Learn what can be learned while more requests come. `elsewhere`: as for `finish`."""
         cluster = self.cluster
-        self.note_quick()
-        self._quick.clear()
+        self.note_fast_paths()
+        self._fast_paths.clear()
         for topic_id, last in self._ids.used.items():
             if topic_id not in cluster.topic_names and topic_id in elsewhere:
                 cluster.topic_names[topic_id] = elsewhere[topic_id]
@@ -178,9 +178,9 @@ class Learning:
         self._ids.fetched.clear()
         return cluster
 
-    def note_quick(self) -> None:
+    def note_fast_paths(self) -> None:
         """Learn the topics of requests that took the fast path."""
-        for topic, topic_id, partition in sorted(self._quick):
+        for topic, topic_id, partition in sorted(self._fast_paths):
             self.cluster.produced.add(topic or topic_id)
             if topic:
                 self.cluster.note(topic, partition + 1)

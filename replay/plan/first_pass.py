@@ -67,12 +67,12 @@ class FirstPass:
     def learn(self, message: Decoded) -> None:
         """Like `take`, for a request that has been counted (`sent`)."""
         self.learning.take(message)
-        quick = message.quick
-        if quick is not None:
-            self.named.setdefault(api_keys.PRODUCE, set()).add(quick.topic or quick.topic_id)
+        fast_path = message.fast_path
+        if fast_path is not None:
+            self.named.setdefault(api_keys.PRODUCE, set()).add(fast_path.topic or fast_path.topic_id)
             if self.timed and message.request.data is not None:
-                into = self.times.setdefault(quick.topic or quick.topic_id, Times())
-                note(into, message.request.data, quick.at, quick.end)
+                into = self.times.setdefault(fast_path.topic or fast_path.topic_id, Times())
+                note(into, message.request.data, fast_path.at, fast_path.end)
             return
         if message.body is None:  # of one whose bytes are missing not even the API may be known
             return

@@ -27,7 +27,7 @@ from analyzer.protocol import api_keys
 from analyzer.protocol.topic_lists import topics_of
 from analyzer.protocol.tree import Body
 from replay.plan import batches
-from replay.plan.produce_requests import Quick
+from replay.plan.produce_requests import FastPath
 from replay.plan.sessions import Decoded
 from replay.plan.topic_partitions import NAME
 
@@ -126,14 +126,14 @@ def _producers(body: Body) -> set[int]:
     return ids - {-1}
 
 
-def used_by_fast_path(quick: Quick) -> Iterator[tuple[Key, bool]]:
+def used_by_fast_path(fast_path: FastPath) -> Iterator[tuple[Key, bool]]:
     """Like `uses`, for a request that took the fast path."""
-    if quick.transactional_id:
-        yield ("transaction", quick.transactional_id), False
-    for produced in quick.producers:
+    if fast_path.transactional_id:
+        yield ("transaction", fast_path.transactional_id), False
+    for produced in fast_path.producers:
         yield ("producer", produced), False
-    yield ("topic", quick.topic), False
-    yield ("end", quick.topic), False
+    yield ("topic", fast_path.topic), False
+    yield ("end", fast_path.topic), False
 
 
 class _Write(NamedTuple):
@@ -147,9 +147,9 @@ class _Write(NamedTuple):
 
 def _writes(message: Decoded, body: Body | None) -> list[_Write]:
     if body is None:
-        assert message.quick is not None
-        quick = message.quick
-        return [_Write(quick.topic, quick.partition, quick.producers, max(quick.count, 1))]
+        assert message.fast_path is not None
+        fast_path = message.fast_path
+        return [_Write(fast_path.topic, fast_path.partition, fast_path.producers, max(fast_path.count, 1))]
     writes = []
     for topic in body["topicData"]:
         for part in topic["partitionData"]:
@@ -317,7 +317,7 @@ class Order:
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Give (steps whose answers it waits for, steps that must have been sent).
 
-        Without a body: of `message.quick`.
+        Without a body: of `message.fast_path`.
         """
         request = message.request
         key = request.api_key
@@ -333,10 +333,10 @@ class Order:
         own_answers = self.answered.setdefault(session, [])
         own = _last_until(own_answers, sent)
         copy = self.copies.get(session, 0)
-        quick = message.quick
+        fast_path = message.fast_path
         if body is None:
-            assert quick is not None
-            used = used_by_fast_path(quick)
+            assert fast_path is not None
+            used = used_by_fast_path(fast_path)
         else:
             used = uses(key, body, message.answer)
         for state_key, exclusive in used:
@@ -430,7 +430,11 @@ class Order:
         self, number: int, session: int, message: Decoded, body: Body | None, writes: list[_Write]
     ) -> None:
         """Note what a transaction writes: the last step to each partition."""
-        name = message.quick.transactional_id if body is None and message.quick else (body or {}).get("transactionalId")
+        name = (
+            message.fast_path.transactional_id
+            if body is None and message.fast_path
+            else (body or {}).get("transactionalId")
+        )
         answered = message.request.answered_ns
         if name and answered is not None:
             some = self.inside.setdefault(name, {})
@@ -543,9 +547,9 @@ class Order:
         copy = self.copies.get(session, 0)
         stored: list[tuple[str | None, int, int, int]]
         if body is None:
-            quick, (write,) = message.quick, writes
-            assert quick is not None
-            stored = [(quick.topic, quick.partition, quick.base, write.records)]
+            fast_path, (write,) = message.fast_path, writes
+            assert fast_path is not None
+            stored = [(fast_path.topic, fast_path.partition, fast_path.base, write.records)]
         else:
             counts = {(write.topic, write.partition): write.records for write in writes}
             stored = [(*batch, counts.get(batch[:2], 1)) for batch in _stored(message)]

@@ -14,7 +14,7 @@ from typing import Any, Final
 from analyzer.protocol.tree import Body
 from replay.plan import convert
 from replay.plan.apis import Route
-from replay.plan.produce_requests import Quick
+from replay.plan.produce_requests import FastPath
 from replay.plan.sessions import Request
 from replay.plan.topic_partitions import name_topics
 
@@ -117,7 +117,7 @@ class Step:
     topic_names: Mapping[str, str] = field(default_factory=dict, repr=False)
     group: str | None = None
     expects: bool = False
-    quick: Quick | None = None
+    fast_path: FastPath | None = None
     _body: Body | None = field(default=None, init=False, repr=False, compare=False)
 
     @property

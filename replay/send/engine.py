@@ -167,8 +167,8 @@ class Engine:
             following = {task: job for state in self.states.values() for task, job in state.jobs.items()}
             owed = [(job.step, job.outcome) for job in following.values()]
             for state in self.states.values():
-                owed += state.quick.values()
-                state.quick.clear()
+                owed += state.fast.values()
+                state.fast.clear()
             runners = [state.runner for state in self.states.values() if state.runner is not None]
             ending = (watch, *feeding, *besides, *runners, *self.preparation.joins, *following)
             await _ended(ending)
@@ -373,10 +373,12 @@ class Engine:
                 if not self._open.is_set():
                     await self._held_back(step)
                 if not (
-                    step.quick is not None and self._sender.is_ready(step) and self._sender.send_fast(state, step, None)
+                    step.fast_path is not None
+                    and self._sender.is_ready(step)
+                    and self._sender.send_fast(state, step, None)
                 ):
                     await self._sender.send(state, step)
-            while state.owed or state.quick:
+            while state.owed or state.fast:
                 await state.landed.wait()
         finally:
             self.waiting.end()

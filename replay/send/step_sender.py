@@ -106,7 +106,7 @@ class StepSender:
         """Send a step once it is due and ready, and follow it until its outcome is known."""
         outcome = self._outcome(step)
         await self._hold(state, step, outcome)
-        if step.quick is not None and self.send_fast(state, step, outcome):
+        if step.fast_path is not None and self.send_fast(state, step, outcome):
             return None
         job = Job(step, outcome)
         if state.lost:
@@ -171,7 +171,7 @@ class StepSender:
 
     def send_fast(self, state: SessionState, step: Step, outcome: Outcome | None) -> bool:
         """Send a step on the fast path; false if it has to be decoded."""
-        assert step.quick is not None
+        assert step.fast_path is not None
         assert step.request.data is not None
         if len(self._topology.nodes) != 1 or not self._remap.in_place or state.again.locked() or state.lost:
             return False
@@ -181,10 +181,10 @@ class StepSender:
         outcome = outcome or self._outcome(step)
         outcome.ready_ns = self._now_ns()
         correlation = channel.correlation()
-        frame = produce_in_place.frame(step.quick, step.request.data, correlation, self._remap)
+        frame = produce_in_place.frame(step.fast_path, step.request.data, correlation, self._remap)
         if frame is None:
             return False
-        state.quick[step.number] = step, outcome
+        state.fast[step.number] = step, outcome
         self._waiting.begin()
         channel.send_whole(frame, correlation, functools.partial(self._fast_answer, state, step, outcome, channel))
         outcome.request = frame
@@ -199,9 +199,9 @@ class StepSender:
     ) -> None:
         """Take the answer to a step on the fast path. Anything but a plain success is handled like other answers from
         here."""
-        short = step.quick
+        short = step.fast_path
         assert short is not None
-        if state.quick.pop(step.number, None) is None:
+        if state.fast.pop(step.number, None) is None:
             return  # the run has ended without it
         good = None
         if isinstance(answer, bytes):

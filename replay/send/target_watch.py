@@ -88,7 +88,7 @@ class Watch:
                 )
             overdue = self._timetable.now_ns() - round(self._settings.answer_timeout * 1e9)
             for state in self._states.values():
-                oldest = next(iter(state.quick.values()), None)
+                oldest = next(iter(state.fast.values()), None)
                 if oldest is not None and (oldest[1].sent_ns or overdue) < overdue:
                     state.connections.close()
 
@@ -114,7 +114,7 @@ class Watch:
         flying: list[tuple[Step, Outcome]] = []
         for state in self._states.values():
             flying += [(job.step, job.outcome) for job in state.jobs.values()]
-            flying += list(state.quick.values())[:1]
+            flying += list(state.fast.values())[:1]
         awaited = None
         if flying:
             step, outcome = min(flying, key=lambda each: each[1].first_sent_ns or now_ns)

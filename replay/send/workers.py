@@ -226,7 +226,9 @@ def groups(sessions: Sequence[Session], planned: Plan) -> list[list[int]]:
         row = step.request.row
         keys: set[Any] = {("client", row["client_id"], row["client_ip"])}
         used = (
-            used_by_fast_path(step.quick) if step.quick is not None else uses(step.request.api_key, step.fresh(), None)
+            used_by_fast_path(step.fast_path)
+            if step.fast_path is not None
+            else uses(step.request.api_key, step.fresh(), None)
         )
         keys.update(state for state, _ in used if state[0] not in ("topic", "end"))
         for number in (*step.waits, *step.after):
