@@ -100,7 +100,7 @@ class Journal:
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         if self._descriptor is None or not (waiting or appended or learned or own_requests or notes):
             return
-        # A request that was sent the has_lengths way has its length before it, and is told by its type.
+        # A request of the fast path has its length before it, and is recognised by its type.
         has_lengths = [isinstance(outcome.request, bytearray) for outcome in waiting]
         entry = list(map(_values, waiting)), has_lengths, list(appended), list(learned), dict(own_requests), dict(notes)
         self._put((*entry, []))

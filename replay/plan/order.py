@@ -277,7 +277,7 @@ class _State:
 _NOBODY: Final = frozenset[int]()
 
 
-_ANYBODY: Final = "anybody"
+_ANY_CLIENT: Final = "any client"
 """Key for all writers of a partition, whichever client they are."""
 
 
@@ -350,7 +350,7 @@ class Order:
             if exclusive:
                 waits.update(state.shared.before(session, sent))
             if key == api_keys.JOIN_GROUP and state_key[0] == "group":
-                # Who rejoins does it because somebody else wants to join: that one goes first.
+                # A member rejoins because another one wants to join: that one goes first.
                 after.update(step for step, other in state.open.items() if other != session)
                 state.open[number] = session
             users = state.exclusive if exclusive else state.shared
@@ -469,7 +469,7 @@ class Order:
         (Connections that are open at the same time have no order.)
         """
         row, sent = message.request.row, message.request.sent_ns
-        everybody = _ANYBODY, self.copies.get(session, 0)
+        everybody = _ANY_CLIENT, self.copies.get(session, 0)
         for write in writes:
             others = self.wrote.setdefault((everybody, write.topic or "", write.partition), {})
             own_write = others.get(session)
@@ -492,7 +492,7 @@ class Order:
         """Give the last steps of sessions that had ended; this step becomes the session's own last one."""
         ended = [other for other in last if other != session and self.ends.get(other, sent) < sent]
         waits = [last[other].number for other in ended]
-        # Whom one that has ended had waited for, nobody has to wait for any more.
+        # Sessions that an ended one had waited for need not be waited for any more.
         for other in [old for other_session in ended for old in last[other_session].waited if old != session]:
             last.pop(other, None)
         before = last[session].waited if session in last else _NOBODY

@@ -1,6 +1,6 @@
 """What makes up most of a busy capture, read by hand: a Produce request of one partition that was answered well.
 
-In: frames. Out: a `FastPath`, which has all that the plan and the fast path (`send.produce_in_place`) need of it, so that
+In: frames. Out: a `FastPath`, which has all that the plan and fast path (`send.produce_in_place`) need of it, so that
 nobody makes a body of it; None for whatever is not as plain as that, which is decoded as every other request. This
 changes how fast a request is planned and sent, never what is sent. Layouts: Kafka's ProduceRequest and ProduceResponse,
 versions 3 to 13.

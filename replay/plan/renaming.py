@@ -125,7 +125,7 @@ def _answer(request: Request, how: Renaming, kind: int) -> bytes | None:
     if request.answer is None or answer is None or answer.status != OK or answer.body is None:
         return request.answer
     if request.api_key == api_keys.FETCH:
-        return request.answer  # names nobody, and may be large
+        return request.answer  # has no names, and may be large
     correlation = int.from_bytes(request.answer[:4], "big", signed=True)
     body = _named(request.api_key, answer.body, how, kind)
     return encode_response(request.api_key, answer.version, correlation, body)

@@ -475,7 +475,7 @@ class Groups:
         if joins and body["memberEpoch"] == 0:
             body["topicPartitions"] = []
         elif not joins and state.apart:
-            # Its assignment came apart: who says everything is told it again (KIP-848).
+            # Its assignment came apart: a member that says everything gets it again (KIP-848).
             body.update(copy.deepcopy(state.subscription), topicPartitions=copy.deepcopy(state.assignment or []))
             state.owned, state.apart = state.assignment, False
         elif not joins and (body.get("topicPartitions") is not None or state.assignment != state.owned):

@@ -330,7 +330,7 @@ class Retries:
         heartbeat = rule == "rebalance_awaited" and self._step.request.api_key in apis.GROUP_HEARTBEATS
         groups = self._remap.groups
         if heartbeat and (groups.fewer or groups.keeps_out(self._step.group or "")):
-            # The partitions may have been taken from, or for, whom the target keeps out; or it lacks them.
+            # The partitions may have been taken from, or for, a member that the target keeps out; or it lacks them.
             return limits.records
         return {"records_awaited": limits.records, "rebalance_awaited": limits.rebalance}.get(rule, limits.errors)
 

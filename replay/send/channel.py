@@ -129,7 +129,7 @@ class Channel:
                 waiter(ChannelClosed(self.reason))
             elif not waiter.done():
                 waiter.set_exception(ChannelClosed(self.reason))
-                waiter.exception()  # whoever waits gets it; nobody may
+                waiter.exception()  # a waiting task gets it, but there may be none
 
     def close(self) -> None:
         """End the connection."""

@@ -173,7 +173,7 @@ class Preparation:
         fast = speed is None or speed > 1
         in_vain = fast and (not has_records or self.remap.fetches.has_read(step, job.body, captured))
         if has_records and not in_vain:
-            # Where nobody here writes them they are there at once, or never.
+            # If this replay does not write them they are there at once, or never.
             wait_ms = wait_ms if self._are_written(captured) else min(wait_ms, _took_ms(step))
         if in_vain or wait_ms < job.body["maxWaitMs"]:
             job.body["maxWaitMs"] = int(wait_ms / speed) if speed else 0

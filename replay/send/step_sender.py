@@ -310,7 +310,7 @@ class StepSender:
                     await self._send_parts(state, job)
             self._conclude(job, captured, replayed, good_answers)
             if replayed is not None:
-                with contextlib.suppress(LinkError):  # whoever goes on finds out
+                with contextlib.suppress(LinkError):  # the next step finds out
                     await self._preparation.settle(job, replayed)
         except asyncio.CancelledError:
             abort(step, outcome)
