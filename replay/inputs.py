@@ -200,7 +200,7 @@ def _check_windows(paths: list[str], how: Reading, filter: Any, twice: bool) -> 
 def prepared(captured: Sequence[Session], options: Options, notes: list[str]) -> list[Session]:
     """Choose what of the capture is sent, under its new names, in as many copies.
 
-    Raises NothingChosen, and NobodyFor if a captured user has no login.
+    Raises NothingChosenError, and MissingCredentialsError if a captured user has no login.
     """
     chosen = selection.chosen(captured, options.selection, notes)
     if options.access.principals and options.access.credentials is None:

@@ -35,7 +35,7 @@ from replay.run_plan import RunPlan, broker_ids, topic_names, window_planner
 from replay.send import link, seeding
 from replay.send import target as targets
 from replay.send.reach import same_host
-from replay.send.same_cluster import SameCluster, why_same
+from replay.send.same_cluster import SameClusterError, why_same
 from replay.sending import Sending, Sent, Tell
 from replay.source import PlannedWindow, Source, send_windows
 
@@ -301,7 +301,7 @@ class NewTopicChecks:
     async def check(self, named: Iterable[str]) -> None:
         """Check the topics of a window before it is sent.
 
-        `named`: topics that requests named so far. Raises SameCluster, NotEmpty, TooFewPartitions and LinkError.
+        `named`: topics that requests named so far. Raises SameClusterError, NotEmptyError, TooFewPartitionsError, LinkError.
         """
         cluster = self.live.cluster
         known = len(cluster.ids) + len(cluster.brokers) + self.live.met
@@ -311,7 +311,7 @@ class NewTopicChecks:
                 "" if self.options.same_cluster else why_same(cluster, self.live.open_sessions.values(), self.topology)
             )
             if same:
-                raise SameCluster(same)
+                raise SameClusterError(same)
             self.remap.topics.nodes.update(broker_ids(cluster, self.topology))
         fresh = [name for name, topic in cluster.topics.items() if name not in self._known and not topic.internal]
         written = sorted(cluster.produced & cluster.topics.keys() - self._written)
@@ -335,11 +335,11 @@ class NewTopicChecks:
             await target.learn(None)
             full = [] if options.yes else await seeding.not_empty(written, target, renamed)
             if full:
-                raise seeding.NotEmpty(full)
+                raise seeding.NotEmptyError(full)
             used = [(renamed.get(name, name), cluster.topics[name]) for name in fresh]
             short = seeding.too_few(used, self.topology)
             if short and not options.partial and api_keys.CREATE_PARTITIONS not in options.allow:
-                raise seeding.TooFewPartitions(short)
+                raise seeding.TooFewPartitionsError(short)
             if options.seed_topics:
                 seeded = await seeding.seed(cluster, target, renamed, options.allow, options.seed_as_captured)
                 self.notes += seeded.notes

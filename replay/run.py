@@ -34,7 +34,7 @@ from replay.run_writer import Recorder
 from replay.send import lifetime, link, principals, seeding, seeding_records
 from replay.send import target as targets
 from replay.send.reach import Reach
-from replay.send.same_cluster import SameCluster, why_same
+from replay.send.same_cluster import SameClusterError, why_same
 from replay.send.target import Target
 from replay.sending import Sending, Sent, Tell
 from replay.source import Source
@@ -81,7 +81,7 @@ async def replay(
     - `tell`: gets a line again and again that says how far the run is
     - `announce`: gets lines that cannot wait, among them which brokers will be sent to
 
-    Raises KwireError, among others NotReached if one of the brokers must not be sent to.
+    Raises KwireError, among others ForbiddenAddressError if one of the brokers must not be sent to.
     """
     tell = tell or (lambda line: None)
     writer = dataset.Writer(out, wait=wait)
@@ -128,18 +128,18 @@ async def _prepare(
 ) -> tuple[Sending, dict[str, Any]]:
     """Check the target, and make it ready: topics, and records that are only read. Also what the manifest says of that.
 
-    Raises SameCluster, TooFewPartitions, NotEmpty and LinkError.
+    Raises SameClusterError, TooFewPartitionsError, NotEmptyError and LinkError.
     """
     planned, cluster, topology = run_plan.plan, run_plan.cluster, target.topology
     options = run_plan.options
     same = "" if options.same_cluster else why_same(cluster, source.sessions, topology)
     if same:
-        raise SameCluster(same)
+        raise SameClusterError(same)
     mapped = {old: new for old, new in options.map_topic.items() if old not in cluster.topic_names}
     options = dataclasses.replace(options, map_topic=mapped)  # a topic id in it has served its purpose
     short = too_few(options, cluster, topology, planned)
     if short and not options.partial and api_keys.CREATE_PARTITIONS not in options.allow:
-        raise seeding.TooFewPartitions(short)
+        raise seeding.TooFewPartitionsError(short)
     remap_options = _remap_options(options, source)
     remap = Remap(remap_options, cluster.assignments, broker_ids(cluster, topology))
     remap.groups.fewer = options.partial and bool(short)
@@ -148,7 +148,7 @@ async def _prepare(
         written = cluster.produced | {topic for topic, _ in before.batches}
         full = await seeding.not_empty(written, target, options.map_topic)
         if full:
-            raise seeding.NotEmpty(full)
+            raise seeding.NotEmptyError(full)
     if announce is not None:
         announce(reach.text(topology.nodes))
     seeded = seeding.Seeded()

@@ -197,7 +197,7 @@ def _convert(message: Decoded, key: int, body: Body, offered: tuple[int, int], c
     try:
         body = convert.canonical(key, message.version, body)
         convert.check(key, version, body)
-    except convert.CannotConvert as problem:
+    except convert.ConversionError as problem:
         return Skip(row, "target_lacks_version", f"{api_keys.name(key)} v{message.version} as v{version}: {problem}")
     if not _joined(key, body, cluster):
         if key not in (api_keys.OFFSET_COMMIT, api_keys.TXN_OFFSET_COMMIT, api_keys.OFFSET_FETCH):
@@ -221,7 +221,7 @@ def _convert(message: Decoded, key: int, body: Body, offered: tuple[int, int], c
         try:
             if not _produce(body, version):
                 return Skip(row, "null_records")
-        except batches.BadRecords as problem:
+        except batches.BadRecordsError as problem:
             if version != message.version:
                 return Skip(row, "bad_records", str(problem))
         else:

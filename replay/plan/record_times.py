@@ -52,7 +52,7 @@ def note(into: Times, data: bytes, at: int, end: int) -> None:
         try:
             for batch in batches.batches(records):
                 into.add(batch, 0)
-        except batches.BadRecords:
+        except batches.BadRecordsError:
             return
 
 

@@ -41,7 +41,7 @@ _UNITS: Final = {"us": 1_000, "ms": 1_000_000, "s": 10**9, "m": 60 * 10**9, "h":
 _SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|)")
 
 
-class NothingChosen(KwireError):
+class NothingChosenError(KwireError):
     """Nothing in the capture matches the selection."""
 
 
@@ -89,7 +89,7 @@ class Selection:
 
 
 def chosen(sessions: Sequence[Session], selection: Selection, notes: list[str]) -> list[Session]:
-    """Choose the sessions of the chosen clients, with their requests of the span. Raises NothingChosen."""
+    """Choose the sessions of the chosen clients, with their requests of the span. Raises NothingChosenError."""
     if not selection:
         return list(sessions)
     clients = _clients(sessions, selection)
@@ -107,7 +107,7 @@ def chosen(sessions: Sequence[Session], selection: Selection, notes: list[str]) 
         if inside:
             result.append(replace(session, requests=inside, orphans=()))
     if not result:
-        raise NothingChosen("no request of the capture is chosen", "kwire show lists clients, topics and times")
+        raise NothingChosenError("no request of the capture is chosen", "kwire show lists clients, topics and times")
     count = sum(len(session.requests) for session in result)
     total = sum(len(session.requests) for session in sessions)
     notes.append(f"chosen: {count:,} of {total:,} requests, on {len(result):,} of {len(sessions):,} connections")

@@ -280,7 +280,7 @@ def _end(partition: Body | None, requested: int | None) -> int | None:
     """
     try:
         end = batches.end_offset((partition or {}).get("records") or b"")
-    except batches.BadRecords:
+    except batches.BadRecordsError:
         return None
     return requested if end is None else end
 

@@ -18,11 +18,11 @@ from replay.send.link import Dial, Link, LinkError
 CLIENT_ID = "kwire"
 
 
-Answered = Callable[["bytes | ChannelClosed"], None]
+Answered = Callable[["bytes | ChannelClosedError"], None]
 """Takes the answer's frame, or the reason why there is none."""
 
 
-class ChannelClosed(Exception):
+class ChannelClosedError(Exception):
     """The connection ended before the answer came; the message says why."""
 
 
@@ -50,7 +50,7 @@ class Channel:
     def send(self, frame: bytes, correlation: int, answered: bool) -> asyncio.Future[bytes] | None:
         """Send a frame (without length); the future has the answer's frame, and None if no answer is expected."""
         if self._link is None or self.reason:
-            raise ChannelClosed(self.reason or "not open")
+            raise ChannelClosedError(self.reason or "not open")
         waiter = None
         if answered:
             waiter = self._loop.create_future()
@@ -85,7 +85,7 @@ class Channel:
     async def ask(self, api_key: int, version: int, body: Body, timeout: float) -> Body:
         """Send a request of the replayer's own, and return its answer.
 
-        Raises ChannelClosed, also if nothing (or nothing that Kafka would answer) comes in time.
+        Raises ChannelClosedError, also if nothing (or nothing that Kafka would answer) comes in time.
         """
         correlation = self.correlation()
         waiter = self.send(encode_request(api_key, version, correlation, CLIENT_ID, body), correlation, True)
@@ -94,11 +94,15 @@ class Channel:
             answer = await asyncio.wait_for(waiter, timeout)
         except TimeoutError:
             self.close()
-            raise ChannelClosed(f"{self.address}: no answer to {api_keys.name(api_key)} after {timeout:g} s") from None
+            raise ChannelClosedError(
+                f"{self.address}: no answer to {api_keys.name(api_key)} after {timeout:g} s"
+            ) from None
         decoded = tree.decode_response(answer, api_key, version, exact=True)
         if decoded.status != OK or decoded.body is None:
             self.close()
-            raise ChannelClosed(f"{self.address}: not Kafka: the answer to {api_keys.name(api_key)} cannot be decoded")
+            raise ChannelClosedError(
+                f"{self.address}: not Kafka: the answer to {api_keys.name(api_key)} cannot be decoded"
+            )
         return decoded.body
 
     def frame(self, data: bytes) -> None:
@@ -126,9 +130,9 @@ class Channel:
         while self._waiting:
             _, waiter = self._waiting.popleft()
             if not isinstance(waiter, asyncio.Future):
-                waiter(ChannelClosed(self.reason))
+                waiter(ChannelClosedError(self.reason))
             elif not waiter.done():
-                waiter.set_exception(ChannelClosed(self.reason))
+                waiter.set_exception(ChannelClosedError(self.reason))
                 waiter.exception()  # a waiting task gets it, but there may be none
 
     def close(self) -> None:
@@ -154,7 +158,7 @@ async def introduce(channel: Channel, offers: dict[int, tuple[int, int]] | None,
     body: Body = {"clientSoftwareName": "kwire", "clientSoftwareVersion": "0"} if version >= 3 else {}
     try:
         return await channel.ask(api_keys.API_VERSIONS, version, body, timeout)
-    except ChannelClosed as failure:
+    except ChannelClosedError as failure:
         raise LinkError(
             str(failure), "is this a Kafka listener (0.10 or newer), and does it want TLS or a login?"
         ) from None

@@ -38,7 +38,7 @@ _ROUNDS: Final = 50
 async def early(members: Sequence[Early], remap: Remap, ask: Ask) -> None:
     """Join all early members of a group, until all are in one generation, and each has its final assignment.
 
-    Raises JoinRefused.
+    Raises JoinRefusedError.
     """
     generations: dict[str, int] = {}
 
@@ -96,7 +96,7 @@ async def _settle(members: Sequence[tuple[str, str]], remap: Remap, ask: Ask) ->
 
 
 async def again(group: str, member: str, generation: int, remap: Remap, ask: Ask) -> None:
-    """Join a member again that the target does not know, or knows in another generation. Raises JoinRefused."""
+    """Join a member again that the target does not know, or knows in another generation. Raises JoinRefusedError."""
     subscription = remap.groups.subscription(group, member)
     if subscription:
         body = {"groupId": group, "memberId": remap.groups.member(group, member), "memberEpoch": 0, **subscription}
@@ -110,7 +110,7 @@ async def again(group: str, member: str, generation: int, remap: Remap, ask: Ask
             return None
 
 
-class JoinRefused(Exception):
+class JoinRefusedError(Exception):
     """The target does not let a member in; the message says the error."""
 
 
@@ -129,7 +129,7 @@ async def _join(ask: Ask, body: Body) -> Body:
         elif error in _AGAIN:
             await asyncio.sleep(_PAUSE)
         else:
-            raise JoinRefused(f"JoinGroup of group {body['groupId']}: error {error}")
+            raise JoinRefusedError(f"JoinGroup of group {body['groupId']}: error {error}")
 
 
 async def _sync(ask: Ask, remap: Remap, group: str, member: str, generation: int, joined: Body, body: Body) -> bool:
@@ -148,7 +148,7 @@ async def _sync(ask: Ask, remap: Remap, group: str, member: str, generation: int
     }
     answer = await _ask_coordinator(ask, api_keys.SYNC_GROUP, _SYNC, request)
     if answer["errorCode"] and answer["errorCode"] not in _AGAIN:
-        raise JoinRefused(f"SyncGroup of group {group}: error {answer['errorCode']}")
+        raise JoinRefusedError(f"SyncGroup of group {group}: error {answer['errorCode']}")
     return not answer["errorCode"]
 
 
@@ -173,7 +173,7 @@ async def _join_assigned(ask: Ask, remap: Remap, group: str, member: str, body: 
         remap.groups.refuse(group)
         return
     if answer["errorCode"]:
-        raise JoinRefused(f"ConsumerGroupHeartbeat of group {group}: error {answer['errorCode']}")
+        raise JoinRefusedError(f"ConsumerGroupHeartbeat of group {group}: error {answer['errorCode']}")
     remap.groups.joined_assigned(group, member, body, answer)
 
 

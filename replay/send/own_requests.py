@@ -23,9 +23,9 @@ from replay.remap.offsets import listed_offset
 from replay.remap.remap import Remap
 from replay.remap.topology import Topology
 from replay.send import principals
-from replay.send.channel import Channel, ChannelClosed, connect, introduce
+from replay.send.channel import Channel, ChannelClosedError, connect, introduce
 from replay.send.link import Dial, LinkError
-from replay.send.reach import NotReached
+from replay.send.reach import ForbiddenAddressError
 from replay.send.settings import Settings
 
 _TRANSACTION_TIMEOUT_MS: Final = 60_000
@@ -90,7 +90,7 @@ class Asker:
             while True:
                 try:
                     return await self._opened(*self._topology.nodes.get(node, self._bootstrap), user)
-                except NotReached:
+                except ForbiddenAddressError:
                     raise
                 except LinkError:
                     # Of several brokers others may have taken over: the router asks.
@@ -147,7 +147,7 @@ class Asker:
                     self._control = await self._dialled_any()
                 try:
                     return await self._control.ask(*question)
-                except ChannelClosed as closed:
+                except ChannelClosedError as closed:
                     if attempt:
                         raise _went_away(closed) from None
         raise AssertionError
@@ -158,7 +158,7 @@ class Asker:
         channel = await self.dialled(node)
         try:
             return await channel.ask(*question)
-        except ChannelClosed as closed:
+        except ChannelClosedError as closed:
             raise _went_away(closed) from None
         finally:
             channel.close()
@@ -299,5 +299,5 @@ class Asker:
         return int(answer["errorCode"]) or Producer(answer["producerId"], answer["producerEpoch"])
 
 
-def _went_away(closed: ChannelClosed) -> LinkError:
+def _went_away(closed: ChannelClosedError) -> LinkError:
     return LinkError(str(closed), "see the broker's log")

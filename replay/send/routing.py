@@ -23,7 +23,7 @@ from replay.remap.topology import Topology
 from replay.send.channel import Channel
 from replay.send.link import LinkError
 from replay.send.own_requests import Asker
-from replay.send.reach import NotReached
+from replay.send.reach import ForbiddenAddressError
 from replay.send.settings import Settings
 
 
@@ -87,7 +87,7 @@ class Router:
                 if api_key in share_sessions.APIS:
                     self._remap.fetches.shares.sent(api_key, parts)
                 return reached
-            except NotReached:
+            except ForbiddenAddressError:
                 raise
             except LinkError:
                 if len(self._topology.nodes) <= 1 or self._loop.time() - started > self._settings.reconnect:

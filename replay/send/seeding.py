@@ -39,7 +39,7 @@ _CREATED: Final = (errors.NONE, errors.TOPIC_ALREADY_EXISTS)
 """Errors of CreateTopics after which the topic exists."""
 
 
-class NotEmpty(KwireError):
+class NotEmptyError(KwireError):
     """The target has records in topics that would be written to."""
 
     def __init__(self, topics: list[str]) -> None:
@@ -47,7 +47,7 @@ class NotEmpty(KwireError):
         super().__init__(text, "--yes writes to them all the same")
 
 
-class TooFewPartitions(KwireError):
+class TooFewPartitionsError(KwireError):
     """Topics of the target have fewer partitions than captured."""
 
     def __init__(self, short: list[str]) -> None:

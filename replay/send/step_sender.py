@@ -26,12 +26,12 @@ from replay.remap.groups import moves
 from replay.remap.remap import Remap
 from replay.remap.topology import Topology
 from replay.send import produce_in_place
-from replay.send.channel import Channel, ChannelClosed
+from replay.send.channel import Channel, ChannelClosedError
 from replay.send.dependencies import Waiting
 from replay.send.keep_alive import KeepAlive
 from replay.send.link import LinkError
-from replay.send.preparation import Job, Preparation, Skipped
-from replay.send.reach import NotReached
+from replay.send.preparation import Job, Preparation, SkippedError
+from replay.send.reach import ForbiddenAddressError
 from replay.send.routing import Router
 from replay.send.session_state import SessionState
 from replay.send.settings import Settings
@@ -115,7 +115,7 @@ class StepSender:
             async with state.again:
                 await self._preparation.first(job)
                 await self._send_parts(state, job)
-        except Skipped as skipped:
+        except SkippedError as skipped:
             outcome.action = outcome.verdict = "skipped"
             outcome.rule, outcome.reason = skipped.rule, skipped.reason
             return self._run.finish(step, outcome)
@@ -195,7 +195,7 @@ class StepSender:
         return True
 
     def _fast_answer(
-        self, state: SessionState, step: Step, outcome: Outcome, channel: Channel, answer: bytes | ChannelClosed
+        self, state: SessionState, step: Step, outcome: Outcome, channel: Channel, answer: bytes | ChannelClosedError
     ) -> None:
         """Take the answer to a step on the fast path. Anything but a plain success is handled like other answers from
         here."""
@@ -245,7 +245,7 @@ class StepSender:
             frame = self._encoded(step, body, correlation)
             try:
                 job.waiters.append(channel.send(frame, correlation, answered))
-            except ChannelClosed as closed:
+            except ChannelClosedError as closed:
                 failed: asyncio.Future[bytes] = self._loop.create_future()
                 failed.set_exception(closed)
                 failed.exception()
@@ -268,7 +268,7 @@ class StepSender:
                 key, step.version, correlation, step.request.row["client_id"], convert.fit(key, step.version, body)
             )
         except EncodeError as problem:
-            raise Skipped("target_lacks_version", f"v{step.version}: {problem}") from None
+            raise SkippedError("target_lacks_version", f"v{step.version}: {problem}") from None
 
     # --- answers ---
 
@@ -315,9 +315,9 @@ class StepSender:
         except asyncio.CancelledError:
             abort(step, outcome)
             raise
-        except (LinkError, Skipped) as failure:
+        except (LinkError, SkippedError) as failure:
             outcome.verdict, outcome.reason = "unanswered", str(failure)
-            if isinstance(failure, NotReached):
+            if isinstance(failure, ForbiddenAddressError):
                 self._run.failure = self._run.failure or failure
         except Exception as failure:
             outcome.verdict, outcome.rule = "unanswered", "tool_error"
@@ -334,7 +334,7 @@ class StepSender:
         replayed, job.answers = None, []
         try:
             replayed = await self._answers(job)
-        except ChannelClosed as closed:
+        except ChannelClosedError as closed:
             job.outcome.reason = str(closed)
         if job.step.request.api_key in share_sessions.APIS:
             self._preparation.hear_shares(job)
@@ -346,7 +346,7 @@ class StepSender:
         return replayed
 
     async def _answers(self, job: Job) -> Body:
-        """The answer of all parts, merged, its topics named. Raises ChannelClosed."""
+        """The answer of all parts, merged, its topics named. Raises ChannelClosedError."""
         step = job.step
         frames = []
         for waiter, channel in zip(job.waiters, job.channels, strict=True):
@@ -355,13 +355,15 @@ class StepSender:
                 frames.append(await asyncio.wait_for(asyncio.shield(waiter), self._settings.answer_timeout))
             except TimeoutError:
                 channel.close()
-                raise ChannelClosed(f"{channel.address}: no answer after {self._settings.answer_timeout:g} s") from None
+                raise ChannelClosedError(
+                    f"{channel.address}: no answer after {self._settings.answer_timeout:g} s"
+                ) from None
         bodies: list[Body] = []
         for frame, channel in zip(frames, job.channels, strict=True):
             decoded = tree.decode_response(frame, step.request.api_key, step.version, exact=True)
             if decoded.status != OK or decoded.body is None:
                 channel.close()
-                raise ChannelClosed(f"{channel.address}: the answer cannot be decoded: {decoded.reason}")
+                raise ChannelClosedError(f"{channel.address}: the answer cannot be decoded: {decoded.reason}")
             name_answer(step.request.api_key, decoded.body, self._topology.names_by_id())
             bodies.append(decoded.body)
         job.answers = bodies

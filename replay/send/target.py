@@ -14,7 +14,7 @@ from replay.plan import convert
 from replay.plan.values import Offers, offers_of
 from replay.remap.offsets import listed_offset
 from replay.remap.topology import Topology
-from replay.send.channel import Channel, ChannelClosed, connect, introduce
+from replay.send.channel import Channel, ChannelClosedError, connect, introduce
 from replay.send.link import Dial, LinkError
 from replay.send.own_requests import list_offsets
 
@@ -61,7 +61,7 @@ class Target:
                 try:
                     channel = await self.at(leader)
                     answer = await channel.ask(api_keys.LIST_OFFSETS, version, body, 10.0)
-                except (LinkError, ChannelClosed):
+                except (LinkError, ChannelClosedError):
                     self.others.pop(leader, None)  # it went away; another will lead
                     listed.append(None)
                     continue
@@ -79,7 +79,7 @@ class Target:
         """Ask on the connection to `--to`. Raises LinkError."""
         try:
             return await self.channel.ask(api_key, version, convert.fit(api_key, version, body), timeout)
-        except ChannelClosed as closed:
+        except ChannelClosedError as closed:
             raise LinkError(str(closed), "is this a Kafka listener, and does it want a login?") from None
 
     async def learn(self, topics: list[str] | None, timeout: float = 10.0) -> set[str]:
