@@ -137,10 +137,8 @@ class LiveSource(Source):
         return Sent(dataclasses.replace(sent.done, seconds=seconds), sent.end_ns)
 
     def begin(self) -> bool:
-        """Read, in a thread of its own, until there is a request; False if there is none.
-
-        Raises the errors of reading.
-        """
+        """Read, in a thread of its own, until there is a request; False if there is none. Raises the errors of
+        reading."""
         threading.Thread(target=self._read, name="kwire capture", daemon=True).start()
         while True:
             exchange = self._queue.get()
@@ -170,10 +168,8 @@ class LiveSource(Source):
         return [*self.reading_notes, *notes]
 
     def leave_out(self, addresses: Iterable[tuple[str, int]], asked_ns: int) -> None:
-        """Leave out requests to these addresses, which are the target's.
-
-        Requests from before `asked_ns`, when the target was first asked something, are not this replay's, and stay.
-        """
+        """Leave out requests to these addresses, which are the target's. Requests from before `asked_ns`, when the
+        target was first asked something, are not this replay's, and stay."""
         self._target = frozenset((same_host(host), port) for host, port in addresses)
         self._asked_ns = asked_ns
 
@@ -299,10 +295,8 @@ class NewTopicChecks:
     _ids: int = 0
 
     async def check(self, named: Iterable[str]) -> None:
-        """Check the topics of a window before it is sent.
-
-        `named`: topics that requests named so far. Raises SameClusterError, NotEmptyError, TooFewPartitionsError, LinkError.
-        """
+        """Check the topics of a window before it is sent. `named`: topics that requests named so far. Raises
+        KwireError, as SameClusterError or NotEmptyError."""
         cluster = self.live.cluster
         known = len(cluster.ids) + len(cluster.brokers) + self.live.met
         if known != self._ids:

@@ -127,9 +127,7 @@ async def _prepare(
     writer: dataset.Writer,
 ) -> tuple[Sending, dict[str, Any]]:
     """Check the target, and make it ready: topics, and records that are only read. Also what the manifest says of that.
-
-    Raises SameClusterError, TooFewPartitionsError, NotEmptyError and LinkError.
-    """
+    Raises SameClusterError, TooFewPartitionsError, NotEmptyError and LinkError."""
     planned, cluster, topology = run_plan.plan, run_plan.cluster, target.topology
     options = run_plan.options
     same = "" if options.same_cluster else why_same(cluster, source.sessions, topology)
@@ -246,10 +244,8 @@ async def _seed_fetched(read: fetched_records.Fetched, target: Target, remap: Re
 
 
 def nonsense(counts: Counts, options: Options) -> link.LinkError | None:
-    """Why a run is not a replay: most requests that expect an answer got none, or none that Kafka would give.
-
-    None if that is not so.
-    """
+    """Why a run is not a replay: most requests that expect an answer got none, or none that Kafka would give. None if
+    that is not so."""
     answered, unanswered = counts.verdicts["answered"], counts.verdicts["unanswered"]
     if unanswered <= answered:
         return None
@@ -317,10 +313,8 @@ def _topic_id_rows(captures: Sequence[str], cluster: Cluster, remap: Remap) -> l
 async def lifetime_warnings(
     options: Options, source: Source, run_plan: RunPlan, target: Target, delta_ms: int | None = None
 ) -> list[str]:
-    """Lines that say what the settings of the target's topics do to the records, because of their times.
-
-    `delta_ms`: by how much the times are moved; by default what the options say. Raises LinkError.
-    """
+    """Lines that say what the settings of the target's topics do to the records, because of their times. `delta_ms`: by
+    how much the times are moved; by default what the options say. Raises LinkError."""
     if delta_ms is None:
         delta_ms = _remap_options(options, source).time_delta_ms
     times = source.record_times(run_plan, delta_ms)

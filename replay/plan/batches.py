@@ -64,10 +64,8 @@ _REST = struct.Struct(">hiqqqhii")  # from the attributes to the number of recor
 
 
 def batches(records: bytes | bytearray | memoryview) -> Iterator[Batch]:
-    """List the whole batches of a `records` field; what is cut off at the end of a fetch is left out.
-
-    Raises BadRecordsError for another magic or a wrong size.
-    """
+    """List the whole batches of a `records` field; what is cut off at the end of a fetch is left out. Raises
+    BadRecordsError for another magic or a wrong size."""
     at = 0
     while at + 17 <= len(records):
         base_offset, length, _, magic = _SIZES.unpack_from(records, at)
@@ -83,10 +81,8 @@ def batches(records: bytes | bytearray | memoryview) -> Iterator[Batch]:
 
 
 def produced(records: bytes | None) -> list[Batch]:
-    """List the batches of a Produce request's partition.
-
-    None for null, and for bytes that are not batches (old message sets, and what a broker will refuse).
-    """
+    """List the batches of a Produce request's partition. None for null, and for bytes that are not batches (old message
+    sets, and what a broker will refuse)."""
     try:
         return list(batches(records or b""))
     except BadRecordsError:
@@ -94,10 +90,8 @@ def produced(records: bytes | None) -> list[Batch]:
 
 
 def _whole(records: bytes | bytearray | memoryview) -> Iterator[tuple[int, int, int, int]]:
-    """Give (position, bytes, offset, magic) of each whole batch, and of each whole message of an old set.
-
-    Raises BadRecordsError.
-    """
+    """Give (position, bytes, offset, magic) of each whole batch, and of each whole message of an old set. Raises
+    BadRecordsError."""
     at = 0
     while at + 17 <= len(records):
         offset, length, _, kind = _SIZES.unpack_from(records, at)
@@ -111,10 +105,8 @@ def _whole(records: bytes | bytearray | memoryview) -> Iterator[tuple[int, int, 
 
 
 def end_offset(records: bytes | bytearray | memoryview) -> int | None:
-    """The offset after the last whole batch, or the last whole message of an old set; None if there is none.
-
-    A compressed message has the offset of the last message in it. Raises BadRecordsError.
-    """
+    """The offset after the last whole batch, or the last whole message of an old set; None if there is none. A
+    compressed message has the offset of the last message in it. Raises BadRecordsError."""
     end = None
     for at, _, offset, kind in _whole(records):
         delta = int.from_bytes(records[at + _DELTA_AT : at + _DELTA_AT + 4], "big", signed=True) if kind == 2 else 0
@@ -195,10 +187,8 @@ class _Message:
 
 
 def from_message_set(data: bytes) -> bytes:
-    """Convert a message set of magic 0 or 1 to one record batch, compressed as it was. Raises BadRecordsError.
-
-    Messages of magic 0 have no time: their records have -1, as a broker stores them. Kafka wants offsets from 0 on.
-    """
+    """Convert a message set of magic 0 or 1 to one record batch, compressed as it was. Raises BadRecordsError. Messages
+    of magic 0 have no time: their records have -1, as a broker stores them. Kafka wants offsets from 0 on."""
     codec, messages = _unpacked(data)
     if not messages:
         raise BadRecordsError("no messages")

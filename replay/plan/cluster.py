@@ -64,10 +64,8 @@ class Cluster:
     deleted: dict[str, int] = field(default_factory=dict)
 
     def makes(self, name: str, allow: Collection[int]) -> bool:
-        """Whether captured requests of allowed APIs create this topic.
-
-        Not if it was there before, or if the deletion before it is created again is not sent.
-        """
+        """Whether captured requests of allowed APIs create this topic. Not if it was there before, or if the deletion
+        before it is created again is not sent."""
         created, deleted = self.created.get(name), self.deleted.get(name)
         if created is None or api_keys.CREATE_TOPICS not in allow:
             return False
@@ -100,10 +98,8 @@ class Cluster:
 
 
 class Learning:
-    """Learns from both bodies of each request (`take`), in any order; `cluster` is what is known so far.
-
-    Members that had joined before the capture began are not learned here (`early_members`: that depends on the order).
-    """
+    """Learns from both bodies of each request (`take`), in any order; `cluster` is what is known so far. Members that
+    had joined before the capture began are not learned here (`early_members`: that depends on the order)."""
 
     def __init__(self) -> None:
         self.cluster = Cluster()
@@ -145,11 +141,8 @@ class Learning:
         self._ids.fetch((topic_id, partition, checksum))
 
     def finish(self, requests: Callable[[], Iterable[Decoded]] | None, elsewhere: Mapping[str, str]) -> Cluster:
-        """Finish learning.
-
-        `requests`: goes through all requests once more, which only topic ids without a name need; `elsewhere`: names
-        of topic ids that the capture may lack.
-        """
+        """Finish learning. `requests`: goes through all requests once more, which only topic ids without a name need;
+        `elsewhere`: names of topic ids that the capture may lack."""
         cluster = self.cluster
         self.note_fast_paths()
         cluster.produced = {cluster.topic_names.get(name, name) for name in cluster.produced}
@@ -285,10 +278,8 @@ class _Ids:
 
 
 def _match_ids(cluster: Cluster, requests: Iterable[Decoded], fetched: Iterable[tuple[str, int, bytes]]) -> None:
-    """Name topic ids that no Metadata names, by records that were both produced (by name) and fetched (by id).
-
-    A batch's checksum is the same in both, because the broker's own fields lie before it.
-    """
+    """Name topic ids that no Metadata names, by records that were both produced (by name) and fetched (by id). A
+    batch's checksum is the same in both, because the broker's own fields lie before it."""
     wanted = {(partition, checksum) for _, partition, checksum in fetched}
     produced: dict[tuple[int, bytes], str] = {}
     for _, message in decoded(

@@ -162,11 +162,8 @@ def _joined(key: int, body: Body, cluster: Cluster) -> bool:
 
 
 def _retried(body: Body, answer: Body | None, cluster: Cluster) -> set[tuple[str, int]]:
-    """List the partitions of a Produce request that failed with an error that clients retry.
-
-    Their records come again, and a target without the fault would have them twice. That a topic does not exist is not
-    such a fault.
-    """
+    """List the partitions of a Produce request that failed with an error that clients retry. Their records come again,
+    and a target without the fault would have them twice. That a topic does not exist is not such a fault."""
     where = RESPONSE_LISTS[api_keys.PRODUCE]
     failed = set()
     for topic in structs(answer or {}, where.path):
@@ -248,10 +245,8 @@ def _produce(body: Body, version: int) -> bool:
 
 @dataclass(slots=True)
 class _Captured:
-    """All requests of the sessions.
-
-    `in_time`: (when sent, session, position in it), in this order; `fast_paths`: by session and position.
-    """
+    """All requests of the sessions. `in_time`: (when sent, session, position in it), in this order; `fast_paths`: by
+    session and position."""
 
     sessions: Sequence[Session]
     in_time: list[tuple[int, int, int]] = field(default_factory=list)
@@ -409,10 +404,8 @@ _CHANGING: Final = frozenset(("committed_alone", "client_retried", "batches", "p
 
 
 def _sent_as_captured(message: Decoded, offers: Offers, options: PlanOptions, cluster: Cluster) -> bool:
-    """Whether a request that took the fast path is sent as it is; names its topic.
-
-    `_judge` decides the same after decoding it.
-    """
+    """Whether a request that took the fast path is sent as it is; names its topic. `_judge` decides the same after
+    decoding it."""
     fast_path = message.fast_path
     if fast_path is None:
         return False

@@ -121,10 +121,8 @@ class FirstPass:
                         note(self.times.setdefault(named, Times()), part["records"], 0, len(part["records"]))
 
     def finish(self, requests: Callable[[], Iterable[Decoded]] | None, topic_ids: dict[str, str] | None) -> Cluster:
-        """Finish the first pass.
-
-        `requests` goes through all requests again, if topic ids have no name; `topic_ids`: names from other sources.
-        """
+        """Finish the first pass. `requests` goes through all requests again, if topic ids have no name; `topic_ids`:
+        names from other sources."""
         cluster = self.learning.finish(requests, topic_ids or {})
         cluster.early = self.early.finish(cluster.topic_names)
         cluster.members |= {(member.group, member.member) for members in cluster.early.values() for member in members}

@@ -78,10 +78,8 @@ Key = tuple[str, Any]
 
 
 def uses(key: int, body: Body, answer: Body | None) -> Iterator[tuple[Key, bool]]:
-    """Give (state, exclusively) that a request touches.
-
-    An exclusive use waits for all earlier uses that were answered; a shared use waits for earlier exclusive ones.
-    """
+    """Give (state, exclusively) that a request touches. An exclusive use waits for all earlier uses that were answered;
+    a shared use waits for earlier exclusive ones."""
     for group in _groups(key, body):
         yield ("group", group), key in _EXCLUSIVE_GROUP
     if key in _TRANSACTIONS:
@@ -169,10 +167,8 @@ def _stored(message: Decoded) -> Iterator[tuple[str | None, int, int]]:
 
 
 def _last_until(steps: list[tuple[int, int]], moment: int) -> int | None:
-    """The last of steps, by (time of the answer, number), that was answered by then.
-
-    Those before it are dropped: times only grow, so nobody asks for them again.
-    """
+    """The last of steps, by (time of the answer, number), that was answered by then. Those before it are dropped: times
+    only grow, so nobody asks for them again."""
     at = bisect.bisect_left(steps, (moment, 1 << 60))
     if not at:
         return None
@@ -225,10 +221,8 @@ class _Users:
 
 @dataclass(slots=True)
 class _Produced:
-    """Writes to a partition, in order of offsets: columns base offset, end, step and session.
-
-    `spent`: the offsets, [first, end), that contain those that were forgotten.
-    """
+    """Writes to a partition, in order of offsets: columns base offset, end, step and session. `spent`: the offsets,
+    [first, end), that contain those that were forgotten."""
 
     spent: tuple[int, int] = (0, 0)
     bases: array[int] = field(default_factory=lambda: array("q"))
@@ -315,10 +309,8 @@ class Order:
     def waits(
         self, number: int, session: int, message: Decoded, body: Body | None
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Give (steps whose answers it waits for, steps that must have been sent).
-
-        Without a body: of `message.fast_path`.
-        """
+        """Give (steps whose answers it waits for, steps that must have been sent). Without a body: of
+        `message.fast_path`."""
         request = message.request
         key = request.api_key
         self.expects = False
@@ -502,11 +494,8 @@ class Order:
         return waits
 
     def _below(self, body: Body, number: str, offset: str, session: int) -> Iterator[int]:
-        """Give the steps that wrote what is below the offsets that a request names, the last of each session.
-
-        Before those steps the offsets are out of range. `number`, `offset`: the names of these fields in its
-        partitions.
-        """
+        """Give the steps that wrote what is below the offsets that a request names, the last of each session. Before
+        those steps the offsets are out of range. `number`, `offset`: the names of these fields in its partitions."""
         for topic in body["topics"]:
             for part in topic["partitions"]:
                 written = self.produced.get((topic.get(NAME, ""), part[number], self.copies.get(session, 0)))

@@ -74,10 +74,8 @@ def renamed(sessions: Iterable[Session], how: Renaming) -> list[Session]:
 
 
 def copies(sessions: Sequence[Session], times: int) -> list[Session]:
-    """Copy the sessions this many times, side by side.
-
-    Each copy has its own client ids, groups, transactional ids, producers and connections.
-    """
+    """Copy the sessions this many times, side by side. Each copy has its own client ids, groups, transactional ids,
+    producers and connections."""
     copied = list(sessions)
     for number in range(2, times + 1):
         how = Renaming(prefix=COPY.format(number), copy=number - 1)

@@ -57,10 +57,8 @@ class Moment:
 
 
 def moment(text: str) -> Moment:
-    """Parse a time: `90s`, `1.5m`, `250ms` after the capture's first request, or RFC 3339 (without a zone: UTC).
-
-    Raises ValueError.
-    """
+    """Parse a time: `90s`, `1.5m`, `250ms` after the capture's first request, or RFC 3339 (without a zone: UTC). Raises
+    ValueError."""
     if span := _SPAN.fullmatch(text):
         return Moment(round(float(span[1]) * _UNITS[span[2]]))
     when = utc(datetime.datetime.fromisoformat(text))
@@ -116,10 +114,8 @@ def chosen(sessions: Sequence[Session], selection: Selection, notes: list[str]) 
 
 
 def matching(sessions: Sequence[Session], wanted: Filter | str | None) -> list[Session]:
-    """Choose the requests of a dataset that match, in their sessions, as `--filter` does for a capture.
-
-    Raises FilterError.
-    """
+    """Choose the requests of a dataset that match, in their sessions, as `--filter` does for a capture. Raises
+    FilterError."""
     condition = parse(wanted) if isinstance(wanted, str) else wanted
     if condition is None:
         return list(sessions)

@@ -132,10 +132,8 @@ _MANY_BYTES: Final = 8 << 20
 
 
 def decoded(some: Iterable[tuple[int, Decoded]]) -> Iterator[tuple[int, Decoded]]:
-    """Decode requests many at a time, and pass them on, each with its session.
-
-    The caller must not keep them, so that only one group of bodies is held at a time.
-    """
+    """Decode requests many at a time, and pass them on, each with its session. The caller must not keep them, so that
+    only one group of bodies is held at a time."""
     window: list[tuple[int, Decoded]] = []
     size = 0
     for numbered in some:

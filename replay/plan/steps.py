@@ -123,10 +123,7 @@ class Step:
     @property
     def body(self) -> Body:
         """The request decoded, in the form of the newest version (`convert.canonical`), topics named
-        (`topic_partitions.NAME`).
-
-        It is kept until `forget`.
-        """
+        (`topic_partitions.NAME`). It is kept until `forget`."""
         if self._body is None:
             self._body = self.changed if self.changed is not None else self._build()
         return self._body
@@ -159,11 +156,8 @@ class Skip:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A plan: all steps in order of captured time, and all skips.
-
-    `sessions`: each session's step numbers in order; `topics`: that steps name; `subscribed`: that members subscribe
-    to by name.
-    """
+    """A plan: all steps in order of captured time, and all skips. `sessions`: each session's step numbers in order;
+    `topics`: that steps name; `subscribed`: that members subscribe to by name."""
 
     steps: tuple[Step, ...]
     skips: tuple[Skip, ...]

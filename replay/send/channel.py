@@ -69,10 +69,8 @@ class Channel:
         return self._link.backlog() if self._link is not None else 0
 
     async def drained(self, most: int, timeout: float) -> None:
-        """Wait until at most this many bytes are unsent, or the connection ends.
-
-        Raises LinkError if it takes nothing for `timeout` seconds.
-        """
+        """Wait until at most this many bytes are unsent, or the connection ends. Raises LinkError if it takes nothing
+        for `timeout` seconds."""
         least, since = self.backlog(), self._loop.time()
         while self.open and self.backlog() > most:
             await asyncio.sleep(0.001)
@@ -83,10 +81,8 @@ class Channel:
                 raise LinkError(f"{self.address}: takes no more data", "see the broker's log; a lower --speed")
 
     async def ask(self, api_key: int, version: int, body: Body, timeout: float) -> Body:
-        """Send a request of the replayer's own, and return its answer.
-
-        Raises ChannelClosedError, also if nothing (or nothing that Kafka would answer) comes in time.
-        """
+        """Send a request of the replayer's own, and return its answer. Raises ChannelClosedError, also if nothing (or
+        nothing that Kafka would answer) comes in time."""
         correlation = self.correlation()
         waiter = self.send(encode_request(api_key, version, correlation, CLIENT_ID, body), correlation, True)
         assert waiter is not None
@@ -149,11 +145,8 @@ async def connect(dial: Dial, host: str, port: int) -> Channel:
 
 
 async def introduce(channel: Channel, offers: dict[int, tuple[int, int]] | None, timeout: float) -> Body | None:
-    """Send ApiVersions, as a client's first request.
-
-    The version is one that `offers` has, or (None) 0, which every broker since 0.10 accepts. Raises LinkError if the
-    target does not speak Kafka.
-    """
+    """Send ApiVersions, as a client's first request. The version is one that `offers` has, or (None) 0, which every
+    broker since 0.10 accepts. Raises LinkError if the target does not speak Kafka."""
     version = 0 if offers is None else min(3, offers.get(api_keys.API_VERSIONS, (0, 0))[1])
     body: Body = {"clientSoftwareName": "kwire", "clientSoftwareVersion": "0"} if version >= 3 else {}
     try:

@@ -127,11 +127,8 @@ class Engine:
     # --- the run ---
 
     async def run(self, start_ns: int | None = None) -> None:
-        """Send everything, from now or from that time on.
-
-        The run ends if this is cancelled, or the target is silent for too long (`failure`): what was not sent is
-        recorded as that.
-        """
+        """Send everything, from now or from that time on. The run ends if this is cancelled, or the target is silent
+        for too long (`failure`): what was not sent is recorded as that."""
         before = gc.get_threshold()
         gc.set_threshold(*_GARBAGE)
         try:
@@ -266,11 +263,8 @@ class Engine:
             self._last_ns = max(self._last_ns, steps[-1].at_ns)
 
     def has_room(self, unrecorded_bytes: int = 0) -> bool:
-        """Whether the plan is so little ahead of the sending that more should be planned.
-
-        Counted in requests, in their bytes and those of outcomes that are not recorded yet, and by time if there is a
-        schedule.
-        """
+        """Whether the plan is so little ahead of the sending that more should be planned. Counted in requests, in their
+        bytes and those of outcomes that are not recorded yet, and by time if there is a schedule."""
         settings = self.settings
         ahead_bytes = self._undone_bytes + unrecorded_bytes
         if len(self._undone) >= settings.ahead_requests or ahead_bytes >= settings.ahead_bytes:
@@ -313,10 +307,8 @@ class Engine:
         self._has_ended()
 
     def fail(self, failure: BaseException) -> None:
-        """End the run, because an outcome cannot be recorded, or nothing more be planned.
-
-        The first reason is reported: it usually causes the others, which come as tasks end.
-        """
+        """End the run, because an outcome cannot be recorded, or nothing more be planned. The first reason is reported:
+        it usually causes the others, which come as tasks end."""
         self._failed = self._failed or failure
         assert self._ended is not None
         if not self._ended.done():
@@ -404,11 +396,8 @@ class Engine:
 
 
 async def _ended(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """End tasks.
-
-    A task that is cancelled at the moment at which it gets what it waits for may not notice (`wait_for`, before Python
-    3.12): it is cancelled again, else a session would go on to its last step.
-    """
+    """End tasks. A task that is cancelled at the moment at which it gets what it waits for may not notice (`wait_for`,
+    before Python 3.12): it is cancelled again, else a session would go on to its last step."""
     left = {task for task in tasks if not task.done()}
     while left:
         for task in left:

@@ -36,10 +36,8 @@ _ROUNDS: Final = 50
 
 
 async def early(members: Sequence[Early], remap: Remap, ask: Ask) -> None:
-    """Join all early members of a group, until all are in one generation, and each has its final assignment.
-
-    Raises JoinRefusedError.
-    """
+    """Join all early members of a group, until all are in one generation, and each has its final assignment. Raises
+    JoinRefusedError."""
     generations: dict[str, int] = {}
 
     async def classic(who: Early) -> None:
@@ -72,10 +70,7 @@ async def early(members: Sequence[Early], remap: Remap, ask: Ask) -> None:
 
 async def _settle(members: Sequence[tuple[str, str]], remap: Remap, ask: Ask) -> bool:
     """Send heartbeats for the members of a KIP-848 group until nothing moves: partitions have to be given up before
-    another member gets them.
-
-    False if it does not settle.
-    """
+    another member gets them. False if it does not settle."""
     if len(members) < 2:
         return True
     for _ in range(_ROUNDS):
@@ -164,10 +159,8 @@ async def _beat(ask: Ask, body: Body, joined: Body) -> int:
 
 
 async def _join_assigned(ask: Ask, remap: Remap, group: str, member: str, body: Body) -> None:
-    """Join a KIP-848 group: the broker assigns.
-
-    A broker that does not serve them says so again to the next heartbeat.
-    """
+    """Join a KIP-848 group: the broker assigns. A broker that does not serve them says so again to the next
+    heartbeat."""
     answer = await _ask_coordinator(ask, api_keys.CONSUMER_GROUP_HEARTBEAT, _GROUP_HEARTBEAT, body)
     if answer["errorCode"] == errors.UNSUPPORTED_VERSION:
         remap.groups.refuse(group)

@@ -38,10 +38,8 @@ from replay.send.settings import Settings
 
 @dataclass(slots=True)
 class Job:
-    """A step on its way: what was sent, to which nodes in which parts, and what came.
-
-    `captured`: the captured answer, once it was needed (`Preparation.captured`).
-    """
+    """A step on its way: what was sent, to which nodes in which parts, and what came. `captured`: the captured answer,
+    once it was needed (`Preparation.captured`)."""
 
     step: Step
     outcome: Outcome
@@ -255,10 +253,7 @@ class Preparation:
 
     async def settle(self, job: Job, replayed: Body) -> None:
         """Wait until brokers know what a step has created or deleted: its clients had waited for that, and steps that
-        depend on it go on at once.
-
-        Raises LinkError.
-        """
+        depend on it go on at once. Raises LinkError."""
         key = job.step.request.api_key
         if key not in _MAKERS or job.body.get("validateOnly"):
             return

@@ -96,10 +96,8 @@ def are_all(sessions: Iterable[Session], known: Mapping[str, login.Credentials])
 
 
 async def log_in(dial: Dial, users: Iterable[str | None], host: str, port: int) -> None:
-    """Log in once as each of these captured users, before anything is sent.
-
-    Raises LinkError, which names the captured user whose login the target refuses.
-    """
+    """Log in once as each of these captured users, before anything is sent. Raises LinkError, which names the captured
+    user whose login the target refuses."""
     for user in sorted(filter(None, users)):
         if not isinstance(dial, Dials) or user not in dial.users:
             continue

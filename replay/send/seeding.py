@@ -86,11 +86,8 @@ def absent(
 
 @dataclass(slots=True)
 class Seeded:
-    """The result of seeding.
-
-    `notes`: lines for the user; `changed`: the settings in which new topics differ from the captured ones, by captured
-    name.
-    """
+    """The result of seeding. `notes`: lines for the user; `changed`: the settings in which new topics differ from the
+    captured ones, by captured name."""
 
     notes: list[str] = field(default_factory=list)
     changed: dict[str, list[str]] = field(default_factory=dict)

@@ -396,10 +396,8 @@ class StepSender:
     # --- rebalances ---
 
     def _let_go_on_without(self, step: Step) -> None:
-        """Let others go on that a member waits for which joins too late for its generation.
-
-        It waits for the others to join again, and they for its answer, which they had in the capture.
-        """
+        """Let others go on that a member waits for which joins too late for its generation. It waits for the others to
+        join again, and they for its answer, which they had in the capture."""
         if self._waiting.is_done(step.number):
             return
         if self._remap.groups.is_late(step):

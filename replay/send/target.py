@@ -23,11 +23,8 @@ _LIES: Final = "what it says of itself does not fit together: is it Kafka, and i
 
 @dataclass(slots=True)
 class Target:
-    """A target as it described itself.
-
-    `others`: connections to its brokers, by node; `refused`: topics about which it answered the last request with an
-    error.
-    """
+    """A target as it described itself. `others`: connections to its brokers, by node; `refused`: topics about which it
+    answered the last request with an error."""
 
     offers: Offers
     topology: Topology
@@ -83,10 +80,8 @@ class Target:
             raise LinkError(str(closed), "is this a Kafka listener, and does it want a login?") from None
 
     async def learn(self, topics: list[str] | None, timeout: float = 10.0) -> set[str]:
-        """Ask for topics (None: all) and brokers, and take the answer; return the topics that exist.
-
-        Raises LinkError.
-        """
+        """Ask for topics (None: all) and brokers, and take the answer; return the topics that exist. Raises
+        LinkError."""
         version = min(self.offers.get(api_keys.METADATA, (0, 0))[1], 12)
         everything: list[Body] | None = None if version else []
         topic_bodies = everything if topics is None else [{"name": topic} for topic in topics]

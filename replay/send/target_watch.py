@@ -28,11 +28,8 @@ _TELLING: Final = 1.0
 
 
 class Watch:
-    """Watches one run.
-
-    `answered`: answers that came; `errors`: those with errors that the capture does not have, both counted by the code
-    that takes answers. `total`: how many requests there will be, as far as that is known.
-    """
+    """Watches one run. `answered`: answers that came; `errors`: those with errors that the capture does not have, both
+    counted by the code that takes answers. `total`: how many requests there will be, as far as that is known."""
 
     def __init__(
         self,
@@ -60,9 +57,7 @@ class Watch:
 
     async def run(self) -> LinkError:
         """End connections whose oldest answer is overdue, because steps on the fast path have no timer of their own.
-
-        Returns the target's fault if it has been silent for too long, while answers were owed.
-        """
+        Returns the target's fault if it has been silent for too long, while answers were owed."""
         tick = min(self._settings.answer_timeout / 4, self._settings.suspicion / 2)
         received, silent, alive, unasked = 0, 0.0, self._loop.time(), 0.0
         while True:
