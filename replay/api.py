@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any, Unpack
 
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from replay import inputs, request, run
 from replay.request import Asked
 
@@ -35,6 +35,6 @@ def replay(
     wanted = request.wanted(host, number, **options)
     dial = wanted.access.dial(host, number)
     inputs.check_apart(captures, out)
-    how = Reading(rotated, list(port), keylogs=list(keylog))
+    how = ReadOptions(rotated, list(port), keylogs=list(keylog))
     source = inputs.open_source(captures, wanted, how=how, filter=filter, notes=notes)
     return asyncio.run(run.replay(source, wanted, dial, out, notes, wait))

@@ -23,8 +23,8 @@ from analyzer.protocol.tree import Body
 from replay.plan.produce_requests import FastPath
 
 if TYPE_CHECKING:
-    from analyzer.api import Look
-    from analyzer.pipeline.read_options import Reading
+    from analyzer.api import ChooseExchanges
+    from analyzer.pipeline.read_options import ReadOptions
 
 _LOGINS = (apis.SASL_HANDSHAKE, apis.SASL_AUTHENTICATE)
 _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
@@ -242,12 +242,12 @@ class CapturedExchange(NamedTuple):
 def read_exchanges(
     captures: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
-    how: Reading,
+    how: ReadOptions,
     filter: Any = None,
     notes: list[str] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
     ordered: bool | None = None,
-    look: Look | None = None,
+    look: ChooseExchanges | None = None,
 ) -> Iterator[CapturedExchange]:
     """Read the exchanges of captures, about in order of their requests, or (not `ordered`; stdin always) as they end.
 
@@ -260,7 +260,7 @@ def read_exchanges(
 
     logins: dict[tuple[str, str], Login] = {}
     bodies = None if look is None else traffic_summary.OTHERS
-    for light_exchange in api.light(
+    for light_exchange in api.raw_exchanges(
         captures, how, filter=filter, ordered=ordered, notes=notes, progress=progress, bodies=bodies, look=look
     ):
         row, data, answer = light_exchange
@@ -279,7 +279,7 @@ def read_exchanges(
 def from_captures(
     captures: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
-    how: Reading,
+    how: ReadOptions,
     filter: Any = None,
     notes: list[str] | None = None,
     progress: Callable[[str, int, int], None] | None = None,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from replay import inputs, run
 from replay.diff import pairs
 from replay.diff.compare import Comparison, compare
@@ -65,7 +65,7 @@ def replay_capture(
     files = [str(path) for path in capture_files(folder)]
     host, _, port = cluster.bootstrap.rpartition(":")
     notes: list[str] = []
-    sessions = _later(inputs.read(files, how=Reading(rotated=len(files) > 1), notes=notes), since)
+    sessions = _later(inputs.read(files, how=ReadOptions(rotated=len(files) > 1), notes=notes), since)
     chosen = dataclasses.replace(Options(host, int(port), settings=Settings(speed=speed), seed_topics=True), **options)
     result = asyncio.run(run.replay(MemorySource(sessions), chosen, link.tcp(), out, notes))
     run_pairs = pairs.from_run(out)

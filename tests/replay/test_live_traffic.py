@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from analyzer.dataset import dataset
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from analyzer.protocol import api_keys
 from captures.errors import KwireError
 from replay import inputs, pace, run
@@ -301,4 +301,6 @@ def test_what_needs_the_whole_capture_does_not_go_with_it(other: tuple[str, ...]
 
 def test_only_one_capture_point_is_sent_as_it_is_read() -> None:
     with pytest.raises(KwireError, match="one capture point"):
-        inputs.open_source([CAPTURE, CAPTURE], Options("h", 1, in_windows=True, survey=False), how=Reading(), notes=[])
+        inputs.open_source(
+            [CAPTURE, CAPTURE], Options("h", 1, in_windows=True, survey=False), how=ReadOptions(), notes=[]
+        )

@@ -19,7 +19,7 @@ import pytest
 
 import analyzer
 from analyzer.dataset import dataset
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from analyzer.protocol import api_keys
 from replay import inputs, run, windowed
 from replay.live_traffic import LiveSource
@@ -231,14 +231,14 @@ def test_what_needs_the_whole_capture_does_not_go_with_it(other: tuple[str, ...]
 
 def test_only_one_capture_point_can_be_gone_through_twice() -> None:
     with pytest.raises(Exception, match="one capture point"):
-        inputs.open_source([CAPTURE, CAPTURE], options(1, in_windows=True), how=Reading(), notes=[])
+        inputs.open_source([CAPTURE, CAPTURE], options(1, in_windows=True), how=ReadOptions(), notes=[])
     with pytest.raises(Exception, match="one capture point"):
-        inputs.open_source("-", options(1, in_windows=True), how=Reading(), notes=[])
+        inputs.open_source("-", options(1, in_windows=True), how=ReadOptions(), notes=[])
 
 
 def test_a_large_capture_goes_in_windows_unless_something_needs_it_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     def given(captures: Any, **request_options: Any) -> Any:
-        return inputs.open_source(captures, wanted("h", 1, **request_options), how=Reading(), notes=[])
+        return inputs.open_source(captures, wanted("h", 1, **request_options), how=ReadOptions(), notes=[])
 
     assert isinstance(given(CAPTURE), MemorySource)
     monkeypatch.setattr(inputs, "LARGE", Path(CAPTURE).stat().st_size)
@@ -261,7 +261,7 @@ def test_a_large_dataset_goes_in_windows_too(tmp_path: Path, monkeypatch: pytest
         analyzer.analyze(copies, out=tmp_path / name, keep_bytes=True)
 
     def given(name: str, **how: Any) -> Any:
-        return inputs.open_source(tmp_path / name, options(1), how=Reading(), notes=[], **how)
+        return inputs.open_source(tmp_path / name, options(1), how=ReadOptions(), notes=[], **how)
 
     assert isinstance(given("one"), MemorySource)
     monkeypatch.setattr(inputs, "LARGE", 1)
@@ -271,7 +271,7 @@ def test_a_large_dataset_goes_in_windows_too(tmp_path: Path, monkeypatch: pytest
     assert isinstance(given("one", filter="api == Fetch"), MemorySource)
     with sinking() as port:
         asyncio.run(run.replay(given("one"), options(port), link.tcp(), tmp_path / "flow", []))
-        whole = inputs.open_source(CAPTURE, options(port, in_windows=False), how=Reading(), notes=[])
+        whole = inputs.open_source(CAPTURE, options(port, in_windows=False), how=ReadOptions(), notes=[])
         asyncio.run(run.replay(whole, options(port), link.tcp(), tmp_path / "whole", []))
     columns = ("connection", "exchange", "step", "action", "verdict", "rule")
     assert rows(tmp_path / "flow", "outcomes", *columns) == rows(tmp_path / "whole", "outcomes", *columns)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from analyzer.protocol import api_keys, errors
 from analyzer.protocol.tree import Body
 from replay import inputs
@@ -113,7 +113,9 @@ def test_a_size_that_was_allowed_stays_allowed() -> None:
 
 def test_a_shared_capture_of_an_administrator() -> None:
     """An administrator of librdkafka, which asks for both kinds of change."""
-    sessions = inputs.read([str(path) for path in capture_files(shared_folder("admin-librdkafka-4.3"))], how=Reading())
+    sessions = inputs.read(
+        [str(path) for path in capture_files(shared_folder("admin-librdkafka-4.3"))], how=ReadOptions()
+    )
     _, cluster = decisions.make(sessions, EVERYTHING, decisions.PlanOptions())
     made_with = {"cleanup.policy": "compact,delete"}
     assert cluster.altered == {"adm": {**made_with, "max.message.bytes": "200000"}, "adm2": {RETENTION: "7200000"}}

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from analyzer.api import Look
-from analyzer.pipeline.read_options import Reading
+from analyzer.api import ChooseExchanges
+from analyzer.pipeline.read_options import ReadOptions
 from replay import inputs
 from replay.plan import decisions, renaming, sessions, windows
 from replay.plan.cluster import Cluster
@@ -30,9 +30,9 @@ from tests.shared import SAMPLES, capture_files
 
 def flowing(folder: Path, window_bytes: int | None = None, **options: Any) -> TwoPassReader:
     files = [str(path) for path in capture_files(folder)]
-    how = Reading(rotated=len(files) > 1, window_bytes=window_bytes)
+    how = ReadOptions(rotated=len(files) > 1, window_bytes=window_bytes)
 
-    def glanced(look: Look) -> Iterator[CapturedExchange]:
+    def glanced(look: ChooseExchanges) -> Iterator[CapturedExchange]:
         return sessions.read_exchanges(files, how=how, look=look)
 
     reader = TwoPassReader(lambda: sessions.read_exchanges(files, how=how), **({"by_columns": glanced} | options))
@@ -63,7 +63,7 @@ def test_a_capture_in_windows_is_planned_as_one_that_is_read_at_once(
     monkeypatch.setattr(windows, "WINDOW", 50)
     through = flowing(CAPTURES[name])
     files = [str(path) for path in capture_files(CAPTURES[name])]
-    whole = inputs.read(files, how=Reading(rotated=len(files) > 1))
+    whole = inputs.read(files, how=ReadOptions(rotated=len(files) > 1))
     plan, cluster = decisions.make(whole, EVERYTHING, PlanOptions())
 
     steps, skips = planned(through)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from analyzer.protocol import api_keys
 from analyzer.protocol.tree import Body
 from replay import inputs
@@ -154,7 +154,7 @@ def test_copies_are_played_side_by_side() -> None:
 def test_a_captured_transaction_is_the_same_but_for_its_names() -> None:
     """Every request and answer of a real capture, decoded again after it was renamed."""
     files = [str(path) for path in capture_files(shared_folder("txn-librdkafka-4.3"))]
-    before = inputs.read(files, how=Reading())
+    before = inputs.read(files, how=ReadOptions())
     after = renamed(before, Renaming({}, "t-"))
     back = renamed(after, _Removing())
     both = zip(before, back, strict=True)

@@ -10,7 +10,7 @@ import dataclasses
 import pytest
 
 from analyzer.filter.evaluation import parse
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from analyzer.protocol import api_keys
 from replay import inputs
 from replay.plan import decisions
@@ -129,7 +129,7 @@ def test_requests_of_a_dataset_are_filtered_as_those_of_a_capture() -> None:
 
 def test_a_member_of_a_captured_group_is_chosen_with_the_others() -> None:
     files = [str(path) for path in capture_files(shared_folder("group-kip848-librdkafka-4.3"))]
-    sessions = inputs.read(files, how=Reading())
+    sessions = inputs.read(files, how=ReadOptions())
     notes: list[str] = []
     selected = chosen(sessions, Selection(parse("client_id == member-2")), notes)
     clients = {request.row["client_id"] for session in selected for request in session.requests}

@@ -13,7 +13,7 @@ import pytest
 
 import analyzer
 from analyzer.dataset.dataset import DatasetError
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from replay import inputs
 from replay.plan import decisions, stored_exchanges, windows
 from replay.plan.decisions import PlanOptions
@@ -44,7 +44,7 @@ def test_a_dataset_in_windows_is_planned_as_its_capture(
     monkeypatch.setattr(windows, "WINDOW", 50)
     monkeypatch.setattr(stored_exchanges, "_MESSAGES", 7)
     data = stored(name, tmp_path / "data")
-    whole = inputs.read(files_of(name), how=Reading(rotated=len(files_of(name)) > 1))
+    whole = inputs.read(files_of(name), how=ReadOptions(rotated=len(files_of(name)) > 1))
     plan, _ = decisions.make(whole, EVERYTHING, PlanOptions())
     through = TwoPassReader(lambda: stored_exchanges.read_exchanges(data), topic_ids=stored_exchanges.topic_ids(data))
     through.read_first_pass()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from analyzer.protocol import api_keys
 from replay import inputs
 from replay.plan import decisions
@@ -61,7 +61,7 @@ def in_windows(sessions: Sequence[Session], horizon: int | None) -> tuple[list[S
 @functools.cache
 def captured(folder: Path) -> tuple[list[Session], Plan]:
     files = [str(path) for path in capture_files(folder)]
-    sessions = inputs.read(files, how=Reading(rotated=len(files) > 1))
+    sessions = inputs.read(files, how=ReadOptions(rotated=len(files) > 1))
     return sessions, decisions.make(sessions, EVERYTHING, PlanOptions())[0]
 
 
