@@ -44,7 +44,7 @@ then has come too late for it."""
 
 
 class Run(Protocol):
-    """What a `StepSender` needs of its run.
+    """The run of a `StepSender`, as far as the sender needs it.
 
     - `notes`: how often each rule was applied; `failure`: the fault of the target that kept something from being sent
     - `states`: of the sessions that are open, by index
