@@ -120,7 +120,6 @@ _EXCHANGES: Final = _kinds(
     s.X_COLUMNS,
     {
         **dict.fromkeys((s.X_CLIENT_ID, s.X_GROUP, s.X_MEMBER, s.X_TRANSACTIONAL_ID), m.STRING),
-        **dict.fromkeys((s.X_BROKER_US, s.X_CAUSE), m.NOTHING),  # what links and slots stood in
         s.X_TOPICS: m.TOPICS,
         s.X_ERRORS: m.OTHERS,
     },

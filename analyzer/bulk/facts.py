@@ -20,7 +20,7 @@ from analyzer.frame.arrow import distinct
 from analyzer.frame.buffer_pool import Lender
 from captures.packed import Packed, pack, picked
 
-_WORKED_OUT: Final = (s.X_MUTED_US, s.X_NETWORK_US, s.X_HOLD_US, s.X_WAY_NS)
+_WORKED_OUT: Final = (s.X_MUTED_US, s.X_NETWORK_US, s.X_HOLD_US, s.X_PATH_DELAY_NS)
 _NAMED: Final = (s.X_SLOT, s.X_CLIENT_SIDE, s.X_TRIGGER, s.X_CLIENT_ID, s.X_GROUP, s.X_TRANSACTIONAL_ID)
 """What names the connection of an exchange, which is all that is said of some, and what a shard has numbers of its own
 for."""
@@ -53,7 +53,7 @@ _OF_PARTS: Final = (  # the owner first: it is said anew
 """The same of their topic-partitions."""
 _PART_SYMBOLS: Final = (s.P_TOPIC, s.P_TOPIC_ID)
 _PARTS_UNSAID: Final = tuple(set(range(s.P_COLUMNS)) - set(_OF_PARTS))
-_NO_ROWS: Final = np.zeros((s.X_COLUMNS, 0), np.int64)
+_NO_ROWS: Final = np.zeros((s.X_ENDED_COLUMNS, 0), np.int64)
 
 
 @dataclass(frozen=True, slots=True)

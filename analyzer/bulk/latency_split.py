@@ -147,15 +147,15 @@ def measure(
     for i in range(x.shape[1]):
         if latency[i] == NULL:
             x[s.X_MUTED_US, i] = NULL
-            x[s.X_WAY_NS, i] = 0
+            x[s.X_PATH_DELAY_NS, i] = 0
             x[s.X_NETWORK_US, i] = NULL
             x[s.X_HOLD_US, i] = NULL
             served[i] = NULL
             continue
         own = latency[i] - queue[i] - muted[i]
-        way = np.int64(0) if near[connection[i]] == 1 else min(x[s.X_WAY_NS, i] // 1000, own)
+        way = np.int64(0) if near[connection[i]] == 1 else min(x[s.X_PATH_DELAY_NS, i] // 1000, own)
         x[s.X_MUTED_US, i] = muted[i]
-        x[s.X_WAY_NS, i] = 1000 * way
+        x[s.X_PATH_DELAY_NS, i] = 1000 * way
         transfer = _apart(x[s.X_RESPONSE_LAST_NS, i], x[s.X_RESPONSE_FIRST_NS, i])
         asking = _apart(x[s.X_REQUEST_LAST_NS, i], x[s.X_REQUEST_FIRST_NS, i])
         # A clock that steps back while a message is under way leaves nothing to be said of that.

@@ -287,7 +287,7 @@ def take(st: s.State, lay: s.Layouts, buffer: Bytes, slot: Int, key: Int, side: 
     end = start + frame[s.FR_HAVE]
     whole = frame[s.FR_CAUSE] == 0
     trigger = frame[s.FR_TRIGGER]
-    base = np.int64(s.X_REQUEST if side == 0 else s.X_RESPONSE)
+    base = np.int64(s.REQUEST_COLUMNS if side == 0 else s.RESPONSE_COLUMNS)
     request = np.int64(-1)
     before = np.int64(0)
     api = np.int64(-1)
@@ -361,10 +361,10 @@ def take(st: s.State, lay: s.Layouts, buffer: Bytes, slot: Int, key: Int, side: 
 
     row = mt.row
     if request >= 0:
-        for column in range(s.X_COLUMNS):
+        for column in range(s.X_PENDING_COLUMNS):
             row[column] = mt.pending[request, column]
     else:
-        for column in range(s.X_COLUMNS):
+        for column in range(s.X_PENDING_COLUMNS):
             row[column] = s.NULL
         row[s.X_PARTS] = -1
         row[s.X_PARTS_COUNT] = 0

@@ -14,7 +14,7 @@ import numpy as np
 from analyzer.bulk import state as s
 from captures.kernels import BLOCK, NULL, Flag, Int, Table, inline, kernel, soon_block
 
-SAME, NOTHING, STRING, TOPICS, OTHERS, OWNER, SET = range(7)
+SAME, STRING, TOPICS, OTHERS, OWNER, SET = range(6)
 """What becomes of a column: it stays; NULL; a symbol of a string, of a list of strings or of another list becomes its
 number; so does a record set; the row that it belongs to is said anew."""
 
@@ -40,7 +40,7 @@ class Orders(NamedTuple):
 
 @kernel
 def look(rows: Table, slots: Table, born: Table, numbers: Numbers, orders: Orders, wanted: Table) -> tuple[Int, Int]:
-    """Read what orders exchanges int64[n, X_COLUMNS]. slots: number of the connection in each slot; born: the age of
+    """Read what orders exchanges int64[n, X_ENDED_COLUMNS]. slots: number of the connection in each slot; born: the age of
     each number's. Into `wanted` int64[2, n] go symbols of lists of strings, and of other lists, that have no number
     yet, some of them several times; returns how many."""
     topics = np.int64(0)
@@ -176,9 +176,7 @@ def move(rows: Table, place: Table, becomes: Table, numbers: Numbers, owner: Tab
                     to = place[row]
                     if 0 <= to < out.shape[1]:
                         value = rows[row, column]
-                        if kind == NOTHING:
-                            value = NULL
-                        elif kind == OWNER:
+                        if kind == OWNER:
                             value = max(owner[row], -1 - owner[row])
                         elif kind == SET and value != NULL:
                             value = value * numbers.shard[0] + numbers.shard[1]

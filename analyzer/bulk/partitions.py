@@ -152,7 +152,7 @@ def _new_part(parts: s.Parts) -> Int:
         at = v[s.V_PARTS]
         v[s.V_PARTS] = at + 1
     v[s.V_PARTS_LIVE] += 1
-    for column in range(s.P_COLUMNS):
+    for column in range(s.P_PENDING_COLUMNS):
         parts.rows[at, column] = s.NULL
     parts.rows[at, s.P_NEXT] = -1
     return at
@@ -418,7 +418,7 @@ def put_parts(parts: s.Parts, out: s.Output, first: Int, owner: Int) -> None:
     to = v[s.V_PARTS_OUT]
     at = first
     while at >= 0:
-        for column in range(1, s.P_COLUMNS):
+        for column in range(s.P_COLUMNS):
             out.parts[to, column] = parts.rows[at, column]
         out.parts[to, s.P_OWNER] = owner
         to += 1

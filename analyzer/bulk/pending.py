@@ -33,7 +33,7 @@ KEPT_OPEN: Final = 64
 
 @inline
 def put_out(st: s.State, row: Table, status: Int, trigger: Int) -> None:
-    """An exchange has ended: copy `row` (int64[X_COLUMNS]) to the output, where slots are those of `Flows`. Room was
+    """An exchange has ended: copy `row` (int64[X_PENDING_COLUMNS]) to the output, where slots are those of `Flows`. Room was
     made sure of before."""
     fr = st.framing
     parts = st.parts
@@ -150,7 +150,7 @@ def wait(st: s.State, slot: Int, row: Table, trigger: Int) -> None:
         at = v[s.V_PENDINGS]
         v[s.V_PENDINGS] = at + 1
     v[s.V_PENDING_LIVE] += 1
-    for column in range(s.X_COLUMNS):
+    for column in range(s.X_PENDING_COLUMNS):
         mt.pending[at, column] = row[column]
     mt.pending[at, s.X_NEXT] = -1
     if k[slot, s.K_TAIL] >= 0:

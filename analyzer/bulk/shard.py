@@ -168,8 +168,8 @@ class Conversations:
                 v=v,
             ),
             s.Matching(
-                pending=np.zeros((1 << 10, s.X_COLUMNS), np.int64),
-                row=np.zeros(s.X_COLUMNS, np.int64),
+                pending=np.zeros((1 << 10, s.X_PENDING_COLUMNS), np.int64),
+                row=np.zeros(s.X_PENDING_COLUMNS, np.int64),
                 found=np.zeros(FOUND_COLUMNS, np.int64),
                 topics=np.zeros(1 << 10, np.int64),
                 tape=np.zeros((1 << 12, 5), np.int64),
@@ -180,7 +180,7 @@ class Conversations:
                 v=v,
             ),
             s.Parts(
-                rows=np.zeros((1 << 10, s.P_COLUMNS), np.int64),
+                rows=np.zeros((1 << 10, s.P_PENDING_COLUMNS), np.int64),
                 lookup=np.zeros(1 << 8, np.int64),
                 leaders=np.zeros((1 << 8, s.L_COLUMNS), np.int64),
                 sets=np.zeros((1 << 8, s.SET_COLUMNS), np.int64),
@@ -188,7 +188,7 @@ class Conversations:
                 v=v,
             ),
             s.Output(
-                exchanges=np.zeros((1 << 13, s.X_COLUMNS), np.int64),
+                exchanges=np.zeros((1 << 13, s.X_ENDED_COLUMNS), np.int64),
                 parts=np.zeros((1 << 12, s.P_COLUMNS), np.int64),
                 facts=np.zeros((1 << 10, s.FACT_COLUMNS), np.int64),
                 keep=keep,
@@ -398,8 +398,7 @@ class Conversations:
                 k[s.K_FIRST_0], k[s.K_FIRST_1] = session.first
         ready, framing, symbols = state.output, state.framing, state.matching
         out, parts = ready.exchanges[: v[s.V_OUT]], ready.parts[: v[s.V_PARTS_OUT]]
-        out[:, [s.X_MUTED_US, s.X_NETWORK_US, s.X_HOLD_US]] = s.NULL  # what links stood in
-        out[:, s.X_WAY_NS] = way_behind(streams.connections, out[:, s.X_SLOT] // streams.shards)
+        out[:, s.X_PATH_DELAY_NS] = way_behind(streams.connections, out[:, s.X_SLOT] // streams.shards)
         ended = ready.ended[: v[s.V_ENDED]]
         every = ended[:, 0].copy()
         # Scans end by the hundred thousand; nobody wants their names.

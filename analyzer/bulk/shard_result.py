@@ -79,7 +79,7 @@ class Connections:
 class Ended:
     """What ended in one window for one shard.
 
-    exchanges   int64[X_COLUMNS, n] columns, ordered by X_TRIGGER; a view of rows, valid until the take after the next
+    exchanges   int64[X_ENDED_COLUMNS, n] columns, ordered by X_TRIGGER; a view of rows, valid until the take after the next
                 one, and so is `parts`
     facts       int64[m, FACT_COLUMNS]
     connections those that ended, but for what never said anything and is not Kafka by `--port` either

@@ -84,7 +84,10 @@ def found(files: list[Path], prefixes: bool = False) -> list[tuple[Any, Any]]:
         ended = kernels.take(segments, streams, assigned, final)
         for x in ended.exchanges.T.tolist():
             kept = frames.setdefault(x[s.X_SLOT], [])
-            for side, ordinal, base_column in ((0, s.X_EXCHANGE, s.X_REQUEST), (1, s.X_REPLY, s.X_RESPONSE)):
+            for side, ordinal, base_column in (
+                (0, s.X_EXCHANGE, s.REQUEST_COLUMNS),
+                (1, s.X_REPLY, s.RESPONSE_COLUMNS),
+            ):
                 if x[ordinal] != s.NULL:
                     size, place = x[base_column + s.M_BYTES], x[base_column + s.M_RECORD_AT]
                     kept.append((side, x[ordinal], size, place, x[base_column + s.M_STATE] == s.TRUNCATED_STATE))
