@@ -1,14 +1,14 @@
 """What a user can mend, in one form.
 
 Rule: whatever goes wrong because of what a user gave (a capture, a dataset, a filter, a target, an option) is raised as
-a `Problem` where it is found, and nobody on the way makes another of it: the command line prints its message in one
+a `KwireError` where it is found, and nobody on the way makes another of it: the command line prints its message in one
 line and its hint in a second, and exits with 2.
 """
 
 from __future__ import annotations
 
 
-class Problem(Exception):
+class KwireError(Exception):
     """Something that the user can mend: `str()` is one line that says what and where, `hint` what to try.
 
     `pointer` may show the place: further lines for a terminal, empty for everything else.
@@ -20,5 +20,5 @@ class Problem(Exception):
         self.pointer = pointer
 
 
-class CaptureError(Problem):
+class CaptureError(KwireError):
     """A capture that cannot be read."""

@@ -27,8 +27,8 @@ def replay(
     """Send captures (or a dataset with messages) to the broker `to` (HOST:PORT) and write the RUN `out`.
 
     `filter`, `rotated`, `port`, `keylog` (files), `wait` and `options` are what `kwire replay` has under the same names
-    (`asked.Asked`), and mean the same; a speed is a number too, None for as fast as answers allow. Raises Problem, with
-    a hint, for whatever the command refuses: options, captures, the target."""
+    (`asked.Asked`), and mean the same; a speed is a number too, None for as fast as answers allow. Raises KwireError,
+    with a hint, for whatever the command refuses: options, captures, the target."""
     host, number = request.address(to)
     notes: list[str] = []
     wanted = request.wanted(host, number, **options)

@@ -3,7 +3,7 @@
 In: parsed options. Out: of `replay` a summary (or the plan) on stdout, notes on stderr, exit code 0, 1 where the
 target lacks what it acknowledged or made the run slower (`--fail-on`), 2 where nothing was sent, 3 where the run is no
 valid load test, 130 where it was interrupted; of `diff` what differs, grouped, on stdout (`--json`: as JSON), exit code
-1 where something unexpected differs, else 0. What the user can mend leaves as `captures.errors.Problem`.
+1 where something unexpected differs, else 0. What the user can mend leaves as `captures.errors.KwireError`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, Final, TypeVar
 
 from analyzer.cli.parser import EXIT_INTERRUPTED
 from analyzer.common import output_file
-from analyzer.common.errors import Failure
+from analyzer.common.errors import UsageError
 from analyzer.common.escapes import printable
 from analyzer.dataset import dataset
 from analyzer.live.stop_conditions import ended_by, interrupted_by_others
@@ -115,14 +115,14 @@ def _replay(options: argparse.Namespace) -> int:
     if options.audit is not None:
         return _audit(options)
     if not options.captures:
-        raise Failure("replay needs a CAPTURE or DATASET", "or --audit RUN, which sends nothing")
+        raise UsageError("replay needs a CAPTURE or DATASET", "or --audit RUN, which sends nothing")
     if options.assumed is not None and (options.to or not options.dry_run):
-        raise Failure("--assume goes with --dry-run, and without --to", "a target that is asked says what it offers")
+        raise UsageError("--assume goes with --dry-run, and without --to", "a target that is asked says what it offers")
     if not options.to and options.assumed is None:
-        raise Failure("replay needs --to HOST:PORT", "or --dry-run --assume VERSION, as in --assume 4.3")
+        raise UsageError("replay needs --to HOST:PORT", "or --dry-run --assume VERSION, as in --assume 4.3")
     host, port = request.address(options.to) if options.to else ("", 0)
     if not options.dry_run and not options.out:
-        raise Failure("replay needs -o RUN", "or --dry-run, which sends nothing")
+        raise UsageError("replay needs -o RUN", "or --dry-run, which sends nothing")
     wanted = request.options_of(options, host, port)
     announce_compilation()
     if not options.dry_run:
@@ -233,12 +233,12 @@ def _fails(result: run.Result, fail_on: str) -> bool:
 def _audit(options: argparse.Namespace) -> int:
     """`kwire replay --audit RUN`."""
     if options.captures or options.out or options.dry_run:
-        raise Failure(
+        raise UsageError(
             "--audit sends nothing, and takes no CAPTURE, no -o and no --dry-run",
             "kwire replay --audit RUN --to HOST:PORT",
         )
     if not options.to:
-        raise Failure("--audit needs --to HOST:PORT", "the target that the RUN was sent to")
+        raise UsageError("--audit needs --to HOST:PORT", "the target that the RUN was sent to")
     host, port = request.address(options.to)
     access = request.access(options)
     found = _until_ended(auditor.audit(options.audit, host, port, access.dial(host, port), access.reach(host, port)))
@@ -416,11 +416,11 @@ def diff(options: argparse.Namespace) -> int:
     """`kwire diff`."""
     form = options.format or ("json" if options.json else "text")
     if options.json and form != "json":
-        raise Failure(f"--json and --format {form} say both what it is written as", "one of them")
+        raise UsageError(f"--json and --format {form} say both what it is written as", "one of them")
     if form == "html" and not options.out and sys.stdout.isatty():
-        raise Failure("a page is nothing for a terminal", "-o diff.html writes it to a file")
+        raise UsageError("a page is nothing for a terminal", "-o diff.html writes it to a file")
     if options.noise is not None and options.run_b is None:
-        raise Failure("--noise goes with RUN_A and RUN_B", "kwire diff OLD NEW --noise OLD_AGAIN")
+        raise UsageError("--noise goes with RUN_A and RUN_B", "kwire diff OLD NEW --noise OLD_AGAIN")
     if options.run_b is None:
         found, sides = pairs.from_run(options.run_a), ("captured", "replayed")
     else:
@@ -450,4 +450,4 @@ def _write(path: str, text: str) -> None:
         with output_file.written(path) as made:
             Path(made).write_text(text, encoding="utf-8")
     except OSError as failure:
-        raise Failure(f"{path}: {failure.strerror}", "name a file that can be written") from None
+        raise UsageError(f"{path}: {failure.strerror}", "name a file that can be written") from None

@@ -1,7 +1,7 @@
 """What is asked of a replay, by the command line or in Python, as `Options`.
 
 In: parsed options of `kwire replay`, or keywords of `replay.replay`. Out: `Options`. `Asked` is the one place that
-names them for both. What cannot be taken, alone or together, leaves as Failure: one line and a hint.
+names them for both. What cannot be taken, alone or together, leaves as UsageError: one line and a hint.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypedDict, Unpack, cast
 
-from analyzer.common.errors import Failure
+from analyzer.common.errors import UsageError
 from analyzer.filter.evaluation import parse
 from analyzer.protocol import api_keys
 from replay.options import Options
@@ -84,7 +84,7 @@ _CHOICES: Final = {
 def address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise Failure(f"--to {text}: not HOST:PORT", "as in --to localhost:9092")
+        raise UsageError(f"--to {text}: not HOST:PORT", "as in --to localhost:9092")
     return host.strip("[]"), int(port)
 
 
@@ -96,7 +96,7 @@ def _speed(asked: float | str | None) -> tuple[float | None, schedules.Schedule 
             return schedules.speed(text), None
         found = schedules.schedule(text)
     except ValueError:
-        raise Failure(f"--speed {text}: neither a positive number nor max", hint) from None
+        raise UsageError(f"--speed {text}: neither a positive number nor max", hint) from None
     return found.pieces[0][1], found
 
 
@@ -111,7 +111,7 @@ def _allowed(wanted: Iterable[str]) -> frozenset[int]:
             allowed = (one for one, api in apis.APIS.items() if api.policy is apis.Policy.ALLOW)
             may = ", ".join(sorted(map(api_keys.name, allowed)))
             why = "no such API" if key is None else "not an API to allow"
-            raise Failure(f"--allow {name}: {why}", f"{ADMIN}, or one of {may}")
+            raise UsageError(f"--allow {name}: {why}", f"{ADMIN}, or one of {may}")
         keys.add(key)
     return frozenset(keys)
 
@@ -121,9 +121,9 @@ def _mapped(option: str, pairs: list[str]) -> dict[str, str]:
     for pair in pairs:
         old, equals, new = pair.partition("=")
         if not equals or not old or not new:
-            raise Failure(f"{option} {pair}: not A=B", f"as in {option} orders=orders-copy")
+            raise UsageError(f"{option} {pair}: not A=B", f"as in {option} orders=orders-copy")
         if renamed.setdefault(old, new) != new:
-            raise Failure(f"{option}: {old} is both {renamed[old]} and {new}", "one of them")
+            raise UsageError(f"{option}: {old} is both {renamed[old]} and {new}", "one of them")
     return renamed
 
 
@@ -137,22 +137,22 @@ def _hosts(pairs: list[str]) -> dict[str, str]:
         except ValueError:
             equals = ""
         if not equals or "=" in new:
-            raise Failure(
+            raise UsageError(
                 f"--map-host {pair}: not A=B", "a host or HOST:PORT each, as in --map-host kafka-1:9092=localhost:19092"
             )
         if mapped.setdefault(old, new) != new:
-            raise Failure(f"--map-host: {old} is both {mapped[old]} and {new}", "one of them")
+            raise UsageError(f"--map-host: {old} is both {mapped[old]} and {new}", "one of them")
     return mapped
 
 
 def access(options: argparse.Namespace) -> workers.Access:
     for name in ("tls_ca", "tls_cert", "tls_key"):
         if getattr(options, name) and not options.tls:
-            raise Failure(f"--{name.replace('_', '-')} goes with --tls", "add --tls")
+            raise UsageError(f"--{name.replace('_', '-')} goes with --tls", "add --tls")
     if options.tls_key and not options.tls_cert:
-        raise Failure("--tls-key goes with --tls-cert", "--tls-cert names the certificate that the key is of")
+        raise UsageError("--tls-key goes with --tls-cert", "--tls-cert names the certificate that the key is of")
     if options.sasl_file and not options.sasl:
-        raise Failure("--sasl-file goes with --sasl", "as in --sasl SCRAM-SHA-512")
+        raise UsageError("--sasl-file goes with --sasl", "as in --sasl SCRAM-SHA-512")
     credentials = login.credentials(options.sasl, options.sasl_file) if options.sasl else None
     return workers.Access(
         options.tls,
@@ -173,7 +173,7 @@ def _moment(option: str, text: str | None) -> Moment | None:
         return moment(text)
     except ValueError:
         hint = "90s, 1.5m or 2h after the capture's first request, or a time as 2026-01-31T12:00:00Z"
-        raise Failure(f"{option} {text}: no time", hint) from None
+        raise UsageError(f"{option} {text}: no time", hint) from None
 
 
 def _topics(asked: str | Iterable[str] | None) -> tuple[str, ...]:
@@ -202,34 +202,38 @@ def _checked(asked: Asked) -> None:
     """Options that do not go together, or are none of the words that they may be."""
     for name, words in _CHOICES.items():
         if asked.get(name, words[0]) not in words:
-            raise Failure(f"--{name.replace('_', '-')} {asked.get(name)}: no such word", f"one of {', '.join(words)}")
+            raise UsageError(
+                f"--{name.replace('_', '-')} {asked.get(name)}: no such word", f"one of {', '.join(words)}"
+            )
     for name in ("times", "workers"):
         number = int(asked.get(name, 1))  # type: ignore[call-overload]
         if not 0 < number <= _MOST:
             why = "not a number from 1 on" if number <= 0 else f"more than {_MOST:,}"
-            raise Failure(f"--{name} {asked.get(name)}: {why}", "a small number, as in 4")
+            raise UsageError(f"--{name} {asked.get(name)}: {why}", "a small number, as in 4")
     if asked.get("same_cluster"):
         for name, given in (("--allow", asked.get("allow")), ("--times", asked.get("times", 1) > 1)):
             if given:
-                raise Failure(f"--same-cluster does not go with {name}", "a cluster is not changed by its own replay")
+                raise UsageError(
+                    f"--same-cluster does not go with {name}", "a cluster is not changed by its own replay"
+                )
     unlooked = not asked.get("survey", True)
     if asked.get("in_windows") or unlooked:
         option = "--no-survey" if unlooked else "--in-windows"
         for name in _of_the_whole(asked, unlooked):
-            raise Failure(f"{option} does not go with --{name}", "that one needs the whole capture first")
+            raise UsageError(f"{option} does not go with --{name}", "that one needs the whole capture first")
     rate = asked.get("rate")
     if rate is not None and str(asked.get("speed", 1.0)) not in ("1", "1.0"):
-        raise Failure("--rate and --speed say both how fast", "one of them")
+        raise UsageError("--rate and --speed say both how fast", "one of them")
     if rate is not None and not 0 < rate < _FASTEST:
         why = f"not below {_FASTEST:g}" if rate >= _FASTEST else "not a positive number"
-        raise Failure(f"--rate {rate}: {why}", "requests a second, on average")
+        raise UsageError(f"--rate {rate}: {why}", "requests a second, on average")
     if asked.get("topics") is not None and not _topics(asked.get("topics")):
-        raise Failure("--topics: names no topic", "as in --topics orders,pay*; without it all are sent")
+        raise UsageError("--topics: names no topic", "as in --topics orders,pay*; without it all are sent")
     _check_topics(asked.get("map_topic", {}))
     prefix = asked.get("prefix_topics")
     if prefix is not None and not (0 < len(prefix) <= _LONGEST_PREFIX and is_topic(f"{prefix}x")):
         hint = "letters, digits, dots, _ and -"
-        raise Failure(f"--prefix-topics {prefix}: no topic's name begins so", hint)
+        raise UsageError(f"--prefix-topics {prefix}: no topic's name begins so", hint)
 
 
 def _check_topics(renamed: Mapping[str, str]) -> None:
@@ -238,13 +242,15 @@ def _check_topics(renamed: Mapping[str, str]) -> None:
     by_name: dict[str, str] = {}
     for old, new in renamed.items():
         if not is_topic(new):
-            raise Failure(f"--map-topic {old}={new}: no name of a topic", _TOPIC_RULE)
+            raise UsageError(f"--map-topic {old}={new}: no name of a topic", _TOPIC_RULE)
         if not is_id(old) and by_name.setdefault(new, old) != old:
-            raise Failure(f"--map-topic: {by_name[new]} and {old} would both be {new}", "another name for one of them")
+            raise UsageError(
+                f"--map-topic: {by_name[new]} and {old} would both be {new}", "another name for one of them"
+            )
 
 
 def wanted(host: str, port: int, **asked: Unpack[Asked]) -> Options:
-    """All that a replay takes, at this target. Raises Failure, and FilterError for `clients`."""
+    """All that a replay takes, at this target. Raises UsageError, and FilterError for `clients`."""
     _checked(asked)
     speed, schedule = _speed(asked.get("speed", 1.0))
     clients = asked.get("clients")
@@ -297,10 +303,10 @@ def options_of(options: argparse.Namespace, host: str, port: int) -> Options:
     if (options.in_windows and options.loop) or (not options.survey and alone):
         name = "--loop" if options.loop else "--dry-run"
         option = "--in-windows" if options.in_windows else "--no-survey"
-        raise Failure(f"{option} does not go with {name}", "that one needs the whole capture first")
+        raise UsageError(f"{option} does not go with {name}", "that one needs the whole capture first")
     if options.loop:
         given["in_windows"] = False
     if options.loop and options.same_cluster:
-        raise Failure("--same-cluster does not go with --loop", "a cluster would be filled with its own replay")
+        raise UsageError("--same-cluster does not go with --loop", "a cluster would be filled with its own replay")
     given["access"] = access(options)
     return wanted(host, port, **given)

@@ -24,7 +24,7 @@ from analyzer.frame.buffer_pool import give_back
 from analyzer.protocol import api_keys
 from analyzer.protocol.schema import ZERO_UUID
 from analyzer.protocol.tree import Body
-from captures.errors import Problem
+from captures.errors import KwireError
 from captures.kernels import without_collection
 from replay import pace
 from replay.audit import auditor as audit
@@ -137,7 +137,7 @@ def _planner(
     return Planner(cluster, offers, how, start_ns, ends, horizon=options.settings.horizon)
 
 
-class BadNames(Problem):
+class BadNames(KwireError):
     """Captured topics cannot have the names that they were to have on the target."""
 
 
@@ -183,7 +183,7 @@ async def replay(
 ) -> Result:
     """Send sessions, or a flow, to the target and write the RUN. Cancelling it (Ctrl-C) writes what was done. `wait`:
     for another process that is writing the RUN; `tell` gets a line again and again that says how far it is, `announce`
-    one before anything is sent: which brokers will get it. Raises Problem, among others NotReached where one of them
+    one before anything is sent: which brokers will get it. Raises KwireError, among others NotReached where one of them
     must not."""
     tell = tell or (lambda line: None)
     writer = dataset.Writer(out, wait=wait)

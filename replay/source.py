@@ -16,7 +16,7 @@ from analyzer.api import Captures, Look
 from analyzer.dataset import dataset
 from analyzer.pipeline.points import size_of
 from analyzer.pipeline.read_options import Reading
-from captures.errors import Problem
+from captures.errors import KwireError
 from captures.files import capture_points
 from replay.live_traffic import Live
 from replay.options import Options
@@ -36,7 +36,7 @@ BUSY: Final = 8_000
 """Requests a second that are a hurry: some 10,000 are read, planned and recorded beside the sending."""
 
 
-class NothingToReplay(Problem):
+class NothingToReplay(KwireError):
     """The captures have no request that could be sent."""
 
 
@@ -61,7 +61,7 @@ def read(
     twice = captured_twice(found)
     if twice is not None:
         first, second, count = twice
-        raise Problem(
+        raise KwireError(
             f"{first} and {second} hold the same connections ({count}): each request would be sent twice",
             "give one of them; of a dataset --filter chooses one, as in capture == 'client.pcap'",
         )
@@ -71,14 +71,14 @@ def read(
 
 
 def check_apart(captures: Captures, out: str | os.PathLike[str]) -> None:
-    """A RUN replaces what is in its folder. Raises Problem where that is what is to be replayed, or holds it."""
+    """A RUN replaces what is in its folder. Raises KwireError where that is what is to be replayed, or holds it."""
     folder = os.path.realpath(out)
     for one in _listed(captures):
         for path in (one, *glob.glob(one)):
             there = os.path.realpath(path)
             if path != "-" and (there == folder or there.startswith(os.path.join(folder, ""))):
                 what = "is" if there == folder else "holds"
-                raise Problem(f"-o {os.fspath(out)}: {what} the capture itself", "name another folder")
+                raise KwireError(f"-o {os.fspath(out)}: {what} the capture itself", "name another folder")
 
 
 def _listed(captures: Captures) -> list[str]:
@@ -92,11 +92,11 @@ def _named(captures: Captures, how: Reading | None) -> list[str]:
     named = _listed(captures)
     for one in named:
         if one != "-" and dataset.is_dataset(one) and "replay" in dataset.read_manifest(one):
-            raise Problem(
+            raise KwireError(
                 f"{one}: a RUN, which has each request as captured and as sent", "give the capture that it was made of"
             )
     if len(named) == 1 and how is not None and how.keylogs and dataset.is_dataset(named[0]):
-        raise Problem("--keylog goes with a CAPTURE", "kwire analyze --keylog --keep-bytes makes a DATASET")
+        raise KwireError("--keylog goes with a CAPTURE", "kwire analyze --keylog --keep-bytes makes a DATASET")
     return named
 
 
@@ -117,7 +117,7 @@ def source(
     report: Callable[[str, int, int], None] | None = None,
 ) -> list[Session] | Flow | Live:
     """What is sent: sessions, or (`Options.in_windows`) a flow that was surveyed, or (no `Options.survey`) a live one
-    that has begun. Raises what `read` and `prepared` do, and Problem for what cannot be gone through in windows."""
+    that has begun. Raises what `read` and `prepared` do, and KwireError for what cannot be gone through in windows."""
     named = _named(captures, how)
     in_windows = _large(named, how, filter) if options.in_windows is None else options.in_windows
     if not in_windows:
@@ -175,18 +175,18 @@ def _hurried(flow: Flow, options: Options) -> bool:
 
 
 def _check_windows(captures: list[str], how: Reading, filter: Any, twice: bool) -> None:
-    """Raises Problem for what is not one capture point, or one that cannot be read `twice`."""
+    """Raises KwireError for what is not one capture point, or one that cannot be read `twice`."""
     option = "--in-windows" if twice else "--no-survey"
     hint = f"without {option} all of it is read first"
     if dataset.is_dataset(captures[0]):
         if not twice or filter is not None:
-            raise Problem(f"{option}{' and --filter' if twice else ''} goes with a CAPTURE", hint)
+            raise KwireError(f"{option}{' and --filter' if twice else ''} goes with a CAPTURE", hint)
         count = len(dataset.open_dataset(captures[0]).captures) + len(captures) - 1
     else:
         points = capture_points(captures, how.rotated)
         count = 2 if twice and "-" in points[0].paths else len(points)
     if count != 1:
-        raise Problem(f"{option} goes with one capture point" + (", which is read twice" if twice else ""), hint)
+        raise KwireError(f"{option} goes with one capture point" + (", which is read twice" if twice else ""), hint)
 
 
 def prepared(captured: Sequence[Session], options: Options, notes: list[str]) -> list[Session]:

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from analyzer.frame.buffer_pool import give_back
-from captures.errors import Problem
+from captures.errors import KwireError
 from replay import pace
 from replay.live_traffic import Live, Meeting
 from replay.outcome import Outcome
@@ -100,7 +100,7 @@ class Flowing:
             if self._meeting is not None and window.requests:
                 try:
                     await self._meeting.look(self._planner.topics | self._planner.subscribed)
-                except Problem as problem:
+                except KwireError as problem:
                     if not begun:
                         raise
                     engine.failure = engine.failure or LinkError(str(problem), problem.hint)

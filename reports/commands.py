@@ -1,7 +1,7 @@
 """What `kwire report` and `kwire analyze --engine spark` do, once the command line is read.
 
 In: parsed options. Out: the report in a file or on stdout, progress and notes on stderr; of `analyze` the same as from
-the local engine. Errors of the user's input leave as `Failure`.
+the local engine. Errors of the user's input leave as `UsageError`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analyzer import __version__
-from analyzer.common.errors import Failure
+from analyzer.common.errors import UsageError
 from reports import output
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def report(options: argparse.Namespace) -> int:
     """`kwire report`."""
     form = options.format or (output.form(options.out, ENDINGS) if options.out else "html")
     if form == "html" and not options.out and sys.stdout.isatty():
-        raise Failure("a page is nothing for a terminal", "-o report.html writes it to a file; or --format md")
+        raise UsageError("a page is nothing for a terminal", "-o report.html writes it to a file; or --format md")
     target = _target(options.target)
     if options.out:
         output.check(options.out)
@@ -57,7 +57,7 @@ def _target(said: str | None) -> str | None:
     try:
         return releases.find(said).name
     except LookupError:
-        raise Failure(f"--target {said}: not a Kafka release that this kwire knows", releases.hint(said)) from None
+        raise UsageError(f"--target {said}: not a Kafka release that this kwire knows", releases.hint(said)) from None
 
 
 def _datasets(options: argparse.Namespace, stack: contextlib.ExitStack) -> list[str]:
@@ -71,9 +71,11 @@ def _datasets(options: argparse.Namespace, stack: contextlib.ExitStack) -> list[
         commands.named_dataset(source)  # what is wrong with it is told before a capture is read
     if not captures:
         if options.filter is not None or options.port or options.rotated:
-            raise Failure("--filter, --port and --rotated go with a CAPTURE", "kwire analyze --filter makes a DATASET")
+            raise UsageError(
+                "--filter, --port and --rotated go with a CAPTURE", "kwire analyze --filter makes a DATASET"
+            )
         if options.keylog:
-            raise Failure("--keylog goes with a CAPTURE", "kwire analyze --keylog makes a DATASET")
+            raise UsageError("--keylog goes with a CAPTURE", "kwire analyze --keylog makes a DATASET")
         return found
 
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="kwire-report-"))
@@ -167,7 +169,7 @@ def _told_by_spark(hint: str) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JJavaError) as failure:
-        raise Failure(_last_cause(str(failure)), hint) from None
+        raise UsageError(_last_cause(str(failure)), hint) from None
 
 
 _PYTHON_ERROR = re.compile(r"^(?!org\.|java\.|py4j\.)[\w.]*(?:Error|Exception): .+", re.MULTILINE)

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from captures.errors import Problem
+from captures.errors import KwireError
 from reports import relations
 from reports.engine_protocol import Engine, UnknownColumn, Untaken
 
@@ -32,7 +32,7 @@ QUICK_EXCHANGES = 1_000_000
 its compilers take 16 s of processor time where they took 61. Of 2.5 million the tasks lose more than that."""
 
 
-class EngineError(Problem):
+class EngineError(KwireError):
     """The engine that was asked for is not to be had."""
 
 

@@ -1,6 +1,6 @@
 """A file that a command writes: whole or not at all, and told at once where it cannot be; and what a source is called.
 
-In: the path that a user gave. Out: the file, or `Failure` before the work begins; a name for a page.
+In: the path that a user gave. Out: the file, or `UsageError` before the work begins; a name for a page.
 """
 
 from __future__ import annotations
@@ -11,23 +11,25 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from analyzer.common import output_file
-from analyzer.common.errors import Failure
+from analyzer.common.errors import UsageError
 from captures.files import urls
 
 
 def form(path: str, endings: Mapping[str, str]) -> str:
-    """The form that a file's name asks for. Raises Failure where none ends so."""
+    """The form that a file's name asks for. Raises UsageError where none ends so."""
     ending = Path(path).suffix.lower()
     if ending not in endings:
         known = ", ".join(sorted(name for name in endings if name))
-        raise Failure(f"{path}: nothing is written that ends in {ending}", f"give it one of {known}; or say --format")
+        raise UsageError(
+            f"{path}: nothing is written that ends in {ending}", f"give it one of {known}; or say --format"
+        )
     return endings[ending]
 
 
 def check(path: str) -> None:
-    """Raises Failure where the file cannot be written."""
+    """Raises UsageError where the file cannot be written."""
     if os.path.isdir(path):
-        raise Failure(f"{path}: cannot be written: it is a folder", "give a file to -o")
+        raise UsageError(f"{path}: cannot be written: it is a folder", "give a file to -o")
     try:
         output_file.check(path)
     except OSError as failure:
@@ -44,8 +46,8 @@ def written(path: str) -> Iterator[str]:
         raise _unwritten(path, failure) from None
 
 
-def _unwritten(path: str, failure: OSError) -> Failure:
-    return Failure(f"{path}: cannot be written: {failure.strerror}", "give another file to -o")
+def _unwritten(path: str, failure: OSError) -> UsageError:
+    return UsageError(f"{path}: cannot be written: {failure.strerror}", "give another file to -o")
 
 
 def name_of(source: str) -> str:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Any, Self
 
-from captures.errors import Problem
+from captures.errors import KwireError
 from reports import relations
 
 HINT = "DESCRIBE NAME lists the columns of a table or view, SHOW VIEWS the names"
@@ -27,7 +27,7 @@ _BEGINS = frozenset((
 """How statements of Spark SQL begin."""
 
 
-class WrongQuery(Problem):
+class WrongQuery(KwireError):
     """A query that cannot be answered."""
 
     @classmethod

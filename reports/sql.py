@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import IO, TYPE_CHECKING
 
-from analyzer.common.errors import Failure
+from analyzer.common.errors import UsageError
 from captures.cache import cache_root
-from captures.errors import Problem
+from captures.errors import KwireError
 from reports import output, relations
 from reports.engine_protocol import Engine, interruptibly
 
@@ -71,19 +71,19 @@ _KEYWORDS = (
 def sql(options: argparse.Namespace) -> int:
     """`kwire sql`."""
     if options.query is None and (options.out or options.format == "parquet"):
-        raise Failure("-o goes with a query", 'kwire sql DATASET "SELECT ..." -o FILE')
+        raise UsageError("-o goes with a query", 'kwire sql DATASET "SELECT ..." -o FILE')
     if options.format == "parquet" and not options.out:
-        raise Failure("--format parquet needs a file", "add -o FILE")
+        raise UsageError("--format parquet needs a file", "add -o FILE")
     form = options.format or (output.form(options.out, ENDINGS) if options.out else "table")
     if options.out:
         output.check(options.out)
     if options.dataset == "-" and options.query is None:
-        raise Failure("-: stdin is the capture, so no queries come from there", 'kwire sql - "SELECT ..." < CAPTURE')
+        raise UsageError("-: stdin is the capture, so no queries come from there", 'kwire sql - "SELECT ..." < CAPTURE')
     stored = _is_stored(options.dataset)
     if options.query is not None:
         _check(options, stored)
     if stored and options.keylog:
-        raise Failure("--keylog goes with a CAPTURE", "kwire analyze --keylog makes a DATASET")
+        raise UsageError("--keylog goes with a CAPTURE", "kwire analyze --keylog makes a DATASET")
     with _dataset(options.dataset, stored, options.keylog) as dataset:
         from reports import catalog, engines
 
@@ -321,7 +321,7 @@ def _prompt(engine: Engine, form: str, raw: bool, notes: Notes) -> int:
                 return 0
             try:
                 interruptibly(engine, partial(_answer, engine, statement, form, None, raw, notes))
-            except Problem as failure:
+            except KwireError as failure:
                 sys.stderr.write(f"{failure}\nhint: {failure.hint}\n")
             except KeyboardInterrupt:
                 sys.stderr.write("interrupted\n")

@@ -23,7 +23,7 @@ from typing import Final
 
 import numpy as np
 
-from analyzer.checkpoints.codec import SnapshotError
+from analyzer.checkpoints.codec import CheckpointError
 from captures.cache import cache_root, content_of
 
 MAGIC: Final = b"kwire snapshot\n"
@@ -36,7 +36,7 @@ def _path() -> Path:
 
 
 def key_of_user() -> bytes:
-    """The key of this user on this machine; made where there is none. Raises SnapshotError."""
+    """The key of this user on this machine; made where there is none. Raises CheckpointError."""
     path = _path()
     with contextlib.suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ def key_of_user() -> bytes:
         key = content_of(path)
         if len(key) == _KEY:
             return key
-    raise SnapshotError(
+    raise CheckpointError(
         f"{path}: no key for snapshots can be kept there", "KWIRE_CACHE_DIR names a folder that is yours alone"
     )
 
@@ -64,25 +64,25 @@ def _under(key: bytes, random: bytes, content: bytes) -> bytes:
 
 
 def seal(content: bytes, key: bytes | None = None) -> bytes:
-    """The file for some content. `key`: of who began, where others work for him. Raises SnapshotError."""
+    """The file for some content. `key`: of who began, where others work for him. Raises CheckpointError."""
     key, random = key or key_of_user(), secrets.token_bytes(_RANDOM)
     body = MAGIC + VERSION + random + _under(key, random, content)
     return body + hmac.digest(hmac.digest(key, b"tag", "sha256"), body, "sha256")
 
 
 def opened(data: bytes, key: bytes | None = None) -> bytes:
-    """The content of a file. Raises SnapshotError where it is damaged, of another version, or not ours."""
+    """The content of a file. Raises CheckpointError where it is damaged, of another version, or not ours."""
     anew = "begin anew: analyse the captures into a new dataset"
     if not data.startswith(MAGIC):
-        raise SnapshotError("not a snapshot of kwire", anew)
+        raise CheckpointError("not a snapshot of kwire", anew)
     begin = len(MAGIC) + len(VERSION)
     if data[len(MAGIC) : begin] != VERSION:
-        raise SnapshotError("a snapshot of another version of kwire", anew)
+        raise CheckpointError("a snapshot of another version of kwire", anew)
     if len(data) < begin + _RANDOM + _TAG:
-        raise SnapshotError("a snapshot that was cut off", anew)
+        raise CheckpointError("a snapshot that was cut off", anew)
     key, body = key or key_of_user(), data[:-_TAG]
     if not hmac.compare_digest(hmac.digest(hmac.digest(key, b"tag", "sha256"), body, "sha256"), data[-_TAG:]):
-        raise SnapshotError(
+        raise CheckpointError(
             "a snapshot that is damaged, or that another user or machine made",
             f"its key lies with kwire's cache (KWIRE_CACHE_DIR); {anew}",
         )

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from analyzer.bulk.engine import Settings
 from analyzer.checkpoints import authentication
-from analyzer.checkpoints.codec import Decoder, Encoder, SnapshotError, damaged
+from analyzer.checkpoints.codec import CheckpointError, Decoder, Encoder, damaged
 from analyzer.checkpoints.inventory import kinds, shape
 from analyzer.pipeline.points import Choice
 from captures.cache import next_unpacked, packed, pieces, unpacked
@@ -40,7 +40,7 @@ def stored(
     name: str, about: dict[str, Any], objects: list[Any], watch: bool = False, key: bytes | None = None
 ) -> bytes:
     """What the objects hold, sealed; `name`: of what, for a message; `watch`: those of `kwire watch` too; `key`: of
-    whom it is, if not of this user. Raises SnapshotError."""
+    whom it is, if not of this user. Raises CheckpointError."""
     sink, size = pa.BufferOutputStream(), 0
     trees = itertools.chain([{"shape": shape(watch), "about": about}], _encoder(watch).trees(objects))
     # Compressed as it is described: as text and as nodes it takes many times the room.
@@ -49,7 +49,7 @@ def stored(
             for piece in pieces(tree):
                 size += len(piece)
                 if size > MOST_BYTES:
-                    raise SnapshotError(
+                    raise CheckpointError(
                         f"{name}: what is known of the traffic takes more than {MOST_BYTES:,} bytes",
                         "--no-meaning keeps less, and so does a new dataset now and then",
                     )
@@ -58,12 +58,12 @@ def stored(
 
 
 def opened(snapshot: bytes, watch: bool = False, key: bytes | None = None) -> dict[str, Any]:
-    """A snapshot's `about`, and its state for `fill`. Raises SnapshotError."""
+    """A snapshot's `about`, and its state for `fill`. Raises CheckpointError."""
     said = authentication.opened(snapshot, key)
     try:
         found: dict[str, Any] = next(_trees(said))
         if found["shape"] != shape(watch) or "shards" not in found["about"]:
-            raise SnapshotError(
+            raise CheckpointError(
                 "a snapshot of another version of kwire", "begin anew: analyse the captures into a new dataset"
             )
         found["about"]["shards"] + 0
@@ -73,7 +73,7 @@ def opened(snapshot: bytes, watch: bool = False, key: bytes | None = None) -> di
 
 
 def fill(found: dict[str, Any], objects: list[Any], watch: bool = False) -> None:
-    """Put what was stored into the place of what is new. Raises SnapshotError."""
+    """Put what was stored into the place of what is new. Raises CheckpointError."""
     trees = _trees(found["state"])
     next(trees)
     _fill(trees, objects, watch)

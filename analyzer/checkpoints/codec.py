@@ -34,20 +34,20 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from captures.errors import Problem
+from captures.errors import KwireError
 
 _NUMBERS: Final = "iufb"
 MOST_AT_ONCE: Final = 1000
 """Of a container, in one tree."""
 
 
-class SnapshotError(Problem):
+class CheckpointError(KwireError):
     """A snapshot that cannot be used."""
 
 
-def damaged() -> SnapshotError:
+def damaged() -> CheckpointError:
     """It is not what this version writes."""
-    return SnapshotError(
+    return CheckpointError(
         "the snapshot is not one that this kwire wrote", "begin anew: analyse the captures into a new dataset"
     )
 
@@ -181,7 +181,7 @@ class Decoder:
         return made
 
     def value(self, node: Any, like: Any = None) -> Any:
-        """The value of a node; `like`: what is in its place. Raises SnapshotError, and what comes of nodes that make
+        """The value of a node; `like`: what is in its place. Raises CheckpointError, and what comes of nodes that make
         no sense."""
         if type(node) is not list:
             return node

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from analyzer.bulk.engine import Engine, Settings
 from analyzer.checkpoints.checkpoint import about_reading, difference, fill, opened, stored
-from analyzer.checkpoints.codec import SnapshotError
+from analyzer.checkpoints.codec import CheckpointError
 from analyzer.dataset.parquet_files import ENOUGH_ROWS
 from analyzer.pipeline.points import Choice, PointRead, PointTables
 from captures.files import CapturePoint
@@ -48,7 +48,7 @@ class Course:
         settings = replace(settings, shards=shards, keep_records=choice.keep_records)
         about = about_reading(name, settings, choice)
         if before is not None and before["about"] != about:
-            raise SnapshotError(difference(before["about"], about), "give the same options, or a new dataset")
+            raise CheckpointError(difference(before["about"], about), "give the same options, or a new dataset")
         self._about = about
         self._engine = Engine(CapturePoint(name, ()), settings)
         self._made = PointTables(self._engine.merging.names, choice, settings.threads)
@@ -92,5 +92,5 @@ class Course:
         return made.finish(CapturePoint(self.name, ()), engine.reader, engine.attempts())
 
     def snapshot(self) -> bytes:
-        """All that is known between two files, sealed. Raises SnapshotError."""
+        """All that is known between two files, sealed. Raises CheckpointError."""
         return stored(self.name, self._about, [self._engine, self._made], key=self._key)

@@ -1,7 +1,7 @@
 """What `kwire analyze` and `kwire show` do, once the command line is read.
 
 In: parsed options. Out: data on stdout; progress, notes and hints on stderr. Errors of the user's input leave as
-`Failure`.
+`UsageError`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
-from analyzer.common.errors import Failure
+from analyzer.common.errors import UsageError
 from analyzer.common.escapes import printable
 from analyzer.protocol.budget import BYTES
 from analyzer.records.log_names import is_log
@@ -141,12 +141,14 @@ def _progress() -> Iterator[Callable[[str, int, int], None] | None]:
 
 
 def check_analysis(options: argparse.Namespace) -> None:
-    """Raise Failure for options that do nothing together."""
+    """Raise UsageError for options that do nothing together."""
     if options.keep_secrets and not options.keep_bytes:
-        raise Failure("--keep-secrets goes with --keep-bytes", "without it no message is kept")
+        raise UsageError("--keep-secrets goes with --keep-bytes", "without it no message is kept")
     for name in ("master", "conf", "split_bytes", "chunk_bytes"):
         if getattr(options, name, None) not in (None, "", []):
-            raise Failure(f"--{name.replace('_', '-')} goes with --engine spark", "this engine works in this process")
+            raise UsageError(
+                f"--{name.replace('_', '-')} goes with --engine spark", "this engine works in this process"
+            )
 
 
 def analyze(options: argparse.Namespace) -> int:
@@ -236,12 +238,12 @@ def tell_notes(manifest: Mapping[str, Any]) -> None:
 def show(options: argparse.Namespace) -> int:
     """`kwire show`."""
     if options.hex and not options.tree:
-        raise Failure("--hex goes with --tree", "add --tree, or leave out --hex")
+        raise UsageError("--hex goes with --tree", "add --tree, or leave out --hex")
     for name in ("budget", "page"):
         if getattr(options, name) is not None and not (options.tree or options.json):
-            raise Failure(f"--{name} goes with --tree and --json", "it is about one message seen whole")
+            raise UsageError(f"--{name} goes with --tree and --json", "it is about one message seen whole")
     if options.format is not None and not options.records:
-        raise Failure("--format goes with --records", "add --records, or leave out --format")
+        raise UsageError("--format goes with --records", "add --records, or leave out --format")
     announce_compilation()
     from analyzer.dataset.dataset import is_dataset
 
@@ -252,7 +254,7 @@ def show(options: argparse.Namespace) -> int:
             return record_lines.show(options, out)
     for argument in options.captures:
         if is_dataset(argument):
-            raise Failure(
+            raise UsageError(
                 f"{argument}: a dataset, and kwire show reads captures",
                 f"kwire sql {shlex.quote(argument)} 'SELECT * FROM exchanges', or kwire report {shlex.quote(argument)}",
             )
@@ -299,7 +301,7 @@ def show(options: argparse.Namespace) -> int:
 
         _note(packet_lookup.told(options.captures, Reading.asked(options), options.filter))
     if not shown and options.follow is not None:
-        raise Failure(
+        raise UsageError(
             f"--follow {options.follow}: no such connection", "kwire show CAPTURE --count-by connection lists them"
         )
     return 0
@@ -315,10 +317,10 @@ def _check_form(options: argparse.Namespace) -> None:
     if options.sort and (options.frames or options.count_by):
         other = "--frames" if options.frames else "--count-by"
         order = "in order of time" if options.frames else "most frequent first"
-        raise Failure(f"--sort does not go with {other}", f"what {other} prints is {order}; leave one of them out")
+        raise UsageError(f"--sort does not go with {other}", f"what {other} prints is {order}; leave one of them out")
     form = next((form for form in ("json", "tree", "fields", "count_by") if getattr(options, form)), None)
     if options.frames and form is not None:
-        raise Failure(f"--frames does not go with --{form.replace('_', '-')}", "leave one of them out")
+        raise UsageError(f"--frames does not go with --{form.replace('_', '-')}", "leave one of them out")
 
 
 def _names(text: str | None, option: str, purpose: str) -> list[Named]:
@@ -333,7 +335,7 @@ def _names(text: str | None, option: str, purpose: str) -> list[Named]:
         try:
             found.append(names.printed(Word(word, 0, len(word)), purpose))
         except WordProblem as problem:
-            raise Failure(f"{option}: {problem}", problem.hint) from None
+            raise UsageError(f"{option}: {problem}", problem.hint) from None
     return found
 
 
@@ -342,9 +344,9 @@ def _sort(text: str | None) -> Named | None:
         return None
     (found, *more) = _names(text.removeprefix("-"), "--sort", "to sort by")
     if more:
-        raise Failure(f"--sort {text}: one name is enough", "sort by one, and by more with kwire sql ... ORDER BY")
+        raise UsageError(f"--sort {text}: one name is enough", "sort by one, and by more with kwire sql ... ORDER BY")
     if found.kind == "opaque":
-        raise Failure(f"--sort: `{found.word}` has no single value", "go on to a field in it, or sort by another")
+        raise UsageError(f"--sort: `{found.word}` has no single value", "go on to a field in it, or sort by another")
     return found
 
 

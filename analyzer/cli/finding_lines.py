@@ -21,7 +21,7 @@ from typing import Any
 
 from analyzer.cli.commands import dataset_of, folded, named_dataset, paged, reading_width
 from analyzer.cli.text import json_text
-from analyzer.common.errors import Failure
+from analyzer.common.errors import UsageError
 from analyzer.common.escapes import printable
 from analyzer.common.times import rfc3339
 from analyzer.dataset.dataset import StoredDataset, is_dataset, open_dataset
@@ -42,7 +42,7 @@ def findings(options: argparse.Namespace) -> int:
             out.write(manual.explained(RULES[_code(options.explain, "--explain")]))
         return 0
     if not options.sources:
-        raise Failure("findings of what?", "kwire findings CAPTURE, or DATASET; --explain CODE needs neither")
+        raise UsageError("findings of what?", "kwire findings CAPTURE, or DATASET; --explain CODE needs neither")
     asked, only, ignored = _asked(options), _codes(options.only), [_ignored(text) for text in options.ignore]
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
@@ -76,7 +76,9 @@ def _code(text: str, option: str) -> str:
         return text
     near = difflib.get_close_matches(text, RULES, 1)
     there = "kwire help findings lists them"
-    raise Failure(f"{option}: no finding has the code {text!r}", f"did you mean {near[0]}? {there}" if near else there)
+    raise UsageError(
+        f"{option}: no finding has the code {text!r}", f"did you mean {near[0]}? {there}" if near else there
+    )
 
 
 def _codes(asked: Iterable[str]) -> list[str]:
@@ -100,7 +102,7 @@ def _asked(options: argparse.Namespace) -> Asked:
         name, equals, value = text.partition("=")
         code, dot, limit = name.rpartition(".")
         if not equals or not dot:
-            raise Failure(f"--threshold {text}: not CODE.NAME=VALUE", "as --threshold tcp-retransmission.share=0.02")
+            raise UsageError(f"--threshold {text}: not CODE.NAME=VALUE", "as --threshold tcp-retransmission.share=0.02")
         limits[_limit(code, limit, "--threshold")] = _number(value, f"--threshold {name}")
     policies = dict(_policy(text) for text in options.policy)
     return Asked(limits, options.released, options.target, policies)
@@ -110,12 +112,12 @@ def _of_file(path: str) -> Iterator[tuple[tuple[str, str], float]]:
     try:
         said = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as failure:
-        raise Failure(f"{path}: {failure.strerror}", "give a TOML file to --thresholds") from None
+        raise UsageError(f"{path}: {failure.strerror}", "give a TOML file to --thresholds") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as failure:
-        raise Failure(f"{path}: not TOML: {failure}", "a table a code: [tcp-retransmission], share = 0.02") from None
+        raise UsageError(f"{path}: not TOML: {failure}", "a table a code: [tcp-retransmission], share = 0.02") from None
     for code, values in said.items():
         if not isinstance(values, dict):
-            raise Failure(f"{path}: {code} stands in no table", "a table a code: [tcp-retransmission], share = 0.02")
+            raise UsageError(f"{path}: {code} stands in no table", "a table a code: [tcp-retransmission], share = 0.02")
         for name, value in values.items():
             yield _limit(code, name, path), _number(value, f"{path}: {code}.{name}")
 
@@ -124,7 +126,7 @@ def _limit(code: str, name: str, where: str) -> tuple[str, str]:
     rule = RULES[_code(code, where)]
     if name not in rule.limits:
         there = ", ".join(rule.limits) or "none"
-        raise Failure(f"{where}: {code} has no threshold {name!r}", f"it has {there}")
+        raise UsageError(f"{where}: {code} has no threshold {name!r}", f"it has {there}")
     return code, name
 
 
@@ -134,7 +136,7 @@ def _number(value: Any, where: str) -> float:
     except (TypeError, ValueError):
         number = -1
     if isinstance(value, bool) or not 0 <= number < 1e15:
-        raise Failure(f"{where}: {value!r} is not a number from 0 on", "thresholds are numbers")
+        raise UsageError(f"{where}: {value!r} is not a number from 0 on", "thresholds are numbers")
     return number
 
 
@@ -142,7 +144,7 @@ def _policy(text: str) -> tuple[str, str]:
     name, _, value = text.partition("=")
     if POLICIES.get(name) != value:
         there = ", ".join(f"{one}={what}" for one, what in POLICIES.items())
-        raise Failure(f"--policy {text}: no such policy", f"there are {there}")
+        raise UsageError(f"--policy {text}: no such policy", f"there are {there}")
     return name, value
 
 
@@ -155,9 +157,9 @@ def _datasets(options: argparse.Namespace, stack: contextlib.ExitStack) -> Itera
     found = [named_dataset(source) for source in options.sources if source not in captures]
     options.filter = None
     if not captures and (options.port or options.rotated):
-        raise Failure("--port and --rotated go with a CAPTURE", "kwire analyze makes a DATASET")
+        raise UsageError("--port and --rotated go with a CAPTURE", "kwire analyze makes a DATASET")
     if not captures and options.keylog:
-        raise Failure("--keylog goes with a CAPTURE", "kwire analyze --keylog makes a DATASET")
+        raise UsageError("--keylog goes with a CAPTURE", "kwire analyze --keylog makes a DATASET")
     yield from found
     if captures:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="kwire-findings-"))

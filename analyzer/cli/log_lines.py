@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from analyzer.cli import text
-from analyzer.common.errors import Failure
+from analyzer.common.errors import UsageError
 from analyzer.common.times import moment_of_millis, rfc3339
 from analyzer.records import log_files as segments
 from analyzer.records import log_reader
@@ -39,16 +39,16 @@ _NOT_HERE = (
 
 
 def show(options: argparse.Namespace, out: IO[str]) -> int:
-    """Print all arguments; the exit code comes back. Raises Failure and LogError."""
+    """Print all arguments; the exit code comes back. Raises UsageError and LogError."""
     for name in _NOT_HERE:
         if getattr(options, name):
-            raise Failure(
+            raise UsageError(
                 f"--{name.replace('_', '-')} is for captures, and {options.captures[0]} is a log of Kafka",
                 "--json, --tree, --fields and --limit go with logs",
             )
     for argument in options.captures:
         if not is_log(argument):
-            raise Failure(f"{argument}: not a log segment, as {options.captures[0]} is", "show one kind at a time")
+            raise UsageError(f"{argument}: not a log segment, as {options.captures[0]} is", "show one kind at a time")
     notes: list[str] = []
     for argument in options.captures:
         point = log_point(argument)
@@ -83,7 +83,7 @@ def _fields(asked: str | None) -> list[str]:
     names = [name.strip() for name in (asked or "").split(",") if name.strip()]
     for name in names:
         if name not in log_reader.COLUMNS:
-            raise Failure(f"--fields: no column {name!r}", f"there are {', '.join(log_reader.COLUMNS)}")
+            raise UsageError(f"--fields: no column {name!r}", f"there are {', '.join(log_reader.COLUMNS)}")
     return names
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from analyzer.common.errors import Failure
+from analyzer.common.errors import UsageError
 
 _WIDTH = 100
 _FINDINGS = Path(__file__).resolve().parents[1] / "findings" / "FINDINGS.md"
@@ -44,7 +44,7 @@ class View(Protocol):
 
 
 def page(topic: str, views: Sequence[View]) -> str:
-    """The text about a topic, a table or a view. Raises Failure: there is nothing about it."""
+    """The text about a topic, a table or a view. Raises UsageError: there is nothing about it."""
     if topic == "filter":
         return rendered(_FILTER.read_text(encoding="utf-8"))
     from analyzer.dataset import tables
@@ -63,7 +63,7 @@ def page(topic: str, views: Sequence[View]) -> str:
         return _view(by_name[topic])
     near = difflib.get_close_matches(topic, [*TOPICS, *tables.TABLES, *by_name], 1)
     there = f"there are {', '.join(TOPICS)}, every command, table and view"
-    raise Failure(f"no help about {topic!r}", f"did you mean {near[0]}? {there}" if near else there)
+    raise UsageError(f"no help about {topic!r}", f"did you mean {near[0]}? {there}" if near else there)
 
 
 def _table(name: str) -> str:

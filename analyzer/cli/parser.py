@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from analyzer.common.escapes import printable
 from analyzer.live.options import LIVE, add_live, add_record, add_rotation, add_watch
-from captures.errors import Problem
+from captures.errors import KwireError
 
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
@@ -701,7 +701,7 @@ def _run(arguments: Sequence[str] | None) -> int:
         code: int = _interruptible(command, options)
         sys.stdout.flush()
         return code
-    except Problem as problem:
+    except KwireError as problem:
         # The place is for people; others get the one line and the hint that they rely on.
         fail(str(problem), problem.hint, problem.pointer if sys.stderr.isatty() else "")
     except BrokenPipeError:
@@ -845,7 +845,7 @@ def _leave(code: int) -> None:
 
 
 if __name__ == "__main__":
-    # Under its own name: commands raise that module's `Failure`, not this one's.
+    # Under its own name: commands raise that module's `UsageError`, not this one's.
     from analyzer.cli import parser as cli
 
     cli.command()

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from analyzer.analysis.cluster_metadata import TopicIds
 from analyzer.cli import text
-from analyzer.common.errors import Failure
+from analyzer.common.errors import UsageError
 from analyzer.common.times import EPOCH, rfc3339
 from analyzer.dataset.dataset import is_dataset, open_dataset
 from analyzer.pipeline.points import FULL, Choice, NamesAhead, nothing_matches, point_tables
@@ -40,9 +40,9 @@ def show(options: argparse.Namespace, out: IO[str]) -> int:
     for name in _NOT_HERE:
         if getattr(options, name):
             option = name.replace("_", "-")
-            raise Failure(f"--{option} does not go with --records", "--json, --format, --filter and --limit do")
+            raise UsageError(f"--{option} does not go with --records", "--json, --format, --filter and --limit do")
     if options.format and options.json:
-        raise Failure("--format does not go with --json", "leave one of them out")
+        raise UsageError("--format does not go with --json", "leave one of them out")
     form = _json if options.json else _formatted(options.format) if options.format is not None else _line
     heading = "" if form is not _line else _HEADING
     notes: list[str] = []
@@ -63,7 +63,7 @@ def _rows(options: argparse.Namespace, notes: list[str]) -> Iterator[Row]:
     for argument in options.captures:
         if is_dataset(argument):
             if options.filter is not None or options.follow is not None:
-                raise Failure(
+                raise UsageError(
                     f"{argument}: a dataset, and --filter and --follow are for captures",
                     f"kwire sql {shlex.quote(argument)} 'SELECT * FROM records WHERE ...'",
                 )
@@ -94,7 +94,7 @@ def _of_dataset(path: str) -> Iterator[Row]:
     records = dataset.records
     # Batches are not there either with --records none: what was sent and fetched says whether there was anything.
     if not records.count_rows() and dataset.partitions.count_rows(filter=pc.field("record_bytes") > 0):
-        raise Failure(
+        raise UsageError(
             f"{path}: has no records, as it was made without --records full",
             f"kwire analyze CAPTURE -o {path} --records full, or kwire show --records CAPTURE",
         )
@@ -165,7 +165,7 @@ def _formatted(form: str) -> Callable[[Row], str]:
     for piece in re.findall(r"%.?|\\.?|[^%\\]+", form, re.DOTALL):
         if piece[0] == "%":
             if piece[1:] not in _PARTS:
-                raise Failure(f"--format: no {piece!r}", f"there are {' '.join(f'%{name}' for name in _PARTS)}")
+                raise UsageError(f"--format: no {piece!r}", f"there are {' '.join(f'%{name}' for name in _PARTS)}")
             pieces.append(_PARTS[piece[1:]])
         else:
             pieces.append(_ESCAPES.get(piece[1:], piece) if piece[0] == "\\" else piece)

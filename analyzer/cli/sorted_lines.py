@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from typing import IO, Any, Final
 
-from analyzer.common.errors import Failure
+from analyzer.common.errors import UsageError
 
 HELD: Final = 64 << 20
 """Characters kept in memory: some 300,000 lines."""
@@ -84,7 +84,7 @@ class Sorter:
                 marshal.dump(entry, run)
             run.seek(0)
         except OSError as failure:
-            raise Failure(
+            raise UsageError(
                 f"{tempfile.gettempdir()}: cannot hold what is sorted: {failure.strerror}",
                 "TMPDIR names another folder; --limit or --filter leave less to sort",
             ) from None

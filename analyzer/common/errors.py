@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from captures.errors import Problem
+from captures.errors import KwireError
 
 
-class Failure(Problem):
+class UsageError(KwireError):
     """An option or argument that a command cannot use."""

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from captures.errors import Problem
+from captures.errors import KwireError
 
 try:
     import fcntl
@@ -46,11 +46,11 @@ HOLDER_SECONDS: Final = 1.0
 """How long another may take to write who it is, once it has the lock."""
 
 
-class DatasetError(Problem):
+class DatasetError(KwireError):
     """A dataset that cannot be read or written."""
 
 
-class Taken(DatasetError):
+class DatasetLockedError(DatasetError):
     """A dataset that another process is writing."""
 
 
@@ -76,8 +76,10 @@ def _locked(descriptor: int, operation: int) -> bool | None:
 
 
 class Writing:
-    """The right to write one dataset. Raises Taken where another process has it and we do not `wait`, OSError
-    where the folder beside cannot be written."""
+    """Hold the right to write one dataset.
+
+    Raises DatasetLockedError if another process has it and the caller does not `wait`, OSError if the folder that
+    holds the dataset cannot be written."""
 
     def __init__(self, dataset: Path, wait: bool = False) -> None:
         self._path = hidden(dataset, "lock")
@@ -90,7 +92,9 @@ class Writing:
                 if _locked(descriptor, _NOW) is False:
                     who = _holder(descriptor)
                     if not wait:
-                        raise Taken(f"{dataset}: {who} is writing it", "wait for that, or let --wait do so")
+                        raise DatasetLockedError(
+                            f"{dataset}: {who} is writing it", "wait for that, or let --wait do so"
+                        )
                     if not told:
                         told = True
                         sys.stderr.write(f"kwire: {who} is writing {str(dataset)!a}: waiting\n")

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from captures.errors import Problem
+from captures.errors import KwireError
 
 INT64_MIN: Final = -(1 << 63)
 INT64_MAX: Final = (1 << 63) - 1
 
 
-class FilterError(Problem, ValueError):
+class FilterError(KwireError, ValueError):
     """A filter that cannot be used. `str()` is one line that says what and where; `hint` says what to try; `column`
     counts from 1, `length` is that of the place; `pointer` is the place in the filter with a caret line under it."""
 
@@ -38,7 +38,7 @@ class Word:
     end: int
 
 
-class WordProblem(Problem):
+class WordProblem(KwireError):
     """What is wrong with one word; `filtering.parse` makes a FilterError of it."""
 
     def __init__(self, word: Word, problem: str, hint: str = "") -> None:

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from analyzer import api
 from analyzer.cli import commands
-from analyzer.common.errors import Failure
+from analyzer.common.errors import UsageError
 from analyzer.dataset.dataset import Dataset, is_dataset
 from analyzer.dataset.locks import unread
 from analyzer.live.continuation import Onward
@@ -58,7 +58,7 @@ class Row:
         self._stem = "_" + stem[1:] if stem.startswith(".") else stem
         self._names = re.compile(re.escape(self._stem) + r"-(\d{5,})-\d{8}T\d{6}", re.ASCII)
         if is_dataset(folder):
-            raise Failure(
+            raise UsageError(
                 f"-o {folder}: is a dataset, and a row of them is to be written",
                 "name another folder, or add --append",
             )
@@ -91,7 +91,9 @@ def analyze(options: argparse.Namespace, tap: Tap) -> int:
     commands.check_analysis(options)
     rotates = options.rotate_bytes is not None or options.rotate_seconds is not None
     if options.keep is not None and (not rotates or options.append):
-        raise Failure("--keep goes with a row of datasets", "add --rotate-seconds or --rotate-bytes, without --append")
+        raise UsageError(
+            "--keep goes with a row of datasets", "add --rotate-seconds or --rotate-bytes, without --append"
+        )
     row = Row(options.out, tap.interface, options.keep) if rotates and not options.append else None
     choice, how = Choice.asked(options), live_reading(options)
     belt = Belt(tap, options.spool)

@@ -29,8 +29,8 @@ from typing import Any, Final, NamedTuple
 
 from analyzer.bulk.engine import Settings
 from analyzer.checkpoints.checkpoint import about_reading, opened, stored
-from analyzer.checkpoints.codec import SnapshotError
-from analyzer.common.errors import Failure
+from analyzer.checkpoints.codec import CheckpointError
+from analyzer.common.errors import UsageError
 from analyzer.dataset.locks import DatasetError, Writing
 from analyzer.live.evaluation_windows import Who
 from analyzer.pipeline.points import Choice
@@ -54,15 +54,15 @@ class Out(NamedTuple):
     length: int
 
 
-class Taken(Failure):
+class FolderWatchedError(UsageError):
     """Another process watches the folder in the same way."""
 
 
 class Place:
     """See above. `before`: the snapshot of the session before, opened; `second`: the last that was told; `end`: where
     that session ended in the middle of a file, in exchanges, and what `second` was then; `findings`: those told, and
-    when the lap of each began. `way`: what else tells one watch from another. Raises SnapshotError for what cannot be
-    taken up, Taken where another process has it, OSError where nothing can be kept."""
+    when the lap of each began. `way`: what else tells one watch from another. Raises CheckpointError for what cannot be
+    taken up, FolderWatchedError where another process has it, OSError where nothing can be kept."""
 
     def __init__(
         self, folder: str, name: str, settings: Settings, choice: Choice, way: str = "lines", anew: bool = False
@@ -81,7 +81,9 @@ class Place:
             self._lock = Writing(self._folder)
         except DatasetError as failure:
             who = str(failure).removeprefix(f"{self._folder}: ").removesuffix(" is writing it")
-            raise Taken(f"{folder}: {who} watches it in the same way", "end that one, or add --once") from None
+            raise FolderWatchedError(
+                f"{folder}: {who} watches it in the same way", "end that one, or add --once"
+            ) from None
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             _tidy(self._folder)
@@ -98,15 +100,15 @@ class Place:
             try:
                 self._taken(json.loads(content_of(self._folder / _TOLD)))
             except (ValueError, TypeError, KeyError, AttributeError):
-                raise SnapshotError(f"{folder}: what the watch before it told is damaged", _ANEW) from None
+                raise CheckpointError(f"{folder}: what the watch before it told is damaged", _ANEW) from None
         with contextlib.suppress(FileNotFoundError):
             try:
                 self.before = opened(content_of(self._folder / _SNAPSHOT), watch=True)
-            except SnapshotError as failure:
-                raise SnapshotError(f"{folder}: the watch before it left {failure}", _ANEW) from None
+            except CheckpointError as failure:
+                raise CheckpointError(f"{folder}: the watch before it left {failure}", _ANEW) from None
             self._about["shards"] = self.before["about"]["shards"]
             if self.before["about"] != self._about:  # its name has all that matters
-                raise SnapshotError(f"{folder}: the watch before it was another", _ANEW)
+                raise CheckpointError(f"{folder}: the watch before it was another", _ANEW)
 
     def _taken(self, said: Mapping[str, Any]) -> None:
         self.second = int(said["second"])
@@ -126,7 +128,7 @@ class Place:
 
     # -- what is known -------------------------------------------------------------------------------------------------
     def store(self, shards: int, objects: list[Any]) -> None:
-        """What these hold is what is known from here on. Raises SnapshotError."""
+        """What these hold is what is known from here on. Raises CheckpointError."""
         self._write(_SNAPSHOT, stored(self._name, {**self._about, "shards": shards}, objects, watch=True))
 
     def _write(self, name: str, content: bytes) -> None:
@@ -135,7 +137,7 @@ class Place:
         try:
             put(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), str(part), path, content)
         except OSError as failure:
-            raise Failure(
+            raise UsageError(
                 f"{path}: cannot be written: {failure.strerror}", "free some room there; what was shown is kept there"
             ) from None
 

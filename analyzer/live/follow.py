@@ -72,7 +72,7 @@ _NOTHING: Final = _Known("", (), None, None, -1)
 
 
 class Following:
-    """See above; `step` does one. Raises CaptureError, DatasetError and SnapshotError."""
+    """See above; `step` does one. Raises CaptureError, DatasetError and CheckpointError."""
 
     def __init__(self, folder: str, out: str, how: Reading, choice: Choice, wait: bool = False) -> None:
         self.result: Dataset | None = None

@@ -12,7 +12,7 @@ import os
 import sys
 from time import monotonic
 
-from analyzer.common.errors import Failure
+from analyzer.common.errors import UsageError
 from analyzer.live.preparation import begun, say
 from analyzer.live.stop_conditions import ended_by
 from captures.errors import CaptureError
@@ -25,14 +25,14 @@ _CLEAR = "\r\x1b[K"
 
 
 def target(options: argparse.Namespace) -> Target:
-    """Where to write. Raises Failure for options that do nothing together."""
+    """Where to write. Raises UsageError for options that do nothing together."""
     found = Target(options.out, options.rotate_bytes, options.rotate_seconds, options.keep)
     if found.path == STDOUT and (found.rotate_bytes or found.rotate_seconds or found.keep):
-        raise Failure("-o -: what goes to stdout does not rotate", "name a file or a folder")
+        raise UsageError("-o -: what goes to stdout does not rotate", "name a file or a folder")
     if found.path == STDOUT and sys.stdout.isatty():
-        raise Failure("-o -: stdout is a terminal", "kwire record ... -o - | kwire watch -, or name a file")
+        raise UsageError("-o -: stdout is a terminal", "kwire record ... -o - | kwire watch -, or name a file")
     if found.keep and not found.row:
-        raise Failure("--keep goes with several files", "add --rotate-bytes or --rotate-seconds")
+        raise UsageError("--keep goes with several files", "add --rotate-bytes or --rotate-seconds")
     return found
 
 

@@ -27,7 +27,7 @@ from analyzer.live.live_counts import Line, Moment
 from analyzer.live.watch_session import Session
 from analyzer.pipeline.points import parsed
 from analyzer.protocol import api_keys as apis
-from captures.errors import Problem
+from captures.errors import KwireError
 
 UPDATE_SECONDS = 0.5
 _ROWS_OF_OTHERS = 14
@@ -156,7 +156,7 @@ class Screen:
         if key == "enter":
             try:
                 wanted = parsed(self.typing.strip() or None)
-            except Problem as problem:
+            except KwireError as problem:
                 self.problem = str(problem)
                 return
             with self._session.lock:

@@ -11,7 +11,7 @@ import importlib
 import os
 from collections.abc import Callable
 
-from analyzer.common.errors import Failure
+from analyzer.common.errors import UsageError
 from analyzer.live.options import asked
 from analyzer.live.preparation import say, warm_up
 from captures.live import interfaces
@@ -42,23 +42,25 @@ def record(options: argparse.Namespace) -> int:
 def analyze(options: argparse.Namespace) -> int:
     """`kwire analyze -i`."""
     if options.captures:
-        raise Failure("-i captures itself: a CAPTURE beside it is one too many", "leave out one of them")
+        raise UsageError("-i captures itself: a CAPTURE beside it is one too many", "leave out one of them")
     if options.rotated:
-        raise Failure("--rotated goes with several captures", "leave it out")
+        raise UsageError("--rotated goes with several captures", "leave it out")
     if options.follow:
-        raise Failure("--follow goes with a folder, not with -i", "leave it out")
+        raise UsageError("--follow goes with a folder, not with -i", "leave it out")
     return with_kernels(options, "analyzing", "analyze")
 
 
 def follow(options: argparse.Namespace) -> int:
     """`kwire analyze --follow`."""
     if options.engine == "spark":
-        raise Failure("--follow works in this process", "leave out --engine spark")
+        raise UsageError("--follow works in this process", "leave out --engine spark")
     if len(options.captures) != 1 or not os.path.isdir(options.captures[0]):
-        raise Failure("--follow takes one folder, in which captures rotate", "as kwire analyze DIR --follow -o DATASET")
+        raise UsageError(
+            "--follow takes one folder, in which captures rotate", "as kwire analyze DIR --follow -o DATASET"
+        )
     for name in ("rotated", "append"):
         if getattr(options, name):
-            raise Failure(f"--{name} is what --follow does", "leave it out")
+            raise UsageError(f"--{name} is what --follow does", "leave it out")
     warm_up()
     from analyzer.live import follow as following
 
@@ -68,18 +70,18 @@ def follow(options: argparse.Namespace) -> int:
 def watch(options: argparse.Namespace) -> int:
     """`kwire watch`."""
     if (options.interface is None) == (options.source is None):
-        raise Failure(
+        raise UsageError(
             "what is to be watched: -i IFACE, or one of FOLDER, CAPTURE, -",
             "as kwire watch -i eth0, or ... | kwire watch -",
         )
     if options.interface is not None:
         if options.from_start:
-            raise Failure("--from-start goes with a folder", "leave it out")
+            raise UsageError("--from-start goes with a folder", "leave it out")
         return with_kernels(options, "watching", "watch_interface")
     for name in ("bpf", "snaplen", "via", "spool"):
         if getattr(options, name) is not None:
             said = "-f" if name == "bpf" else f"--{name}"
-            raise Failure(f"{said} goes with -i", "it is about capturing; add -i IFACE")
+            raise UsageError(f"{said} goes with -i", "it is about capturing; add -i IFACE")
     warm_up()
     from analyzer.live import watch as watching
 

@@ -18,11 +18,11 @@ from time import time_ns
 from typing import Any, BinaryIO, cast
 
 from analyzer.cli.text import json_text
-from analyzer.common.errors import Failure
+from analyzer.common.errors import UsageError
 from analyzer.common.times import rfc3339
 from analyzer.findings.wording import moment as clock
 from analyzer.live.evaluation_windows import who_of
-from analyzer.live.folder_checkpoint import Place, Taken
+from analyzer.live.folder_checkpoint import FolderWatchedError, Place
 from analyzer.live.live_counts import SECONDS, Moment
 from analyzer.live.preparation import begun, reading, say, warm_up
 from analyzer.live.stop_conditions import ended_by
@@ -71,7 +71,7 @@ def watch_source(options: argparse.Namespace) -> int:
     if options.source != "-" and os.path.isdir(options.source):
         return _watch_folder(options)
     if options.from_start:
-        raise Failure("--from-start goes with a folder", "leave it out")
+        raise UsageError("--from-start goes with a folder", "leave it out")
     (point,) = capture_points([options.source])
     return _watch(options, Source(point, sys.stdin.buffer, lambda: None, lambda: None))
 
@@ -103,7 +103,7 @@ def _place(options: argparse.Namespace, name: str) -> Place | None:
     choice = Choice.of(options.filter, records="none")
     try:
         return Place(options.source, name, reading(options).settings(), choice, way, options.from_start)
-    except Taken as taken:
+    except FolderWatchedError as taken:
         if not screen:
             raise
         say(f"note: {taken}: this one begins at the oldest file")

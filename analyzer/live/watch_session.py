@@ -70,7 +70,7 @@ class Kept:
 class Session:
     """See above. `ended`: all has been read; `failure`: what ended it before; `renewals`: how often a fresh engine took
     over; `place`: where to go on, and what is kept for those who come after, of the folder that `stdin` follows. Raises
-    SnapshotError."""
+    CheckpointError."""
 
     def __init__(
         self,

@@ -43,7 +43,7 @@ from analyzer.protocol.program import (
 )
 from analyzer.protocol.schema import NEITHER, REQUEST, RESPONSE, Field, Layout
 from analyzer.protocol.tree import REDACTED, UNKNOWN_TAGS
-from captures.errors import Problem
+from captures.errors import KwireError
 from captures.kernels import Array, Bytes, Held, Int, Table, holding, inline, kernel
 
 OK: Final = 0
@@ -208,7 +208,7 @@ def encode(
         pc = following
 
 
-class EncodeError(Problem, ValueError):
+class EncodeError(KwireError, ValueError):
     """A body does not fit its layout."""
 
     def __init__(self, path: str, problem: str, hint: str) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from captures.errors import Problem
+from captures.errors import KwireError
 
 _SEGMENT: Final = re.compile(r"\d{20}\.log(\.(deleted|cleaned|swap))?|\d{20}-\d{10}\.checkpoint(\.(deleted|part))?")
 _LOG: Final = re.compile(r"\d{20}\.log")
@@ -22,7 +22,7 @@ _FOLDER: Final = re.compile(r"([a-zA-Z0-9._-]{1,249})-(\d{1,10})")
 _MOVED: Final = re.compile(r"\.[0-9a-f]{32}-(delete|future|stray)$")
 
 
-class LogError(Problem):
+class LogError(KwireError):
     """A file that cannot be read as what its name says."""
 
 

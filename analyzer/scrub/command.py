@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from analyzer.common import output_file
-from analyzer.common.errors import Failure
+from analyzer.common.errors import UsageError
 from analyzer.common.escapes import printable
 
 _LEAST_KEY: Final = 16
@@ -33,20 +33,20 @@ def scrub(options: argparse.Namespace) -> int:
     from captures.tls.ciphers import available
 
     if not available():
-        raise Failure("scrub needs the package cryptography, which is not installed", "pip install 'kwire[tls]'")
+        raise UsageError("scrub needs the package cryptography, which is not installed", "pip install 'kwire[tls]'")
     keep = frozenset(part for text in options.keep for part in text.split(",") if part)
     for one in sorted(keep - KEEPABLE.keys()):
-        raise Failure(f"--keep: there is no {one!r}", f"there are {', '.join(KEEPABLE)}")
+        raise UsageError(f"--keep: there is no {one!r}", f"there are {', '.join(KEEPABLE)}")
     key, notes = _key(options.key)
     announce_compilation()
     if options.out == "-":
-        raise Failure("-o -: is no file", "name one, as clean.pcapng; or /dev/stdout")
+        raise UsageError("-o -: is no file", "name one, as clean.pcapng; or /dev/stdout")
     if os.path.isdir(options.out):
-        raise Failure(f"-o {options.out}: is a folder", "name a file, as clean.pcapng")
+        raise UsageError(f"-o {options.out}: is a folder", "name a file, as clean.pcapng")
     with _stored(options.capture, output_file.folder_for(options.out)) as path:
         point = capture_points([path])[0]
         if rewrite.same_file(options.out, [os.path.join(point.folder, one) for one in point.paths]):
-            raise Failure(f"-o {options.out}: is the capture itself", "name another file")
+            raise UsageError(f"-o {options.out}: is the capture itself", "name another file")
         bar = (lambda _: None) if not sys.stderr.isatty() else _say
         report = rewrite.scrub(point, options.out, rewrite.Task(key, keep, tuple(options.port), options.dry_run), bar)
     for note in [*notes, *report.notes]:
@@ -76,11 +76,11 @@ def _key(path: str | None) -> tuple[bytes | None, list[str]]:
             said = file.read(_MOST_KEY + 1)
             mode = os.fstat(file.fileno()).st_mode
     except OSError as failure:
-        raise Failure(
+        raise UsageError(
             f"--key {path}: cannot be read: {failure.strerror}", "a key is any file: head -c 32 /dev/urandom > FILE"
         ) from None
     if not _LEAST_KEY <= len(said) <= _MOST_KEY:
-        raise Failure(
+        raise UsageError(
             f"--key {path}: has {len(said):,} bytes",
             f"a key has {_LEAST_KEY} to 1,048,576: head -c 32 /dev/urandom > FILE",
         )

@@ -18,7 +18,7 @@ from typing import Final
 
 from analyzer.bulk.state import NULL
 from analyzer.common import output_file
-from analyzer.common.errors import Failure
+from analyzer.common.errors import UsageError
 from analyzer.scrub import prefixes
 from analyzer.scrub.content import Content
 from analyzer.scrub.packets import Packets
@@ -54,8 +54,8 @@ Progress = Callable[[str], None]
 
 
 def scrub(point: CapturePoint, out: str, task: Task, progress: Progress = lambda _: None) -> Report:
-    """Write a clean capture of a capture point to `out`. Raises CaptureError, and Failure where the result is not clean
-    or cannot be written."""
+    """Write a clean capture of a capture point to `out`. Raises CaptureError, and UsageError where the result is not
+    clean or cannot be written."""
     folder = output_file.folder_for(out)
     report = Report()
     content = Content(task.key or secrets.token_bytes(32), task.keep, report)
@@ -87,7 +87,7 @@ def scrub(point: CapturePoint, out: str, task: Task, progress: Progress = lambda
     except OSError as failure:
         if failure.filename is not None and not str(failure.filename).startswith(folder):
             raise
-        raise Failure(
+        raise UsageError(
             f"{out}: cannot be written: {failure.strerror or failure}",
             "is the disk full? scrubbing needs about four times the capture's size beside it",
         ) from None
@@ -305,7 +305,7 @@ def _count(kind: int, report: Report) -> None:
 
 
 def _check(path: str, folder: str, content: Content, task: Task, report: Report) -> None:
-    """Raise Failure where something is left of the original."""
+    """Raise UsageError where something is left of the original."""
     texts = content.pseudonyms.known
     if "addresses" in task.keep:
         texts = {text for text in texts if content.addresses.literal(text.removeprefix(b"/")) is None}
@@ -314,7 +314,7 @@ def _check(path: str, folder: str, content: Content, task: Task, report: Report)
     report.texts_checked = len(texts)
     if found:
         first = found[0]
-        raise Failure(
+        raise UsageError(
             f"the result is not clean: a text of {first.size} bytes of the original stands {first.where}"
             + (f" ({len(found):,} such places)" if len(found) > 1 else "")
             + ", so nothing was written",

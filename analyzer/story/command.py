@@ -1,7 +1,7 @@
 """What `kwire story` does, once the command line is read.
 
 In: parsed options; a dataset, or captures, which become one first. Out: lines of text or JSON on stdout, progress and
-notes on stderr. Errors of the user's input leave as `Failure`.
+notes on stderr. Errors of the user's input leave as `UsageError`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import IO, Any
 import pyarrow.compute as pc
 
 from analyzer.cli import commands
-from analyzer.common.errors import Failure
+from analyzer.common.errors import UsageError
 from analyzer.common.escapes import json_text, printable
 from analyzer.common.times import rfc3339
 from analyzer.dataset.dataset import StoredDataset, is_dataset, open_dataset
@@ -57,11 +57,13 @@ def _opened(options: argparse.Namespace, stack: contextlib.ExitStack) -> StoredD
     datasets = [source for source in options.sources if is_dataset(source)]
     if datasets:
         if len(options.sources) > 1:
-            raise Failure("a story is of one DATASET, or of captures", "kwire analyze --append puts captures together")
+            raise UsageError(
+                "a story is of one DATASET, or of captures", "kwire analyze --append puts captures together"
+            )
         if options.port or options.rotated:
-            raise Failure("--port and --rotated go with a CAPTURE", "kwire analyze --port makes a DATASET")
+            raise UsageError("--port and --rotated go with a CAPTURE", "kwire analyze --port makes a DATASET")
         if options.keylog:
-            raise Failure("--keylog goes with a CAPTURE", "kwire analyze --keylog makes a DATASET")
+            raise UsageError("--keylog goes with a CAPTURE", "kwire analyze --keylog makes a DATASET")
         return commands.named_dataset(datasets[0])
     made = os.path.join(stack.enter_context(tempfile.TemporaryDirectory(prefix="kwire-story-")), "dataset")
     commands.dataset_of(options.sources, made, options)
@@ -109,7 +111,7 @@ def _told(source: Source, wanted: Wanted) -> list[Event]:
 
 
 def _check(dataset: StoredDataset, wanted: Wanted) -> None:
-    """Raise Failure where a name that was asked for is nowhere."""
+    """Raise UsageError where a name that was asked for is nowhere."""
     for option, asked, columns in (
         ("--group", wanted.group, (("exchanges", "group_id"), ("groups", "group_id"), ("offsets", "group_id"))),
         ("--client", wanted.client, (("exchanges", "client_id"),)),
@@ -129,7 +131,7 @@ def _check(dataset: StoredDataset, wanted: Wanted) -> None:
         what = option.removeprefix("--")
         near = difflib.get_close_matches(asked, known, 1)
         there = f"there are {some(known)}" if known else f"this capture has no {what}"
-        raise Failure(f"{option} {asked}: no such {what}", f"did you mean {near[0]}? {there}" if near else there)
+        raise UsageError(f"{option} {asked}: no such {what}", f"did you mean {near[0]}? {there}" if near else there)
 
 
 # --- printing ---------------------------------------------------------------------------------------------------------

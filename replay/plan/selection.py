@@ -19,7 +19,7 @@ from typing import Any, Final
 from analyzer.common.times import utc
 from analyzer.filter.evaluation import Filter, parse
 from analyzer.protocol import api_keys
-from captures.errors import Problem
+from captures.errors import KwireError
 from replay.plan import apis
 from replay.plan.sessions import Decoded, Request, Session
 
@@ -40,7 +40,7 @@ _UNITS: Final = {"us": 1_000, "ms": 1_000_000, "s": 10**9, "m": 60 * 10**9, "h":
 _SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|)")
 
 
-class NothingChosen(Problem):
+class NothingChosen(KwireError):
     """A selection that nothing passes."""
 
 

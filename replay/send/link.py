@@ -13,7 +13,7 @@ import ssl
 from dataclasses import dataclass
 from typing import Protocol
 
-from captures.errors import Problem
+from captures.errors import KwireError
 
 MAX_FRAME = 256 << 20
 """Larger answers are not Kafka's: a broker's own limit for a fetch is far below. What claims more is closed."""
@@ -29,7 +29,7 @@ _PORT_HINT = "is the broker up, and the port right?"
 _TLS_HINT = "is this a TLS listener, and its certificate's issuer known?"
 
 
-class LinkError(Problem):
+class LinkError(KwireError):
     """A target that cannot be spoken to."""
 
 

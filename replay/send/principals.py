@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from captures.errors import Problem
+from captures.errors import KwireError
 from replay.plan.sessions import Session
 from replay.send import login
 from replay.send.channel import connect
@@ -33,7 +33,7 @@ _HINT: Final = "a table per captured user, with mechanism, username and password
 _SHOWN: Final = 5
 
 
-class NobodyFor(Problem):
+class NobodyFor(KwireError):
     """Captured users that nobody logs in for."""
 
     def __init__(self, users: Iterable[str]) -> None:

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from captures.errors import Problem
+from captures.errors import KwireError
 from replay.plan.cluster import Cluster
 from replay.plan.sessions import Session
 from replay.remap.topology import Topology
 from replay.send.reach import same_host, text
 
 
-class SameCluster(Problem):
+class SameCluster(KwireError):
     """The target is the captured cluster."""
 
     def __init__(self, why: str) -> None:

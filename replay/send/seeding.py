@@ -15,7 +15,7 @@ from typing import Final
 
 from analyzer.protocol import api_keys, errors
 from analyzer.protocol.tree import Body
-from captures.errors import Problem
+from captures.errors import KwireError
 from replay.plan.cluster import Cluster, Topic
 from replay.plan.config_changes import GROUP_RESOURCE, Settings
 from replay.remap.topology import Topology
@@ -39,7 +39,7 @@ _MADE: Final = (errors.NONE, errors.TOPIC_ALREADY_EXISTS)
 """What CreateTopics answers where the topic is there afterwards."""
 
 
-class NotEmpty(Problem):
+class NotEmpty(KwireError):
     """The target has records in topics that would be written to."""
 
     def __init__(self, topics: list[str]) -> None:
@@ -47,7 +47,7 @@ class NotEmpty(Problem):
         super().__init__(said, "--yes writes to them all the same")
 
 
-class TooFewPartitions(Problem):
+class TooFewPartitions(KwireError):
     """Topics of the target have fewer partitions than captured."""
 
     def __init__(self, short: list[str]) -> None:

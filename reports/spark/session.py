@@ -41,7 +41,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from captures.cache import cache_root, ours_alone
-from captures.errors import Problem
+from captures.errors import KwireError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,7 +85,7 @@ _OPENED = (
 """Packages that Spark reaches into: `JavaModuleOptions` of Spark's launcher."""
 
 
-class SessionError(Problem):
+class SessionError(KwireError):
     """No session can be had."""
 
 

@@ -40,7 +40,7 @@ from analyzer.dataset.locks import DatasetError, Writing
 from analyzer.frame.arrow import plain
 from analyzer.pipeline.points import Choice
 from captures.cache import put_at_once
-from captures.errors import CaptureError, Problem
+from captures.errors import CaptureError, KwireError
 from captures.files import CapturePoint, urls
 from captures.files.sources import Source, place_of
 from captures.live.follow import Found, Known, as_now, found_in, known_by, path_in, unread
@@ -58,7 +58,7 @@ _LIST: Final = "files.json"
 _SNAPSHOT: Final = re.compile(r"([0-9]+)(?:\+([0-9]+))?\.snapshot", re.ASCII)
 
 
-class StreamError(Problem):
+class StreamError(KwireError):
     """A stream that cannot go on."""
 
 

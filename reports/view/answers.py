@@ -24,7 +24,7 @@ from analyzer.common.times import micros
 from analyzer.dataset import tables
 from analyzer.filter.values import STATED
 from analyzer.findings.query import SEVERITIES
-from captures.errors import Problem
+from captures.errors import KwireError
 from reports.view import (
     drawings,
     exporting,
@@ -95,7 +95,7 @@ def answered(view: View, what: str, query: Query) -> Answer:
     began = time.perf_counter()
     try:
         found = call(_within(view, query), query)
-    except Problem as problem:
+    except KwireError as problem:
         return refusal(400, problem)
     except GivenUp:
         return refusal(503, Wrong("nobody waits for this answer"))
@@ -119,12 +119,12 @@ def kept(view: View, content: bytes) -> Answer:
     """The answer to notes that are sent: marks with their notes, and colour rules."""
     try:
         view.notes.become(content)
-    except Problem as problem:
+    except KwireError as problem:
         return refusal(400, problem)
     return Answer(200, _json(view.notes.told()))
 
 
-def refusal(status: int, problem: Problem) -> Answer:
+def refusal(status: int, problem: KwireError) -> Answer:
     """An answer that says what is wrong."""
     told: dict[str, Any] = {"message": str(problem), "hint": problem.hint}
     if isinstance(problem, Wrong) and problem.place is not None:

@@ -25,7 +25,7 @@ from analyzer.exchanges.raw_messages import masked
 from analyzer.filter import evaluation
 from analyzer.filter.values import micros
 from analyzer.protocol import embedded
-from captures.errors import Problem
+from captures.errors import KwireError
 from captures.files import capture_points
 from captures.kernels import NULL
 from reports.view import lazy_tree, message_reader, trees
@@ -200,7 +200,7 @@ class Bodies:
                 every = api.decoded(["-"], how, filter=text, ordered=False, stdin=part)
                 found = [one for one in every if _first(one.row, row)]  # a packet may bring what was sent before, too
                 return found[0] if len(found) == 1 and _same(found[0].row, row) else None
-        except Problem:  # it begins in the middle of something
+        except KwireError:  # it begins in the middle of something
             return None
 
     def matching(self, text: str, rows: np.ndarray) -> Iterator[Key]:

@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from analyzer.common.errors import Failure
-from captures.errors import Problem
+from analyzer.common.errors import UsageError
+from captures.errors import KwireError
 from reports.view.current_view import Stage
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def view(options: argparse.Namespace) -> int:
     token = _token(options.token_file)
     local = _is_local(host)
     if not local and token is None:
-        raise Failure(
+        raise UsageError(
             f"--listen {options.listen}: others could reach the page there, and it shows what is in the capture",
             "--token-file FILE, with a secret of your own in it, lets in who has that",
         )
@@ -59,7 +59,7 @@ def view(options: argparse.Namespace) -> int:
     except ModuleNotFoundError as missing:
         if missing.name not in ("uvicorn", "starlette", "anyio"):
             raise
-        raise Failure("kwire view needs Starlette and uvicorn", "pip install 'kwire[view]'") from None
+        raise UsageError("kwire view needs Starlette and uvicorn", "pip install 'kwire[view]'") from None
     listening = _listening(host, port, options.listen)
     port = listening.getsockname()[1]
     with contextlib.ExitStack() as stack:
@@ -111,7 +111,7 @@ class _Opening:
         self._broken: BaseException | None = None
 
     def open(self) -> None:
-        """Open it, here and now. Raises Problem."""
+        """Open it, here and now. Raises KwireError."""
         from reports.view import open_view as opening
 
         self._opened = True
@@ -126,11 +126,11 @@ class _Opening:
     def _open(self) -> None:
         try:
             self.open()
-        except Problem as problem:
+        except KwireError as problem:
             self.stage.fail(problem)
         except BaseException as broken:  # raised where somebody sees it
             self._broken = broken
-            self.stage.fail(Failure("what is to be looked at cannot be opened"))
+            self.stage.fail(UsageError("what is to be looked at cannot be opened"))
 
     def judge(self) -> None:
         """Raise why there was nothing to look at."""
@@ -174,7 +174,7 @@ def _said(stage: Stage, server: uvicorn.Server) -> None:
     """Say what is there as soon as it is; where nothing will be, the server ends."""
     try:
         view = stage.shown()
-    except Problem:
+    except KwireError:
         server.should_exit = True
         return
     more = "" if stage.done else " (the first; more are being read)"
@@ -195,7 +195,7 @@ def _address(text: str | None) -> tuple[str, int]:
         return "127.0.0.1", 0
     found = re.fullmatch(r"(?:(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\[\]:\s]+)):)?([0-9]{1,5})", text)
     if found is None or int(found[3]) > 65535:
-        raise Failure(f"--listen {text}: not [HOST:]PORT", "as --listen 8080, or --listen 127.0.0.1:8080")
+        raise UsageError(f"--listen {text}: not [HOST:]PORT", "as --listen 8080, or --listen 127.0.0.1:8080")
     return found[1] or found[2] or "127.0.0.1", int(found[3])
 
 
@@ -224,15 +224,15 @@ def _token(path: str | None) -> str | None:
         return None
     try:
         if os.stat(path).st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise Failure(f"{path}: others may read this file, and so the token", f"chmod 600 {path}")
+            raise UsageError(f"{path}: others may read this file, and so the token", f"chmod 600 {path}")
         with open(path, encoding="ascii") as file:
             token = file.read(4096).strip()
     except OSError as failure:
-        raise Failure(f"{path}: {failure.strerror}", "give a file with a secret to --token-file") from None
+        raise UsageError(f"{path}: {failure.strerror}", "give a file with a secret to --token-file") from None
     except UnicodeDecodeError:
-        raise Failure(f"{path}: not plain text", "a token is letters, digits, - and _") from None
+        raise UsageError(f"{path}: not plain text", "a token is letters, digits, - and _") from None
     if not re.fullmatch(rf"[A-Za-z0-9_\-.~]{{{LEAST_TOKEN},}}", token):
-        raise Failure(
+        raise UsageError(
             f"{path}: a token has {LEAST_TOKEN} or more letters, digits, - and _",
             "python3 -c 'import secrets; print(secrets.token_urlsafe())' makes one",
         )
@@ -240,12 +240,12 @@ def _token(path: str | None) -> str | None:
 
 
 def _listening(host: str, port: int, asked: str | None) -> socket.socket:
-    """A socket that listens. Raises Failure where it cannot."""
+    """A socket that listens. Raises UsageError where it cannot."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
     except OSError as failure:
-        raise Failure(
+        raise UsageError(
             f"--listen {asked or host}: {failure.strerror}", "another port may be free; without --listen one is chosen"
         ) from None
 

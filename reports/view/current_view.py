@@ -10,7 +10,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from captures.errors import Problem
+from captures.errors import KwireError
 
 if TYPE_CHECKING:
     from reports.view.answers import View
@@ -26,7 +26,7 @@ class Stage:
     doing: str = "analysis"
     read: int = 0
     size: int = 0
-    failure: Problem | None = None
+    failure: KwireError | None = None
     ended: bool = False
     looked: threading.Event = field(default_factory=threading.Event)
     """Set when the first rows were handed out."""
@@ -57,7 +57,7 @@ class Stage:
             self._settled.set()
         self._ready.set()
 
-    def fail(self, failure: Problem) -> None:
+    def fail(self, failure: KwireError) -> None:
         """It goes no further; what is shown stays."""
         self.failure = failure
         self._settled.set()

@@ -19,7 +19,7 @@ import pyarrow as pa
 from analyzer.cli import exchange_lines
 from analyzer.dataset import tables
 from analyzer.dataset.dataset import readable
-from captures.errors import Problem
+from captures.errors import KwireError
 from reports.view.tables import Key, Tables, Wrong, key_text
 
 Row = dict[str, Any]
@@ -49,7 +49,7 @@ class Judging:
     def _work(self) -> None:
         try:
             self.line, self.found = self._judge(self._run)
-        except Problem as problem:
+        except KwireError as problem:
             self.line = f"not compared: {problem}"
         finally:
             self._ready.set()

@@ -29,14 +29,14 @@ import pyarrow.parquet as pq
 
 from analyzer import __version__
 from analyzer.cli.commands import dataset_of, named_dataset, tell_notes
-from analyzer.common.errors import Failure
+from analyzer.common.errors import UsageError
 from analyzer.common.times import rfc3339
 from analyzer.dataset import tables
 from analyzer.dataset.dataset import MANIFEST, StoredDataset, is_dataset, open_dataset, read_manifest, readable
-from analyzer.dataset.locks import Taken
+from analyzer.dataset.locks import DatasetLockedError
 from analyzer.pipeline.read_options import Reading
 from captures.cache import cache_root
-from captures.errors import Problem
+from captures.errors import KwireError
 from captures.files import CaptureError, CapturePoint, begins_ns, capture_points, urls
 from reports.output import name_of
 from reports.view import columns, exchange_pairs
@@ -80,7 +80,7 @@ LIMIT_BYTES: Final = 8 << 30
 
 
 def opened(sources: Sequence[str], options: argparse.Namespace, stack: contextlib.ExitStack) -> View:
-    """The view of a dataset or of captures; what is not to stay goes when `stack` does. Raises Problem."""
+    """The view of a dataset or of captures; what is not to stay goes when `stack` does. Raises KwireError."""
     if _is_dataset(sources, options):
         return _made(sources[0], options, stack).view()
     asked = _asked(sources, options, stack)
@@ -94,7 +94,7 @@ def begun(
 ) -> Stage:
     """The same; captures that were not analysed yet are so in the background, as are the columns of a large dataset
     that was not viewed yet, and the stage has their first exchanges as soon as there are some: it is not waited for
-    where the files begin as captures do. Raises Problem."""
+    where the files begin as captures do. Raises KwireError."""
     stage = stage or Stage()
     work: Callable[[], None]
     if _is_dataset(sources, options):
@@ -129,17 +129,17 @@ def _behind(stage: Stage, work: Callable[[], None]) -> None:
         work()
     except Ended:
         pass
-    except Problem as problem:
+    except KwireError as problem:
         stage.fail(problem)
     except Exception as failure:  # a page that waits for ever would hide it
         stage.fail(_broken(stage, failure))
 
 
-def _broken(stage: Stage, failure: Exception) -> Failure:
+def _broken(stage: Stage, failure: Exception) -> UsageError:
     """What nobody thought of, in words."""
     if stage.doing == "columns":
-        return Failure(f"columns of the dataset cannot be made: {failure!r}", "kwire sql DATASET does without them")
-    return Failure(f"the analysis failed: {failure!r}", "kwire analyze says more")
+        return UsageError(f"columns of the dataset cannot be made: {failure!r}", "kwire sql DATASET does without them")
+    return UsageError(f"the analysis failed: {failure!r}", "kwire analyze says more")
 
 
 def _analyse(asked: _Asked, stage: Stage) -> None:
@@ -174,15 +174,15 @@ def _step_back() -> None:
 
 
 def _is_dataset(sources: Sequence[str], options: argparse.Namespace) -> bool:
-    """Is a dataset to be viewed? Raises Failure where what is asked does not go together."""
+    """Is a dataset to be viewed? Raises UsageError where what is asked does not go together."""
     datasets = [source for source in sources if is_dataset(source)]
     if datasets and len(sources) > 1:
-        raise Failure(f"{datasets[0]}: a dataset is viewed alone", "kwire analyze --append makes one of several")
+        raise UsageError(f"{datasets[0]}: a dataset is viewed alone", "kwire analyze --append makes one of several")
     if datasets:
         if options.port or options.rotated:
-            raise Failure("--port and --rotated go with a CAPTURE", "kwire analyze makes a DATASET")
+            raise UsageError("--port and --rotated go with a CAPTURE", "kwire analyze makes a DATASET")
         if options.keylog:
-            raise Failure("--keylog goes with a CAPTURE", "kwire analyze --keylog makes a DATASET")
+            raise UsageError("--keylog goes with a CAPTURE", "kwire analyze --keylog makes a DATASET")
     return bool(datasets)
 
 
@@ -289,7 +289,7 @@ class _Asked:
         while not (told and is_dataset(self.made)):
             try:
                 return dataset_of(self.sources, str(self.made), asked, self.captures is None, progress, seen)
-            except Taken:
+            except DatasetLockedError:
                 if not told:
                     told = True
                     sys.stderr.write("kwire: another kwire view is analysing this: waiting for it\n")
@@ -376,7 +376,7 @@ def _columns(
             beside.rename(folder)
         return columns.opened(folder)
     except OSError as failure:
-        raise Failure(
+        raise UsageError(
             f"{folder.parent}: the view's columns cannot be written: {failure.strerror}",
             "KWIRE_CACHE_DIR names another folder; --no-cache uses the one for temporary files (TMPDIR)",
         ) from None
@@ -396,7 +396,9 @@ def _identity(sources: Sequence[str], how: Reading) -> list[str]:
             said.append(path if urls.is_url(path) else _file(path))
     for keylog in how.keylogs:
         if not os.path.exists(keylog):
-            raise Failure(f"{keylog}: key log cannot be read: it is not there", "check the name, and who may read it")
+            raise UsageError(
+                f"{keylog}: key log cannot be read: it is not there", "check the name, and who may read it"
+            )
         said.append(f"keys {_file(os.fspath(keylog))}")
     return said
 
@@ -417,7 +419,7 @@ def _folder(options: argparse.Namespace, stack: contextlib.ExitStack, *identity:
         for one in (root.parent, root, folder):
             one.mkdir(mode=0o700, exist_ok=True)
     except OSError as failure:
-        raise Failure(
+        raise UsageError(
             f"{folder}: {failure.strerror}", "KWIRE_CACHE_DIR names another folder; --no-cache keeps nothing"
         ) from None
     stack.callback(_bound, root, folder)

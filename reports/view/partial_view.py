@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from analyzer.dataset.dataset import StoredDataset
 from analyzer.pipeline.read_options import Reading
-from captures.errors import Problem
+from captures.errors import KwireError
 from captures.files import CapturePoint
 from reports.view import columns
 from reports.view.answers import View
@@ -80,7 +80,7 @@ class Growing:
         from analyzer.bulk.engine import Engine  # a dataset is shown without them
         from analyzer.pipeline.points import Choice, PointTables
 
-        with contextlib.suppress(Problem, OSError):
+        with contextlib.suppress(KwireError, OSError):
             engine = Engine(point, replace(how, window_bytes=PEEKED, threads=1).settings())
             made = PointTables(engine.merging.names, Choice(records="none"))
             for window in engine.windows():

@@ -25,7 +25,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response, S
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from captures.errors import Problem
+from captures.errors import KwireError
 from reports.view.current_view import Stage
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def _answer(stage: Stage, what: str, query: dict[str, str], gone: threading.Even
     """An answer, as soon as there is something to answer from; it ends where nobody waits for it (`gone`)."""
     try:
         view = stage.shown()
-    except Problem as problem:  # there is nothing to look at, and never will be
+    except KwireError as problem:  # there is nothing to look at, and never will be
         from reports.view.answers import refusal
 
         return refusal(500, problem)

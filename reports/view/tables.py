@@ -22,7 +22,7 @@ from analyzer.dataset.dataset import StoredDataset, readable
 from analyzer.filter import evaluation
 from analyzer.filter import names as naming
 from analyzer.filter.tokens import Word, WordProblem
-from captures.errors import Problem
+from captures.errors import KwireError
 from reports.view import orders
 from reports.view.cache import Kept
 from reports.view.columns import Columns
@@ -48,7 +48,7 @@ OTHER_ROWS: Final = 100_000
 """Rows of a small table (connections, findings) that are read; the page says where there are more."""
 
 
-class Wrong(Problem):
+class Wrong(KwireError):
     """A question that has no answer; `place`: where in the text that was asked (start, length), if it is about that."""
 
     def __init__(self, message: str, hint: str = "", place: tuple[int, int] | None = None) -> None:

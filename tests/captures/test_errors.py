@@ -1,11 +1,11 @@
-"""What a user can mend has one form in all packages: `Problem`. (proves: captures/errors.py)"""
+"""Errors that a user can mend have one base in all packages: `KwireError`. (proves: captures/errors.py)"""
 
 from __future__ import annotations
 
 import ast
 import re
 
-from captures.errors import CaptureError, Problem
+from captures.errors import CaptureError, KwireError
 from tests.shared import ROOT
 
 FILES = [path for package in ("captures", "analyzer", "replay", "reports") for path in (ROOT / package).rglob("*.py")]
@@ -13,15 +13,15 @@ FILES = [path for package in ("captures", "analyzer", "replay", "reports") for p
 
 def test_a_problem_is_one_line_with_a_hint() -> None:
     problem = CaptureError("a.pcap: is empty", "was the capture written to the end?")
-    assert isinstance(problem, Problem)
+    assert isinstance(problem, KwireError)
     assert str(problem) == "a.pcap: is empty"
     assert (problem.hint, problem.pointer) == ("was the capture written to the end?", "")
-    assert (Problem("it is wrong").hint, str(Problem("it is wrong"))) == ("", "it is wrong")
+    assert (KwireError("it is wrong").hint, str(KwireError("it is wrong"))) == ("", "it is wrong")
 
 
 def test_no_other_class_of_errors_keeps_a_hint_of_its_own() -> None:
-    """Whoever has a hint is a Problem, and Problem alone takes it: so the command line prints all of them alike."""
+    """KwireError alone takes a hint, and its subclasses inherit that: so the command line prints all of them alike."""
     for path in FILES:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef) and node.name != "Problem":
+            if isinstance(node, ast.ClassDef) and node.name != "KwireError":
                 assert not re.search(r"self\.hint = ", ast.unparse(node)), f"{path.name}: {node.name}"

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from analyzer.cli import parser
-from captures.errors import Problem
+from captures.errors import KwireError
 from replay import run, source
 from replay.options import Options
 from replay.plan.sessions import Session
@@ -239,7 +239,7 @@ def replaying(number: int, seed: int, folder: Path) -> Outcome:
         try:
             dial = options.access.reach(rogue.HOST, rogue.PORT).guard(cluster.dial)
             result = play(run.replay(sessions, options, dial, folder / "run", []))
-        except Problem as problem:
+        except KwireError as problem:
             must(bool(str(problem)) and "\n" not in str(problem), f"no line: {problem!r}")
             refused = True
         else:

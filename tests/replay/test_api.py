@@ -16,7 +16,7 @@ import pytest
 
 import replay
 from analyzer.cli import parser
-from captures.errors import Problem
+from captures.errors import KwireError
 from replay import api, request, run, source
 from replay.options import Options
 from tests.shared import SAMPLES
@@ -141,7 +141,7 @@ def test_what_is_asked_for_in_python_is_what_the_command_does(monkeypatch: pytes
 )
 def test_what_it_cannot_take_is_a_problem_with_a_hint(tmp_path: Path, wrong: dict[str, Any], told: str) -> None:
     options: dict[str, Any] = {"to": "localhost:9092", "out": tmp_path / "run", **wrong}
-    with pytest.raises(Problem) as problem:
+    with pytest.raises(KwireError) as problem:
         replay.replay(CAPTURE, **options)
     assert str(problem.value) == told
     assert problem.value.hint

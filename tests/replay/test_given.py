@@ -15,7 +15,7 @@ import analyzer
 import replay
 from analyzer.cli import parser
 from analyzer.protocol import api_keys
-from captures.errors import Problem
+from captures.errors import KwireError
 from replay import run, source
 from replay.options import Options
 from replay.remap.topology import Topology
@@ -51,7 +51,7 @@ def test_a_run_does_not_take_the_place_of_what_is_replayed(
         line = refused([str(given), "--to", "127.0.0.1:1", "-o", out], capsys)
         assert line == f"-o {out}: holds the capture itself"
     inside.unlink()
-    with pytest.raises(Problem, match="is the capture itself"):
+    with pytest.raises(KwireError, match="is the capture itself"):
         replay.replay(kept, to="127.0.0.1:1", out=out)
     assert sorted(kept.rglob("*")) == there
 

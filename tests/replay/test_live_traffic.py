@@ -19,7 +19,7 @@ import pytest
 from analyzer.dataset import dataset
 from analyzer.pipeline.read_options import Reading
 from analyzer.protocol import api_keys
-from captures.errors import Problem
+from captures.errors import KwireError
 from replay import live_traffic as live_module
 from replay import pace, run, source
 from replay.live_traffic import Live
@@ -266,9 +266,9 @@ def test_what_ends_the_reading_ends_the_replay(tmp_path: Path) -> None:
 
     def told() -> Iterator[Told]:
         yield from every[:30]
-        raise Problem("the capture is damaged")
+        raise KwireError("the capture is damaged")
 
-    with pytest.raises(Problem, match="the capture is damaged"):
+    with pytest.raises(KwireError, match="the capture is damaged"):
         at(Shop(), begun(told), tmp_path / "run")
 
 
@@ -295,5 +295,5 @@ def test_what_needs_the_whole_capture_does_not_go_with_it(other: tuple[str, ...]
 
 
 def test_only_one_capture_point_is_sent_as_it_is_read() -> None:
-    with pytest.raises(Problem, match="one capture point"):
+    with pytest.raises(KwireError, match="one capture point"):
         source.source([CAPTURE, CAPTURE], Options("h", 1, in_windows=True, survey=False), how=Reading(), notes=[])

@@ -8,9 +8,9 @@ from __future__ import annotations
 import pytest
 
 from analyzer.cli import parser
-from analyzer.common.errors import Failure
+from analyzer.common.errors import UsageError
 from analyzer.protocol import api_keys
-from captures.errors import Problem
+from captures.errors import KwireError
 from replay import request
 from replay.options import Options
 from replay.plan import apis
@@ -89,7 +89,7 @@ def test_what_is_asked_for_is_what_is_done() -> None:
     ],
 )
 def test_what_cannot_be_asked_for_is_a_line_and_a_hint(arguments: str, said: str) -> None:
-    with pytest.raises(Failure) as failed:
+    with pytest.raises(UsageError) as failed:
         options(*arguments.split())
     assert str(failed.value) == said
     assert failed.value.hint
@@ -104,5 +104,5 @@ def test_several_ids_may_be_of_one_topic() -> None:
 
 
 def test_a_filter_of_clients_that_is_none_says_where() -> None:
-    with pytest.raises(Problem, match="column"):
+    with pytest.raises(KwireError, match="column"):
         options("--clients", "client_id ==")

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import analyzer
-from captures.errors import Problem
+from captures.errors import KwireError
 from reports import catalog, engines, relations
 from reports.embedded import engine
 from reports.embedded.engine import Embedded
@@ -156,10 +156,10 @@ def test_without_the_extra_it_is_spark_and_who_insists_is_told(
 ) -> None:
     monkeypatch.setattr(engines, "installed", lambda: False)
     assert engines.choose(options(), small) == engines.SPARK
-    with pytest.raises(Problem, match="not installed") as raised:
+    with pytest.raises(KwireError, match="not installed") as raised:
         engines.choose(options(engine="embedded"), small)
     assert "kwire[sql]" in raised.value.hint
-    with pytest.raises(Problem, match="--master is a matter of Spark"):
+    with pytest.raises(KwireError, match="--master is a matter of Spark"):
         engines.choose(options(engine="embedded", master="local[2]"), small)
 
 

@@ -17,7 +17,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 import analyzer
-from captures.errors import Problem
+from captures.errors import KwireError
 from reports import catalog, relations, sql
 from reports.engines import check_columns
 from reports.query_errors import WrongQuery, check
@@ -117,7 +117,7 @@ WRONG = [
 def test_what_is_surely_wrong_is_told_before_a_capture_is_read_or_spark_is_started(
     query: str, message: str, hint: str, chosen: str
 ) -> None:
-    with pytest.raises(Problem, match=message) as raised:
+    with pytest.raises(KwireError, match=message) as raised:
         asked(str(CAPTURE), query, chosen)
     assert "\n" not in str(raised.value)
     assert "(line 1, column" in str(raised.value)
@@ -183,7 +183,7 @@ def test_a_query_that_java_has_no_room_for_is_told_by_its_cause(
     [("nowhere/answer.csv", "cannot be written: No such file"), (".", "it is a folder"), ("answer.xlsx", ".xlsx")],
 )
 def test_a_file_that_cannot_be_written_is_told_first(dataset: str, out: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(Problem, match=message) as raised:
+    with pytest.raises(KwireError, match=message) as raised:
         asked(dataset, COUNTS, out=str(tmp_path / out))
     assert raised.value.hint
     assert not list(tmp_path.iterdir())
@@ -210,7 +210,7 @@ def test_an_empty_table_says_with_what_it_would_have_rows(
 
 
 def test_a_folder_that_is_no_dataset_is_an_error(engine: str, tmp_path: Path) -> None:
-    with pytest.raises(Problem, match="not a dataset") as raised:
+    with pytest.raises(KwireError, match="not a dataset") as raised:
         asked(str(tmp_path), COUNTS, engine)
     assert raised.value.hint
 
@@ -293,7 +293,7 @@ def test_a_capture_comes_from_stdin(
     of_stdin = capsys.readouterr().out
     asked(dataset, COUNTS, format="csv")
     assert capsys.readouterr().out == of_stdin
-    with pytest.raises(Problem, match="stdin is the capture"):
+    with pytest.raises(KwireError, match="stdin is the capture"):
         asked("-", None)
 
 

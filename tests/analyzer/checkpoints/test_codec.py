@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from analyzer.checkpoints import codec, inventory
-from analyzer.checkpoints.codec import Decoder, Encoder, SnapshotError, kind_of
+from analyzer.checkpoints.codec import CheckpointError, Decoder, Encoder, kind_of
 from captures.cache import packed, unpacked
 
 
@@ -124,7 +124,7 @@ def test_a_container_that_is_not_all_there_is_damaged(monkeypatch: pytest.Monkey
     monkeypatch.setattr(codec, "MOST_AT_ONCE", 2)
     whole = list(trees([1, 2, 3, 4, 5]))
     for cut in (whole[:-1], [*whole[:-1], []]):
-        with pytest.raises(SnapshotError):
+        with pytest.raises(CheckpointError):
             Decoder(KINDS).filled(iter(cut))
 
 
@@ -145,7 +145,7 @@ def test_what_is_not_known_is_not_stored(value: Any) -> None:
 
 @pytest.mark.parametrize("place", [np.zeros((2, 3), np.int32), np.zeros((2, 4), np.int64), np.zeros(2, np.int64)])
 def test_a_table_of_another_form_is_refused(place: np.ndarray) -> None:
-    with pytest.raises(SnapshotError):
+    with pytest.raises(CheckpointError):
         through(np.ones((5, 3), np.int64), place)
 
 

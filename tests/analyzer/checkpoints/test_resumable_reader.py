@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analyzer.checkpoints import authentication
-from analyzer.checkpoints.codec import SnapshotError
+from analyzer.checkpoints.codec import CheckpointError
 from analyzer.checkpoints.resumable_reader import Course
 from analyzer.pipeline.points import Choice
 from analyzer.pipeline.read_options import Reading
@@ -111,8 +111,8 @@ def _snapshot(choice: Choice | None = None) -> bytes:
     return course.snapshot()
 
 
-def _refused(snapshot: bytes, choice: Choice | None = None) -> SnapshotError:
-    with pytest.raises(SnapshotError) as raised:
+def _refused(snapshot: bytes, choice: Choice | None = None) -> CheckpointError:
+    with pytest.raises(CheckpointError) as raised:
         Course("sample", Reading().settings(), choice or _one_choice(), snapshot)
     assert raised.value.hint
     return raised.value

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from analyzer.cli import sorted_lines
 from analyzer.cli.sorted_lines import Sorter
-from analyzer.common.errors import Failure
+from analyzer.common.errors import UsageError
 
 Keys = list[int | None]
 
@@ -79,6 +79,6 @@ def test_a_folder_that_cannot_hold_it_is_named(monkeypatch: pytest.MonkeyPatch, 
 
     monkeypatch.setattr(tempfile, "TemporaryFile", File)
     sorter = Sorter(held=1)
-    with pytest.raises(Failure, match="cannot hold what is sorted: No space left on device") as caught:
+    with pytest.raises(UsageError, match="cannot hold what is sorted: No space left on device") as caught:
         sorter.put(1, "line")
     assert "TMPDIR" in caught.value.hint

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from analyzer.checkpoints.codec import SnapshotError
+from analyzer.checkpoints.codec import CheckpointError
 from analyzer.live import folder_checkpoint as places
-from analyzer.live.folder_checkpoint import Place, Taken
+from analyzer.live.folder_checkpoint import FolderWatchedError, Place
 from analyzer.pipeline.points import Choice
 from analyzer.pipeline.read_options import Reading
 from tests.analyzer.checkpoints import cutting
@@ -179,7 +179,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_one_watch_keeps_a_place_and_others_have_their_own(cache: Path, tmp_path: Path) -> None:
     one = place(tmp_path)
-    with pytest.raises(Taken, match="watches it in the same way"):
+    with pytest.raises(FolderWatchedError, match="watches it in the same way"):
         place(tmp_path)
     place(tmp_path, way="screen").close()
     (tmp_path / "other").mkdir()
@@ -218,7 +218,7 @@ def test_what_is_damaged_or_of_another_version_is_told(cache: Path, tmp_path: Pa
     [kept] = (cache / "data" / "watched").iterdir()
     for name in ("told", "snapshot"):
         (kept / name).write_bytes(b"[]")
-        with pytest.raises(SnapshotError, match="the watch before it") as raised:
+        with pytest.raises(CheckpointError, match="the watch before it") as raised:
             place(tmp_path)
         assert "--from-start" in raised.value.hint
     assert place(tmp_path, anew=True).second == -1

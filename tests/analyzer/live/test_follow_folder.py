@@ -18,14 +18,14 @@ from typing import Any
 import pytest
 
 import analyzer
-from analyzer.checkpoints.codec import SnapshotError
+from analyzer.checkpoints.codec import CheckpointError
 from analyzer.dataset.dataset import Dataset, DatasetError, concatenated
 from analyzer.dataset.manifest import MANIFEST, read_manifest
 from analyzer.live import follow
 from analyzer.live.follow import Following
 from analyzer.pipeline.points import Choice
 from analyzer.pipeline.read_options import Reading
-from captures.errors import Problem
+from captures.errors import KwireError
 from tests.analyzer.checkpoints import cutting
 from tests.shared import KWIRE, ROOT, SAMPLES
 
@@ -149,10 +149,10 @@ def test_a_snapshot_that_is_damaged_is_told_at_once(ring: Path, parts: list[Path
     follower(ring).step()
     [snapshot] = (ring.parent / "data").glob("*.snapshot")
     snapshot.write_bytes(snapshot.read_bytes()[:-1] + b"?")
-    with pytest.raises(SnapshotError):
+    with pytest.raises(CheckpointError):
         follower(ring)
     snapshot.unlink()
-    with pytest.raises(Problem):
+    with pytest.raises(KwireError):
         follower(ring)
 
 

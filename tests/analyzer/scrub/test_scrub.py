@@ -341,7 +341,7 @@ def test_a_dry_run_writes_nothing(capture: Path, tmp_path: Path, capsys: pytest.
 
 def test_what_is_not_clean_does_not_appear(capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Were a name left where it was, its own check would find it."""
-    from analyzer.common.errors import Failure
+    from analyzer.common.errors import UsageError
     from analyzer.scrub.pseudonyms import Pseudonyms
 
     before = Pseudonyms.text
@@ -349,7 +349,7 @@ def test_what_is_not_clean_does_not_appear(capture: Path, tmp_path: Path, monkey
     monkeypatch.setattr(
         Pseudonyms, "text", lambda self, text, field="": text if text == kept else before(self, text, field)
     )
-    with pytest.raises(Failure, match=f"a text of {len(kept)} bytes of the original stands"):
+    with pytest.raises(UsageError, match=f"a text of {len(kept)} bytes of the original stands"):
         cleaned(capture, tmp_path)
     assert sorted(os.listdir(tmp_path)) == ["capture.pcap"]
 

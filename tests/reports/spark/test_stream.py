@@ -22,9 +22,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 
 import analyzer
 import reports
-from analyzer.checkpoints.codec import SnapshotError
+from analyzer.checkpoints.codec import CheckpointError
 from analyzer.dataset import tables
-from captures.errors import Problem
+from captures.errors import KwireError
 from reports.spark import stream
 from reports.spark.source import CaptureSource
 from tests.analyzer.checkpoints import cutting
@@ -165,7 +165,7 @@ def test_a_file_that_vanishes_before_it_was_read_is_an_error(ring: Path, parts: 
         shutil.move(part, ring)
     assert query.batch(break_after=0)
     (ring / parts[1].name).unlink()
-    with pytest.raises(Problem, match=f"{parts[1].name} is gone before it was read"):
+    with pytest.raises(KwireError, match=f"{parts[1].name} is gone before it was read"):
         query.batch()
 
 
@@ -197,14 +197,14 @@ def test_what_cannot_go_on_is_told(ring: Path, parts: list[Path]) -> None:
     while query.batch(finish="true"):
         pass
     shutil.move(parts[2], ring)
-    with pytest.raises(Problem, match="after the stream was finished"):
+    with pytest.raises(KwireError, match="after the stream was finished"):
         query.batch(finish="true")
     [state] = (ring.parent / "state").rglob("files.json")
     state.write_text('{"count": 1, "files": []}')
-    with pytest.raises(Problem, match="files that the state folder does not"):
+    with pytest.raises(KwireError, match="files that the state folder does not"):
         query.reader().partitions({"files": {"ring": 0}, "over": False}, {"files": {"ring": 2}, "over": False})
     state.write_text("[")
-    with pytest.raises(Problem, match="not a stream's list of files"):
+    with pytest.raises(KwireError, match="not a stream's list of files"):
         query.batch()
 
 
@@ -216,7 +216,7 @@ def test_a_snapshot_that_another_wrote_is_refused(ring: Path, parts: list[Path])
     [snapshot] = (ring.parent / "state").rglob("*.snapshot")
     snapshot.write_bytes(snapshot.read_bytes()[:-1] + b"?")
     shutil.move(parts[2], ring)
-    with pytest.raises(SnapshotError, match="damaged, or that another user"):
+    with pytest.raises(CheckpointError, match="damaged, or that another user"):
         query.batch()
 
 
@@ -338,7 +338,7 @@ def test_a_file_that_became_shorter_is_told(ring: Path, parts: list[Path], where
         growing.write_bytes(data[:6000])
         assert query.batch(break_after=0)
     growing.write_bytes(data[:4000])
-    with pytest.raises(Problem, match="4,000 bytes, and had"):
+    with pytest.raises(KwireError, match="4,000 bytes, and had"):
         query.batch()
 
 
@@ -348,7 +348,7 @@ def test_a_file_that_is_used_again_before_its_rest_was_read_is_told(ring: Path, 
     query = Query(ring, followNewest="true")
     assert query.batch()
     growing.write_bytes(parts[1].read_bytes())
-    with pytest.raises(Problem, match=r"a\.pcap is gone before it was read"):
+    with pytest.raises(KwireError, match=r"a\.pcap is gone before it was read"):
         query.batch()
 
 
@@ -363,7 +363,7 @@ def test_a_file_that_is_used_again_before_its_rest_was_read_is_told(ring: Path, 
     ],
 )
 def test_what_is_asked_wrongly_is_told(ring: Path, options: dict[str, str], message: str) -> None:
-    with pytest.raises((ValueError, Problem), match=message):
+    with pytest.raises((ValueError, KwireError), match=message):
         Query(ring).reader(**options)
 
 
@@ -372,7 +372,7 @@ def test_of_two_queries_with_one_state_one_is_told(ring: Path, monkeypatch: pyte
     reader = Query(ring).reader()
     reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
     other = Query(ring).reader()
-    with pytest.raises(Problem, match="process"):
+    with pytest.raises(KwireError, match="process"):
         other.latestOffset(other.initialOffset(), ReadAllAvailable())
     reader.stop()
     other.latestOffset(other.initialOffset(), ReadAllAvailable())

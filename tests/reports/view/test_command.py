@@ -19,7 +19,7 @@ import pytest
 
 import analyzer
 from analyzer.cli import parser
-from analyzer.common.errors import Failure
+from analyzer.common.errors import UsageError
 from reports.view import command, open_view
 from tests.reports.forging import Forged
 from tests.reports.view.conftest import TXN, Asking, viewed
@@ -89,7 +89,7 @@ def test_an_analysis_that_fails_before_there_is_anything_to_look_at_ends_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
-        raise Failure("the disk is full", "make room")
+        raise UsageError("the disk is full", "make room")
 
     monkeypatch.setattr(open_view._Asked, "analyse", full)
     with pytest.raises(SystemExit) as left:

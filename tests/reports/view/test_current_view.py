@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 import analyzer
-from analyzer.common.errors import Failure
+from analyzer.common.errors import UsageError
 from analyzer.dataset import locks
-from captures.errors import Problem
+from captures.errors import KwireError
 from reports.view import columns, open_view
 from reports.view.answers import View
 from reports.view.current_view import Stage
@@ -305,7 +305,7 @@ def test_a_large_dataset_that_cannot_be_read_is_told(monkeypatch: pytest.MonkeyP
 
 
 def test_what_goes_wrong_on_the_way_is_told_and_what_was_read_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = Slow(monkeypatch, Failure("the disk is full", "make room"))
+    slow = Slow(monkeypatch, UsageError("the disk is full", "make room"))
     with contextlib.ExitStack() as stack:
         stage = open_view.begun([str(TXN)], asked(), stack)
         stage.shown()
@@ -318,7 +318,7 @@ def test_what_goes_wrong_on_the_way_is_told_and_what_was_read_stays(monkeypatch:
 def test_what_goes_wrong_at_once_is_raised(tmp_path: Path) -> None:
     nothing = tmp_path / "capture.pcap"
     nothing.write_bytes(b"no capture at all")
-    with contextlib.ExitStack() as stack, pytest.raises(Problem):
+    with contextlib.ExitStack() as stack, pytest.raises(KwireError):
         open_view.begun([str(nothing)], asked(), stack)
 
 
@@ -360,7 +360,7 @@ def test_the_page_is_told_how_far_it_is() -> None:
     from reports.view.server import _events
 
     stage = Stage()
-    stage.fail(Failure("it ends here", ""))
+    stage.fail(UsageError("it ends here", ""))
     stage.read, stage.size = 5, 10
 
     async def all_of_it() -> list[str]:

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from analyzer.cli import parser
-from analyzer.common.errors import Failure
+from analyzer.common.errors import UsageError
 from reports.view import columns, open_view
 from reports.view.partial_view import Growing
 from tests.bench.view import view_of
@@ -535,7 +535,7 @@ def test_a_dataset_that_is_replaced_and_a_full_disk_are_told_and_the_page_lives(
 def test_an_analysis_for_which_the_disk_is_full_leaves_what_was_read(
     chromium: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow = Slow(monkeypatch, Failure("the disk is full", "make room"))
+    slow = Slow(monkeypatch, UsageError("the disk is full", "make room"))
     with contextlib.ExitStack() as stack:
         stage = open_view.begun([str(TXN)], asked(), stack)
         stack.callback(slow.go_on.set)
