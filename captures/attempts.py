@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from captures.flow_tables import (
-    FLOW_BORN,
+    FLOW_SERIAL,
     FLOW_SYN_NS,
     FLOW_SYN_SHAPE,
     S_CLOCK,
@@ -71,7 +71,7 @@ def unmet(flows: Flows) -> Unmet:
     shape = known[:, FLOW_SYN_SHAPE]
     refused = shape & SYN_REFUSED != 0
     waited = tables.state[S_CLOCK] - known[:, FLOW_SYN_NS] >= WAITED_NS
-    rows = np.flatnonzero((known[:, FLOW_BORN] >= 0) & (shape & SYN_ANSWERED == 0) & (refused | waited))
+    rows = np.flatnonzero((known[:, FLOW_SERIAL] >= 0) & (shape & SYN_ANSWERED == 0) & (refused | waited))
     return Unmet(tables.keys[rows], shape[rows] & WOKEN_SIDE != 0, known[rows, FLOW_SYN_NS], refused[rows])
 
 
@@ -95,16 +95,16 @@ def attempts(of: Sequence[Unmet]) -> list[Attempt]:
     counts = np.diff(np.append(starts, len(order)))
     several = np.flatnonzero(counts > 1)
     several = several[np.argsort(-counts[several], kind="stable")][:MOST]
-    found = []
+    results = []
     for start, count in zip(starts[several].tolist(), counts[several].tolist(), strict=True):
         rows = order[start : start + count]
         for run in np.split(rows, np.flatnonzero(np.diff(times[rows]) > PAUSE_NS) + 1):
-            when, one = times[run], run[0]
+            when, first_row = times[run], run[0]
             most = int((np.searchsorted(when, when + MINUTE_NS, side="left") - np.arange(len(run))).max())
-            ends = _address(client[one]), _address(server[one]), int(port[one])
+            ends = _address(client[first_row]), _address(server[first_row]), int(port[first_row])
             no = int(refused[run].sum())
-            found.append(Attempt(*ends, no, len(run) - no, most, int(when[0]), int(when[-1])))
-    return sorted(found, key=lambda one: -(one.refused + one.unanswered))[:MOST]
+            results.append(Attempt(*ends, no, len(run) - no, most, int(when[0]), int(when[-1])))
+    return sorted(results, key=lambda attempt: -(attempt.refused + attempt.unanswered))[:MOST]
 
 
 def _address(halves: np.ndarray) -> int:

@@ -194,8 +194,8 @@ def opened(data: bytes) -> memoryview:
 
 def python_files(*folders: Path) -> list[Path]:
     """All of our files in some folders, however deep, in a fixed order: what is made by them goes by what they say."""
-    found = (os.path.join(at, name) for folder in folders for at, _, names in os.walk(folder) for name in names)
-    return [Path(path) for path in sorted(found) if path.endswith(".py")]
+    paths = (os.path.join(at, name) for folder in folders for at, _, names in os.walk(folder) for name in names)
+    return [Path(path) for path in sorted(paths) if path.endswith(".py")]
 
 
 # --- values ---------------------------------------------------------------------------------------------------------
@@ -278,22 +278,22 @@ def _digest(sources: tuple[Path, ...]) -> str:
     return digest.hexdigest()[:16]
 
 
-def kept(name: str, sources: Iterable[Path], make: Callable[[], Any]) -> Any:
+def cached(name: str, sources: Iterable[Path], make: Callable[[], Any]) -> Any:
     """What `make` returns (a plain value, see `packed`), made once a machine and kept until one of the files it depends
     on changes."""
-    return _kept(f"{name}.{_digest(tuple(sources))}", make)
+    return _cached(f"{name}.{_digest(tuple(sources))}", make)
 
 
-def kept_by(name: str, key: str, make: Callable[[], Any]) -> Any:
+def cached_by(name: str, key: str, make: Callable[[], Any]) -> Any:
     """The same, kept by what `key` says."""
-    return _kept(f"{name}.{hashlib.sha256(key.encode()).hexdigest()[:16]}", make)
+    return _cached(f"{name}.{hashlib.sha256(key.encode()).hexdigest()[:16]}", make)
 
 
-def _kept(name: str, make: Callable[[], Any]) -> Any:
+def _cached(name: str, make: Callable[[], Any]) -> Any:
     path = cache_root() / "data" / name
     # Whatever is wrong with the file, it can be made again.
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError, struct.error, RecursionError):
         return unpacked(opened(content_of(path)))
-    made = make()
-    replace(path, sealed(packed(made)))
-    return made
+    value = make()
+    replace(path, sealed(packed(value)))
+    return value

@@ -42,16 +42,16 @@ from captures.stream_tables import (
     LATE_RANGES,
     RESET,
     SEG_AT,
+    SEG_COMPLETED_BY,
     SEG_FILE,
     SEG_KEY,
     SEG_KIND,
     SEG_LENGTH,
     SEG_NUMBER,
-    SEG_ORDINAL,
+    SEG_PACKET_INDEX,
     SEG_RECORD_AT,
     SEG_SOURCE,
     SEG_TIME_NS,
-    SEG_TRIGGER,
     SNAPLEN,
     V_FREE,
     V_LIVE,
@@ -77,7 +77,7 @@ _FAR = 1 << 61
 
 @inline
 def emit(
-    tables: StreamTables, key: Int, kind: Int, source: Int, at: Int, length: Int, origin: Origin, trigger: Int
+    tables: StreamTables, key: Int, kind: Int, source: Int, at: Int, length: Int, origin: Origin, completed_by: Int
 ) -> None:
     """Write a row."""
     out, v = tables.out, tables.counters
@@ -91,8 +91,8 @@ def emit(
     out[row, SEG_NUMBER] = origin.number
     out[row, SEG_FILE] = origin.file
     out[row, SEG_RECORD_AT] = origin.record_at
-    out[row, SEG_ORDINAL] = origin.ordinal
-    out[row, SEG_TRIGGER] = trigger
+    out[row, SEG_PACKET_INDEX] = origin.ordinal
+    out[row, SEG_COMPLETED_BY] = completed_by
     v[V_OUT] = row + 1
 
 
@@ -104,10 +104,10 @@ def nowhere(time_ns: Int, ordinal: Int) -> Origin:
 
 
 @inline
-def gap(tables: StreamTables, key: Int, target: Int, time_ns: Int, trigger: Int) -> None:
+def gap(tables: StreamTables, key: Int, target: Int, time_ns: Int, completed_by: Int) -> None:
     """Declare [next, target) lost."""
     d = tables.directions
-    emit(tables, key, GAP, 0, 0, target - d[key, D_NEXT], nowhere(time_ns, trigger), trigger)
+    emit(tables, key, GAP, 0, 0, target - d[key, D_NEXT], nowhere(time_ns, completed_by), completed_by)
     at = D_LATE_0 + 2 * (d[key, D_LATE_AT] % LATE_RANGES)
     d[key, at] = d[key, D_NEXT]
     d[key, at + 1] = target
@@ -118,7 +118,7 @@ def gap(tables: StreamTables, key: Int, target: Int, time_ns: Int, trigger: Int)
 
 
 @shared
-def drain(tables: StreamTables, slot: Int, time_ns: Int, trigger: Int, forced: Int) -> None:
+def drain(tables: StreamTables, slot: Int, time_ns: Int, completed_by: Int, forced: Int) -> None:
     """Hand on all that is in order, alternating between the directions until neither moves. The first waiting segment
     of direction `forced` (-1: none) is handed on whatever it acknowledges, as far as the other direction, if that waits
     for it, acknowledges it."""
@@ -161,11 +161,11 @@ def drain(tables: StreamTables, slot: Int, time_ns: Int, trigger: Int, forced: I
                     w[row, W_TIME_NS], w[row, W_NUMBER], w[row, W_FILE], w[row, W_RECORD_AT], w[row, W_ORDINAL]
                 )
                 if captured > 0:
-                    emit(tables, key, DATA, 1, w[row, W_AT] + start - w[row, W_SEQ], captured, origin, trigger)
+                    emit(tables, key, DATA, 1, w[row, W_AT] + start - w[row, W_SEQ], captured, origin, completed_by)
                 if stop - start > captured:
                     missing = stop - start - captured
                     d[key, D_SNAPLEN] += missing
-                    emit(tables, key, SNAPLEN, 0, 0, missing, origin, trigger)
+                    emit(tables, key, SNAPLEN, 0, 0, missing, origin, completed_by)
                 d[key, D_NEXT] = max(d[key, D_NEXT], stop)
                 progress = True
                 if stop < w[row, W_SEQ] + w[row, W_LENGTH]:
@@ -183,7 +183,7 @@ def drain(tables: StreamTables, slot: Int, time_ns: Int, trigger: Int, forced: I
                 v[V_FREE] = row
             if d[key, D_HEAD] < 0:
                 if d[key, D_FIN] >= 0 and d[key, D_NEXT] >= d[key, D_FIN] and d[key, D_DONE] == 0:
-                    emit(tables, key, FINISH, 0, 0, 0, nowhere(time_ns, trigger), trigger)
+                    emit(tables, key, FINISH, 0, 0, 0, nowhere(time_ns, completed_by), completed_by)
                     d[key, D_NEXT] = max(d[key, D_NEXT], d[key, D_FIN] + 1)
                     d[key, D_DONE] = 1
                     progress = True
@@ -194,7 +194,7 @@ def drain(tables: StreamTables, slot: Int, time_ns: Int, trigger: Int, forced: I
                     and d[other, D_HEAD] < 0
                     and d[other, D_NEXT] >= d[key, D_RST_ACK]
                 ):
-                    emit(tables, key, RESET, 0, 0, 0, nowhere(time_ns, trigger), trigger)
+                    emit(tables, key, RESET, 0, 0, 0, nowhere(time_ns, completed_by), completed_by)
                     d[key, D_RST] = -1
                     d[key, D_DONE] = 1
                     progress = True
@@ -210,7 +210,7 @@ def blocked(d: Table, slot: Int) -> Flag:
 
 
 @shared
-def declare(tables: StreamTables, slot: Int, time_ns: Int, trigger: Int, everything: Flag) -> Flag:
+def declare(tables: StreamTables, slot: Int, time_ns: Int, completed_by: Int, everything: Flag) -> Flag:
     """Turn the first hole of each direction into a gap, as far as its bytes were acknowledged long ago (or, with
     `everything`, up to the next bytes at hand). Returns whether anything moved."""
     d, w = tables.directions, tables.waiting
@@ -236,7 +236,7 @@ def declare(tables: StreamTables, slot: Int, time_ns: Int, trigger: Int, everyth
         if not unlimited or target == _FAR:
             target = min(target, d[key, D_MAX_ACK] if everything else d[key, D_OLD_ACK])
         if target > d[key, D_NEXT]:
-            gap(tables, key, target, time_ns, trigger)
+            gap(tables, key, target, time_ns, completed_by)
             moved = True
     return moved
 
@@ -280,13 +280,13 @@ def mutual(d: Table, w: Table, slot: Int) -> Flag:
 
 
 @shared
-def flush(tables: StreamTables, slot: Int, time_ns: Int, trigger: Int) -> None:
+def flush(tables: StreamTables, slot: Int, time_ns: Int, completed_by: Int) -> None:
     """Hand on all that waits, still in causal order, with gaps for what did not come."""
     forced = np.int64(-1)
     while True:
-        drain(tables, slot, time_ns, trigger, forced)
+        drain(tables, slot, time_ns, completed_by, forced)
         forced = np.int64(-1)
-        if not declare(tables, slot, time_ns, trigger, True):
+        if not declare(tables, slot, time_ns, completed_by, True):
             forced = stuck(tables.directions, tables.waiting, slot)
             if forced < 0:
                 break

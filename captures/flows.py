@@ -23,9 +23,9 @@ from typing import NamedTuple
 import numpy as np
 
 from captures.flow_tables import (
-    FLOW_BORN,
     FLOW_COLUMNS,
     FLOW_ENDED_NS,
+    FLOW_SERIAL,
     FLOW_SLOT,
     FLOW_SYN_MARK,
     FLOW_SYN_NS,
@@ -94,7 +94,7 @@ _PARKED = -2
     CONN_FLOW,  # row in the flow table
     CONN_REUSE,  # 1, 2, ...
     CONN_SERIAL,  # order of creation in the capture point, from 0; -1 once it has ended
-    CONN_BORN,  # the same, and stays
+    CONN_SERIAL,  # the same, and stays
     CONN_ISN_0,  # initial sequence number seen from side 0, or -1
     CONN_ISN_1,
     CONN_SEQ_0,  # sequence number of the first packet from side 0 (to recognise a late SYN), or -1
@@ -165,7 +165,7 @@ def _remember(flow: Table, past: Table, state: Table, f: Int, clock: Int) -> Non
     flow[f, FLOW_ENDED_NS] = clock
     tail = state[S_PAST_TAIL] & np.int64(len(past) - 1)
     past[tail, 0] = f
-    past[tail, 1] = flow[f, FLOW_BORN]
+    past[tail, 1] = flow[f, FLOW_SERIAL]
     state[S_PAST_TAIL] += 1
     state[S_PAST] += 1
 
@@ -179,7 +179,7 @@ def _forget(tables: FlowTables, clock: Int) -> None:
     while state[S_PAST_HEAD] < state[S_PAST_TAIL]:
         head = state[S_PAST_HEAD] & past_mask
         f = past[head, 0]
-        if flow[f, FLOW_BORN] == past[head, 1] and flow[f, FLOW_SLOT] < 0:  # else it was used again meanwhile
+        if flow[f, FLOW_SERIAL] == past[head, 1] and flow[f, FLOW_SLOT] < 0:  # else it was used again meanwhile
             if state[S_PAST] <= state[S_REMEMBERED] or clock - flow[f, FLOW_ENDED_NS] <= FORGET_NS:
                 break
             hole = _home(keys, f, mask)
@@ -195,7 +195,7 @@ def _forget(tables: FlowTables, clock: Int) -> None:
             buckets[hole] = -1
             state[S_FORGOTTEN] = max(state[S_FORGOTTEN], flow[f, FLOW_USES])
             flow[f, FLOW_USES] = state[S_FREE_FLOW]
-            flow[f, FLOW_BORN] = -1
+            flow[f, FLOW_SERIAL] = -1
             state[S_FREE_FLOW] = f
             state[S_PAST] -= 1
         state[S_PAST_HEAD] += 1
@@ -216,8 +216,8 @@ def _occupy(tables: FlowTables, f: Int) -> Int:
         tables.pairs[slot, part] = tables.keys[f, part]
     conn[slot, CONN_FLOW] = f
     conn[slot, CONN_REUSE] = flow[f, FLOW_USES]
-    conn[slot, CONN_SERIAL] = flow[f, FLOW_BORN]
-    conn[slot, CONN_BORN] = flow[f, FLOW_BORN]
+    conn[slot, CONN_SERIAL] = flow[f, FLOW_SERIAL]
+    conn[slot, CONN_SERIAL] = flow[f, FLOW_SERIAL]
     conn[slot, CONN_ISN_0] = -1
     conn[slot, CONN_ISN_1] = -1
     conn[slot, CONN_SEQ_0] = -1
@@ -419,7 +419,7 @@ def assign(
             flow[f, FLOW_USES] += 1
             if base >= 0:
                 state[S_SERIAL] = base + i
-            flow[f, FLOW_BORN] = state[S_SERIAL]
+            flow[f, FLOW_SERIAL] = state[S_SERIAL]
             state[S_SERIAL] += 1
             if flag & (SYN | ACK | FIN | RST) == SYN and payload_length[i] == 0:
                 flow[f, FLOW_SLOT] = _PARKED
@@ -550,7 +550,7 @@ class Flows:
         past, flows, state = self.tables.past, self.tables.flows, self.tables.state
         order = np.arange(int(state[S_PAST_HEAD]), int(state[S_PAST_TAIL])) & (len(past) - 1)
         rows = past[order]
-        rows = rows[(flows[rows[:, 0], FLOW_BORN] == rows[:, 1]) & (flows[rows[:, 0], FLOW_SLOT] < 0)]
+        rows = rows[(flows[rows[:, 0], FLOW_SERIAL] == rows[:, 1]) & (flows[rows[:, 0], FLOW_SLOT] < 0)]
         past[: len(rows)] = rows
         state[S_PAST_HEAD], state[S_PAST_TAIL] = 0, len(rows)
         return 2 * len(rows) <= len(past)
@@ -558,7 +558,7 @@ class Flows:
     @property
     def remembered(self) -> int:
         """How many four-tuples are known."""
-        return int((self.tables.flows[: int(self.tables.state[S_FLOWS]), FLOW_BORN] >= 0).sum())
+        return int((self.tables.flows[: int(self.tables.state[S_FLOWS]), FLOW_SERIAL] >= 0).sum())
 
     @property
     def slots(self) -> int:
@@ -577,10 +577,10 @@ class Flows:
         live = np.flatnonzero(serial >= 0)
         return live[np.argsort(serial[live], kind="stable")]
 
-    def born(self, slots: np.ndarray) -> np.ndarray:
+    def serials(self, slots: np.ndarray) -> np.ndarray:
         """Order of creation of the connections in these slots."""
-        found: np.ndarray = self.tables.connections[slots, CONN_BORN]
-        return found
+        serials: np.ndarray = self.tables.connections[slots, CONN_SERIAL]
+        return serials
 
     def end_points(self, slot: int) -> tuple[tuple[int, int], tuple[int, int], int, int]:
         """((address of side 0, its port), (address of side 1, its port), reuse number, order of creation) of a slot;
@@ -589,4 +589,4 @@ class Flows:
         key = self.tables.pairs[slot]
         a = int(key[0]) << 64 | int(key[1])
         b = int(key[2]) << 64 | int(key[3])
-        return (a, int(key[4]) >> 16), (b, int(key[4]) & 0xFFFF), int(row[CONN_REUSE]), int(row[CONN_BORN])
+        return (a, int(key[4]) >> 16), (b, int(key[4]) & 0xFFFF), int(row[CONN_REUSE]), int(row[CONN_SERIAL])

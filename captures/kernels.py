@@ -135,7 +135,7 @@ class Compiling(NamedTuple):
 
 Listener: TypeAlias = "Callable[[Compiling | None], object]"
 _known: Final[list[Kernel]] = []
-_made: Final[list[str]] = []
+_compiled_names: Final[list[str]] = []
 
 
 def _nobody(now: Compiling | None) -> None:
@@ -154,7 +154,7 @@ def tell(listener: Listener) -> Listener:
 
 def compiled_here() -> tuple[str, ...]:
     """The kernels that this process, or one on its behalf, has compiled, as often as each was."""
-    return tuple(_made)
+    return tuple(_compiled_names)
 
 
 # No reference counts: kernels get their arrays and never allocate. Division as NumPy does it: no exceptions to raise.
@@ -175,8 +175,8 @@ def with_numba() -> Any:
         return numba.types.Dispatcher(function.dispatcher)
 
     @typeof_impl.register(Intrinsic)
-    def _(one: Intrinsic, context: Any) -> Any:
-        return one.numba_type
+    def _(intrinsic: Intrinsic, context: Any) -> Any:
+        return intrinsic.numba_type
 
     return numba
 
@@ -269,9 +269,9 @@ class Intrinsic:
         with_numba()
         from numba.core.registry import cpu_target
 
-        made = self._make()
+        builder = self._make()
         cpu_target.typing_context.refresh()
-        return cpu_target.typing_context.resolve_value_type(made)
+        return cpu_target.typing_context.resolve_value_type(builder)
 
     def __call__(self, *arguments: Any) -> Any:
         if self._twin is None:
@@ -422,7 +422,7 @@ class Kernel(Helper):
                 places.append(len(values))
             native.flatten(argument, key, values)
         ready = self._ready.get(tuple(key)) or self._prepared(tuple(key), arguments, values)
-        return None if ready is None else Held(ready, ready.taken(values), places, arguments)
+        return None if ready is None else Held(ready, ready.machine_values(values), places, arguments)
 
     def _prepared(self, kind: tuple[Any, ...], arguments: Sequence[Any], values: Sequence[Any]) -> native.Linked | None:
         """The code for a kind of arguments: what came along, else from the cache folder, else compiled and put there.
@@ -442,8 +442,8 @@ class Kernel(Helper):
 
     def _made_anew(self, name: str, arguments: Sequence[Any], values: Sequence[Any]) -> native.ObjectCode | None:
         """Compiled, here or in the process that was started for it, and put into the cache folder."""
-        others = [one for one in _known if one is not self and not one._ready and not one._numba_only]
-        _listener(Compiling(_full_name(self), len(_made) + 1, len(_made) + 1 + len(others)))
+        others = [kernel for kernel in _known if kernel is not self and not kernel._ready and not kernel._numba_only]
+        _listener(Compiling(_full_name(self), len(_compiled_names) + 1, len(_compiled_names) + 1 + len(others)))
         code = None
         if (apart := _apart.pop(_full_name(self), None)) is not None:
             apart.wait()
@@ -453,7 +453,7 @@ class Kernel(Helper):
                 code = native.compiled(self.dispatcher, arguments, values)
             if code is not None:
                 replace(object_folder() / name, code.to_bytes())
-        _made.append(_full_name(self))
+        _compiled_names.append(_full_name(self))
         _listener(None)
         return code
 

@@ -72,10 +72,10 @@ def _name(dtype: np.dtype[Any]) -> str:
     return _names[dtype]
 
 
-def _told(array: np.ndarray) -> int:
+def _address_by_interface(array: np.ndarray) -> int:
     """Where an array's numbers are, as NumPy tells everybody: by a dict with all that is known of the array."""
-    found: int = array.__array_interface__["data"][0]
-    return found
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 def _looked_up(array: np.ndarray) -> int:
@@ -87,7 +87,11 @@ def _looked_up(array: np.ndarray) -> int:
 _pointer: Final = ctypes.c_void_p.from_address
 _HEAD: Final = object.__basicsize__
 _SAMPLE: Final = np.zeros(3)
-address: Final = _looked_up if sys.implementation.name == "cpython" and _looked_up(_SAMPLE) == _told(_SAMPLE) else _told
+address: Final = (
+    _looked_up
+    if sys.implementation.name == "cpython" and _looked_up(_SAMPLE) == _address_by_interface(_SAMPLE)
+    else _address_by_interface
+)
 
 
 class NotPlain(TypeError):
@@ -184,8 +188,8 @@ def compiled(dispatcher: Any, arguments: Sequence[Any], values: Sequence[Any]) -
         # Owners and addresses of arrays must be where we put them, and so must all else.
         or any((kind == _POINTER) != expected for kind, expected in zip(parameters, _pointers(arguments), strict=True))
         or not set(parameters) <= set(_PARAMETERS)
-        or (asked := undefined_symbols(code)) is None
-        or not asked <= _LIBRARY_CALLS
+        or (undefined := undefined_symbols(code)) is None
+        or not undefined <= _LIBRARY_CALLS
     ):
         return None
     return ObjectCode(symbol, tuple(parameters), returns, "Tuple" in type(result.fndesc.restype).__name__, code)
@@ -193,15 +197,15 @@ def compiled(dispatcher: Any, arguments: Sequence[Any], values: Sequence[Any]) -
 
 def _pointers(values: Sequence[Any]) -> list[bool]:
     """Which of the machine values of some arguments are addresses."""
-    found: list[bool] = []
+    pointers: list[bool] = []
     for value in values:
         if isinstance(value, np.ndarray):
-            found += [True, True, False, False, True] + [False] * (2 * value.ndim)
+            pointers += [True, True, False, False, True] + [False] * (2 * value.ndim)
         elif isinstance(value, tuple):
-            found += _pointers(value)
+            pointers += _pointers(value)
         else:
-            found.append(False)
-    return found
+            pointers.append(False)
+    return pointers
 
 
 def _returns(kind: Any) -> tuple[str, ...] | None:
@@ -240,11 +244,11 @@ def _sections(code: bytes) -> list[_Section] | None:
     if code[:6] != b"\x7fELF\x02\x01":
         return None
     table, entry_size, count = (*struct.unpack_from("<Q", code, 0x28), *struct.unpack_from("<HH", code, 0x3A))
-    found = []
+    sections = []
     for section in range(count):
         header = struct.unpack_from("<IIQQQQIIQQ", code, table + section * entry_size)
-        found.append(_Section(header[1], header[2], *header[4:9]))
-    return found
+        sections.append(_Section(header[1], header[2], *header[4:9]))
+    return sections
 
 
 def _symbols(code: bytes, sections: list[_Section], table: _Section) -> Iterator[tuple[str, int, int]]:
@@ -260,7 +264,7 @@ def undefined_symbols(code: bytes) -> set[str] | None:
     sections = _sections(code)
     if sections is None:
         return None
-    tables = [one for one in sections if one.kind == _SYMBOLS]
+    tables = [section for section in sections if section.kind == _SYMBOLS]
     return {name for table in tables for name, where, _ in _symbols(code, sections, table) if name and not where}
 
 
@@ -399,7 +403,7 @@ class Linked:
             return parts
         return parts[0] if parts else None
 
-    def taken(self, values: Sequence[Any]) -> list[Any]:
+    def machine_values(self, values: Sequence[Any]) -> list[Any]:
         """Machine values that can be handed over again and again, in a fraction of the time that numbers take."""
         return [kind(value) for kind, value in zip(self._kinds, values, strict=True)]
 

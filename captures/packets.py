@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from captures.files import CaptureError, CapturePoint, FileInfo, layouts
-from captures.files.growing_files import Left, Portion
+from captures.files.growing_files import FilePosition, FileTail
 from captures.files.layouts import (
     BAD,
     BLOCK,
@@ -314,7 +314,7 @@ class Reader:
         self._fragments = Fragments(fragmented_packets, fragment_linger_ns)
         self._dropped: int | None = None
         self._read_before = 0
-        self._left: Left | None = None
+        self._left: FilePosition | None = None
         self._until: int | None = None
         self._source: Source | None = None
         self._pool = Pool(max(window_bytes, layouts.PCAP_HEADER_BYTES), SPARE_BYTES)
@@ -353,8 +353,8 @@ class Reader:
     def counts(self) -> dict[str, Any]:
         """How many packets were captured, and what became of them: numbers; None where nothing is said."""
         packets = int(self._counts.sum())
-        found = {name: int(count) for name, count in zip(COUNTED, self._counts, strict=True)}
-        return {"packets": packets, **found, "dropped_by_capture": self._dropped}
+        counts = {name: int(count) for name, count in zip(COUNTED, self._counts, strict=True)}
+        return {"packets": packets, **counts, "dropped_by_capture": self._dropped}
 
     @property
     def bytes_read(self) -> int:
@@ -371,7 +371,7 @@ class Reader:
                     yield from self._read_file(source)
                 self._read_before += source.bytes_read
             else:
-                portion = Portion(path, self.point.folder, self._left, until)
+                portion = FileTail(path, self.point.folder, self._left, until)
                 with portion:
                     self._source = portion
                     yield from self._read_portion(portion)
@@ -397,7 +397,7 @@ class Reader:
             self._rows += rows
             yield batch(window, rows)
 
-    def _read_portion(self, source: Portion) -> Generator[Packets, None, None]:
+    def _read_portion(self, source: FileTail) -> Generator[Packets, None, None]:
         """A file that was left before its end, or is left there now."""
         from captures.crc32c_sums import crc32c  # see `Stored`
 
@@ -405,7 +405,7 @@ class Reader:
         index = len(self.files) - (left is not None)
         info = FileInfo(source.name, source.path, source.size, source.mtime_ns, compressed=source.compressed)
         self.files[index:] = [info]
-        left = left or Left(0, 0, layouts.Layout(self._largest_record_bytes), False)
+        left = left or FilePosition(0, 0, layouts.Layout(self._largest_record_bytes), False)
         layout, crc, begun, stopped = left.layout, left.crc32c, left.at > 0, left.stopped
         windows = Windows(source, self._pool, left.at)
         while not (stopped or windows.ended):
@@ -416,7 +416,7 @@ class Reader:
             self._rows += rows
             yield batch(window, rows)
         if source.until is not None:
-            self._left = Left(windows.base, crc, layout, stopped)
+            self._left = FilePosition(windows.base, crc, layout, stopped)
             self._describe(index, source, layout)
             self.files[index] = replace(self.files[index], size=windows.base, crc32c=crc)
             return
@@ -497,13 +497,13 @@ class Reader:
         self._check_links(source, layout.links)
         return at
 
-    def _check_links(self, source: Source, found: list[int]) -> None:
+    def _check_links(self, source: Source, links: list[int]) -> None:
         """Raise CaptureError if there are link types and none is known; note it if some are not."""
-        unknown = [unread_link(link) for link in found if link not in LINK_NAMES]
+        unknown = [unread_link(link) for link in links if link not in LINK_NAMES]
         if not unknown:
             return
         numbers = ", ".join(unknown)
-        if len(unknown) == len(found):
+        if len(unknown) == len(links):
             known = ", ".join(f"{name} ({link})" for link, name in LINK_NAMES.items())
             raise CaptureError(
                 f"{source.path}: link type {numbers} is not known",

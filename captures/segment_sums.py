@@ -118,7 +118,7 @@ def checked(
 
 
 @inline
-def sums_of(said: Int) -> tuple[Int, Int]:
+def sums_of(sums: Int) -> tuple[Int, Int]:
     """(`payload_sum`, `header_sum` modulo 65,535) of a segment of which `checked` said this, and not 0."""
-    total = said >> SUM_BITS
-    return total, 0xFFFF - total if said & SUM_RIGHT != 0 else np.int64(-1)
+    total = sums >> SUM_BITS
+    return total, 0xFFFF - total if sums & SUM_RIGHT != 0 else np.int64(-1)

@@ -77,8 +77,8 @@ def conditions(sources: str) -> dict[str, str]:
 
 def description(sources: str, targets: Mapping[str, Iterable[str]]) -> bytes:
     """The content of `made.json`. `targets`: for each folder, best first, what a processor has to have."""
-    made = {**conditions(sources), "targets": {name: sorted(needed) for name, needed in targets.items()}}
-    return json.dumps(made, indent=1).encode()
+    content = {**conditions(sources), "targets": {name: sorted(needed) for name, needed in targets.items()}}
+    return json.dumps(content, indent=1).encode()
 
 
 def chosen(sources: str, folder: Path = FOLDER) -> Shipped:
@@ -88,15 +88,15 @@ def chosen(sources: str, folder: Path = FOLDER) -> Shipped:
     if set_here := switches():
         return Shipped(None, f"{set_here[0]} is set")
     try:
-        made: dict[str, Any] = json.loads(content_of(folder / DESCRIPTION))
-        targets = {str(name): frozenset(map(str, needed)) for name, needed in made["targets"].items()}
-        wanted = {name: str(made[name]) for name in conditions(sources)}
+        content: dict[str, Any] = json.loads(content_of(folder / DESCRIPTION))
+        targets = {str(name): frozenset(map(str, needed)) for name, needed in content["targets"].items()}
+        wanted = {name: str(content[name]) for name in conditions(sources)}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as failure:
         return Shipped(None, str(failure) if isinstance(failure, PermissionError) else f"{DESCRIPTION} is damaged")
     for name, here in conditions(sources).items():
         if wanted[name] != here:
-            said = "the sources were changed" if name == "sources" else f"for {name} {wanted[name]}, this is {here}"
-            return Shipped(None, said)
+            reason = "the sources were changed" if name == "sources" else f"for {name} {wanted[name]}, this is {here}"
+            return Shipped(None, reason)
     for name, needed in targets.items():
         if needed <= features() and Path(name).name == name:
             return Shipped(folder / name)
@@ -105,7 +105,7 @@ def chosen(sources: str, folder: Path = FOLDER) -> Shipped:
 
 def content_of(path: Path) -> bytes:
     """A file of it. Raises OSError, also where more people may write to it than to this very code."""
-    for one in (path, path.parent):
-        if not as_safe_as(one, Path(__file__)):
+    for place in (path, path.parent):
+        if not as_safe_as(place, Path(__file__)):
             raise PermissionError(f"{str(path)!a} may be written to by others than {__package__}")
     return path.read_bytes()

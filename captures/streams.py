@@ -54,11 +54,11 @@ from captures.stream_tables import (
     C_FIRST_NS,
     C_HOLD,
     C_LAST_NS,
+    C_PATH_DELAY_NS,
     C_RTT_NS,
     C_STARTED,
     C_SYN_NS,
     C_SYN_SIDE,
-    C_WAY_NS,
     D_CAPTURED,
     D_COLUMNS,
     D_CONFLICTS,
@@ -156,7 +156,7 @@ def _start(tables: StreamTables, slot: Int, time_ns: Int) -> None:
     c[slot, C_LAST_NS] = time_ns
     c[slot, C_SYN_SIDE] = -1
     c[slot, C_RTT_NS] = -1
-    c[slot, C_WAY_NS] = -1
+    c[slot, C_PATH_DELAY_NS] = -1
     for side in range(2):
         key = 2 * slot + side
         for column in range(D_COLUMNS):
@@ -197,23 +197,23 @@ def _open(tables: StreamTables, slot: Int, syn: Table) -> None:
 
 
 @inline
-def _finish(tables: StreamTables, slot: Int, time_ns: Int, trigger: Int) -> None:
+def _finish(tables: StreamTables, slot: Int, time_ns: Int, completed_by: Int) -> None:
     """The connection is over: hand on what waits, with gaps for what never came, then say END."""
     c = tables.connections
     if c[slot, C_STARTED] == 0:
         return
     if c[slot, C_HOLD] > 0:
         release(tables, slot)
-    flush(tables, slot, time_ns, trigger)
-    emit(tables, 2 * slot, END, 0, 0, 0, nowhere(time_ns, trigger), trigger)
+    flush(tables, slot, time_ns, completed_by)
+    emit(tables, 2 * slot, END, 0, 0, 0, nowhere(time_ns, completed_by), completed_by)
     c[slot, C_STARTED] = 0
 
 
 @inline
-def _settle(tables: StreamTables, slot: Int, time_ns: Int, trigger: Int) -> None:
+def _settle(tables: StreamTables, slot: Int, time_ns: Int, completed_by: Int) -> None:
     """After a packet that was not simply next: hand on what can be, and mind how long the rest has waited."""
     c, d, w = tables.connections, tables.directions, tables.waiting
-    drain(tables, slot, time_ns, trigger, np.int64(-1))
+    drain(tables, slot, time_ns, completed_by, np.int64(-1))
     if not blocked(d, slot):
         c[slot, C_BLOCKED] = 0
         return
@@ -228,17 +228,17 @@ def _settle(tables: StreamTables, slot: Int, time_ns: Int, trigger: Int) -> None
     full = d[key, D_COUNT] >= WAITING_SEGMENTS or d[key + 1, D_COUNT] >= WAITING_SEGMENTS
     if c[slot, C_BLOCKED] > REORDER_PACKETS or time_ns - c[slot, C_BLOCKED_NS] > REORDER_NS or full:
         moved = False
-        while declare(tables, slot, time_ns, trigger, False):
-            drain(tables, slot, time_ns, trigger, np.int64(-1))
+        while declare(tables, slot, time_ns, completed_by, False):
+            drain(tables, slot, time_ns, completed_by, np.int64(-1))
             moved = True
         for side in range(2):
             row = d[key + side, D_HEAD]
             if row >= 0 and w[row, W_DOUBT] != 0 and w[row, W_SEQ] <= d[key + side, D_NEXT]:
                 w[row, W_DOUBT] = 0  # no better copy came
-                drain(tables, slot, time_ns, trigger, np.int64(-1))
+                drain(tables, slot, time_ns, completed_by, np.int64(-1))
                 moved = True
         if not moved and mutual(d, w, slot):
-            drain(tables, slot, time_ns, trigger, stuck(d, w, slot))
+            drain(tables, slot, time_ns, completed_by, stuck(d, w, slot))
         c[slot, C_BLOCKED] = 0
         if blocked(d, slot):
             c[slot, C_BLOCKED] = 1
@@ -256,7 +256,7 @@ def _origin(packets: PacketColumns, i: Int, ordinal: Int) -> Origin:
 
 
 @inline
-def _ours(slot: Int, shard: Int, shards: Int) -> Flag:
+def _is_of_shard(slot: Int, shard: Int, shards: Int) -> Flag:
     """Whether a connection is this shard's. To divide takes as long as all else that is done for a packet of others."""
     if slot < 0:
         return False
@@ -302,7 +302,7 @@ def advance(
     while i <= n:
         while e < len(ends) and (ends[e, 0] <= i):
             slot = ends[e, 1]
-            if _ours(slot, shard, shards):
+            if _is_of_shard(slot, shard, shards):
                 slot = _own(slot, shards, bits)
                 if v[V_OUT] + 4 * (d[2 * slot, D_COUNT] + d[2 * slot + 1, D_COUNT]) + 32 > room:
                     return NEED_SEGMENTS, i, e
@@ -311,10 +311,10 @@ def advance(
             e += 1
         if i >= n:
             break
-        if MACHINE_CODE and summed == 0 and i + AHEAD < n and _ours(np.int64(slots[i + AHEAD]), shard, shards):
+        if MACHINE_CODE and summed == 0 and i + AHEAD < n and _is_of_shard(np.int64(slots[i + AHEAD]), shard, shards):
             soon_all(buffer, payload_at[i + AHEAD], captured[i + AHEAD])
         slot = np.int64(slots[i])
-        if not _ours(slot, shard, shards):
+        if not _is_of_shard(slot, shard, shards):
             i += 1
             continue
         slot = _own(slot, shards, bits)
@@ -322,7 +322,7 @@ def advance(
         key = 2 * slot + side
         other = 2 * slot + 1 - side
         flag = np.int64(flags[i])
-        trigger = base + i
+        completed_by = base + i
         if c[slot, C_STARTED] == 0:
             while woke < len(woken) and woken[woke, WOKEN_INDEX] < i:
                 woke += 1
@@ -341,9 +341,9 @@ def advance(
         total = np.int64(-1)
         headers = np.int64(-1)
         if length[i] > 0 and captured[i] == length[i] and length[i] <= 0xFFFF and d[key, D_LIES] < LIES:
-            said = np.int64(sums[i]) if i < summed else np.int64(SUM_UNKNOWN)
-            if said != SUM_UNKNOWN:
-                total, headers = sums_of(said)
+            summed_up = np.int64(sums[i]) if i < summed else np.int64(SUM_UNKNOWN)
+            if summed_up != SUM_UNKNOWN:
+                total, headers = sums_of(summed_up)
             else:
                 total = payload_sum(buffer, words, payload_at[i], length[i])
                 headers = header_sum(
@@ -380,12 +380,12 @@ def advance(
                     d[key, D_NEXT] = stop
                     d[key, D_HIGH] = stop
                     d[key, D_HIGH_NS] = time_ns[i]
-                    origin = _origin(packets, i, trigger)
+                    origin = _origin(packets, i, completed_by)
                     if captured[i] > 0:
-                        emit(tables, key, DATA, 0, payload_at[i], captured[i], origin, trigger)
+                        emit(tables, key, DATA, 0, payload_at[i], captured[i], origin, completed_by)
                     if captured[i] < length[i]:
                         d[key, D_SNAPLEN] += length[i] - captured[i]
-                        emit(tables, key, SNAPLEN, 0, 0, length[i] - captured[i], origin, trigger)
+                        emit(tables, key, SNAPLEN, 0, 0, length[i] - captured[i], origin, completed_by)
                 i += 1
                 continue
 
@@ -428,7 +428,7 @@ def advance(
                     c[slot, C_SYN_NS] = time_ns[i]
             elif c[slot, C_SYN_NS] != 0:
                 if c[slot, C_ANSWERED] == 0 and d[key, D_CAPTURED] + d[other, D_CAPTURED] == 0:
-                    c[slot, C_WAY_NS] = max(np.int64(0), time_ns[i] - c[slot, C_SYN_NS])
+                    c[slot, C_PATH_DELAY_NS] = max(np.int64(0), time_ns[i] - c[slot, C_SYN_NS])
                 c[slot, C_ANSWERED] = 1
             here += 1
             if d[key, D_SYNCED] == 0:
@@ -470,7 +470,7 @@ def advance(
                     buffer,
                     payload_at[i] + start - here,
                     acked,
-                    _origin(packets, i, trigger),
+                    _origin(packets, i, completed_by),
                     start - here,
                     headers,
                     doubt,
@@ -505,9 +505,9 @@ def advance(
             if c[slot, C_HOLD] == 0 or flag & (FIN | RST) != 0:
                 release(tables, slot)
         if c[slot, C_HOLD] == 0:
-            _settle(tables, slot, time_ns[i], trigger)
+            _settle(tables, slot, time_ns[i], completed_by)
             if v[V_LIVE] > limit:
-                flush(tables, slot, time_ns[i], trigger)
+                flush(tables, slot, time_ns[i], completed_by)
                 c[slot, C_BLOCKED] = 0
         i += 1
     return OK, n, e
@@ -519,7 +519,7 @@ Slots = TypeVar("Slots", int, np.ndarray)
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """What became certain in one window for one shard: `rows` int64[n, SEG_COLUMNS], in order of `SEG_TRIGGER`.
+    """What became certain in one window for one shard: `rows` int64[n, SEG_COLUMNS], in order of `SEG_COMPLETED_BY`.
     `SEG_AT` points into `sources[SEG_SOURCE]` (the window's buffer, the waiting bytes), valid until the next call."""
 
     rows: np.ndarray

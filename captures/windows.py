@@ -139,9 +139,9 @@ class Pool:
     """Windows for reuse, of `window_bytes` each, with at least `spare` bytes before them; so many are `kept`. Several
     threads may take."""
 
-    def __init__(self, window_bytes: int, spare: int, kept: int = POOLED) -> None:
-        self._spare, self._kept = spare, kept
-        self._usual = _Usual(window_bytes, None, deque(maxlen=kept))
+    def __init__(self, window_bytes: int, spare: int, most_kept: int = POOLED) -> None:
+        self._spare, self._kept = spare, most_kept
+        self._usual = _Usual(window_bytes, None, deque(maxlen=most_kept))
 
     def take(self, size: int) -> Window:
         """Memory for a window of at least `size` bytes."""

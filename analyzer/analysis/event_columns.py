@@ -143,11 +143,11 @@ def places(every: Exchanges, rows: np.ndarray) -> Columns:
     names = every.names
     connection = every.connection[rows]
     used, where = _each(connection)
-    born = np.array([names.born[i] for i in used.tolist()], np.int64)[where]
+    born = np.array([names.serials[i] for i in used.tolist()], np.int64)[where]
     ips = np.array([names.ends[i][0] for i in used.tolist()], np.int64)[where]
     answered, asked = every.column("response_end")[rows], every.column("request_end")[rows]
     return {
-        "trigger": every.column("trigger")[rows],
+        "trigger": every.column("completed_by")[rows],
         "born": born,
         "time": np.where(answered == NULL, asked, answered),
         "connection": connection,

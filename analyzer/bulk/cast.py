@@ -40,7 +40,7 @@ def _apart(later: Int, earlier: Int) -> Int:
 def timed(x: Table, out: Table, backwards: Array, at: Int) -> Int:
     """Times and durations of exchanges x[X_COLUMNS, n] into out int64[T_COLUMNS, rows]. backwards bool[rows]: the
     response was captured before the end of its request, so there is no latency; returns how many of these are."""
-    found = np.int64(0)
+    count = np.int64(0)
     for i in range(x.shape[1]):
         request = _micros(x[s.X_REQUEST_FIRST_NS, i])
         request_end = _micros(x[s.X_REQUEST_LAST_NS, i])
@@ -51,7 +51,7 @@ def timed(x: Table, out: Table, backwards: Array, at: Int) -> Int:
         latency = _apart(response, request_end)
         wrong = latency < 0 and latency != NULL
         backwards[at + i] = wrong
-        found += np.int64(wrong)
+        count += np.int64(wrong)
         if wrong:
             latency = np.int64(NULL)
         behind = np.int64(0)
@@ -67,7 +67,7 @@ def timed(x: Table, out: Table, backwards: Array, at: Int) -> Int:
         out[T_TOTAL, at + i] = total if total >= 0 else np.int64(NULL)
         out[T_QUEUE, at + i] = behind if latency != NULL else np.int64(NULL)
         out[T_THROTTLE, at + i] = throttle * 1000 if throttle != NULL else np.int64(NULL)
-    return found
+    return count
 
 
 @kernel

@@ -17,7 +17,7 @@ import numpy as np
 
 from analyzer.bulk import merging as m
 from analyzer.bulk import state as s
-from analyzer.bulk.shard_result import Ended
+from analyzer.bulk.shard_result import ShardResult
 from analyzer.frame.arrow import distinct
 from analyzer.frame.buffer_pool import Lender
 
@@ -50,14 +50,14 @@ class Helpers:
         coming = [self._pool.submit(work, thing) for thing in others]
         try:
             work(last)
-            for thing, one in zip(reversed(others), reversed(coming), strict=True):
-                if one.cancel():
-                    work(thing)
+            for argument, future in zip(reversed(others), reversed(coming), strict=True):
+                if future.cancel():
+                    work(argument)
         finally:
-            begun = [one for one in coming if not one.cancel()]
+            begun = [future for future in coming if not future.cancel()]
             wait(begun)
-        for one in begun:
-            one.result()
+        for future in begun:
+            future.result()
 
     def leave(self) -> None:
         """They are needed no more."""
@@ -85,7 +85,7 @@ class Naming(Protocol):
         ...
 
 
-class Gathered(NamedTuple):
+class ConcatColumns(NamedTuple):
     """The columns of `rows.Exchanges`: int64[X_COLUMNS, n], connection int64[n], int64[P_COLUMNS, parts], and those
     that Fetch takes out of its session."""
 
@@ -104,7 +104,7 @@ class _Piece(NamedTuple):
     at: int
 
     @property
-    def mine(self) -> slice:
+    def rows(self) -> slice:
         """Of what has a row for each of all."""
         return slice(self.at, self.at + self.end - self.begin)
 
@@ -128,10 +128,10 @@ _PARTS: Final = _kinds(s.P_COLUMNS, {s.P_OWNER: m.OWNER, s.P_TOPIC: m.STRING, s.
 _NO_OWNERS: Final = np.zeros(0, np.int64)
 
 
-class Gathering:
-    """One window being put together: see `gathered`."""
+class Concatenation:
+    """One window being put together: see `concat_shards`."""
 
-    def __init__(self, shards: Sequence[Ended], naming: Naming, each: Each, lender: Lender) -> None:
+    def __init__(self, shards: Sequence[ShardResult], naming: Naming, each: Each, lender: Lender) -> None:
         self._naming = naming
         self._lender = lender
         self._rows = [_by_rows(ended.exchanges) for ended in shards]
@@ -140,7 +140,7 @@ class Gathering:
         self._each = one_after_another if few else each
         self._begins, self._part_begins = _begins(self._rows), _begins(self._parts)
 
-    def all(self) -> Gathered:
+    def all(self) -> ConcatColumns:
         pieces, part_pieces = list(_pieces(self._rows)), list(_pieces(self._parts))
         orders = self._orders(pieces)
         place = places(self._begins, orders)
@@ -163,28 +163,28 @@ class Gathering:
             known = numbers[piece.shard]
             if not of_parts:
                 rows = self._rows[piece.shard][piece.begin : piece.end]
-                m.move(rows, place[piece.mine], _EXCHANGES, known, _NO_OWNERS, x)
-                connection[place[piece.mine]] = orders.connection[piece.mine]
+                m.move(rows, place[piece.rows], _EXCHANGES, known, _NO_OWNERS, x)
+                connection[place[piece.rows]] = orders.connection[piece.rows]
                 return
             rows = self._parts[piece.shard][piece.begin : piece.end]
             for places, out in zip(part_places, parts, strict=True):
-                m.move(rows, places[piece.mine], _PARTS, known, owner[piece.mine], out)
+                m.move(rows, places[piece.rows], _PARTS, known, owner[piece.rows], out)
 
         self._each(fill, [*((piece, False) for piece in pieces), *((piece, True) for piece in part_pieces)])
-        return Gathered(x, connection, parts[0], parts[1] if forgotten else parts[0][:, :0])
+        return ConcatColumns(x, connection, parts[0], parts[1] if forgotten else parts[0][:, :0])
 
     def _orders(self, pieces: list[_Piece]) -> m.Orders:
         """What orders the exchanges of all shards, and connections and lists named that are new."""
         orders = m.Orders(*np.empty((3, int(self._begins[-1])), np.int64))
-        slots, born = self._naming.named()
+        slots, serials = self._naming.named()
         numbers = [self._naming.numbers(shard) for shard in range(len(self._rows))]
         fresh: list[tuple[int, np.ndarray, np.ndarray]] = []
 
         def look(piece: _Piece) -> None:
             rows = self._rows[piece.shard][piece.begin : piece.end]
             wanted = np.empty((2, len(rows)), np.int64)
-            mine = m.Orders(*(values[piece.mine] for values in orders))
-            topics, others = m.look(rows, slots, born, numbers[piece.shard], mine, wanted)
+            piece_orders = m.Orders(*(values[piece.rows] for values in orders))
+            topics, others = m.look(rows, slots, serials, numbers[piece.shard], piece_orders, wanted)
             if topics or others:
                 fresh.append((piece.shard, wanted[0, :topics], wanted[1, :others]))
 
@@ -192,7 +192,7 @@ class Gathering:
         self._name_connections(orders)
         for shard in range(len(self._rows)):
             topics, others = (
-                distinct(np.concatenate([_NO_OWNERS, *(one[which] for one in fresh if one[0] == shard)]))
+                distinct(np.concatenate([_NO_OWNERS, *(entry[which] for entry in fresh if entry[0] == shard)]))
                 for which in (1, 2)
             )
             if len(topics) or len(others):
@@ -224,17 +224,17 @@ class Gathering:
 
         def look(piece: _Piece) -> None:
             rows = self._parts[piece.shard][piece.begin : piece.end]
-            mine = place[self._begins[piece.shard] : self._begins[piece.shard + 1]]
-            forgotten.append(m.look_at_parts(rows, mine, owner[piece.mine]))
+            shard_places = place[self._begins[piece.shard] : self._begins[piece.shard + 1]]
+            forgotten.append(m.look_at_parts(rows, shard_places, owner[piece.rows]))
 
         self._each(look, pieces)
         return owner, sum(forgotten)
 
 
-def gathered(shards: Sequence[Ended], naming: Naming, each: Each, lender: Lender) -> Gathered:
+def concat_shards(shards: Sequence[ShardResult], naming: Naming, each: Each, lender: Lender) -> ConcatColumns:
     """The exchanges of all shards in one order, symbols numbered for the capture point; `lender`: whose memory the
     columns are in."""
-    return Gathering(shards, naming, each, lender).all()
+    return Concatenation(shards, naming, each, lender).all()
 
 
 def _by_rows(columns: np.ndarray) -> np.ndarray:
@@ -258,7 +258,7 @@ def _pieces(tables: Sequence[np.ndarray]) -> Iterator[_Piece]:
 
 def places(begins: np.ndarray, orders: m.Orders) -> np.ndarray:
     """Where each row stands when all are ordered; `begins`: of lists that are mostly in order."""
-    place = np.empty(len(orders.trigger), np.int64)
-    if not m.merge(begins, np.zeros(len(begins) - 1, np.int64), orders.trigger, orders.age, place):
-        place[np.lexsort((orders.age, orders.trigger))] = np.arange(len(place))
+    place = np.empty(len(orders.completed_by), np.int64)
+    if not m.merge(begins, np.zeros(len(begins) - 1, np.int64), orders.completed_by, orders.age, place):
+        place[np.lexsort((orders.age, orders.completed_by))] = np.arange(len(place))
     return place

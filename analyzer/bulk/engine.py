@@ -21,13 +21,13 @@ import numpy as np
 from analyzer.bulk import state as s
 from analyzer.bulk.concat import Helpers
 from analyzer.bulk.framing import converse
-from analyzer.bulk.rows import Merging, Window
+from analyzer.bulk.rows import ShardMerger, Window
 from analyzer.bulk.shard import FRAME_LIMIT, Conversations, compile_converse, layouts
-from analyzer.bulk.shard_result import Ended
-from analyzer.bulk.zookeeper import Conversations as ZooKeepers
+from analyzer.bulk.shard_result import ShardResult
+from analyzer.bulk.zookeeper import ZooKeeperConversations
 from captures.attempts import Attempt, Unmet, attempts, unmet
 from captures.files import CapturePoint
-from captures.flows import CONN_BORN, WOKEN_SLOT, Assigned, Flows
+from captures.flows import CONN_SERIAL, WOKEN_SLOT, Assigned, Flows
 from captures.kernels import compile_apart
 from captures.out_of_order import WAITING_BYTES
 from captures.packets import Packets, Reader, no_packets
@@ -83,17 +83,17 @@ class Share:
 
     def divide(self, assigned: Assigned) -> tuple[Assigned, np.ndarray]:
         """What concerns these connections, and the slots of others that ended. Packets of others become strays."""
-        mine = self._mine(assigned)
-        slots = np.where(np.append(mine, False)[assigned.slot], assigned.slot, -1)  # -1 is the last: a stray
-        kept = mine[assigned.ends[:, 1]]
-        woken = assigned.woken[mine[assigned.woken[:, WOKEN_SLOT]]]
-        shared = assigned._replace(slot=slots.astype(np.int32), ends=assigned.ends[kept], woken=woken)
-        return shared, assigned.ends[~kept, 1]
+        own = self._own_slots(assigned)
+        slots = np.where(np.append(own, False)[assigned.slot], assigned.slot, -1)  # -1 is the last: a stray
+        own_ends = own[assigned.ends[:, 1]]
+        woken = assigned.woken[own[assigned.woken[:, WOKEN_SLOT]]]
+        shared = assigned._replace(slot=slots.astype(np.int32), ends=assigned.ends[own_ends], woken=woken)
+        return shared, assigned.ends[~own_ends, 1]
 
-    def _mine(self, assigned: Assigned) -> np.ndarray:
+    def _own_slots(self, assigned: Assigned) -> np.ndarray:
         """bool: which slots' connections are this share's."""
-        mine: np.ndarray = assigned.connections[:, CONN_BORN] % self.of == self.number
-        return mine
+        own: np.ndarray = assigned.connections[:, CONN_SERIAL] % self.of == self.number
+        return own
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class ShareOfPairs(Share):
     groups: tuple[int, ...] = ()
     among: int = 1
 
-    def _mine(self, assigned: Assigned) -> np.ndarray:
+    def _own_slots(self, assigned: Assigned) -> np.ndarray:
         from captures.chunks.groups import groups_of, pairs_of  # few engines have a share
 
         a_hi, a_lo, b_hi, b_lo, ports = assigned.pairs.T
@@ -140,9 +140,9 @@ class _Shard:
     streams: Streams
     conversations: Conversations
     tls: Stage | None = None
-    zookeeper: ZooKeepers = field(default_factory=ZooKeepers)
+    zookeeper: ZooKeeperConversations = field(default_factory=ZooKeeperConversations)
 
-    def process(self, window: _Packets, slots: int, final: bool, keys: _Keys) -> Ended:
+    def process(self, window: _Packets, slots: int, final: bool, keys: _Keys) -> ShardResult:
         segments = self.streams.advance(window.packets, window.assigned, window.base, slots)
         if self.tls is None and keys.blocks:
             self.tls = Stage(None, keys.blocks[0][0])
@@ -150,7 +150,7 @@ class _Shard:
         if self.tls is not None:
             segments = self.tls.take(segments, keys.blocks, self.streams.connections)
         spoken = self.zookeeper.take(segments, window.assigned.pairs[self.streams.shard :: self.streams.shards])
-        spoken = [one._replace(slot=self.streams.slots(one.slot)) for one in spoken]
+        spoken = [event._replace(slot=self.streams.slots(event.slot)) for event in spoken]
         ended = self.conversations.take(segments, self.streams, window.assigned, final, self.tls)
         return replace(ended, zookeeper=spoken) if spoken else ended
 
@@ -219,7 +219,7 @@ class Engine:
         self._live = "-" in point.paths
         self._keys = _Keys(settings.keylogs, self.reader, self._live)
         self.flows = Flows(alone=share is not None and share.alone)
-        self.merging = Merging(point.name, max(1, settings.shards), self.flows, self.reader.files)
+        self.merging = ShardMerger(point.name, max(1, settings.shards), self.flows, self.reader.files)
         self.packets = 0
         self.done_packets = 0
         lay = layouts()
@@ -282,7 +282,7 @@ class Engine:
         finally:
             helpers.leave()
 
-    def ended(self, progress: Callable[[int], None] = lambda _: None, over: bool = True) -> Iterator[list[Ended]]:
+    def ended(self, progress: Callable[[int], None] = lambda _: None, over: bool = True) -> Iterator[list[ShardResult]]:
         """The same as the shards hand it out, one `Ended` a shard; who takes these merges them (`merging`)."""
         # Live, one thread may sit where the next packet is awaited, and what is there is worked on all the same.
         workers = max(self.settings.threads, 1 + len(self._shards) if self._live else 1)
@@ -290,7 +290,7 @@ class Engine:
         try:
             windows = self._windows()
             ahead: Future[_Packets | None] = pool.submit(next, windows, None)
-            done: list[Ended] | None = None
+            done: list[ShardResult] | None = None
             until = 0
             sizes = WindowSize(self.settings.window_bytes, self.settings.large_bytes)
             if self.settings.large_bytes:
@@ -323,7 +323,7 @@ class Engine:
                 return
             if not over:
                 return
-            every = self._mine(self.flows.all_end())
+            every = self._own_part(self.flows.all_end())
             for start in range(0, max(len(every.ends), 1), ENDED_AT_ONCE):
                 piece = every._replace(ends=every.ends[start : start + ENDED_AT_ONCE])
                 last = _Packets(no_packets(), piece, self.packets)
@@ -351,19 +351,19 @@ class Engine:
             while self._recycled:
                 self.flows.recycle(self._recycled.pop())
             self._keys.look()
-            assigned = self._mine(self.flows.assign(packets))
+            assigned = self._own_part(self.flows.assign(packets))
             base = self.packets
             self.packets += len(packets)
             yield _Packets(packets, assigned, base)
 
-    def _mine(self, assigned: Assigned) -> Assigned:
+    def _own_part(self, assigned: Assigned) -> Assigned:
         if self._share is None:
             return assigned
-        mine, ended = self._share.divide(assigned)
+        own, ended = self._share.divide(assigned)
         self._recycled.append(ended)  # no stage of this engine knows of them
-        return mine
+        return own
 
-    def _recycle(self, shards: list[Ended]) -> None:
+    def _recycle(self, shards: list[ShardResult]) -> None:
         """The connections that ended have been named and numbered: their slots may be used again."""
         for ended in shards:
             if len(ended.slots):

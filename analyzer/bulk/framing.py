@@ -54,7 +54,7 @@ from analyzer.bulk.regions import (
     frame_from_region,
     release,
 )
-from analyzer.bulk.resync import CLOSING, HOLE, MAX_SOUGHT, MORE, WEAK, answered, not_kafka, plan, seek, sought
+from analyzer.bulk.resync import CLOSING, HOLE, MAX_SOUGHT, MORE, WEAK, answered, end_search, not_kafka, plan, seek
 from analyzer.protocol.decoding import read_int16, read_int32
 from captures.kernels import MACHINE_CODE, Array, Bytes, Flag, Int, Table, inline, kernel, soon_all
 from captures.stream_tables import (
@@ -65,16 +65,16 @@ from captures.stream_tables import (
     GAP,
     RESET,
     SEG_AT,
+    SEG_COMPLETED_BY,
     SEG_FILE,
     SEG_KEY,
     SEG_KIND,
     SEG_LENGTH,
     SEG_NUMBER,
-    SEG_ORDINAL,
+    SEG_PACKET_INDEX,
     SEG_RECORD_AT,
     SEG_SOURCE,
     SEG_TIME_NS,
-    SEG_TRIGGER,
     SNAPLEN,
 )
 
@@ -245,7 +245,7 @@ def _act(fr: s.Framing, mt: s.Matching, segment: Table, key: Int, buffer: Bytes,
     kind = segment[SEG_KIND]
     own = key == segment[SEG_KEY]
     client = k[slot, s.K_CLASS] == s.UNDECIDED or (key & 1) == k[slot, s.K_CLIENT]
-    trigger = segment[SEG_TRIGGER]
+    completed_by = segment[SEG_COMPLETED_BY]
     closing = kind == END or kind == FINISH
     final = closing or (own and (kind == GAP or kind == SNAPLEN))
     while True:
@@ -260,7 +260,7 @@ def _act(fr: s.Framing, mt: s.Matching, segment: Table, key: Int, buffer: Bytes,
                 continue
             mode = np.int64(s.SWALLOW)  # of this direction nothing is understood before more of it is there
         if mode == s.DROP and f[key, s.F_SEEN] >= f[key, s.F_NEED]:
-            _describe_drop(fr, key, f[key, s.F_CAUSE], trigger)
+            _describe_drop(fr, key, f[key, s.F_CAUSE], completed_by)
             return TAKE
         if mode == s.SYNC and have >= 4:
             size = read_int32(fr.slab, f[key, s.F_AT] + start)
@@ -273,7 +273,7 @@ def _act(fr: s.Framing, mt: s.Matching, segment: Table, key: Int, buffer: Bytes,
             total = size + 4
             f[key, s.F_NEED] = total
             if have >= total:
-                frame_from_region(fr, key, total, total, total, 0, trigger)
+                frame_from_region(fr, key, total, total, total, 0, completed_by)
                 return TAKE
             if total > v[s.V_FRAME_LIMIT] and have >= PREFIX:
                 begin_drop(fr, key, have, np.int64(0), s.LIMIT)
@@ -288,7 +288,7 @@ def _act(fr: s.Framing, mt: s.Matching, segment: Table, key: Int, buffer: Bytes,
 
         # What is at hand is used up: on to what the segment brings.
         if closing:
-            if k[slot, s.K_CLASS] == s.UNDECIDED or not _close(fr, slot, key, client, trigger):
+            if k[slot, s.K_CLASS] == s.UNDECIDED or not _close(fr, slot, key, client, completed_by):
                 return NOTHING
             if f[key, s.F_MODE] == s.DROP:
                 return TAKE
@@ -319,11 +319,11 @@ def _may_be_first(fr: s.Framing, key: Int, client: Int, start: Int, have: Int) -
 
 
 @inline
-def _describe_drop(fr: s.Framing, key: Int, cause: Int, trigger: Int) -> None:
+def _describe_drop(fr: s.Framing, key: Int, cause: Int, completed_by: Int) -> None:
     """Describe a frame that was only counted, by its beginning."""
     f = fr.f
     have = min(f[key, s.F_HAVE] - f[key, s.F_FROM], f[key, s.F_NEED])
-    frame_from_region(fr, key, have, f[key, s.F_NEED], f[key, s.F_HELD], cause, trigger)
+    frame_from_region(fr, key, have, f[key, s.F_NEED], f[key, s.F_HELD], cause, completed_by)
 
 
 @inline
@@ -366,8 +366,8 @@ def _feed(fr: s.Framing, slot: Int, key: Int, client: Int, source: Bytes, segmen
                 frame[s.FR_NUMBER] = segment[SEG_NUMBER]
                 frame[s.FR_FILE] = segment[SEG_FILE]
                 frame[s.FR_RECORD_AT] = segment[SEG_RECORD_AT]
-                frame[s.FR_ORDINAL] = segment[SEG_ORDINAL]
-                frame[s.FR_TRIGGER] = segment[SEG_TRIGGER]
+                frame[s.FR_PACKET_INDEX] = segment[SEG_PACKET_INDEX]
+                frame[s.FR_COMPLETED_BY] = segment[SEG_COMPLETED_BY]
                 frame[s.FR_CAUSE] = 0
                 frame[s.FR_TENTATIVE] = 0
                 frame[s.FR_SOURCE] = segment[SEG_SOURCE]
@@ -427,7 +427,7 @@ def _hole(fr: s.Framing, slot: Int, key: Int, length: Int) -> None:
 
 
 @inline
-def _close(fr: s.Framing, slot: Int, key: Int, client: Int, trigger: Int) -> Flag:
+def _close(fr: s.Framing, slot: Int, key: Int, client: Int, completed_by: Int) -> Flag:
     """No more bytes will come. False: nothing is left; True: go on (DROP: a cut request is described)."""
     f = fr.f
     k = fr.k
@@ -442,7 +442,7 @@ def _close(fr: s.Framing, slot: Int, key: Int, client: Int, trigger: Int) -> Fla
     if f[key, s.F_MODE] == s.DROP:
         if client and f[key, s.F_HAVE] >= 12:
             f[key, s.F_LAST_NS] = s.NULL
-            _describe_drop(fr, key, s.LIMIT if f[key, s.F_CAUSE] == s.LIMIT else s.CUT, trigger)
+            _describe_drop(fr, key, s.LIMIT if f[key, s.F_CAUSE] == s.LIMIT else s.CUT, completed_by)
             return True
         if f[key, s.F_CAUSE] == s.LIMIT:
             k[slot, s.K_LIMIT] += f[key, s.F_HELD]
@@ -458,7 +458,7 @@ def _close(fr: s.Framing, slot: Int, key: Int, client: Int, trigger: Int) -> Fla
 
 
 @inline
-def _taken(fr: s.Framing, key: Int, status: Int) -> None:
+def _end_frame(fr: s.Framing, key: Int, status: Int) -> None:
     """The frame described was taken, or (REVERT) is none."""
     f = fr.f
     frame = fr.frame
@@ -491,7 +491,7 @@ def _conclude(st: s.State, segment: Table) -> Int:
     key = segment[SEG_KEY]
     slot = key >> 1
     kind = segment[SEG_KIND]
-    trigger = segment[SEG_TRIGGER]
+    completed_by = segment[SEG_COMPLETED_BY]
     f = fr.f
     k = fr.k
     v = out.v
@@ -513,16 +513,16 @@ def _conclude(st: s.State, segment: Table) -> Int:
         return s.NEED_ENDED
     if closing:
         k[slot, s.K_CLOSED] = 2 if kind == RESET else 1
-        flush_pending(st, slot, s.UNANSWERED, trigger)
+        flush_pending(st, slot, s.UNANSWERED, completed_by)
     if kind == END:
         if k[slot, s.K_CLASS] == s.UNDECIDED:
             not_kafka(fr, slot)
         if k[slot, s.K_CLOSED] == 0 and k[slot, s.K_FINS] != 0:
             k[slot, s.K_CLOSED] = 1  # one side has closed; the capture ended before the other did
         ended = k[slot, s.K_CLOSED] != 0 or v[s.V_FINAL] == 0
-        flush_pending(st, slot, s.UNANSWERED if ended else s.IN_FLIGHT, trigger)
+        flush_pending(st, slot, s.UNANSWERED if ended else s.IN_FLIGHT, completed_by)
         out.ended[v[s.V_ENDED], 0] = slot
-        out.ended[v[s.V_ENDED], 1] = trigger
+        out.ended[v[s.V_ENDED], 1] = completed_by
         v[s.V_ENDED] += 1
         k[slot, s.K_STARTED] = 0
     return s.OK
@@ -571,14 +571,14 @@ def converse(
                 status = take(st, lay, source, slot, key, side)
                 if status != s.OK and status != s.REVERT:
                     return status, i
-                _taken(fr, key, status)
+                _end_frame(fr, key, status)
             elif action == SEEK_ONE:
                 kind = segment[SEG_KIND]
                 ending = kind == END or kind == FINISH
                 hole = key == segment[SEG_KEY] and (kind == GAP or kind == SNAPLEN)
                 final = CLOSING if ending else (HOLE if hole else MORE)
                 client = fr.k[slot, s.K_CLASS] == s.UNDECIDED or (key & 1) == fr.k[slot, s.K_CLIENT]
-                sought(fr, key, seek(fr, mt, lay, slot, key, client, final))
+                end_search(fr, key, seek(fr, mt, lay, slot, key, client, final))
             else:
                 return action, i
         status = _conclude(st, segment)

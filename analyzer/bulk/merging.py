@@ -33,24 +33,26 @@ class Orders(NamedTuple):
     """What orders exchanges, int64[n] each: the packet that completed them, the number of their connection, -1 where it
     has none yet, and its age."""
 
-    trigger: Table
+    completed_by: Table
     connection: Table
     age: Table
 
 
 @kernel
-def look(rows: Table, slots: Table, born: Table, numbers: Numbers, orders: Orders, wanted: Table) -> tuple[Int, Int]:
-    """Read what orders exchanges int64[n, X_ENDED_COLUMNS]. slots: number of the connection in each slot; born: the age of
-    each number's. Into `wanted` int64[2, n] go symbols of lists of strings, and of other lists, that have no number
-    yet, some of them several times; returns how many."""
+def look(rows: Table, slots: Table, serials: Table, numbers: Numbers, orders: Orders, wanted: Table) -> tuple[Int, Int]:
+    """Read the columns that order exchanges, int64[n, X_ENDED_COLUMNS].
+
+    slots: number of the connection in each slot; serials: the connection's serial, by number. Into `wanted`
+    int64[2, n] go symbols of lists of strings, and of other lists, that have no number yet, some of them several
+    times. Returns how many of each."""
     topics = np.int64(0)
     others = np.int64(0)
     for i in range(len(rows)):
         slot = rows[i, s.X_SLOT]
         number = slots[slot] if 0 <= slot < len(slots) else np.int64(-1)
-        orders.trigger[i] = rows[i, s.X_TRIGGER]
+        orders.completed_by[i] = rows[i, s.X_COMPLETED_BY]
         orders.connection[i] = number
-        orders.age[i] = born[number] if 0 <= number < len(born) else np.int64(-1)
+        orders.age[i] = serials[number] if 0 <= number < len(serials) else np.int64(-1)
         symbol = rows[i, s.X_TOPICS]
         if 0 <= symbol < len(numbers.topics) and numbers.topics[symbol] < 0:
             wanted[0, topics] = symbol

@@ -109,7 +109,7 @@ def count_named(lay: s.Layouts, tape: Table, used: Int) -> tuple[Int, Int]:
 
 
 @inline
-def room_for_parts(st: s.State, used: Int, named: Int, others: Int, asked: Int) -> Int:
+def room_for_parts(st: s.State, used: Int, named: Int, others: Int, requested: Int) -> Int:
     """What must be free before the rows of a message with `used` rows on the tape are made (`named`, `others`: see
     `count_named`); `asked`: rows of its request. OK or a NEED_ status."""
     fr = st.framing
@@ -123,7 +123,7 @@ def room_for_parts(st: s.State, used: Int, named: Int, others: Int, asked: Int) 
     # What is out and what may still come out: no other place has to ask.
     if v[s.V_PARTS_OUT] + v[s.V_PARTS_LIVE] + more > len(out.parts):
         return s.NEED_PARTS_OUT
-    if 2 * (asked + 1) > len(parts.lookup):
+    if 2 * (requested + 1) > len(parts.lookup):
         return s.NEED_LOOKUP
     if v[s.V_LEADERS] + others > len(parts.leaders):
         return s.NEED_LEADERS
@@ -203,9 +203,9 @@ def _fill_lookup(parts: Table, lookup: Table, at: Int, count: Int) -> Int:
         known = False
         while lookup[bucket] >= 0 and not known:
             other = lookup[bucket]
-            said = parts[other, s.P_TOPIC] if parts[other, s.P_TOPIC] != s.NULL else parts[other, s.P_TOPIC_ID]
+            other_name = parts[other, s.P_TOPIC] if parts[other, s.P_TOPIC] != s.NULL else parts[other, s.P_TOPIC_ID]
             known = (
-                said == name
+                other_name == name
                 and parts[other, s.P_PARTITION] == parts[at, s.P_PARTITION]
                 and parts[other, s.P_SECTION] == parts[at, s.P_SECTION]
             )
@@ -242,15 +242,15 @@ def _keep_set(parts: s.Parts, buffer: Bytes, at: Int, length: Int, side: Int) ->
     row = v[s.V_SETS]
     v[s.V_SETS] = row + 1
     into = v[s.V_SET_BYTES]
-    kept = length
+    size = length
     if v[s.V_RECORDS] == s.KEEP_HEADERS:
-        kept = _copy_headers(parts.set_bytes, into, buffer, at, length)
+        size = _copy_headers(parts.set_bytes, into, buffer, at, length)
     else:
         copy_bytes(parts.set_bytes, into, buffer, at, length)
-    v[s.V_SET_BYTES] = into + kept
+    v[s.V_SET_BYTES] = into + size
     parts.sets[row, s.SET_NUMBER] = number
     parts.sets[row, s.SET_AT] = into
-    parts.sets[row, s.SET_LENGTH] = kept
+    parts.sets[row, s.SET_LENGTH] = size
     parts.sets[row, s.SET_SIDE] = side
     return number
 
@@ -271,7 +271,7 @@ def record_parts(st: s.State, lay: s.Layouts, buffer: Bytes, used: Int, row: Tab
     part: Int = np.int64(-1)
     leader = np.int64(-1)
     expected = row[s.X_PARTS]
-    asked = row[s.X_PARTS_COUNT] if expected >= 0 else np.int64(0)
+    requested = row[s.X_PARTS_COUNT] if expected >= 0 else np.int64(0)
     first = expected
     mask = np.int64(-1)
     nodes = np.int64(-1)
@@ -294,20 +294,20 @@ def record_parts(st: s.State, lay: s.Layouts, buffer: Bytes, used: Int, row: Tab
                 topic_id = intern(mt.strings, mt.scratch, 0, 22)
         elif kind == role.PARTITION:
             part = np.int64(-1)
-            if side == 1 and asked > 0:
+            if side == 1 and requested > 0:
                 name = topic if topic != s.NULL else topic_id
                 if expected >= 0 and _same(parts.rows, expected, section, name, value):
                     part = expected
-                elif asked <= _SCAN:
+                elif requested <= _SCAN:
                     at = first
-                    for _ in range(asked):
+                    for _ in range(requested):
                         if _same(parts.rows, at, section, name, value):
                             part = at
                             break
                         at = parts.rows[at, s.P_NEXT]
                 else:
                     if mask < 0:
-                        mask = _fill_lookup(parts.rows, parts.lookup, first, asked)
+                        mask = _fill_lookup(parts.rows, parts.lookup, first, requested)
                     bucket = _bucket(section, name, value, mask)
                     while parts.lookup[bucket] >= 0:
                         if _same(parts.rows, parts.lookup[bucket], section, name, value):
@@ -354,7 +354,7 @@ def record_parts(st: s.State, lay: s.Layouts, buffer: Bytes, used: Int, row: Tab
                 for column in range(s.L_COLUMNS):
                     parts.leaders[leader, column] = s.NULL
                 parts.leaders[leader, s.L_NS] = fr.frame[s.FR_LAST_NS]
-                parts.leaders[leader, s.L_TRIGGER] = fr.frame[s.FR_TRIGGER]
+                parts.leaders[leader, s.L_COMPLETED_BY] = fr.frame[s.FR_COMPLETED_BY]
                 parts.leaders[leader, s.L_SLOT] = slot
                 parts.leaders[leader, s.L_TOPIC] = topic
                 parts.leaders[leader, s.L_TOPIC_ID] = topic_id

@@ -411,7 +411,7 @@ def seek(fr: s.Framing, mt: s.Matching, lay: s.Layouts, slot: Int, key: Int, cli
 
 
 @inline
-def sought(fr: s.Framing, key: Int, found: Flag) -> None:
+def end_search(fr: s.Framing, key: Int, recognised: Flag) -> None:
     """After a search: a connection recognised, or bytes passed over."""
     f = fr.f
     k = fr.k
@@ -419,7 +419,7 @@ def sought(fr: s.Framing, key: Int, found: Flag) -> None:
     other = key ^ 1
     undecided = k[slot, s.K_CLASS] == s.UNDECIDED
     passed = f[key, s.F_SCANNED] - f[key, s.F_FROM]
-    if found:
+    if recognised:
         if undecided:
             k[slot, s.K_CLASS] = s.KAFKA
             k[slot, s.K_CLIENT] = key & 1

@@ -12,21 +12,21 @@ from typing import Any, Final
 import numpy as np
 
 from analyzer.bulk import state as s
-from analyzer.bulk.fields import FOUND_COLUMNS
+from analyzer.bulk.fields import BY_ROLE_COLUMNS
 from analyzer.bulk.framing import converse
 from analyzer.bulk.projection import roles
-from analyzer.bulk.shard_result import Ended, connections, sealed, way_behind
+from analyzer.bulk.shard_result import ShardResult, connections, path_delay_behind, sealed
 from analyzer.bulk.symbols import COUNT, Symbols, content, fresh, grown, of_all, without
 from analyzer.frame.arrow import distinct
 from analyzer.protocol import schema
 from analyzer.protocol.program import STACK_DEPTH, load
-from captures.cache import kept
+from captures.cache import cached
 from captures.flows import Assigned, Flows
 from captures.kernels import Bytes, Int, Table, copy_bytes, doubled, kernel
 from captures.packets import no_packets
 from captures.stream_tables import D_CAPTURED, D_PACKETS, SEG_COLUMNS
 from captures.streams import Segments, Streams
-from captures.tls.clear_handshakes import Overheard
+from captures.tls.clear_handshakes import ClearHandshakes
 from captures.tls.stage import Stage
 
 FRAME_LIMIT = 512 << 20
@@ -106,7 +106,7 @@ def _renumber(column: np.ndarray, becomes: np.ndarray) -> None:
 
 def layouts() -> s.Layouts:
     """The program and roles as kernels take them, made once a machine: a start does not need their names."""
-    return s.Layouts(*kept("layouts", schema.sources(), lambda: list(_layouts())))
+    return s.Layouts(*cached("layouts", schema.sources(), lambda: list(_layouts())))
 
 
 def _layouts() -> s.Layouts:
@@ -170,7 +170,7 @@ class Conversations:
             s.Matching(
                 pending=np.zeros((1 << 10, s.X_PENDING_COLUMNS), np.int64),
                 row=np.zeros(s.X_PENDING_COLUMNS, np.int64),
-                found=np.zeros(FOUND_COLUMNS, np.int64),
+                by_role=np.zeros(BY_ROLE_COLUMNS, np.int64),
                 topics=np.zeros(1 << 10, np.int64),
                 tape=np.zeros((1 << 12, 5), np.int64),
                 stack=np.zeros((STACK_DEPTH, 3), np.int64),
@@ -200,7 +200,7 @@ class Conversations:
         )
         self._v = v
         self._strings_out = 0
-        self._overheard = Overheard()
+        self._overheard = ClearHandshakes()
         self._lists_out = 0
         self._most_strings = self._most_lists = MOST_SYMBOLS
         # Exchanges and record sets are handed out as views. Whoever reads those of one window does so while the next
@@ -216,14 +216,16 @@ class Conversations:
 
     def take(
         self, segments: Segments, streams: Streams, assigned: Assigned, final: bool = False, tls: Stage | None = None
-    ) -> Ended:
+    ) -> ShardResult:
         """Work through one window's segments. `final`: the capture ends with them; `tls`: what they came through."""
         slots = len(streams.connections)
         while len(self._state.framing.k) < slots:
             for name in ("k", "f"):
                 self._put("framing", name, doubled(getattr(self._state.framing, name)))
         v = self._v
-        strings, lists = (int(one.state[COUNT]) for one in (self._state.matching.strings, self._state.matching.lists))
+        strings, lists = (
+            int(symbols.state[COUNT]) for symbols in (self._state.matching.strings, self._state.matching.lists)
+        )
         anew = strings > self._most_strings or lists > self._most_lists
         if anew:
             self._number_anew()
@@ -311,14 +313,14 @@ class Conversations:
         f, k = state.framing.f, state.framing.k
         heads = k[(k[:, s.K_STARTED] != 0) & (k[:, s.K_HEAD] >= 0), s.K_HEAD]
         marks = f[(f[:, s.F_HAVE] > 0) & (f[:, s.F_MARKS] >= 0), s.F_MARKS]
-        found = [
-            state.matching.pending[heads, s.X_ORDINAL],
-            state.framing.marks[marks, s.MARK_ORDINAL],
+        indices = [
+            state.matching.pending[heads, s.X_PACKET_INDEX],
+            state.framing.marks[marks, s.MARK_PACKET_INDEX],
             streams.waiting_ordinals(),
         ]
         if tls is not None and (oldest := tls.oldest()) is not None:
-            found.append(np.array([oldest]))
-        return min((int(values.min()) for values in found if len(values)), default=None)
+            indices.append(np.array([oldest]))
+        return min((int(values.min()) for values in indices if len(values)), default=None)
 
     def _put(self, part: str, name: str, table: Any) -> None:
         """Another array in the place of a table."""
@@ -387,18 +389,18 @@ class Conversations:
         if len(slab) > 1 << 22 and live * 8 < len(slab):
             self._move_slab(max(1 << 20, live * 2))
 
-    def _ended(self, streams: Streams, tls: Stage | None) -> Ended:
+    def _ended(self, streams: Streams, tls: Stage | None) -> ShardResult:
         state, v = self._state, self._v
         over = tls.over if tls is not None else {}
         for slot, session in over.items():
             k = state.framing.k[slot]
             k[s.K_TLS] = 1
-            k[s.K_ENCRYPTED] += session.taken - session.given
+            k[s.K_ENCRYPTED] += session.bytes_in - session.given
             if not session.given:
                 k[s.K_FIRST_0], k[s.K_FIRST_1] = session.first
         ready, framing, symbols = state.output, state.framing, state.matching
         out, parts = ready.exchanges[: v[s.V_OUT]], ready.parts[: v[s.V_PARTS_OUT]]
-        out[:, s.X_PATH_DELAY_NS] = way_behind(streams.connections, out[:, s.X_SLOT] // streams.shards)
+        out[:, s.X_PATH_DELAY_NS] = path_delay_behind(streams.connections, out[:, s.X_SLOT] // streams.shards)
         ended = ready.ended[: v[s.V_ENDED]]
         every = ended[:, 0].copy()
         # Scans end by the hundred thousand; nobody wants their names.
@@ -412,7 +414,7 @@ class Conversations:
         said_clear = {**self._overheard.over, **over}
         both = (streams.directions[sides, D_PACKETS] > 0).reshape(-1, 2).all(axis=1)
         whole = both & (framing.k[slots, s.K_CLOSED] != 0)
-        texts, said = sealed(slots, said_clear, whole, framing.k[slots, s.K_CLIENT])
+        texts, tls_columns = sealed(slots, said_clear, whole, framing.k[slots, s.K_CLIENT])
         ended[:, 0] = streams.slots(slots)
         facts, messages, leaders = (
             table[:used].copy()
@@ -424,11 +426,16 @@ class Conversations:
         )
         for table, column in ((facts, s.FACT_SLOT), (messages, s.MSG_SLOT), (leaders, s.L_SLOT)):
             table[:, column] = streams.slots(table[:, column])
-        return Ended(
+        return ShardResult(
             exchanges=out.T,
             facts=facts,
             connections=connections(
-                ended, framing.k[slots], framing.f[sides], streams.connections[slots], streams.directions[sides], said
+                ended,
+                framing.k[slots],
+                framing.f[sides],
+                streams.connections[slots],
+                streams.directions[sides],
+                tls_columns,
             ),
             texts=texts,
             slots=streams.slots(every),

@@ -46,7 +46,7 @@ SYNC, SEEK, DROP, SWALLOW = 0, 1, 2, 3
 TRUNCATED, LIMIT = 1, 2  # see also CUT
 
 # --- marks: which packet brought a byte (linked per direction) --------------------------------------------------------
-(MARK_NEXT, MARK_AT, MARK_NS, MARK_NUMBER, MARK_FILE, MARK_RECORD_AT, MARK_ORDINAL, MARK_COLUMNS) = range(8)
+(MARK_NEXT, MARK_AT, MARK_NS, MARK_NUMBER, MARK_FILE, MARK_RECORD_AT, MARK_PACKET_INDEX, MARK_COLUMNS) = range(8)
 
 # --- connections (row = slot) -----------------------------------------------------------------------------------------
 (
@@ -95,7 +95,7 @@ TRUNCATED, LIMIT = 1, 2  # see also CUT
 ) = range(42)
 UNDECIDED, KAFKA, OTHER = 0, 1, 2
 
-# --- exchanges ---------------------------------------------------------------------------------------------------------
+# --- exchanges --------------------------------------------------------------------------------------------------------
 # A window has the first X_COLUMNS of these. The output of a shard has two more, X_ENDED_COLUMNS in all, and exchanges
 # in progress four more, X_PENDING_COLUMNS in all. Columns that are not known yet are NULL.
 (
@@ -143,8 +143,8 @@ UNDECIDED, KAFKA, OTHER = 0, 1, 2
     X_GENERATION,
     X_TRANSACTIONAL_ID,
     X_TOPICS,
-    X_ORDINAL,
-    X_TRIGGER,
+    X_PACKET_INDEX,
+    X_COMPLETED_BY,
     X_EARLIER_NS,  # last byte of the response before it on the connection, NULL: there was none
     X_SESSION_GIVEN,  # Fetch: id of the session that the answer says
     X_HOLES,  # K_HOLES where the request came
@@ -201,7 +201,7 @@ DECODED_STATE, TRUNCATED_STATE, UNDECODED_STATE = 0, 1, 2
     R_TOO_MANY,  # more requests without an answer than a connection may have
 ) = range(11)
 
-# --- topic-partitions of an exchange (`analyzer.bulk.partitions`) -------------------------------------------------------
+# --- topic-partitions of an exchange (`analyzer.bulk.partitions`) -----------------------------------------------------
 # Output and windows have the first P_COLUMNS of these, those of exchanges in progress one more, P_PENDING_COLUMNS.
 (
     P_OWNER,  # row of its exchange in the same output, or the same window
@@ -236,15 +236,17 @@ FORGOTTEN: Final = 2
 """P_ANSWERED of what a Fetch only names to take it out of its session."""
 
 # --- leaders: what Metadata and redirects say of a topic-partition ----------------------------------------------------
-(L_SLOT, L_NS, L_TOPIC, L_TOPIC_ID, L_PARTITION, L_LEADER, L_EPOCH, L_ISR, L_TRIGGER, L_REPLICAS, L_COLUMNS) = range(11)
+(L_SLOT, L_NS, L_TOPIC, L_TOPIC_ID, L_PARTITION, L_LEADER, L_EPOCH, L_ISR, L_COMPLETED_BY, L_REPLICAS, L_COLUMNS) = (
+    range(11)
+)
 
-# --- record sets: the content of records fields ----------------------------------------------------------------------
+# --- record sets: the content of records fields -----------------------------------------------------------------------
 KEEP_SETS, KEEP_HEADERS = 1, 2
 """Of V_RECORDS: record sets are kept, or what `Settings.record_headers` says of them."""
 (SET_NUMBER, SET_AT, SET_LENGTH, SET_SIDE, SET_COLUMNS) = range(5)
 
 # --- facts: rows for the small tables ---------------------------------------------------------------------------------
-FACT_KIND, FACT_SLOT, FACT_A, FACT_B, FACT_C, FACT_D, FACT_TRIGGER, FACT_COLUMNS = range(8)
+FACT_KIND, FACT_SLOT, FACT_A, FACT_B, FACT_C, FACT_D, FACT_COMPLETED_BY, FACT_COLUMNS = range(8)
 FACT_API_VERSION, FACT_TOPIC_ID, FACT_BROKER = 0, 1, 2
 
 # --- messages: raw bytes kept for show, view and replay ---------------------------------------------------------------
@@ -260,7 +262,7 @@ FACT_API_VERSION, FACT_TOPIC_ID, FACT_BROKER = 0, 1, 2
     MSG_COMPLETE,
     MSG_FIRST_NS,
     MSG_LAST_NS,
-    MSG_TRIGGER,
+    MSG_COMPLETED_BY,
     MSG_COLUMNS,
 ) = range(13)
 
@@ -281,8 +283,8 @@ KEEP_SOME_BYTES: Final = 4 << 20
     FR_NUMBER,
     FR_FILE,
     FR_RECORD_AT,
-    FR_ORDINAL,
-    FR_TRIGGER,
+    FR_PACKET_INDEX,
+    FR_COMPLETED_BY,
     FR_CAUSE,  # 0 whole, TRUNCATED, LIMIT, CUT
     FR_TENTATIVE,
     FR_SOURCE,  # which bytes FR_AT points into: the window's, the waiting ones, the slab
@@ -379,7 +381,7 @@ class Matching(NamedTuple):
 
     pending: Table
     row: Table  # int64[X_COLUMNS]: the exchange at hand
-    found: Table  # what a message said, by role (see `analyzer.bulk.fields`)
+    by_role: Table  # what a message said, by role (see `analyzer.bulk.fields`)
     topics: Table  # symbols of the topics of the exchange at hand
     tape: Table
     stack: Table

@@ -25,12 +25,12 @@ _NOT_SEEN, _READ, _OTHER = 0, 1, 2
 class ZooKeeper(NamedTuple):
     """An operation on a node of ZooKeeper.
 
-    `slot`: a shard's, in a `Window` the number of the connection; `client_side`: which side of it asks; `trigger`:
+    `slot`: a shard's, in a `Window` the number of the connection; `client_side`: which side of it asks; `completed_by`:
     ordinal of the packet that completed the answer; time in nanoseconds."""
 
     slot: int
     client_side: int
-    trigger: int
+    completed_by: int
     time_ns: int
     operation: str
     path: str
@@ -44,7 +44,7 @@ def wanted(path: str) -> bool:
     return _NODES.match(path) is not None
 
 
-class Conversations:
+class ZooKeeperConversations:
     """The connections of one shard that speak to ZooKeeper."""
 
     def __init__(self) -> None:
@@ -62,15 +62,15 @@ class Conversations:
             self._kind = np.append(self._kind, np.zeros(2 * top, np.int8))
         self._decide(segments, slots, pairs)
         what = rows[:, t.SEG_KIND]
-        found: list[ZooKeeper] = []
+        events: list[ZooKeeper] = []
         if self._spoken:
             for row in np.flatnonzero((self._kind[slots] == _READ) & (what <= t.SNAPLEN)).tolist():
-                found += self._row(segments, rows[row], int(slots[row]))
+                events += self._row(segments, rows[row], int(slots[row]))
         over = slots[what == t.END]  # no slot is another's within a window
         self._kind[over] = _NOT_SEEN
         for slot in over.tolist() if self._spoken else ():
             self._spoken.pop(slot, None)
-        return found
+        return events
 
     def _decide(self, segments: Segments, slots: np.ndarray, pairs: np.ndarray) -> None:
         """What connections are that speak for the first time."""
@@ -88,10 +88,10 @@ class Conversations:
         if row[t.SEG_KIND] != t.DATA:
             conversation.lose(side == client)
             return []
-        origin = int(row[t.SEG_TRIGGER]), int(row[t.SEG_TIME_NS])
+        origin = int(row[t.SEG_COMPLETED_BY]), int(row[t.SEG_TIME_NS])
         return [
-            ZooKeeper(slot, client, *one.origin, one.operation, one.path, one.data, one.error)
-            for one in conversation.take(side == client, _data(segments, row), origin)
+            ZooKeeper(slot, client, *event.origin, event.operation, event.path, event.data, event.error)
+            for event in conversation.take(side == client, _data(segments, row), origin)
         ]
 
 

@@ -34,7 +34,7 @@ from analyzer.live.rotations import Stretches
 from analyzer.live.stop_conditions import ended_by
 from analyzer.pipeline.points import Choice
 from captures.files import CapturePoint
-from captures.live.capture_queue import Belt
+from captures.live.capture_queue import CaptureQueue
 from captures.live.taps import Tap
 
 _MOST_NAME: Final = 100
@@ -96,7 +96,7 @@ def analyze(options: argparse.Namespace, tap: Tap) -> int:
         )
     row = Row(options.out, tap.interface, options.keep) if rotates and not options.append else None
     choice, how = Choice.asked(options), live_reading(options)
-    belt = Belt(tap, options.spool)
+    belt = CaptureQueue(tap, options.spool)
     with ended_by(belt.stop, options.duration), belt:
         begun(tap, f"capturing on {tap.interface}")
         warm_up()  # where that was not possible before

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from captures.live.open_interface import Asked
+    from captures.live.open_interface import CaptureOptions
 
 LIVE = ("bpf", "snaplen", "duration", "via", "spool", "rotate_bytes", "rotate_seconds", "keep")
 """Options that mean nothing without an interface."""
@@ -128,9 +128,9 @@ def add_watch(watch: argparse.ArgumentParser) -> None:
     watch.set_defaults(run="analyzer.live.startup:watch")
 
 
-def asked(options: argparse.Namespace) -> Asked:
+def asked(options: argparse.Namespace) -> CaptureOptions:
     """What is to be captured."""
-    from captures.live.open_interface import Asked
+    from captures.live.open_interface import CaptureOptions
     from captures.live.taps import SNAPLEN
 
-    return Asked(options.interface, options.bpf, options.snaplen or SNAPLEN, options.via)
+    return CaptureOptions(options.interface, options.bpf, options.snaplen or SNAPLEN, options.via)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from time import monotonic
 from typing import BinaryIO, Final, cast
 
-from captures.live.capture_queue import Belt
+from captures.live.capture_queue import CaptureQueue
 from captures.live.stream import LiveStream
 
 _LOOK_SECONDS: Final = 0.5
@@ -22,7 +22,7 @@ class Stretches:
     """See above. A stretch is over after `most_bytes` or `seconds`, where it has any packet. Read itself, it is the
     stretch that was begun last."""
 
-    def __init__(self, belt: Belt, most_bytes: int | None = None, seconds: float | None = None) -> None:
+    def __init__(self, belt: CaptureQueue, most_bytes: int | None = None, seconds: float | None = None) -> None:
         self._belt, self._most, self._seconds = belt, most_bytes, seconds
         self._last: Stretch | None = None
 
@@ -65,7 +65,7 @@ class Stretches:
 class Stretch(LiveStream):
     """One of them: what a reader asks of stdin."""
 
-    def __init__(self, belt: Belt, most_bytes: int | None, seconds: float | None) -> None:
+    def __init__(self, belt: CaptureQueue, most_bytes: int | None, seconds: float | None) -> None:
         super().__init__(belt)
         self._most = most_bytes
         self._until = None if seconds is None else monotonic() + seconds

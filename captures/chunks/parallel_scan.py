@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final
 
-from captures.chunks.chunk_reader import Chunk, ChunkReader, Joining, Known, Said, chunks_of, guessed
+from captures.chunks.chunk_reader import Chunk, ChunkJoiner, ChunkReader, ChunkResult, ChunkStart, chunks_of, guessed
 from captures.errors import CaptureError
 from captures.files import CapturePoint, layouts, urls
 from captures.files.sources import Source
@@ -37,7 +37,7 @@ MOST_AGAIN: Final = 0.1
 IN_USE: Final = 3
 """Windows that those have who take packets: one waits, one is worked on, one is being put together."""
 
-_Read = tuple[Said, list[Packets]]
+_Read = tuple[ChunkResult, list[Packets]]
 
 
 def reader_of(point: CapturePoint, threads: int, window_bytes: int) -> Reader | None:
@@ -57,7 +57,7 @@ def reader_of(point: CapturePoint, threads: int, window_bytes: int) -> Reader | 
     return AheadReader(point, threads // WORKERS + 1, window_bytes) if total >= LEAST_BYTES else None
 
 
-class AheadReader(Joining):
+class AheadReader(ChunkJoiner):
     """A `Reader` whose files are scanned by so many threads, in chunks of so many bytes, each of which is a window.
     `again`: how many of them were guessed wrong."""
 
@@ -83,14 +83,14 @@ class AheadReader(Joining):
             for chunk, coming in self._coming(pool):
                 if not self.wants(chunk):
                     continue
-                said, batches = coming.result() if coming is not None else self._scanned(chunk, self.begin(chunk))
-                if not self.fits(chunk, said):
+                result, batches = coming.result() if coming is not None else self._scanned(chunk, self.begin(chunk))
+                if not self.fits(chunk, result):
                     self.again += 1
                     for packets in batches:
                         packets.release()
-                    said, batches = self._scanned(chunk, self.begin(chunk))
-                self.take(chunk, said)
-                self._read_before += said.stored
+                    result, batches = self._scanned(chunk, self.begin(chunk))
+                self.take(chunk, result)
+                self._read_before += result.stored
                 for packets in batches:
                     packets.columns.number[:] += self.numbers[-1]
                     packets.columns.file[:] = chunk.file
@@ -102,17 +102,17 @@ class AheadReader(Joining):
         """The chunks in order, the next ones being read meanwhile; None: this one is not."""
         chunks = deque(chunks_of(self.point, self._chunk_bytes))
         ahead: deque[tuple[Chunk, Future[_Read] | None]] = deque()
-        begins: Known | None = Known()
-        taken = 0
+        begins: ChunkStart | None = ChunkStart()
+        yielded = 0
         while chunks or ahead:
             while chunks and len(ahead) <= self._threads:
                 chunk = self._next_chunk(chunks)
-                following = _guessed(chunks[0]) if chunks and self.again <= max(2, taken * MOST_AGAIN) else None
+                following = _guessed(chunks[0]) if chunks and self.again <= max(2, yielded * MOST_AGAIN) else None
                 if following is not None and chunks[0].file == chunk.file:
                     chunk = replace(chunk, end=following.at)  # no rest of a record is to be read behind its end
                 ahead.append((chunk, None if begins is None else pool.submit(self._scanned, chunk, None, begins)))
                 begins = following
-            taken += 1
+            yielded += 1
             yield ahead.popleft()
 
     def _next_chunk(self, chunks: deque[Chunk]) -> Chunk:
@@ -123,14 +123,14 @@ class AheadReader(Joining):
             chunk = replace(chunk, end=following.end, last=following.last)
         return chunk
 
-    def _scanned(self, chunk: Chunk, known: Known | None, guess: Known | None = None) -> _Read:
+    def _scanned(self, chunk: Chunk, known: ChunkStart | None, guess: ChunkStart | None = None) -> _Read:
         reader = ChunkReader(chunk, known, self._window_bytes, guess=guess, pool=self._pool)
         batches = list(reader)
         assert reader.said is not None
         return reader.said, batches
 
 
-def _guessed(chunk: Chunk) -> Known | None:
+def _guessed(chunk: Chunk) -> ChunkStart | None:
     """What is known where a chunk begins, as far as that can be told; who reads it says what is wrong with its file."""
     try:
         return guessed(chunk, LOOK_BYTES, 4 * LOOK_BYTES)

@@ -22,7 +22,7 @@ from captures.windows import Content, PacketColumns
     NUMBERS,  # sequence number, and, above, acknowledgement number
     RECORD_AT,
     LENGTHS,  # payload bytes captured, and, above, on the wire
-    TOLD,  # flags, window, and, above, identity
+    FLAGS,  # flags, window, and, above, identity
     ORDER,  # bytes of its TCP header, of its record before that, and, above, packets from the batch's first one on
     WORDS,
 ) = range(7)
@@ -146,7 +146,7 @@ def put_rows(columns: PacketColumns, sums: Array, ways: Array, base: Int, first:
         rows[row, NUMBERS] = ack << 32 | seq
         rows[row, RECORD_AT] = columns.record_at[i]
         rows[row, LENGTHS] = length << 32 | captured
-        rows[row, TOLD] = identity << 32 | window << 16 | flags
+        rows[row, FLAGS] = identity << 32 | window << 16 | flags
         rows[row, ORDER] = order << 24 | skipped << 8 | header
     return beyond
 
@@ -239,9 +239,9 @@ def tell_rows(rows: Table, ways: Table, columns: PacketColumns) -> None:
         columns.interface[to] = ways[way, _INTERFACE]
         columns.seq[to], columns.ack[to] = rows[i, NUMBERS] & _LOW, (rows[i, NUMBERS] >> 32) & _LOW
         columns.payload_length[to] = (rows[i, LENGTHS] >> 32) & _LOW
-        told = rows[i, TOLD]
-        columns.flags[to], columns.window[to] = told & 0xFFFF, (told >> 16) & 0xFFFF
-        columns.identity[to] = (told >> 32) & _LOW
+        word = rows[i, FLAGS]
+        columns.flags[to], columns.window[to] = word & 0xFFFF, (word >> 16) & 0xFFFF
+        columns.identity[to] = (word >> 32) & _LOW
 
 
 @kernel

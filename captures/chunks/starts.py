@@ -125,11 +125,11 @@ def first_record(data: np.ndarray, border: int, form: Form) -> int | None:
 
 def _numbers(data: np.ndarray, big: bool) -> np.ndarray:
     """int64: the 32-bit number at each offset."""
-    found = np.zeros(max(len(data) - 3, 0), np.int64)
+    numbers = np.zeros(max(len(data) - 3, 0), np.int64)
     for shift in range(4):
         there = (len(data) - shift) // 4
-        found[shift::4] = data[shift : shift + 4 * there].view(">u4" if big else "<u4")
-    return found
+        numbers[shift::4] = data[shift : shift + 4 * there].view(">u4" if big else "<u4")
+    return numbers
 
 
 def _records(data: np.ndarray, form: Form) -> np.ndarray:
@@ -151,9 +151,9 @@ def _blocks(data: np.ndarray, form: Form) -> np.ndarray:
     ends = np.arange(count) + length // 4 - 1
     inside = possible & (ends < len(words))
     possible[inside] = words[ends[inside]] == length[inside]
-    found = np.full(4 * count, -1, np.int64)
-    found[::4] = np.where(possible, 4 * np.arange(count) + length, -1)
-    return found
+    following = np.full(4 * count, -1, np.int64)
+    following[::4] = np.where(possible, 4 * np.arange(count) + length, -1)
+    return following
 
 
 def _lasting(following: np.ndarray) -> np.ndarray:

@@ -61,10 +61,10 @@ def _glimpse(path: str) -> _Glimpse:
         for wanted in (4096, PEEK_BYTES):
             count = source.readinto(memoryview(head)[filled:wanted])
             filled += count
-            found = bytes(head[:filled])
-            if not layouts.is_capture(found):
+            content = bytes(head[:filled])
+            if not layouts.is_capture(content):
                 return _Glimpse(False)
-            first_ns = layouts.first_time_ns(found)
+            first_ns = layouts.first_time_ns(content)
             if first_ns is not None or filled < wanted:
                 return _Glimpse(True, first_ns)
         return _Glimpse(True)
@@ -122,11 +122,11 @@ def _resolve(argument: str) -> CapturePoint:
         return _resolve_url(argument)
     if os.path.isdir(argument):
         name = os.path.basename(os.path.realpath(argument)) or argument
-        found = sorted(os.path.join(argument, entry) for entry in _listed(argument))
+        paths = sorted(os.path.join(argument, entry) for entry in _listed(argument))
         what = f"{argument}: no capture in this folder"
     elif not os.path.exists(argument) and glob.has_magic(argument):
         name = argument
-        found = sorted(glob.glob(argument))
+        paths = sorted(glob.glob(argument))
         what = f"{argument}: no capture matches this pattern"
     else:
         if not os.path.exists(argument):
@@ -134,12 +134,12 @@ def _resolve(argument: str) -> CapturePoint:
                 f"{argument}: no such file", "check the path; a pattern such as 'captures/*.pcap' needs quotes"
             )
         return CapturePoint(os.path.basename(argument), (argument,))
-    return _point_of(name, found, what)
+    return _point_of(name, paths, what)
 
 
-def _point_of(name: str, found: Sequence[str], what: str) -> CapturePoint:
+def _point_of(name: str, paths: Sequence[str], what: str) -> CapturePoint:
     """The captures among some files as a capture point; `what` is the matter where there is none."""
-    keys, notes = _captures_among(found)
+    keys, notes = _captures_among(paths)
     if not keys:
         raise CaptureError(what, "name a pcap or pcapng file, or a folder that holds some")
     return CapturePoint(name, tuple(path for _, _, path in sorted(keys)), tuple(notes))
@@ -163,7 +163,7 @@ def _resolve_url(url: str) -> CapturePoint:
             raise FileNotFoundError
     except OSError as failure:
         raise unreadable(url, failure) from failure
-    return _point_of(name, [urls.child(folder, one) for one in sorted(names)], what)
+    return _point_of(name, [urls.child(folder, child) for child in sorted(names)], what)
 
 
 def _listed(folder: str) -> list[str]:

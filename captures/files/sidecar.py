@@ -42,8 +42,8 @@ def dropped(capture: str) -> int | None:
     except (OSError, ValueError):
         return None
     try:
-        said = json.loads(content) if len(content) <= _MOST_BYTES else None
+        statistics = json.loads(content) if len(content) <= _MOST_BYTES else None
     except (ValueError, RecursionError):
         return None
-    lost = said.get("dropped") if isinstance(said, dict) else None
+    lost = statistics.get("dropped") if isinstance(statistics, dict) else None
     return lost if type(lost) is int and 0 <= lost < 1 << 53 else None

@@ -26,7 +26,7 @@ from captures.errors import CaptureError
 from captures.files import sidecar, urls
 
 if TYPE_CHECKING:
-    from captures.files.stores import Place
+    from captures.files.stores import Location
 
 GZIP_MAGIC = b"\x1f\x8b"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -372,7 +372,7 @@ def _open(path: str, folder: str) -> BinaryIO:
         raise unreadable(path, failure) from failure
 
 
-def place_of(url: str) -> Place:
+def place_of(url: str) -> Location:
     from captures.files import stores  # few need it
 
     return stores.place(url)

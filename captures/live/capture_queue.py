@@ -83,7 +83,7 @@ class Spool:
         self._file.close()
 
 
-class Belt:
+class CaptureQueue:
     """Runs a tap in a thread of its own. `take` is for one thread. Use as a context manager, or `stop` and `close`."""
 
     def __init__(self, tap: Tap, spool: str | None = None, room: int = ROOM_BYTES) -> None:
@@ -99,7 +99,7 @@ class Belt:
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="kwire capture", daemon=True)
 
-    def start(self) -> Belt:
+    def start(self) -> CaptureQueue:
         self._thread.start()
         return self
 
@@ -176,7 +176,7 @@ class Belt:
         if self._spool is not None:
             self._spool.close()
 
-    def __enter__(self) -> Belt:
+    def __enter__(self) -> CaptureQueue:
         return self.start()
 
     def __exit__(self, *exception: object) -> None:

@@ -70,11 +70,11 @@ def library() -> Any | None:
     """The library with what we call declared; None where it is not installed."""
     for name in _candidates():
         try:
-            found = ctypes.CDLL(name)
+            loaded = ctypes.CDLL(name)
         except OSError:
             continue
-        if hasattr(found, "pcap_dump_open" if sys.platform == "win32" else "pcap_dump_fopen"):
-            return _declared(found)
+        if hasattr(loaded, "pcap_dump_open" if sys.platform == "win32" else "pcap_dump_fopen"):
+            return _declared(loaded)
     return None
 
 
@@ -82,8 +82,8 @@ def _candidates() -> list[str]:
     if sys.platform == "win32":  # Npcap's own folder first: beside it an old WinPcap may stand in the system's
         system = os.path.join(os.environ.get("SYSTEMROOT", r"C:\Windows"), "System32")
         return [os.path.join(system, "Npcap", "wpcap.dll"), os.path.join(system, "wpcap.dll")]
-    found = ctypes.util.find_library("pcap")
-    return [*([found] if found else []), *_NAMES.get(sys.platform, ())]
+    name = ctypes.util.find_library("pcap")
+    return [*([name] if name else []), *_NAMES.get(sys.platform, ())]
 
 
 def _declared(lib: Any) -> Any:
@@ -143,7 +143,7 @@ class Dump(Protocol):
     header: bytes
     dumper: Any
 
-    def taken(self) -> bytes:
+    def take(self) -> bytes:
         """What was written since it was called before."""
         ...
 
@@ -167,9 +167,9 @@ class InMemory:
         if not self.dumper:
             self.close()
             raise _not_written(lib, handle)
-        self.header = self.taken()
+        self.header = self.take()
 
-    def taken(self) -> bytes:
+    def take(self) -> bytes:
         self._c.fflush(self._file)
         data = ctypes.string_at(self._at, self._size.value) if self._size.value else b""
         self._c.fseeko(self._file, 0, 0)
@@ -204,7 +204,7 @@ class Named:
     def _read(self, size: int = -1) -> bytes:
         return self._file.read(size) or b""
 
-    def taken(self) -> bytes:
+    def take(self) -> bytes:
         if self._lib.pcap_dump_flush(self.dumper):
             raise CaptureError(f"{self.path}: cannot be written", "is there room on its disk?")
         data = self._read()
@@ -271,27 +271,27 @@ def devices(lib: Any) -> list[Device]:
     text, first = ctypes.create_string_buffer(TEXT_BYTES), ctypes.POINTER(_Device)()
     if lib.pcap_findalldevs(ctypes.byref(first), text):
         raise CaptureError(f"-i: {plain(text.value)}", "is Npcap's service running?")
-    found, at = [], first
+    devices_there, at = [], first
     while at:
-        one = at.contents
-        name = (one.name or b"").decode("utf-8", "replace")
-        found.append(Device(name, _called(name), plain(one.description or b"")))
-        at = one.next
+        device = at.contents
+        name = (device.name or b"").decode("utf-8", "replace")
+        devices_there.append(Device(name, _called(name), plain(device.description or b"")))
+        at = device.next
     lib.pcap_freealldevs(first)
-    return found
+    return devices_there
 
 
-def chosen(found: list[Device], asked: str) -> Device:
+def chosen(devices: list[Device], wanted: str) -> Device:
     """The one that is meant by its name, by what people call it, by what it is, or by its number in the list. Raises
     CaptureError."""
     for text in ("name", "called", "description"):
-        fitting = [one for one in found if getattr(one, text).casefold() == asked.casefold() != ""]
+        fitting = [device for device in devices if getattr(device, text).casefold() == wanted.casefold() != ""]
         if len(fitting) == 1:
             return fitting[0]
-    if asked.isascii() and asked.isdigit() and 0 < int(asked) <= len(found):
-        return found[int(asked) - 1]
-    there = ", ".join(f"{number} ({one})" for number, one in enumerate(found, 1))
-    raise CaptureError(f"-i {asked}: no such interface", f"there are {there}" if there else "Npcap shows none")
+    if wanted.isascii() and wanted.isdigit() and 0 < int(wanted) <= len(devices):
+        return devices[int(wanted) - 1]
+    there = ", ".join(f"{number} ({device})" for number, device in enumerate(devices, 1))
+    raise CaptureError(f"-i {wanted}: no such interface", f"there are {there}" if there else "Npcap shows none")
 
 
 def _called(name: str) -> str:

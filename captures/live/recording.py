@@ -146,8 +146,8 @@ class Recording:
     def _earlier(self) -> list[tuple[int, str]]:
         """The files of the row that are there, oldest first."""
         with contextlib.suppress(OSError):
-            found = ((self._row.match(name), name) for name in os.listdir(self._folder))
-            return sorted((int(match[1]), name) for match, name in found if match)
+            matches = ((self._row.match(name), name) for name in os.listdir(self._folder))
+            return sorted((int(match[1]), name) for match, name in matches if match)
         return []
 
     def _next(self) -> None:
@@ -181,14 +181,14 @@ class Recording:
     def _make_way(self) -> None:
         """Remove a capture that is to be replaced."""
         try:
-            found = os.lstat(self.path)
+            status = os.lstat(self.path)
         except FileNotFoundError:
             return
         head = b""
-        if stat.S_ISREG(found.st_mode):
+        if stat.S_ISREG(status.st_mode):
             with open(self.path, "rb") as file:
                 head = file.read(4)
-        if not stat.S_ISREG(found.st_mode) or (found.st_size and not is_capture(head)):
+        if not stat.S_ISREG(status.st_mode) or (status.st_size and not is_capture(head)):
             raise CaptureError(f"{self.path}: is there already, and is no capture", "name another file")
         os.unlink(self.path)
         with contextlib.suppress(OSError):
@@ -214,9 +214,10 @@ class Recording:
         except OSError as failure:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, self._size + self._whole(data, written))
-            kept = f"; {self.packets:,} packets are kept" if self.packets else ""
+            packets_kept = f"; {self.packets:,} packets are kept" if self.packets else ""
             raise CaptureError(
-                f"{self.path or 'stdout'}: cannot be written: {failure.strerror or failure}{kept}", _hint(failure)
+                f"{self.path or 'stdout'}: cannot be written: {failure.strerror or failure}{packets_kept}",
+                _hint(failure),
             ) from failure
         self._size += written
         self.bytes += written
@@ -295,7 +296,7 @@ class Recording:
         if self._target.path == STDOUT:
             return
         drops = self._of_file()
-        said = {
+        statistics = {
             "interface": self._tap.interface,
             "captured_by": self._tap.how,
             "filter": self._tap.expression,
@@ -310,7 +311,7 @@ class Recording:
             "dropped": drops.total,
         }
         with contextlib.suppress(OSError):  # a full disk is told by the capture itself
-            sidecar.write(self.path, json.dumps(said, indent=1).encode() + b"\n")
+            sidecar.write(self.path, json.dumps(statistics, indent=1).encode() + b"\n")
 
     def _finish(self) -> None:
         """End a file."""

@@ -1,12 +1,12 @@
-"""A belt as the bytes of one pcap file without end, for `captures.packets.Reader`.
+"""Give a capture queue as the bytes of one endless pcap file, for `captures.packets.Reader`.
 
-In: a `Belt`. Out: what a reader asks of stdin: `readinto1` (0 bytes: the capture ended), whether more waits, and how
-many packets were lost so far.
+In: a `CaptureQueue`. Out: the methods that a reader calls of stdin: `readinto1` (0 bytes: the capture ended), whether
+more waits, and how many packets were lost so far.
 """
 
 from __future__ import annotations
 
-from captures.live.capture_queue import Belt
+from captures.live.capture_queue import CaptureQueue
 
 _PATIENCE_SECONDS = 3600.0
 """Looked at again after so long; what comes wakes us."""
@@ -15,7 +15,7 @@ _PATIENCE_SECONDS = 3600.0
 class LiveStream:
     """See above. For one thread."""
 
-    def __init__(self, belt: Belt) -> None:
+    def __init__(self, belt: CaptureQueue) -> None:
         self._belt = belt
         self._rest = memoryview(belt.tap.header)
 

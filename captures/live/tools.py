@@ -106,11 +106,11 @@ class Tool:
         if len(head) < HEADER.size or HEADER.unpack(head)[0] not in (MICROSECONDS, NANOSECONDS):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._finish()
-            said = self._words()
-            if re.search(r"permission|not permitted", " ".join(said), re.IGNORECASE):
+            lines = self._words()
+            if re.search(r"permission|not permitted", " ".join(lines), re.IGNORECASE):
                 raise no_rights(self.interface)
             raise CaptureError(
-                f"--via {self.how}: {said[0] if said else 'it gives no capture'}", "does it capture there by itself?"
+                f"--via {self.how}: {lines[0] if lines else 'it gives no capture'}", "does it capture there by itself?"
             )
         return head
 
@@ -133,8 +133,8 @@ class Tool:
         if not more:
             self._over = True
             if self._until is None:
-                said = self._words()
-                self.problem = f"{self.how} ended" + (f": {said[0]}" if said else "")
+                lines = self._words()
+                self.problem = f"{self.how} ended" + (f": {lines[0]}" if lines else "")
             self._count()  # before it is over: whoever takes the last packet asks what was lost
             return None
         from captures.files.layouts import LARGEST_RECORD_BYTES
@@ -170,8 +170,8 @@ class Tool:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._finish()
         self._said.seek(0)
-        said = self._said.read(1 << 16).decode("utf-8", "replace")
-        lost = {who: int(count) for pattern in _LOST for count, who in pattern.findall(said)}
+        output = self._said.read(1 << 16).decode("utf-8", "replace")
+        lost = {who: int(count) for pattern in _LOST for count, who in pattern.findall(output)}
         if lost:
             self._counts = Counts(lost.get("kernel", lost.get("pcap", 0)), lost.get("interface"))
 

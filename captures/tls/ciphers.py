@@ -45,8 +45,10 @@ class Keys(NamedTuple):
 
 
 def _many(suite: Suite, key: bytes, vector: bytes, tls13: bool, explicit: int) -> Keys | None:
-    made = evp.context(suite.kind, key) if suite.tag == 16 else None
-    return Keys(made, np.frombuffer(bytearray(vector.ljust(12, b"\0")), np.uint8), tls13, explicit) if made else None
+    context = evp.context(suite.kind, key) if suite.tag == 16 else None
+    return (
+        Keys(context, np.frombuffer(bytearray(vector.ljust(12, b"\0")), np.uint8), tls13, explicit) if context else None
+    )
 
 
 class Opener(Protocol):
@@ -95,8 +97,8 @@ def _aead(suite: Suite, key: bytes) -> Any:
 def _invalid_tag() -> type[Exception]:
     from cryptography.exceptions import InvalidTag
 
-    found: type[Exception] = InvalidTag
-    return found
+    error: type[Exception] = InvalidTag
+    return error
 
 
 class Opener13:

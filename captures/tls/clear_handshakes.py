@@ -11,7 +11,7 @@ import numpy as np
 
 from captures.stream_tables import DATA, END, GAP, SEG_AT, SEG_KEY, SEG_KIND, SEG_LENGTH, SEG_SOURCE, SNAPLEN
 from captures.streams import Segments
-from captures.tls.detection import Opening
+from captures.tls.detection import TlsDetector
 from captures.tls.direction import Row
 from captures.tls.keylog import KeyLog
 from captures.tls.session import Session
@@ -27,14 +27,14 @@ class _Nobody:
         """What is missing is no matter here."""
 
 
-class Overheard:
+class ClearHandshakes:
     """The connections of one shard. `over`: those that ended in the last window, by slot."""
 
     def __init__(self) -> None:
         self._nothing = KeyLog()
         self._nobody = _Nobody()
         self._sessions: dict[int, Session] = {}
-        self._openings: dict[int, Opening] = {}
+        self._openings: dict[int, TlsDetector] = {}
         self._settled: set[int] = set()
         self.over: dict[int, Session] = {}
 
@@ -44,22 +44,22 @@ class Overheard:
         rows = segments.rows
         if not len(rows) or not len(slots):
             return
-        mine = np.zeros(max(int(slots.max()), int(rows[:, SEG_KEY].max()) >> 1) + 1, np.bool_)
-        mine[slots] = True
-        mine[list(self._settled)] = False
+        wanted = np.zeros(max(int(slots.max()), int(rows[:, SEG_KEY].max()) >> 1) + 1, np.bool_)
+        wanted[slots] = True
+        wanted[list(self._settled)] = False
         of = rows[:, SEG_KEY] >> 1
-        for row in rows[mine[of] | (rows[:, SEG_KIND] == END)].tolist():
+        for row in rows[wanted[of] | (rows[:, SEG_KIND] == END)].tolist():
             slot = row[SEG_KEY] >> 1
             if row[SEG_KIND] == END:
                 self._end(slot)
-            elif mine[slot] and slot not in self._settled:
+            elif wanted[slot] and slot not in self._settled:
                 self._row(slot, row, segments)
 
     def _row(self, slot: int, row: Row, segments: Segments) -> None:
         session = self._sessions.get(slot)
         if session is None:
             session = self._sessions[slot] = Session(self._nothing)
-            self._openings[slot] = Opening()
+            self._openings[slot] = TlsDetector()
         if row[SEG_KIND] == DATA:
             at = row[SEG_AT]
             data: bytes = segments.sources[row[SEG_SOURCE]][at : at + row[SEG_LENGTH]].tobytes()

@@ -37,7 +37,7 @@ def may_follow(data: bytes) -> bool:
     return any(data[: len(text)] == text[: len(data)] for text in _BEFORE)
 
 
-class Opening:
+class TlsDetector:
     """The rows that wait. `tls`: whether it is TLS; None: more bytes are needed."""
 
     def __init__(self) -> None:
@@ -56,8 +56,8 @@ class Opening:
 
     def _decided(self) -> bool | None:
         opener = self.held[0][0][SEG_KEY] & 1
-        said = np.frombuffer(bytes(self._said[opener]), np.uint8)
-        kind, size, _, _ = client_prefix(said, 0, len(said))
+        first = np.frombuffer(bytes(self._said[opener]), np.uint8)
+        kind, size, _, _ = client_prefix(first, 0, len(first))
         if size == MORE_BYTES:
             return None if sum(map(len, self._said.values())) <= MOST_HELD else False
         behind = bytes(self._said[opener][size:])

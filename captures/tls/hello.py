@@ -62,13 +62,13 @@ def _vector(data: bytes, at: int, width: int) -> tuple[bytes, int]:
 def _extensions(data: bytes, at: int) -> dict[int, bytes]:
     """The first of each kind."""
     block, _ = _vector(data, at, 2)
-    found: dict[int, bytes] = {}
+    extensions: dict[int, bytes] = {}
     at = 0
     while at + 4 <= len(block):
         kind = int.from_bytes(block[at : at + 2], "big")
         content, at = _vector(block, at + 2, 2)
-        found.setdefault(kind, content)
-    return found
+        extensions.setdefault(kind, content)
+    return extensions
 
 
 def _text(data: bytes) -> str | None:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 
 from captures.kernels import Bytes, Int, Table, address_of, call_at, copy_bytes, inline, kernel
-from captures.stream_tables import DATA, SEG_AT, SEG_COLUMNS, SEG_KIND, SEG_LENGTH, SEG_SOURCE, SEG_TRIGGER
+from captures.stream_tables import DATA, SEG_AT, SEG_COLUMNS, SEG_COMPLETED_BY, SEG_KIND, SEG_LENGTH, SEG_SOURCE
 from captures.tls.ciphers import Keys
 from captures.tls.direction import BYTES_PER_TRIAL, LARGEST, Direction
 from captures.tls.direction import HELD as HELD
@@ -66,7 +66,7 @@ _NONCE: Final = WORK_BYTES - 64
 _LENGTH: Final = WORK_BYTES - 32
 
 
-class Given(NamedTuple):
+class Input(NamedTuple):
     """The bytes that rows name: the window's, the waiting ones, those held from before (`HELD`)."""
 
     window: Bytes
@@ -74,7 +74,7 @@ class Given(NamedTuple):
     held: Bytes
 
 
-class Made(NamedTuple):
+class Output(NamedTuple):
     """What comes out: rows, of each the place of the row that brought its record's last byte, and the text."""
 
     rows: Table
@@ -103,7 +103,7 @@ def _of(entries: Entries, entry: Int, column: Int) -> Int:
 
 
 @inline
-def _copied(given: Given, entries: Entries, entry: Int, first: Int, count: Int, work: Bytes, into: Int) -> None:
+def _copied(given: Input, entries: Entries, entry: Int, first: Int, count: Int, work: Bytes, into: Int) -> None:
     """work[into:] = some bytes of an entry."""
     at = _of(entries, entry, SEG_AT) + first
     source = _of(entries, entry, SEG_SOURCE)
@@ -116,7 +116,7 @@ def _copied(given: Given, entries: Entries, entry: Int, first: Int, count: Int, 
 
 
 @inline
-def _gathered(given: Given, entries: Entries, entry: Int, first: Int, count: Int, work: Bytes, into: Int) -> None:
+def _gathered(given: Input, entries: Entries, entry: Int, first: Int, count: Int, work: Bytes, into: Int) -> None:
     """work[into:] = `count` bytes from a place in an entry on; they are there."""
     done = np.int64(0)
     while done < count:
@@ -128,7 +128,7 @@ def _gathered(given: Given, entries: Entries, entry: Int, first: Int, count: Int
 
 
 @inline
-def _opened(calls: Table, side: Table, vector: Bytes, record: Int, size: Int, made: Made, at: Int, work: Bytes) -> Int:
+def _opened(calls: Table, side: Table, vector: Bytes, record: Int, size: Int, out: Output, at: Int, work: Bytes) -> Int:
     """Open a record's body (`size` bytes behind its header, which lies at the address `record` and in work[_HEAD:])
     into made.text[at:]; returns the length of the text, -1: it does not authenticate."""
     base = address_of(work)
@@ -155,7 +155,7 @@ def _opened(calls: Table, side: Table, vector: Bytes, record: Int, size: Int, ma
         about = base + _ABOUT
         many = np.int64(13)
     length = base + _LENGTH
-    into = address_of(made.text) + at
+    into = address_of(out.text) + at
     body = record + _HEADER + explicit
     if call_at(calls[INIT], (context, np.int64(0), np.int64(0), np.int64(0), base + _NONCE)) != 1:
         return np.int64(-1)
@@ -169,7 +169,7 @@ def _opened(calls: Table, side: Table, vector: Bytes, record: Int, size: Int, ma
 
 
 @inline
-def _next(side: Table, entries: Entries, given: Given, work: Bytes) -> bool:
+def _next(side: Table, entries: Entries, given: Input, work: Bytes) -> bool:
     """Whether a direction's next record is whole; its header then lies in work[_HEAD:]. STOPPED where it is none that
     can be opened here."""
     while side[D_BYTE] >= _of(entries, side[D_ENTRY], SEG_LENGTH):
@@ -188,7 +188,7 @@ def _next(side: Table, entries: Entries, given: Given, work: Bytes) -> bool:
 
 @inline
 def _record(
-    calls: Table, side: Table, vector: Bytes, entries: Entries, given: Given, made: Made, at: Int, work: Bytes
+    calls: Table, side: Table, vector: Bytes, entries: Entries, given: Input, out: Output, at: Int, work: Bytes
 ) -> Int:
     """Open the record that `_next` found, into made.text[at:], and go behind it; returns the length of its application
     data. -1: it has none, or does not authenticate, and the direction stays before it."""
@@ -208,13 +208,13 @@ def _record(
     else:
         _gathered(given, entries, begin, side[D_BYTE], side[D_NEED], work, np.int64(0))
         record = address_of(work)
-    text = _opened(calls, side, vector, record, side[D_NEED] - _HEADER, made, at, work)
+    text = _opened(calls, side, vector, record, side[D_NEED] - _HEADER, out, at, work)
     if text < 0:
         return np.int64(-1)
     if side[D_TLS13]:
-        while text > 0 and made.text[at + text - 1] == 0:  # padding
+        while text > 0 and out.text[at + text - 1] == 0:  # padding
             text -= 1
-        if text == 0 or made.text[at + text - 1] != _DATA:
+        if text == 0 or out.text[at + text - 1] != _DATA:
             return np.int64(-1)
         text -= 1
     side[D_ENTRY], side[D_BYTE] = end, place + left
@@ -226,7 +226,9 @@ def _record(
 
 
 @inline
-def _told(entries: Entries, side: Table, entry: Int, first: Int, text: Int, made: Made, count: Int, at: Int) -> Int:
+def _put_rows(
+    entries: Entries, side: Table, entry: Int, first: Int, text: Int, out: Output, count: Int, at: Int
+) -> Int:
     """A row for each entry that brought some of a record's text, from where the record begins up to where the direction
     is now; returns how many rows there are."""
     held = len(entries.before)
@@ -239,16 +241,16 @@ def _told(entries: Entries, side: Table, entry: Int, first: Int, text: Int, made
         if stop > begin:
             if entry < held:
                 for column in range(SEG_COLUMNS):
-                    made.rows[count, column] = entries.before[entry, column]
+                    out.rows[count, column] = entries.before[entry, column]
             else:
                 place = entries.places[entry - held]
                 for column in range(SEG_COLUMNS):
-                    made.rows[count, column] = entries.window[place, column]
-            made.rows[count, SEG_SOURCE] = 1
-            made.rows[count, SEG_AT] = at + begin
-            made.rows[count, SEG_LENGTH] = stop - begin
-            made.rows[count, SEG_TRIGGER] = _of(entries, last, SEG_TRIGGER)
-            made.places[count] = entries.places[last - held]  # its last byte is of this window
+                    out.rows[count, column] = entries.window[place, column]
+            out.rows[count, SEG_SOURCE] = 1
+            out.rows[count, SEG_AT] = at + begin
+            out.rows[count, SEG_LENGTH] = stop - begin
+            out.rows[count, SEG_COMPLETED_BY] = _of(entries, last, SEG_COMPLETED_BY)
+            out.places[count] = entries.places[last - held]  # its last byte is of this window
             count += 1
         position = end
         first = np.int64(0)
@@ -258,7 +260,7 @@ def _told(entries: Entries, side: Table, entry: Int, first: Int, text: Int, made
 
 @kernel
 def open_rows(
-    calls: Table, sides: Table, vectors: Bytes, entries: Entries, done: Bytes, given: Given, made: Made, work: Bytes
+    calls: Table, sides: Table, vectors: Bytes, entries: Entries, done: Bytes, given: Input, out: Output, work: Bytes
 ) -> tuple[Int, Int]:
     """Records of all directions -> rows made, bytes made. sides (int64[n, D_COLUMNS]) say how far each has come;
     vectors (uint8[n * 12]): the fixed parts of their nonces; done[place] = 1 for each row that was worked on."""
@@ -291,11 +293,11 @@ def open_rows(
             if not _next(side, entries, given, work):
                 break
             begin, first = side[D_ENTRY], side[D_BYTE]
-            text = _record(calls, side, vectors[12 * d : 12 * d + 12], entries, given, made, at, work)
+            text = _record(calls, side, vectors[12 * d : 12 * d + 12], entries, given, out, at, work)
             if text < 0:
                 side[D_STOPPED] = 1
                 break
-            count = _told(entries, side, begin, first, text, made, count, at)
+            count = _put_rows(entries, side, begin, first, text, out, count, at)
             at += text
     return count, at
 
@@ -310,7 +312,7 @@ class Sources(NamedTuple):
 class Sink(Protocol):
     """Takes what is opened."""
 
-    def room(self, rows: int, size: int) -> Made:
+    def room(self, rows: int, size: int) -> Output:
         """Memory for so many rows and bytes; what is taken next lies at its begin."""
         ...
 
@@ -318,8 +320,8 @@ class Sink(Protocol):
         """The first rows of the memory, whose bytes lie in its first `used` bytes."""
         ...
 
-    def at(self, place: int, trigger: int) -> None:
-        """What is given one by one from here on stands for the row at this place, with this trigger."""
+    def at(self, place: int, completed_by: int) -> None:
+        """What is given one by one from here on stands for the row at this place, with this completed_by."""
         ...
 
 
@@ -330,7 +332,7 @@ class Run(NamedTuple):
     whole: int
     place: int
     number: int
-    taken: int
+    bytes_in: int
     given: int
     trials: int
 
@@ -361,13 +363,13 @@ def opened(
         np.empty(len(of) + len(turns), np.int64),
     )
     waiting = np.frombuffer(bytearray(b"".join(piece for _, d in many for piece in d.pieces)) or bytearray(1), np.uint8)
-    given = Given(sources.window, sources.waiting, waiting)
+    given = Input(sources.window, sources.waiting, waiting)
     total = base + int(rows[places, SEG_LENGTH].sum())
-    made = sink.room(len(entries.turns) + total // (_HEADER + _TAG) + 1, total)
+    out = sink.room(len(entries.turns) + total // (_HEADER + _TAG) + 1, total)
     sides = np.array([_side(keys, d) for keys, d in many], np.int64)
     vectors = np.concatenate([keys.vector for keys, _ in many])
     work = np.empty(WORK_BYTES, np.uint8)
-    count, used = open_rows(functions(), sides, vectors, entries, done, given, made, work)
+    count, used = open_rows(functions(), sides, vectors, entries, done, given, out, work)
     sink.take(count, used)
     runs = []
     for (_, d), side in zip(many, sides.tolist(), strict=True):
@@ -393,7 +395,7 @@ def _side(keys: Keys, d: Direction) -> list[int]:
     return side
 
 
-def _left(entries: Entries, side: list[int], given: Given) -> tuple[list[list[int]], bytes]:
+def _left(entries: Entries, side: list[int], given: Input) -> tuple[list[list[int]], bytes]:
     """The rows that brought what was not opened, and its bytes."""
     rows, texts = [], []
     entry, first, left = side[D_ENTRY], side[D_BYTE], side[D_HAVE]

@@ -15,7 +15,7 @@ and nothing is guessed of what a connection said before. Only where so many conn
 some are forgotten, they read what tells connections apart of all packets (some 40 bytes each).
 
 What is guessed is where a chunk's first record is and how it is to be read. The driver takes what chunks say in order,
-and has those read again whose guess was wrong (`captures.chunks.chunk_reader.Joining`). Where that is more than a
+and has those read again whose guess was wrong (`captures.chunks.chunk_reader.ChunkJoiner`). Where that is more than a
 tenth, the
 capture point is decoded as before: each share reads all of it. What it costs is room for up to a second copy of what
 TCP packets hold, in the folder of the unfinished dataset.
@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING
 from analyzer.dataset.dataset import DatasetError
 from analyzer.pipeline.points import Choice
 from analyzer.pipeline.shares import Share, Shared, ShareOfPackets, ShareOfPairs
-from captures.chunks.chunk_reader import Chunk, ChunkReader, Joining, Known, Said, chunks_of
-from captures.chunks.routing import MOST_IN_PLACE, Routed, check_same
+from captures.chunks.chunk_reader import Chunk, ChunkJoiner, ChunkReader, ChunkResult, ChunkStart, chunks_of
+from captures.chunks.routing import MOST_IN_PLACE, RoutedReader, check_same
 from captures.chunks.sorting import Stored, apart, divided, store
 from captures.files import CaptureError, CapturePoint, stored_bytes
 from reports.spark import split
@@ -152,7 +152,7 @@ class _Reading:
         self._context, self._chunks, self._made = context, chunks, made
         self._how = (shares, window_bytes, str(folder / split.PIECES / f"{label}-chunk"))
 
-    def verified(self, point: CapturePoint) -> tuple[Joining, list[Stored]]:
+    def verified(self, point: CapturePoint) -> tuple[ChunkJoiner, list[Stored]]:
         """What all chunks say together, and where their packets lie. Raises CaptureError, and `_TooMany`."""
         how, chunks = self._how, self._chunks
         found = (
@@ -161,7 +161,7 @@ class _Reading:
             .collect()
         )
         self._made += [one[1].path for one in found if not isinstance(one, Refused)]
-        joining = Joining(point)
+        joining = ChunkJoiner(point)
         stored: list[Stored] = []
         again = 0
         for number, (chunk, one) in enumerate(zip(chunks, found, strict=True)):
@@ -177,7 +177,7 @@ class _Reading:
             stored.append(kept._replace(number=joining.numbers[-1]))
         return joining, stored
 
-    def _again(self, number: int, known: Known) -> tuple[Said, Stored]:
+    def _again(self, number: int, known: ChunkStart) -> tuple[ChunkResult, Stored]:
         how, chunk = self._how, self._chunks[number]
         [one] = self._context.parallelize([number], 1).map(lambda number: _read(chunk, number, known, *how)).collect()
         said, kept = _accepted(one)
@@ -185,15 +185,15 @@ class _Reading:
         return said, kept
 
 
-def _accepted(one: tuple[Said, Stored] | Refused) -> tuple[Said, Stored]:
+def _accepted(one: tuple[ChunkResult, Stored] | Refused) -> tuple[ChunkResult, Stored]:
     if isinstance(one, Refused):
         raise CaptureError(one.message, one.hint)
     return one
 
 
 def _read(
-    chunk: Chunk, number: int, known: Known | None, shares: int, window_bytes: int, name: str
-) -> tuple[Said, Stored] | Refused:
+    chunk: Chunk, number: int, known: ChunkStart | None, shares: int, window_bytes: int, name: str
+) -> tuple[ChunkResult, Stored] | Refused:
     """One chunk, in a task. What is wrong with it is a value."""
     path = Path(f"{name}{number:06d}-{'true' if known else 'guess'}-{attempt()}")
     try:
@@ -214,17 +214,17 @@ def _shared(
     choice: Choice,
     folder: Path,
     label: str,
-    said: Joining,
+    said: ChunkJoiner,
     stored: list[Stored],
     count: int,
 ) -> Done | Refused:
-    packets, whole = split.range_packets(choice), said.said()
+    packets, whole = split.range_packets(choice), said.summary()
     groups, every = divided(stored, count), not apart(stored)
 
-    def read(number: int) -> tuple[Share, Routed]:
+    def read(number: int) -> tuple[Share, RoutedReader]:
         mine = groups[number]
         part = ShareOfPairs(number, count, mine, GROUPS * count) if every else ShareOfPackets(number, count)
-        return part, Routed(point, whole, stored, mine, every, in_place_bytes(choice))
+        return part, RoutedReader(point, whole, stored, mine, every, in_place_bytes(choice))
 
     topics = split.names_of(context, point, settings, choice, read, count)
     if isinstance(topics, Refused):

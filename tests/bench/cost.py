@@ -29,8 +29,8 @@ from analyzer.dataset.dataset import Parts
 from analyzer.pipeline import shares
 from analyzer.pipeline.points import Choice, joined
 from analyzer.pipeline.read_options import Reading
-from captures.chunks.chunk_reader import ChunkReader, Heard, Joining, Said, chunks_of
-from captures.chunks.routing import Routed
+from captures.chunks.chunk_reader import ChunkJoiner, ChunkReader, ChunkResult, PointSummary, chunks_of
+from captures.chunks.routing import RoutedReader
 from captures.chunks.sorting import Stored, divided, store
 from captures.files import CapturePoint, capture_points
 from reports.spark import split
@@ -110,14 +110,14 @@ def cost(path: Path, choice: Choice, folder: Path) -> Cost:
     return Cost(by_count[MANY][0], seen, few - FEW * seen, facts, merge, judge)
 
 
-def _sorted(point: CapturePoint, count: int, folder: Path) -> tuple[Heard, list[Stored]]:
+def _sorted(point: CapturePoint, count: int, folder: Path) -> tuple[PointSummary, list[Stored]]:
     """A point's chunks, sorted for so many shares."""
-    joining = Joining(point)
+    joining = ChunkJoiner(point)
     size = window_bytes(Reading().settings(False), MANY)  # of both alike, or shares could not be compared
     stored = []
     for number, chunk in enumerate(chunks_of(point, CHUNK_BYTES)):
         found = store(ChunkReader(chunk, None, size), GROUPS * count, count, folder / f"chunk-{count}-{number}")
-        said: Said = found[0]
+        said: ChunkResult = found[0]
         if not joining.wants(chunk):
             continue
         if not joining.fits(chunk, said):
@@ -125,12 +125,12 @@ def _sorted(point: CapturePoint, count: int, folder: Path) -> tuple[Heard, list[
             said, _ = found = store(reader, GROUPS * count, count, folder / f"again-{count}-{number}")
         joining.take(chunk, said)
         stored.append(found[1]._replace(number=joining.numbers[-1]))
-    return joining.said(), stored
+    return joining.summary(), stored
 
 
 def _shared(
     point: CapturePoint,
-    whole: Heard,
+    whole: PointSummary,
     stored: list[Stored],
     count: int,
     settings: Settings,
@@ -148,7 +148,7 @@ def _shared(
                 shares.ShareOfPackets(number, count),
                 packets,
                 folder / "pieces" / f"{count}-{number}",
-                Routed(point, whole, stored, groups[number], most_in_place=in_place_bytes(choice)),
+                RoutedReader(point, whole, stored, groups[number], most_in_place=in_place_bytes(choice)),
             )
         )
         for number in range(count)

@@ -26,12 +26,12 @@ from captures.stream_tables import (
     DATA,
     SEG_AT,
     SEG_COLUMNS,
+    SEG_COMPLETED_BY,
     SEG_KEY,
     SEG_KIND,
     SEG_LENGTH,
-    SEG_ORDINAL,
+    SEG_PACKET_INDEX,
     SEG_TIME_NS,
-    SEG_TRIGGER,
 )
 from captures.streams import Segments
 from captures.tls.keylog import KeyLog
@@ -119,7 +119,7 @@ def _windows(packets: list[tuple[int, bytes]]) -> list[Segments]:
     for ordinal, (key, data) in enumerate(packets):
         row = [0] * SEG_COLUMNS
         row[SEG_KEY], row[SEG_KIND], row[SEG_AT], row[SEG_LENGTH] = key, DATA, len(buffer) + HEADERS, len(data)
-        row[SEG_TIME_NS], row[SEG_ORDINAL], row[SEG_TRIGGER] = ordinal * 1000, ordinal, ordinal
+        row[SEG_TIME_NS], row[SEG_PACKET_INDEX], row[SEG_COMPLETED_BY] = ordinal * 1000, ordinal, ordinal
         rows.append(row)
         buffer += bytes(HEADERS) + data
         if len(buffer) > WINDOW or ordinal == len(packets) - 1:

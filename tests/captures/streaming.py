@@ -192,9 +192,11 @@ def follow(
         for shard, stage in enumerate(stages):
             handed_on = stage.advance(no_packets() if packets is None else packets, assigned, base, flows.slots)
             for row in handed_on.rows.tolist():
-                assert row[stream_tables.SEG_TRIGGER] >= trigger[shard], "rows are in order of what made them certain"
-                assert row[stream_tables.SEG_ORDINAL] <= row[stream_tables.SEG_TRIGGER]
-                trigger[shard] = row[stream_tables.SEG_TRIGGER]
+                assert row[stream_tables.SEG_COMPLETED_BY] >= trigger[shard], (
+                    "rows are in order of what made them certain"
+                )
+                assert row[stream_tables.SEG_PACKET_INDEX] <= row[stream_tables.SEG_COMPLETED_BY]
+                trigger[shard] = row[stream_tables.SEG_COMPLETED_BY]
                 _take(found[(row[stream_tables.SEG_KEY] >> 1) * shards + shard], row, handed_on.sources)
     for slot, one in found.items():
         stage, own = stages[slot % shards], slot // shards

@@ -49,18 +49,18 @@ def test_a_value_is_made_once_for_each_state_of_its_sources(folder: Path, source
     for text in ("first", "first", "second", "second", "first"):
         source.write_text(text)
         cache._digest.cache_clear()  # files do not change while a process runs
-        assert cache.kept("text", [source], counting(source, made)) == text
+        assert cache.cached("text", [source], counting(source, made)) == text
     assert made == ["first", "second"]
 
 
 def test_a_damaged_value_is_made_again(folder: Path, source: Path) -> None:
     made: list[str] = []
-    cache.kept("text", [source], counting(source, made))
+    cache.cached("text", [source], counting(source, made))
     (stored,) = folder.rglob("text.*")
     whole = stored.read_bytes()
     for damaged in (b"", whole[:31], whole[:-1], whole[:-1] + b"x", cache.sealed(b"none of ours")):
         stored.write_bytes(damaged)
-        assert cache.kept("text", [source], counting(source, made)) == "first"
+        assert cache.cached("text", [source], counting(source, made)) == "first"
         assert stored.read_bytes() == whole
     assert len(made) == 6
 
@@ -69,7 +69,7 @@ def test_a_cache_that_cannot_be_written_only_costs_time(folder: Path, source: Pa
     folder.write_text("a file, not a folder")
     made: list[str] = []
     for _ in range(2):
-        assert cache.kept("text", [source], counting(source, made)) == "first"
+        assert cache.cached("text", [source], counting(source, made)) == "first"
     assert len(made) == 2
 
 
@@ -200,7 +200,7 @@ def test_folders_of_the_cache_are_ours_alone_whatever_the_umask(
     without(monkeypatch, "KWIRE_CACHE_DIR", "XDG_CACHE_HOME")
     before = os.umask(umask)
     try:
-        cache.kept("text", [source], source.read_text)
+        cache.cached("text", [source], source.read_text)
         cache.replace(cache.cache_root() / "kernels" / "version" / "machine" / "code", b"")
     finally:
         os.umask(before)
@@ -245,10 +245,10 @@ def test_what_is_kept_cannot_run_code(
     folder: Path, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    cache.kept("text", [source], source.read_text)
+    cache.cached("text", [source], source.read_text)
     (stored,) = folder.rglob("text.*")
     stored.write_bytes(cache.sealed(pickle.dumps(Trap())))
-    assert cache.kept("text", [source], source.read_text) == "first"
+    assert cache.cached("text", [source], source.read_text) == "first"
     assert not (tmp_path / "sprung").exists()
     with pytest.raises(TypeError, match="does not keep object"):
         cache.packed(object())
@@ -269,15 +269,15 @@ def test_values_come_back_as_they_were() -> None:
 
 def test_a_file_that_others_could_have_written_is_not_read(folder: Path, source: Path, tmp_path: Path) -> None:
     made: list[str] = []
-    cache.kept("text", [source], counting(source, made))
+    cache.cached("text", [source], counting(source, made))
     (stored,) = folder.rglob("text.*")
     whole = stored.read_bytes()
     stored.chmod(0o602)
-    cache.kept("text", [source], counting(source, made))
+    cache.cached("text", [source], counting(source, made))
     stored.unlink()
     (tmp_path / "elsewhere").write_bytes(whole)
     stored.symlink_to(tmp_path / "elsewhere")
-    cache.kept("text", [source], counting(source, made))
+    cache.cached("text", [source], counting(source, made))
     assert len(made) == 3
     assert not cache.ours_alone(tmp_path / "absent")
     assert not cache.ours_alone(stored.parent)

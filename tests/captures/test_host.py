@@ -55,18 +55,18 @@ def test_another_processor_is_another_one(tmp_path: Path) -> None:
     """What changes from moment to moment, and other cores, are left out."""
     path = tmp_path / "cpuinfo"
     path.write_text(X86)
-    said = host._said_by_system(str(path))
+    said = host._system_description(str(path))
     assert said is not None
     assert "GenuineIntel" in said
     assert "Another" not in said
     path.write_text(X86.replace("2000.000", "2100.000"))
-    assert host._said_by_system(str(path)) == said
+    assert host._system_description(str(path)) == said
     for old, new in (("avx2", "avx2 avx512f"), ("143", "85"), ("GenuineIntel", "AuthenticAMD"), (": 8", ": 9")):
         path.write_text(X86.replace(old, new))
-        assert host._said_by_system(str(path)) not in (said, None)
+        assert host._system_description(str(path)) not in (said, None)
     path.write_text("processor\t: 0\nmodel name\t: of no use\n")
-    assert host._said_by_system(str(path)) is None
-    assert host._said_by_system(str(tmp_path / "absent")) is None
+    assert host._system_description(str(path)) is None
+    assert host._system_description(str(tmp_path / "absent")) is None
 
 
 def test_versions_are_those_that_the_packages_say() -> None:

@@ -156,7 +156,7 @@ def test_layouts_and_read_only_arrays_are_kinds_of_their_own() -> None:
 def test_where_an_array_is_is_what_numpy_tells() -> None:
     table = np.arange(12, dtype=np.int32).reshape(3, 4)
     for one in (table, table[1:], table[:, ::2], table[::-1], table[:0], np.zeros(0), np.frombuffer(b"abc", np.uint8)):
-        assert native.address(one) == native._told(one) == one.ctypes.data
+        assert native.address(one) == native._address_by_interface(one) == one.ctypes.data
 
 
 def test_what_is_no_plain_argument_is_left_to_numba() -> None:

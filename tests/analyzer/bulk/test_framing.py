@@ -26,7 +26,7 @@ from captures.stream_tables import (
     SEG_KEY,
     SEG_KIND,
     SEG_LENGTH,
-    SEG_ORDINAL,
+    SEG_PACKET_INDEX,
     SEG_RECORD_AT,
     SEG_SOURCE,
 )
@@ -80,7 +80,9 @@ def found(files: list[Path], prefixes: bool = False) -> list[tuple[Any, Any]]:
                 if not data:
                     continue
             length = len(data) or row[SEG_LENGTH]
-            twin.take(Segment(row[SEG_KEY], row[SEG_KIND], data, length, row[SEG_ORDINAL], row[SEG_RECORD_AT]), opener)
+            twin.take(
+                Segment(row[SEG_KEY], row[SEG_KIND], data, length, row[SEG_PACKET_INDEX], row[SEG_RECORD_AT]), opener
+            )
         ended = kernels.take(segments, streams, assigned, final)
         for x in ended.exchanges.T.tolist():
             kept = frames.setdefault(x[s.X_SLOT], [])

@@ -79,7 +79,7 @@ def test_rows_without_a_place_are_left_out() -> None:
 def test_what_orders_exchanges_is_read_and_what_has_no_number_is_told() -> None:
     rows = np.full((4, s.X_ENDED_COLUMNS), NULL)
     rows[:, s.X_SLOT] = 0, 2, 1, 5
-    rows[:, s.X_TRIGGER] = 10, 11, 12, 13
+    rows[:, s.X_COMPLETED_BY] = 10, 11, 12, 13
     rows[:, s.X_TOPICS] = 1, 0, NULL, 1
     rows[:, s.X_ERRORS] = NULL, 1, 0, 9
     known = m.Numbers(*(np.array(one) for one in ([0], [7, -1], [-1, 8], [1, 0])))

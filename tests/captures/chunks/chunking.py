@@ -12,9 +12,9 @@ from unittest import mock
 import numpy as np
 
 from captures.chunks import routing
-from captures.chunks.chunk_reader import ChunkReader, Joining, chunks_of
+from captures.chunks.chunk_reader import ChunkJoiner, ChunkReader, chunks_of
 from captures.chunks.groups import groups_of, pairs_of
-from captures.chunks.routing import Routed
+from captures.chunks.routing import RoutedReader
 from captures.chunks.sorting import Stored, divided, store
 from captures.files import CaptureError, CapturePoint
 from captures.flows import OTHERS
@@ -129,7 +129,7 @@ def in_chunks(
     of all apart, as it was stored."""
     try:
         chunks = chunks_of(point, chunk_bytes)
-        joining = Joining(point)
+        joining = ChunkJoiner(point)
         stored: list[Stored] = []
         again = guesses = 0
         for number, chunk in enumerate(chunks):
@@ -145,11 +145,11 @@ def in_chunks(
                 assert joining.fits(chunk, said)
             joining.take(chunk, carried(said))
             stored.append(kept._replace(number=joining.numbers[-1]))
-        told = carried(joining.said())
+        told = carried(joining.summary())
         groups = divided(stored, shares)
-        found = _of(*(Routed(point, told, stored, mine) for mine in groups))
+        found = _of(*(RoutedReader(point, told, stored, mine) for mine in groups))
         with mock.patch.object(routing, "MOST_PACKETS", 0):
-            same = _of(*(Routed(point, told, stored, mine, True) for mine in groups), groups=groups)
+            same = _of(*(RoutedReader(point, told, stored, mine, True) for mine in groups), groups=groups)
         assert found.differences(same) == []
     except CaptureError as failure:
         return Reading([], [], [], {}, [], str(failure))

@@ -24,8 +24,8 @@ import pytest
 
 from captures.chunks import sorting, starts
 from captures.chunks.checksums import combined
-from captures.chunks.chunk_reader import ChunkReader, Joining, chunks_of, guessed
-from captures.chunks.routing import Routed, check_same
+from captures.chunks.chunk_reader import ChunkJoiner, ChunkReader, chunks_of, guessed
+from captures.chunks.routing import RoutedReader, check_same
 from captures.chunks.sorting import Stored, store
 from captures.files import CaptureError, CapturePoint, capture_points, layouts
 from captures.flows import FORGET_NS, REMEMBERED
@@ -201,18 +201,18 @@ def test_bytes_that_stay_in_the_capture_are_not_stored_and_are_of_the_same_file(
     writes = [Write(TO_BROKER, bytes(10_000)) for _ in range(100)]
     path.write_bytes(forge.pcap(forge.rendered(forge.converse(writes, mss=9_000))))
     point = CapturePoint("point", (str(path),))
-    joining, stored = Joining(point), []
+    joining, stored = ChunkJoiner(point), []
     for number, chunk in enumerate(chunks_of(point, path.stat().st_size // 3)):
         said, kept = store(ChunkReader(chunk), 3, 3, tmp_path / str(number))
         joining.take(chunk, said)
         stored.append(kept)
     assert len(stored) == 3
     assert sum(one.size for one in stored) < 20_000
-    check_same(point, joining.said().files)
+    check_same(point, joining.summary().files)
     os.utime(path, ns=(0, 0))
     with pytest.raises(CaptureError, match="it changed while it was read"):
-        check_same(point, joining.said().files)
-    readers = [Routed(point, joining.said(), stored, [share]) for share in range(3)]
+        check_same(point, joining.summary().files)
+    readers = [RoutedReader(point, joining.summary(), stored, [share]) for share in range(3)]
     with pytest.raises(CaptureError, match="it changed while it was read"):
         [list(reader) for reader in readers]
 

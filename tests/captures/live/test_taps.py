@@ -22,9 +22,9 @@ import pytest
 from captures.errors import CaptureError
 from captures.files.write import Record, pcap
 from captures.live import libpcap, open_interface, pcap_library
-from captures.live.capture_queue import Belt
+from captures.live.capture_queue import CaptureQueue
 from captures.live.interfaces import Session
-from captures.live.open_interface import Asked, opened
+from captures.live.open_interface import CaptureOptions, opened
 from captures.live.ring import Ring
 from captures.live.taps import no_rights
 from captures.live.tools import TOOLS
@@ -51,10 +51,10 @@ def way(name: str) -> str:
     return name
 
 
-def heard(wire: Wire, asked: Asked, frames: list[bytes]) -> list[bytes]:
+def heard(wire: Wire, asked: CaptureOptions, frames: list[bytes]) -> list[bytes]:
     """The records that a tap gives of frames that are sent when it is open. It is told to stop at once; but another
     tool, which is ended a while after that, once it gave them all: on a busy machine it may take longer."""
-    belt = Belt(opened(asked))
+    belt = CaptureQueue(opened(asked))
     with belt:
         wire.send(frames)
         packets = 0
@@ -73,7 +73,7 @@ def heard(wire: Wire, asked: Asked, frames: list[bytes]) -> list[bytes]:
     return packets_in(data)
 
 
-def all_of(belt: Belt) -> bytes:
+def all_of(belt: CaptureQueue) -> bytes:
     """What is left on a belt that is told to stop, which is closed then."""
     belt.stop()
     data = b""
@@ -88,13 +88,13 @@ def all_of(belt: Belt) -> bytes:
 def test_every_packet_is_there_to_the_last_byte(name: str, wire: Wire, records: list[Record]) -> None:
     if name == "scapy":
         records = records[:20]  # more at once than that it may lose
-    got = heard(wire, Asked(wire.name, via=way(name)), [record.data for record in records])
+    got = heard(wire, CaptureOptions(wire.name, via=way(name)), [record.data for record in records])
     assert [packet[16:] for packet in got] == [record.data for record in records]
 
 
 def test_the_ring_gives_byte_for_byte_what_libpcap_gives(wire: Wire, records: list[Record]) -> None:
     """Times too: both have them of the kernel."""
-    belts = [Belt(opened(Asked(wire.name, via=way(name)))).start() for name in OURS]
+    belts = [CaptureQueue(opened(CaptureOptions(wire.name, via=way(name)))).start() for name in OURS]
     assert belts[0].tap.header == belts[1].tap.header
     wire.send(record.data for record in records)
     given = [all_of(belt) for belt in belts]
@@ -103,7 +103,7 @@ def test_the_ring_gives_byte_for_byte_what_libpcap_gives(wire: Wire, records: li
 
 @pytest.mark.parametrize("name", OURS)
 def test_packets_are_cut_at_the_snap_length(name: str, wire: Wire, records: list[Record]) -> None:
-    got = heard(wire, Asked(wire.name, snaplen=96, via=way(name)), [record.data for record in records])
+    got = heard(wire, CaptureOptions(wire.name, snaplen=96, via=way(name)), [record.data for record in records])
     assert [packet[16:] for packet in got] == [record.data[:96] for record in records]
     assert [int.from_bytes(packet[12:16], "little") for packet in got] == [len(record.data) for record in records]
 
@@ -113,9 +113,9 @@ def test_by_default_tcp_and_nothing_else(name: str, wire: Wire, records: list[Re
     tcp = [record.data for record in records[:20]]
     udp = tcp[0][:23] + b"\x11" + tcp[0][24:]
     arp = tcp[0][:12] + b"\x08\x06" + bytes(28)
-    got = heard(wire, Asked(wire.name, via=way(name)), [udp, *tcp[:10], arp, *tcp[10:]])
+    got = heard(wire, CaptureOptions(wire.name, via=way(name)), [udp, *tcp[:10], arp, *tcp[10:]])
     assert [packet[16:] for packet in got] == tcp
-    got = heard(wire, Asked(wire.name, "", via=name), [udp, arp, *tcp])
+    got = heard(wire, CaptureOptions(wire.name, "", via=name), [udp, arp, *tcp])
     assert [packet[16:] for packet in got if packet[16:] in (udp, arp, *tcp)] == [udp, arp, *tcp]
 
 
@@ -131,7 +131,7 @@ def test_ones_own_ssh_session_is_left_out(
     frames = [record.data for record in records]
     client, broker = (int.from_bytes(frames[0][at : at + 2], "big") for at in (34, 36))
     monkeypatch.setenv("SSH_CONNECTION", f"127.0.0.1 {client} 127.0.0.1 {broker}")
-    got = [packet[16:] for packet in heard(wire, Asked(wire.name, via=way(name)), frames)]
+    got = [packet[16:] for packet in heard(wire, CaptureOptions(wire.name, via=way(name)), frames)]
     assert got == [frame for frame in frames if ports(frame) != {client, broker}]
     assert 0 < len(got) < len(frames)
 
@@ -139,7 +139,7 @@ def test_ones_own_ssh_session_is_left_out(
 def test_the_rings_filter_knows_ipv6(wire: Wire) -> None:
     head = bytes(12) + b"\x86\xdd" + b"\x60\0\0\0" + (20).to_bytes(2, "big")
     tcp, udp = (head + bytes([protocol, 64]) + bytes(32) + bytes([1, 2, 3, 4]) + bytes(16) for protocol in (6, 17))
-    assert [packet[16:] for packet in heard(wire, Asked(wire.name, via="ring"), [udp, tcp])] == [tcp]
+    assert [packet[16:] for packet in heard(wire, CaptureOptions(wire.name, via="ring"), [udp, tcp])] == [tcp]
 
 
 def test_the_ring_keeps_later_fragments_of_the_session_too(wire: Wire, records: list[Record]) -> None:
@@ -148,7 +148,7 @@ def test_the_ring_keeps_later_fragments_of_the_session_too(wire: Wire, records: 
     client, broker = (int.from_bytes(frame[at : at + 2], "big") for at in (34, 36))
     frame[20:22] = (7).to_bytes(2, "big")
     tap = Ring(wire.name, "tcp", Session("127.0.0.1", client, "127.0.0.1", broker), 262_144)
-    with Belt(tap) as belt:
+    with CaptureQueue(tap) as belt:
         wire.send([records[0].data, bytes(frame)])
         belt.stop()
         chunk = belt.take(60)
@@ -159,7 +159,7 @@ def test_the_ring_keeps_later_fragments_of_the_session_too(wire: Wire, records: 
 @pytest.mark.parametrize("name", OURS)
 def test_any_says_where_a_packet_was_seen(name: str, wire: Wire, records: list[Record]) -> None:
     """Cooked, SLL2: the header ends with the interface; other interfaces may be busy."""
-    got = heard(wire, Asked("any", via=way(name)), [record.data for record in records[:5]])
+    got = heard(wire, CaptureOptions("any", via=way(name)), [record.data for record in records[:5]])
     index = socket.if_nametoindex(wire.name)
     ours = [packet[16:] for packet in got if int.from_bytes(packet[20:24], "big") == index]
     assert [packet[20:] for packet in ours] == [record.data[14:] for record in records[:5]]
@@ -169,28 +169,28 @@ def test_any_says_where_a_packet_was_seen(name: str, wire: Wire, records: list[R
 @pytest.mark.parametrize("name", [*OURS, "dumpcap"])
 def test_an_interface_that_is_not_there_names_those_that_are(name: str) -> None:
     with pytest.raises(CaptureError, match="no such interface") as raised:
-        opened(Asked("nosuch0", via=way(name)))
+        opened(CaptureOptions("nosuch0", via=way(name)))
     assert "lo" in raised.value.hint
 
 
 @pytest.mark.parametrize("name", ["libpcap", "dumpcap"])
 def test_a_filter_that_says_nothing_is_shown(name: str, wire: Wire) -> None:
     with pytest.raises(CaptureError, match="tcp porrt 3"):
-        opened(Asked(wire.name, "tcp porrt 3", via=way(name)))
+        opened(CaptureOptions(wire.name, "tcp porrt 3", via=way(name)))
 
 
 def test_the_ring_takes_no_filter_of_ones_own() -> None:
     with pytest.raises(CaptureError, match="needs libpcap"):
-        opened(Asked("lo", "tcp port 1", via="ring"))
+        opened(CaptureOptions("lo", "tcp port 1", via="ring"))
 
 
 def test_without_libpcap_the_ring_takes_its_place(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pcap_library, "library", lambda: None)
-    tap = opened(Asked(wire.name))
+    tap = opened(CaptureOptions(wire.name))
     assert isinstance(tap, Ring)
     tap.close()
     with pytest.raises(CaptureError, match="libpcap is not installed"):
-        opened(Asked(wire.name, via="libpcap"))
+        opened(CaptureOptions(wire.name, via="libpcap"))
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -229,7 +229,7 @@ def test_what_other_systems_want_is_said(platform: str, line: str, hint: str, mo
     monkeypatch.setattr("captures.live.libpcap.Libpcap", refuse)
     monkeypatch.setattr(sys, "platform", platform)
     with pytest.raises(CaptureError) as raised:
-        opened(Asked("lo", ""))
+        opened(CaptureOptions("lo", ""))
     monkeypatch.undo()
     assert str(raised.value).startswith(line)
     assert hint in str(raised.value) + raised.value.hint
@@ -244,7 +244,7 @@ def test_a_dump_with_a_name_gives_what_one_in_memory_gives(
 ) -> None:
     """Begun anew after each look, and never. It leaves nothing behind."""
     way("libpcap")
-    plain = Belt(opened(Asked(wire.name)))
+    plain = CaptureQueue(opened(CaptureOptions(wire.name)))
     made: list[pcap_library.Named] = []
 
     def named(lib: Any, handle: Any) -> pcap_library.Named:
@@ -252,7 +252,7 @@ def test_a_dump_with_a_name_gives_what_one_in_memory_gives(
         return made[-1]
 
     monkeypatch.setattr(libpcap, "dump", named)
-    belts = [plain, Belt(opened(Asked(wire.name)))]
+    belts = [plain, CaptureQueue(opened(CaptureOptions(wire.name)))]
     assert belts[0].tap.header == belts[1].tap.header
     assert stat.S_IMODE(Path(made[0].path).parent.stat().st_mode) == 0o700
     for belt in belts:
@@ -307,10 +307,10 @@ def test_windows_opens_the_device_that_is_meant(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("captures.live.pcap_library.devices", lambda lib: DEVICES)
     monkeypatch.setattr("captures.live.libpcap.Libpcap", lambda *given: asked.append(given))
     monkeypatch.setattr(sys, "platform", "win32")
-    opened(Asked("wi-fi", "tcp port 9092"))
+    opened(CaptureOptions("wi-fi", "tcp port 9092"))
     monkeypatch.setattr("captures.live.pcap_library.library", lambda: None)
     with pytest.raises(CaptureError, match="Npcap is not installed"):
-        opened(Asked("wi-fi", ""))
+        opened(CaptureOptions("wi-fi", ""))
     monkeypatch.undo()
     assert asked == [("lib", "wi-fi", "tcp port 9092", 262_144, r"\Device\NPF_{1}")]
 
@@ -319,7 +319,7 @@ def test_an_interface_that_goes_away_ends_the_capture() -> None:
     from tests.live import a_wire
 
     with a_wire() as wire:
-        belt = Belt(opened(Asked(wire.name, via="ring")))
+        belt = CaptureQueue(opened(CaptureOptions(wire.name, via="ring")))
         with belt:
             wire.remove()
             while not belt.over:
@@ -350,7 +350,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records: list[Record])
 
 
 def test_tcpdump_is_called_with_a_large_buffer_and_ended_and_says_what_it_lost(fake: Path) -> None:
-    with Belt(opened(Asked("lo", "tcp port 9092", via="tcpdump"))) as belt:
+    with CaptureQueue(opened(CaptureOptions("lo", "tcp port 9092", via="tcpdump"))) as belt:
         chunk = belt.take(60)
         assert chunk is not None
         assert chunk.data == (fake / "given.pcap").read_bytes()[HEADER_BYTES:]
@@ -377,7 +377,7 @@ def test_tcpdump_is_called_with_a_large_buffer_and_ended_and_says_what_it_lost(f
 
 def test_a_tool_that_ends_by_itself_is_told(fake: Path) -> None:
     (fake / "bin" / "tcpdump").write_text(f"#!/bin/sh\ncat {fake}/given.pcap\necho 'tcpdump: cable cut' >&2\n")
-    with Belt(opened(Asked("lo", via="tcpdump"))) as belt:
+    with CaptureQueue(opened(CaptureOptions("lo", via="tcpdump"))) as belt:
         while not belt.over:
             belt.take(60)
     assert belt.packets == 7
@@ -394,14 +394,14 @@ def test_a_tool_that_ends_by_itself_is_told(fake: Path) -> None:
 def test_a_tool_that_does_not_begin_is_told(said: str, told: str, fake: Path) -> None:
     (fake / "bin" / "tcpdump").write_text(f'#!/bin/sh\necho "{said}" >&2\nexit 1\n')
     with pytest.raises(CaptureError) as raised:
-        opened(Asked("lo", via="tcpdump"))
+        opened(CaptureOptions("lo", via="tcpdump"))
     assert str(raised.value).startswith(told)
 
 
 def test_a_tool_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(CaptureError, match="--via dumpcap: it is not installed"):
-        opened(Asked("lo", via="dumpcap"))
+        opened(CaptureOptions("lo", via="dumpcap"))
 
 
 def test_the_ways_of_the_command_line_are_those_there_are() -> None:

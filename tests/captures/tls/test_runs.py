@@ -21,12 +21,12 @@ from captures.stream_tables import (
     GAP,
     SEG_AT,
     SEG_COLUMNS,
+    SEG_COMPLETED_BY,
     SEG_KEY,
     SEG_KIND,
     SEG_LENGTH,
-    SEG_ORDINAL,
+    SEG_PACKET_INDEX,
     SEG_SOURCE,
-    SEG_TRIGGER,
 )
 from captures.streams import Segments
 from captures.tls import ciphers, evp, runs, stage
@@ -59,7 +59,7 @@ def windows(steps: Sequence[Step], mss: int, most: int, rng: random.Random) -> l
         table = []
         for ordinal, (key, kind, data) in enumerate(rows[begin : begin + most], begin):
             row = [0] * SEG_COLUMNS
-            row[SEG_KEY], row[SEG_KIND], row[SEG_ORDINAL], row[SEG_TRIGGER] = key, kind, ordinal, ordinal
+            row[SEG_KEY], row[SEG_KIND], row[SEG_PACKET_INDEX], row[SEG_COMPLETED_BY] = key, kind, ordinal, ordinal
             if isinstance(data, int):
                 row[SEG_LENGTH] = data
             else:
@@ -84,9 +84,9 @@ def told(log: bytes, steps: Sequence[Step], mss: int, most: int) -> tuple[list[T
         for row in found.rows.tolist():
             at, size = row[SEG_AT], row[SEG_LENGTH]
             said = found.sources[row[SEG_SOURCE]][at : at + size].tobytes() if row[SEG_KIND] == DATA else size
-            out.append((row[SEG_KEY], row[SEG_KIND], row[SEG_ORDINAL], row[SEG_TRIGGER], said))
+            out.append((row[SEG_KEY], row[SEG_KIND], row[SEG_PACKET_INDEX], row[SEG_COMPLETED_BY], said))
         assert [row[3] for row in out] == sorted(row[3] for row in out)
-        over += [(slot, one.taken, one.given, one.alert) for slot, one in sorted(stage.over.items())]
+        over += [(slot, one.bytes_in, one.given, one.alert) for slot, one in sorted(stage.over.items())]
     return out, over
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from captures.stream_tables import GAP, SEG_COLUMNS, SEG_KEY, SEG_KIND, SEG_LENGTH, SEG_ORDINAL
+from captures.stream_tables import GAP, SEG_COLUMNS, SEG_KEY, SEG_KIND, SEG_LENGTH, SEG_PACKET_INDEX
 from captures.tls.ciphers import Opener13
 from captures.tls.direction import BYTES_PER_TRIAL, TRIALS, Row
 from captures.tls.keylog import MASTER, SESSION, KeyLog
@@ -45,7 +45,7 @@ class Heard:
 
     def text(self, row: Row, data: bytes) -> None:
         assert data
-        self.events[row[SEG_KEY] == 0].append((row[SEG_ORDINAL], data))
+        self.events[row[SEG_KEY] == 0].append((row[SEG_PACKET_INDEX], data))
         self.order.append(row[SEG_KEY] == 0)
 
     def hole(self, size: int, row: Row) -> None:
@@ -77,7 +77,7 @@ def opened(log: bytes | KeyLog, writes: Iterable[Step], mss: int = 1 << 20) -> t
         for at in range(0, len(write.data), mss):
             data = write.data[at : at + mss]
             row = [0] * SEG_COLUMNS
-            row[SEG_KEY], row[SEG_LENGTH], row[SEG_ORDINAL] = int(not write.to_broker), len(data), number
+            row[SEG_KEY], row[SEG_LENGTH], row[SEG_PACKET_INDEX] = int(not write.to_broker), len(data), number
             number += 1
             session.data(row, data, heard)
     for key in (0, 1):
@@ -86,7 +86,7 @@ def opened(log: bytes | KeyLog, writes: Iterable[Step], mss: int = 1 << 20) -> t
         session.over(row, heard)
     assert session.oldest() is None
     assert session.given == len(heard.said(True)) + len(heard.said(False))
-    assert session.given <= session.taken
+    assert session.given <= session.bytes_in
     return session, heard
 
 
