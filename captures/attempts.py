@@ -37,7 +37,7 @@ others less. What comes later has another reason."""
 
 
 class Attempt(NamedTuple):
-    """What one client asked of one end point in vain, time after time without a pause.
+    """A client's failed attempts to connect to one end point, in a row without a pause.
 
     client, server: addresses as 128-bit integers, IPv4 as ::ffff:a.b.c.d; refused and unanswered: how often; most:
     how often within a minute; times of SYNs, in ns."""
@@ -65,7 +65,7 @@ class Unmet(NamedTuple):
 
 
 def unmet(flows: Flows) -> Unmet:
-    """Those of all packets that have been read."""
+    """Return the SYNs without a connection of all packets read so far."""
     tables = flows.tables
     known = tables.flows[: int(tables.state[S_FLOWS])]
     shape = known[:, FLOW_SYN_SHAPE]
@@ -76,7 +76,9 @@ def unmet(flows: Flows) -> Unmet:
 
 
 def attempts(of: Sequence[Unmet]) -> list[Attempt]:
-    """What all of these have in common, most frequent first; no four-tuple is in two of them."""
+    """Group failed attempts by client and end point, most frequent first.
+
+    of: results of `unmet` that have no four-tuple in common."""
     keys, swapped, times, refused = (np.concatenate(parts) for parts in zip(*of, strict=True))
     if len(times) < 2:
         return []

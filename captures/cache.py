@@ -212,7 +212,7 @@ def packed(value: Any) -> bytes:
 
 
 def pieces(value: Any) -> list[Any]:
-    """The same piece by piece, the arrays where they are."""
+    """Like `packed`, as a list of pieces, with arrays as they are instead of copies."""
     arrays: list[Any] = []
     size = 0
 
@@ -235,7 +235,7 @@ def unpacked(data: memoryview) -> Any:
 
 
 def next_unpacked(file: Any) -> Any:
-    """The same of the next value in a file (`readinto`), and no further."""
+    """Read and unpack the next value of a file (`readinto`), and no more bytes than it has."""
     size = numpy.empty(1, "<u4")
     _fill(file, size)
     text = numpy.empty(int(size[0]), numpy.uint8)
@@ -279,13 +279,14 @@ def _digest(sources: tuple[Path, ...]) -> str:
 
 
 def cached(name: str, sources: Iterable[Path], make: Callable[[], Any]) -> Any:
-    """What `make` returns (a plain value, see `packed`), made once a machine and kept until one of the files it depends
-    on changes."""
+    """Return what `make` returns, a plain value (see `packed`), from the machine's cache if it is there.
+
+    The value stays valid until one of `sources` changes."""
     return _cached(f"{name}.{_digest(tuple(sources))}", make)
 
 
 def cached_by(name: str, key: str, make: Callable[[], Any]) -> Any:
-    """The same, kept by what `key` says."""
+    """Like `cached`, for values that stay valid as long as `key` is the same."""
     return _cached(f"{name}.{hashlib.sha256(key.encode()).hexdigest()[:16]}", make)
 
 

@@ -46,8 +46,9 @@ FREE, OPEN, DONE = 0, 1, 2
 
 
 class FragmentTables(NamedTuple):
-    """What the kernel reads and writes: `state` int64[_STATE_SLOTS], `entries` int64[n, _ENTRY_COLUMNS], `seen` and
-    `kept` uint8[n, 65536]."""
+    """Tables that the kernel reads and writes.
+
+    state int64[_STATE_SLOTS]; entries int64[n, _ENTRY_COLUMNS]; seen and content uint8[n, 65536]."""
 
     state: Table
     entries: Table

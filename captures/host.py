@@ -45,7 +45,7 @@ class Host(NamedTuple):
 
     @property
     def has(self) -> frozenset[str]:
-        """What this processor has, and the operating system lets it use."""
+        """Features that this processor has and that the operating system enables."""
         return frozenset(name[1:] for name in self.features.split(",") if name.startswith("+"))
 
 
@@ -67,7 +67,7 @@ def _said_by_llvm() -> Host:
 
 
 def _system_description(path: str = "/proc/cpuinfo") -> str | None:
-    """What describes the first processor; None where nothing does."""
+    """Return the description of the first processor; None if there is none."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             first = file.read(_ENOUGH_BYTES).partition("\n\n")[0]

@@ -125,8 +125,9 @@ def once(name: str, work: Callable[[], object]) -> None:
 
 
 class Compiling(NamedTuple):
-    """What is being compiled: which kernel, the how manieth of this process, from 1 on, and how many these can be at
-    most, which is all that the modules loaded so far hold and that have no code yet."""
+    """Progress of compilation: the kernel's name, its number in this process (from 1), and an upper bound.
+
+    The bound is the number of kernels in the modules loaded so far that have no code yet."""
 
     kernel: str
     number: int
@@ -251,13 +252,15 @@ class Helper:
 
     @functools.cached_property
     def dispatcher(self) -> Any:
-        """What Numba compiles it with."""
+        """Numba's dispatcher that compiles it."""
         return with_numba().njit(self.py_func, **self._options)
 
 
 class Intrinsic:
-    """What kernels say in LLVM's own words: `make` builds Numba's intrinsic, once something is compiled with it.
-    `twin` does the same where a kernel runs as plain Python."""
+    """An operation that kernels express in LLVM's instructions.
+
+    `make` builds Numba's intrinsic once something is compiled with it. `twin` is its reference implementation, for
+    kernels that run as plain Python."""
 
     def __init__(self, make: Callable[[], Any], twin: Callable[..., Any] | None = None) -> None:
         self._make = make
@@ -265,7 +268,7 @@ class Intrinsic:
 
     @functools.cached_property
     def numba_type(self) -> Any:
-        """What Numba takes it for."""
+        """Numba's type of it."""
         with_numba()
         from numba.core.registry import cpu_target
 
@@ -397,7 +400,7 @@ class Kernel(Helper):
 
     @functools.cached_property
     def by_numba(self) -> Any:
-        """The same function with Numba's own dispatch and cache."""
+        """The function with Numba's own dispatch and cache."""
         return with_numba().njit(self.py_func, cache=True, **_OPTIONS)
 
     def __call__(self, *arguments: Any) -> Any:
@@ -558,7 +561,7 @@ coming by itself."""
 
 @inline
 def soon_all(array: Bytes, at: Int, count: Int) -> None:
-    """The same of so many bytes from a place on, at most `SOON_BYTES`: of each line of the cache that they are in."""
+    """Like `soon`, for `count` bytes from `at` on, at most `SOON_BYTES`: for each cache line of them."""
     for place in range(at, at + min(count, SOON_BYTES) + 64, 64):
         soon(array, place)
 
@@ -576,7 +579,7 @@ _LINE: Final = 8
 
 @inline
 def soon_block(rows: Table, begin: Int) -> None:
-    """The same of a block of int64[n, columns], some blocks behind the one that begins at a row."""
+    """Like `soon`, for a block of int64[n, columns], some blocks behind the one that begins at a row."""
     if MACHINE_CODE:
         width = rows.shape[1]
         for at in range((begin + _AHEAD) * width, (begin + _AHEAD + BLOCK) * width, _LINE):

@@ -65,7 +65,7 @@ _names: Final[dict[np.dtype[Any], str]] = {}
 
 
 def _name(dtype: np.dtype[Any]) -> str:
-    """What NumPy calls a type of plain numbers. Raises NotPlain."""
+    """Return NumPy's name of a type of plain numbers. Raises NotPlain."""
     if dtype.kind not in "iufb":
         raise NotPlain(f"an array of {dtype}")
     _names[dtype] = dtype.str
@@ -79,8 +79,10 @@ def _address_by_interface(array: np.ndarray) -> int:
 
 
 def _looked_up(array: np.ndarray) -> int:
-    """The same, read where all that is compiled against NumPy reads it (`PyArray_DATA`: the first field of an array
-    behind what every object has). A window takes hundreds of arrays apart, and asking is half of that."""
+    """Return an array's address as code compiled against NumPy reads it.
+
+    That is `PyArray_DATA`: the first field of an array behind the object's head. A window takes hundreds of arrays
+    apart, and asking for addresses is half of that."""
     return _pointer(id(array) + _HEAD).value or 0
 
 
@@ -274,7 +276,7 @@ _lock = threading.Lock()  # LLVM's engine takes one object file at a time
 
 
 def machine() -> str:
-    """What object code depends on beside its sources: the compiler and the processor."""
+    """Return the conditions of object code beside its sources: the compiler and the processor."""
     here = host()
     return f"llvmlite {version('llvmlite')} {here.triple} {here.processor} {here.features}"
 
@@ -355,7 +357,7 @@ def _fill(room: memoryview, relocations: bytes, values: Sequence[int | None]) ->
 
 @functools.cache
 def _system() -> Any:
-    """What the process has of the C library."""
+    """The C library that the process has loaded."""
     library = ctypes.CDLL(None)
     library.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     return library

@@ -1,4 +1,4 @@
-"""What came out of order: the segments of each direction that wait for their turn, sorted, and their bytes.
+"""Segments of each direction that came out of order and wait for their turn, sorted, with bytes.
 
 In: bytes of a packet that are not next in their stream. Out: `StreamTables.waiting`, a sorted list a direction, and
 `held`. Rules: the first captured copy of a byte counts. While bytes wait, a copy of them that differs and whose TCP

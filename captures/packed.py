@@ -76,7 +76,7 @@ def picked(rows: np.ndarray, which: Sequence[int]) -> np.ndarray:
 
 
 def _words(content: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The same memory as numbers of 1, 2, 4 and 8 bytes."""
+    """Return views of the same memory as numbers of 1, 2, 4 and 8 bytes."""
     whole = content[: len(content) & ~7]
     return content, whole.view(np.uint16), whole.view(np.uint32), whole.view(np.int64)
 
@@ -274,5 +274,5 @@ def unpack(
 def unpack_column(
     ones: Array, twos: Array, fours: Array, eights: Table, about: Table, count: Int, places: Table, out: Array
 ) -> None:
-    """The same of one column, into numbers of any width that hold what it has."""
+    """Unpack one column into numbers of any width that holds its values."""
     _unpack(ones, twos, fours, eights, about, count, places, out)

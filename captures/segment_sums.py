@@ -108,8 +108,9 @@ def checked(
     dst_hi: Int,
     dst_lo: Int,
 ) -> Int:
-    """What the checksum of a segment whose bytes are all there says, as one number of CHECKED_BITS: its `payload_sum`,
-    above SUM_BITS of the above. 0 where that is not all that there is to say."""
+    """Check a segment whose bytes are all there against its checksum, as one number of CHECKED_BITS.
+
+    The low SUM_BITS are its `payload_sum`, the flags are above. 0 if the checksum cannot be computed."""
     headers = header_sum(b, tcp_at, payload_at, length, src_hi, src_lo, dst_hi, dst_lo)
     total = payload_sum(b, words, payload_at, length)
     if headers < 0:

@@ -60,12 +60,12 @@ def platform() -> str:
 
 
 def features() -> frozenset[str]:
-    """What this processor has, and the operating system lets it use, by LLVM's names."""
+    """Features that this processor has and that the operating system enables, by LLVM's names."""
     return host().has
 
 
 def conditions(sources: str) -> dict[str, str]:
-    """What object code depends on beside the processor, for sources with this hash."""
+    """Return the conditions of object code beside the processor, for sources with this hash."""
     return {
         "sources": sources,
         "python": python(),
@@ -82,7 +82,7 @@ def description(sources: str, targets: Mapping[str, Iterable[str]]) -> bytes:
 
 
 def chosen(sources: str, folder: Path = FOLDER) -> Shipped:
-    """What to load from, where the installed sources have this hash."""
+    """Choose the folder to load from, for installed sources with this hash."""
     if not folder.is_dir():
         return Shipped(None)
     if set_here := switches():

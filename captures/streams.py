@@ -519,8 +519,10 @@ Slots = TypeVar("Slots", int, np.ndarray)
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """What became certain in one window for one shard: `rows` int64[n, SEG_COLUMNS], in order of `SEG_COMPLETED_BY`.
-    `SEG_AT` points into `sources[SEG_SOURCE]` (the window's buffer, the waiting bytes), valid until the next call."""
+    """Segments that became certain in one window for one shard.
+
+    rows int64[n, SEG_COLUMNS], in order of `SEG_COMPLETED_BY`. `SEG_AT` points into `sources[SEG_SOURCE]` (the
+    window's buffer, the waiting bytes), valid until the next call."""
 
     rows: np.ndarray
     sources: tuple[np.ndarray, np.ndarray]

@@ -164,7 +164,9 @@ class Pool:
 
 
 class _Usual(NamedTuple):
-    """What a pool hands out, in one for other threads' sake. `rows` None: as many as there can be."""
+    """Sizes that a pool hands out, in one object so that threads replace it at once.
+
+    rows: None if there is no limit."""
 
     window_bytes: int
     rows: int | None

@@ -1,4 +1,9 @@
-"""What the columns of exchanges and topic-partitions hold beside what rows of integers have already.
+"""Derive columns of exchanges and topic-partitions that rows of integers do not have.
+
+In: columns of exchanges and of their topic-partitions, window by window. Out: columns computed from several of them.
+Rules: `at` is where a window's rows begin among those of all. Each kernel does in one pass what would be a pass for
+each step; `tests/analyzer/bulk/test_cast.py` has their reference implementations. (Summaries of columns of any rows:
+`captures/cast.py`.)
 
 In: columns of exchanges and of their topic-partitions, window by window. Out: what follows from several of them. Rules:
 `at` is where a window's rows begin among those of all. Each kernel does in one pass what would be a pass for each step;

@@ -66,10 +66,10 @@ class Helpers:
 
 
 class Naming(Protocol):
-    """Who names what the rows of a shard point to."""
+    """Gives numbers of the capture point to symbols and connections of shards."""
 
     def numbers(self, shard: int) -> m.Numbers:
-        """What the shard's symbols are now."""
+        """Return the capture point's numbers of the shard's symbols."""
         ...
 
     def connections(self, slots: np.ndarray, clients: np.ndarray) -> np.ndarray:
@@ -174,7 +174,7 @@ class Concatenation:
         return ConcatColumns(x, connection, parts[0], parts[1] if forgotten else parts[0][:, :0])
 
     def _orders(self, pieces: list[_Piece]) -> m.Orders:
-        """What orders the exchanges of all shards, and connections and lists named that are new."""
+        """Read the columns that order all shards' exchanges; name connections and lists that are new."""
         orders = m.Orders(*np.empty((3, int(self._begins[-1])), np.int64))
         slots, serials = self._naming.named()
         numbers = [self._naming.numbers(shard) for shard in range(len(self._rows))]
@@ -200,7 +200,7 @@ class Concatenation:
         return orders
 
     def _name_connections(self, orders: m.Orders) -> None:
-        """Those that nobody has named yet, in order of the shards' rows."""
+        """Name connections that have no number yet, in order of the shards' rows."""
         new = np.flatnonzero(orders.connection < 0)
         if not len(new):
             return

@@ -82,7 +82,9 @@ class Share:
     alone: ClassVar[bool] = False
 
     def divide(self, assigned: Assigned) -> tuple[Assigned, np.ndarray]:
-        """What concerns these connections, and the slots of others that ended. Packets of others become strays."""
+        """Return what concerns these connections, and the slots of others that ended.
+
+        Packets of others become strays."""
         own = self._own_slots(assigned)
         slots = np.where(np.append(own, False)[assigned.slot], assigned.slot, -1)  # -1 is the last: a stray
         own_ends = own[assigned.ends[:, 1]]
@@ -98,7 +100,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class ShareOfPairs(Share):
-    """The same, by four-tuple: `captures.chunks.groups`, some of `among` so many."""
+    """A share by four-tuple: some of the groups of `captures.chunks.groups`, out of `among`."""
 
     groups: tuple[int, ...] = ()
     among: int = 1
@@ -112,7 +114,7 @@ class ShareOfPairs(Share):
 
 
 class ShareOfPackets(Share):
-    """The same, of a reader that gives the packets of these alone: nothing is left to be divided."""
+    """A share of a reader that returns this share's packets alone: nothing is left to divide."""
 
     alone: ClassVar[bool] = True
 
@@ -156,8 +158,9 @@ class _Shard:
 
 
 class _Keys:
-    """What opens TLS: the key logs that were named, and the blocks with secrets that the reader has met. Raises
-    CaptureError where a key log cannot be used."""
+    """Sources of TLS keys: the key logs of the options, and secrets that the reader has met.
+
+    Raises CaptureError if a key log cannot be used."""
 
     def __init__(self, paths: tuple[str, ...], reader: Reader, live: bool) -> None:
         self.files: KeyFiles | None = None
@@ -254,8 +257,9 @@ class Engine:
         self.reader.go_on(point, until)
 
     def take_up(self, secrets: Sequence[bytes] = ()) -> None:
-        """What it knows was stored by another engine, but for the keys of TLS; `secrets`: those of earlier files, as
-        far as they are still known."""
+        """Take up connections that another engine stored without their TLS keys.
+
+        secrets: those of earlier files, as far as they are still known."""
         self.reader.secrets = list(secrets)
         self.reader.secrets_at = [0] * len(self.reader.secrets)
         for shard in self._shards:
@@ -267,7 +271,9 @@ class Engine:
         return attempts([self.unmet()])
 
     def unmet(self) -> Unmet:
-        """The same as SYNs, for who has the other shares' too. One that is not `alone` sees those of all."""
+        """Like `attempts`, as SYNs, to be joined with those of other shares.
+
+        A share that is not `alone` sees those of all."""
         return unmet(self.flows)
 
     def windows(
@@ -283,7 +289,7 @@ class Engine:
             helpers.leave()
 
     def ended(self, progress: Callable[[int], None] = lambda _: None, over: bool = True) -> Iterator[list[ShardResult]]:
-        """The same as the shards hand it out, one `Ended` a shard; who takes these merges them (`merging`)."""
+        """Like `windows`, as one `ShardResult` a shard; the caller merges them (`merging`)."""
         # Live, one thread may sit where the next packet is awaited, and what is there is worked on all the same.
         workers = max(self.settings.threads, 1 + len(self._shards) if self._live else 1)
         pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="kwire")
@@ -335,7 +341,7 @@ class Engine:
             pool.shutdown(wait=False, cancel_futures=not self._leaving)
 
     def _read(self) -> Iterator[Packets]:
-        """What was read ahead by the engine before this one, and all that follows."""
+        """Yield the packets that the engine before this one read ahead, and all that follow."""
         if self._ahead is not None:
             first = self._ahead.result()
             self._ahead = None

@@ -65,7 +65,7 @@ Columns: TypeAlias = np.ndarray
 
 
 class _Texts(NamedTuple):
-    """What numbers stand for now: `Names.forget` leaves these lists alone."""
+    """Meanings of numbers at this moment: `Names.forget` leaves these lists alone."""
 
     capture: str
     files: list[FileInfo]
@@ -107,7 +107,9 @@ def exchanges(names: Names, windows: Sequence[Exchanges]) -> pa.Table:
 
 
 def later_exchanges(names: Names, windows: Sequence[Exchanges]) -> Callable[[], pa.Table]:
-    """What makes that table, in any thread and while further windows come: what they may change is looked up now."""
+    """Return a function that makes the table, in any thread and while further windows come.
+
+    Values that later windows may change are looked up now."""
     connections = _Connections.of(names, joined([rows.connection for rows in windows]))
     columns = tuple(rows.columns for rows in windows)
     return functools.partial(_exchanges, _Texts.of(names), columns, connections)

@@ -58,11 +58,13 @@ _NO_ROWS: Final = np.zeros((s.X_ENDED_COLUMNS, 0), np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the connections of a share said in one window that matters for others: an `Ended` with one exchange a
-    connection, of which it says the connection alone, and those that matter with their topic-partitions; slots numbered
-    over all shares, and the connections that it is the first to name: end points, reuse and number by slot. The
-    exchanges and topic-partitions stand beside the `Ended`, which has none: for `put_together`; of an exchange `names`
-    has its connection and symbols (the columns `_NAMED`, by their place there), `exchanges` the rest."""
+    """Facts of one window of a share that matter for other shares.
+
+    A `ShardResult` with one exchange a connection, of which it has the connection alone, and those that matter with
+    their topic-partitions; slots numbered over all shares, and the connections that it is the first to name: end
+    points, reuse and number by slot. The exchanges and topic-partitions stand beside the `ShardResult`, which has
+    none: for `put_together`; of an exchange `names` has its connection and symbols (the columns `_NAMED`, by their
+    place there), `exchanges` the rest."""
 
     ended: ShardResult
     names: Packed
@@ -89,7 +91,7 @@ class SlotNaming:
         return slots * self._of + self._number
 
     def new(self, slots: np.ndarray) -> dict[int, tuple[Any, Any, int, int]]:
-        """Those of the connections in some slots that were not named yet."""
+        """Return the connections in some slots that were not named yet."""
         used = distinct(slots)
         if len(used) and used[-1] >= len(self._named):
             self._named = np.append(self._named, np.zeros(used[-1] + 1, np.int64))

@@ -243,8 +243,9 @@ def record_facts(st: s.State, lay: s.Layouts, buffer: Bytes, used: Int, slot: In
 
 @inline
 def room_for_facts(st: s.State, others: Int) -> Int:
-    """What must be free before anything is changed: facts of a message that names so many `others` (see
-    `partitions.count_named`), and the symbols that recording them will look up."""
+    """Check the room for facts of a message that names `others`, before anything is changed.
+
+    It includes the symbols that recording them will look up (see `partitions.count_named`)."""
     fr = st.framing
     mt = st.matching
     out = st.output

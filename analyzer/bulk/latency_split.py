@@ -166,7 +166,7 @@ def measure(
 
 @kernel
 def put_rest(x: Table, latency: Table, queue: Table) -> None:
-    """What is left for the broker, and which part is the largest; of equal ones the first."""
+    """Compute the broker's part of latencies and which part is the largest; of equal ones the first."""
     for i in range(x.shape[1]):
         total = _apart(x[s.X_RESPONSE_LAST_NS, i], x[s.X_REQUEST_FIRST_NS, i])
         x[s.X_BROKER_US, i] = NULL

@@ -66,7 +66,7 @@ def _count_token(fr: s.Framing, slot: Int, key: Int) -> None:
 
 @inline
 def _room(st: s.State, before: Int) -> Int:
-    """What must be free whatever a message says; `before`: requests that its coming ends."""
+    """Check the room that any message needs; `before`: requests that its coming ends."""
     fr = st.framing
     mt = st.matching
     out = st.output
@@ -99,7 +99,7 @@ def _describe(frame: Table, row: Table, base: Int) -> None:
 def _outcome(
     frame: Table, row: Table, base: Int, orphan: Flag, pc: Int, decoded: Int, failed: Int, stopped: Int
 ) -> Int:
-    """What became of a message, in columns `base` and on; returns how many bytes it has behind its last field."""
+    """Note a message's outcome in columns `base` and on; return the bytes behind its last field."""
     start = frame[s.FR_AT]
     state = np.int64(s.UNDECODED_STATE)
     reason = np.int64(s.R_NONE)
@@ -142,8 +142,9 @@ def _outcome(
 
 @inline
 def _say(mt: s.Matching, row: Table, side: Int, topics_before: Int) -> Int:
-    """What a message said, from `Matching.found` to the columns of its exchange; `asked`: topics named before. OK or a
-    NEED_ status."""
+    """Copy a message's values from `Matching.by_role` to the columns of its exchange.
+
+    topics_before: topics named before. Returns OK or a NEED_ status."""
     by_role = mt.by_role
     if side == 0:
         for i in range(role.GROUP - role.ACKS):  # these roles and columns stand in one order
@@ -199,7 +200,7 @@ def _count_hole(fr: s.Framing, slot: Int, key: Int, row: Table, whole: Flag, dec
 
 @inline
 def _learn(fr: s.Framing, mt: s.Matching, slot: Int, row: Table, header: Flag, decoded: Flag) -> None:
-    """What a request tells of its connection. `header`: its header was whole."""
+    """Note properties of a connection that a request shows. header: its header was whole."""
     k = fr.k
     by_role = mt.by_role
     k[slot, s.K_REQUESTS] += 1

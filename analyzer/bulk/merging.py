@@ -20,8 +20,9 @@ number; so does a record set; the row that it belongs to is said anew."""
 
 
 class Numbers(NamedTuple):
-    """What a shard's symbols are in the numbering of the capture point, -1: not needed yet. Of record sets int64[2]:
-    how many shards there are, and which it is."""
+    """The capture point's numbers of a shard's symbols, -1: not needed yet.
+
+    shard int64[2], for record sets: number of shards, and which this is."""
 
     strings: Table
     topics: Table
@@ -30,8 +31,9 @@ class Numbers(NamedTuple):
 
 
 class Orders(NamedTuple):
-    """What orders exchanges, int64[n] each: the packet that completed them, the number of their connection, -1 where it
-    has none yet, and its age."""
+    """Columns that order exchanges, int64[n] each.
+
+    They are the packet that completed them, the number of their connection, -1 if it has none yet, and its age."""
 
     completed_by: Table
     connection: Table

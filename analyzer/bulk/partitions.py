@@ -110,8 +110,9 @@ def count_named(lay: s.Layouts, tape: Table, used: Int) -> tuple[Int, Int]:
 
 @inline
 def room_for_parts(st: s.State, used: Int, named: Int, others: Int, requested: Int) -> Int:
-    """What must be free before the rows of a message with `used` rows on the tape are made (`named`, `others`: see
-    `count_named`); `asked`: rows of its request. OK or a NEED_ status."""
+    """Check the room for the rows of a message with `used` rows on the tape.
+
+    named, others: see `count_named`; requested: rows of its request. Returns OK or a NEED_ status."""
     fr = st.framing
     mt = st.matching
     parts = st.parts

@@ -1,4 +1,4 @@
-"""What may stand before Kafka's first byte: what a balancer or a proxy is told, and what it answers.
+"""Skip prefixes of balancers and proxies before Kafka's first byte, and the answers to them.
 
 In: the first bytes of a direction (`captures.prefixes` tells a prefix). Out: the direction without it. Rules
 
@@ -106,8 +106,9 @@ def before_first(fr: s.Framing, mt: s.Matching, slot: Int, key: Int, client: Int
 
 
 def named_ends(kind: int, text: str) -> tuple[str | None, str | None]:
-    """What a prefix names, of its kind and K_PREFIX_TEXT: whom the connection comes from and where it was meant to go,
-    as `ip:port` (a name in the place of the address where only that was said). None where it does not say."""
+    """Return the ends that a prefix names, from its kind and K_PREFIX_TEXT: source and destination.
+
+    They are `ip:port` (a name instead of the address if only that was sent), None if the prefix does not have it."""
     content = bytes.fromhex(text)
     with contextlib.suppress(ValueError, IndexError, struct.error):
         if kind == PROXY_LINE:

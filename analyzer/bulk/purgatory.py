@@ -1,4 +1,9 @@
-"""What a broker waited for on purpose: fetches without data, replicas of what is produced; and who follows what.
+"""Compute how long a broker waited on purpose: for data, or for replicas; and the readers' state.
+
+In: answered exchanges of Fetch, ShareFetch, Produce and ListOffsets in the order in which they were completed, and
+their topic-partitions by number. Out: how long each was held, or NULL; rows of readers that are over. Rules: the result
+for an exchange follows from it and from those before it alone, so that cutting them into windows changes nothing; the
+latest `RING` ends of a partition are kept, so memory is bounded by partitions and open sessions.
 
 In: answered exchanges of Fetch, ShareFetch, Produce and ListOffsets in the order in which they were completed, and
 their topic-partitions by number. Out: how long each was held, or NULL; rows of readers that are over. Rules: what is
@@ -105,7 +110,7 @@ class Rows(NamedTuple):
 
 
 class PurgatoryState(NamedTuple):
-    """What is kept from window to window.
+    """State between windows.
 
     ends         [partitions, E_COLUMNS]
     entries      [n, S_COLUMNS]: readers that last
@@ -287,7 +292,7 @@ def _session_of(know: PurgatoryState, rows: Rows, i: Int) -> Int:
 
 @inline
 def _name_readers(know: PurgatoryState, rows: Rows, i: Int, session: Int) -> None:
-    """What the request of a Fetch says of its session: partitions that it asks for, and those that leave it."""
+    """Update a session by a Fetch request: partitions that it asks for, and those that leave it."""
     entries = know.entries
     for j in range(rows.firsts[i], rows.firsts[i + 1]):
         if rows.parts[s.P_OFFSET, j] == NULL or rows.numbers[j] < 0:
@@ -416,7 +421,7 @@ def _fetch_held(know: PurgatoryState, rows: Rows, i: Int, session: Int) -> Int:
 
 @inline
 def _learn_fetch(know: PurgatoryState, rows: Rows, i: Int, session: Int) -> None:
-    """What the answer to a Fetch says of ends, and what its readers got."""
+    """Note the ends in the answer to a Fetch, and the records that its readers got."""
     ends = know.ends
     for j in range(rows.firsts[i], rows.firsts[i + 1]):
         number = rows.numbers[j]
@@ -500,8 +505,9 @@ def _learn_listed(know: PurgatoryState, rows: Rows, i: Int) -> None:
 
 @inline
 def _share_fetch_held(know: PurgatoryState, rows: Rows, i: Int) -> Int:
-    """The same of a ShareFetch. Nothing on the wire says where a share group's records end: after an answer without
-    any there were none."""
+    """Like `_fetch_held`, for a ShareFetch.
+
+    Nothing on the wire tells where a share group's records end: after an answer without any there were none."""
     amount = np.int64(0)
     for j in range(rows.firsts[i], rows.firsts[i + 1]):
         amount += max(rows.parts[s.P_RECORD_BYTES, j], np.int64(0))

@@ -282,8 +282,10 @@ def answered(fr: s.Framing, key: Int, length: Int) -> Flag:
 def _judge_response(
     fr: s.Framing, mt: s.Matching, lay: s.Layouts, slot: Int, key: Int, at: Int, end: Int, boundary: Flag
 ) -> Int:
-    """The same for a response: its correlation id must be that of a pending request; at the start of a segment it may
-    also be that of a request from before the capture, if the frame ends where the bytes do or another follows it."""
+    """Judge whether a frame is a response: its correlation id must be that of a pending request.
+
+    At the start of a segment it may also be that of a request from before the capture, if the frame ends where the
+    bytes do or another follows it."""
     if end - at < 8:
         return UNSURE
     size = read_int32(fr.slab, at)

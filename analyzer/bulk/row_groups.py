@@ -161,7 +161,9 @@ def follow(place: Table, offsets: Table, after: Table, now: Table, expected: Tab
 
 
 def steady(values: np.ndarray) -> np.ndarray:
-    """The same for a kernel: in rows, and read-only. Each other kind of array would be a kernel of its own."""
+    """Return the values in rows, and read-only, as kernels take them.
+
+    Each other kind of array would be a kernel of its own."""
     view = np.ascontiguousarray(values).view()
     view.flags.writeable = False
     return view

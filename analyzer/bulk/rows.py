@@ -1,4 +1,9 @@
-"""What one window of a capture point gives: the shards' results as one `Window`, which everything above learns from.
+"""Merge the shards' results of one window of a capture point into one `Window`.
+
+In: for each window a `ShardResult` of each shard, in order. Out: a `Window`, with the shards' rows in one order,
+connections named and symbols numbered for the whole capture point. Rules: a window is read-only, and the shards'
+results are not changed; numbers in windows mean what `Names` has, which grows; rows are in order of the packet that
+completed them, then of the age of their connection, however many shards there are.
 
 In: for each window an `Ended` of each shard, in order. Out: a `Window`, with the shards' rows in one order, connections
 named and symbols numbered for the whole capture point. Rules: a window is read-only, and what the shards handed out is
@@ -48,8 +53,9 @@ many."""
 
 @dataclass(slots=True)
 class Names:
-    """What the numbers in the windows of a capture point stand for; the lists grow while windows come. Who looks things
-    up in another thread, or later, takes `strings` and `lists` as they are now: `forget` puts others in their place.
+    """Meanings of the numbers in the windows of a capture point; the lists grow while windows come.
+
+    To look up things in another thread, or later, take `strings` and `lists` as they are now: `forget` replaces them.
 
     capture      name of the capture point
     files        what is known of its files, in reading order
@@ -119,7 +125,7 @@ class Names:
         self._most = 2 * len(self._numbers)
 
     def list_of(self, values: tuple[int, ...]) -> int:
-        """The same of a list."""
+        """Return the number of a list, a new one if it is new."""
         number = self._list_numbers.get(values)
         if number is None:
             number = self._list_numbers[values] = len(self.lists)
@@ -211,8 +217,10 @@ class Message(NamedTuple):
 
 
 class RawMessages(NamedTuple):
-    """What `Message` says of each in a window, a column each: int64[n], NULL where there is none. `heaps`: the bytes
-    of the first so many, and so on; views, as `RecordSets`; `at` and `length`: where those of each are in its heap."""
+    """Columns of the messages of a window, as `Message` has them: int64[n], NULL if there is none.
+
+    heaps: the bytes of the first so many, and so on; views, as `RecordSets`; at, length: position and size of each
+    in its heap."""
 
     heaps: list[tuple[np.ndarray, int]]
     at: np.ndarray
@@ -256,7 +264,7 @@ class RecordSets(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What one window of a capture point gives; read-only.
+    """One window of a capture point; read-only.
 
     names        what its numbers stand for
     every        all exchanges that ended in it
@@ -294,7 +302,7 @@ class Window:
         return (self.connections.number, self.connections.completed_by) if self._over is None else self._over
 
     def only(self, exchanges: Exchanges) -> Window:
-        """The same with fewer exchanges wanted."""
+        """Return the window with fewer exchanges wanted."""
         return replace(self, exchanges=exchanges)
 
     def without_facts(self) -> Window:
@@ -304,14 +312,15 @@ class Window:
         return replace(self, connections=none, _over=self.over, zookeeper=(), **facts)
 
     def facts_alone(self) -> Window:
-        """What its connections said that matters for others, and those that ended."""
+        """Return the window with only the facts of its connections that matter for others, and their ends."""
         none = no_exchanges(self.names)
         return replace(self, every=none, exchanges=none, sets=(), _messages=())
 
     def pieces(self, firsts: Sequence[int]) -> Iterator[Window]:
-        """The same, which nothing has filtered yet, as windows of fewer exchanges with the messages that they are made
-        of; `firsts`: those that begin a piece beside the first. What was said of the cluster and the record sets are in
-        each of them, connections that ended and what was said to ZooKeeper in the last."""
+        """Divide an unfiltered window into windows of fewer exchanges with their messages.
+
+        firsts: rows that begin a piece beside the first. Facts about the cluster and record sets are in each piece,
+        connections that ended and ZooKeeper's events in the last."""
         if not firsts:
             yield self
             return
@@ -331,7 +340,7 @@ class Window:
             after = until
 
     def _messages_between(self, after: int, until: int) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
-        """Those that packets after the one and to the other completed."""
+        """Return the messages that packets after `after` and up to `until` completed."""
         messages = []
         for rows, heap in self._messages:
             completed_by = rows[:, s.MSG_COMPLETED_BY]
@@ -372,7 +381,7 @@ class Window:
                 )
 
     def raw(self) -> RawMessages:
-        """The same for who takes all of them at once."""
+        """Like `messages`, for all of them at once, as columns."""
         rows = np.concatenate([np.zeros((0, s.MSG_COLUMNS), np.int64), *(rows for rows, _ in self._messages)])
         return RawMessages([(heap, len(rows)) for rows, heap in self._messages], *rows.T[list(_RAW)])
 
@@ -388,7 +397,7 @@ NEVER: Final = np.iinfo(np.int64).max
 
 
 class EndPoints(Protocol):
-    """What knows the connections by slot: `captures.flows.Flows`."""
+    """Properties of connections by slot: `captures.flows.Flows`."""
 
     def end_points(self, slot: int) -> tuple[Any, Any, int, int]:
         """Two (address, port), how often they had a connection before, and which of the capture point it is."""
@@ -505,7 +514,7 @@ class ShardMerger:
 
     # -- what names have been given (`gathering.Naming`) --------------------------------------------------------------
     def numbers(self, shard: int) -> Numbers:
-        """What a shard's symbols are now."""
+        """Return the capture point's numbers of a shard's symbols."""
         known = self._shards[shard]
         return Numbers(known.strings, known.topics, known.others, np.array([len(self._shards), shard], np.int64))
 
@@ -599,7 +608,7 @@ class ShardMerger:
         return self.names.connection(client, broker, reuse, serial)
 
     def _ended(self, shards: Sequence[ShardResult]) -> Connections:
-        """Those that ended, in order; their slots may get others."""
+        """Return the connections that ended, in order; their slots may be given to others."""
         parts = []
         for known, ended in zip(self._shards, shards, strict=True):
             those = ended.connections

@@ -94,7 +94,7 @@ def move_regions(f: Table, slab: Bytes, into: Bytes) -> Int:
 
 
 def _symbols(column: np.ndarray, count: int) -> np.ndarray:
-    """Those of `count` symbols that a column names, each once. Rows that were never in use hold zeros."""
+    """Return the symbols below `count` in a column, each once. Rows that were never used hold zeros."""
     return distinct(column[(column >= 0) & (column < count)])
 
 

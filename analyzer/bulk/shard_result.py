@@ -1,4 +1,8 @@
-"""What ended in one window for one shard, as the shard hands it out: symbols and slots still in its own numbering.
+"""Result of one window of one shard, with symbols and slots in the shard's own numbering.
+
+In: the shard's tables. Out: copies of their rows, and the counters of connections by name, so that no later stage knows
+which columns `captures.streams` and `analyzer.bulk.state` keep them in. `rows.ShardMerger` makes a `Window` of the
+results of all shards.
 
 In: the shard's tables. Out: copies of their rows, and the counters of connections by name, so that no later stage knows
 which columns `captures.streams` and `analyzer.bulk.state` keep them in. `rows.ShardMerger` makes a `Window` of what all
@@ -166,8 +170,9 @@ def _failure(session: Session, whole: bool, client: int) -> str | None:
 def sealed(
     slots: np.ndarray, over: Mapping[int, Session], whole: np.ndarray, clients: np.ndarray
 ) -> tuple[list[str], dict[str, np.ndarray]]:
-    """What is known of the TLS of connections in some slots: texts, and columns of `Connections`. `over`: sessions by
-    slot; `whole`: connections that ended, with packets of both sides; `clients`: their K_CLIENT."""
+    """Return texts and columns about the TLS of connections in some slots.
+
+    over: sessions by slot; whole: connections that ended, with packets of both sides; clients: their K_CLIENT."""
     texts: dict[str, int] = {}
     columns = {name: np.full(len(slots), s.NULL, np.int64) for name in (*TEXTS, "tls_not_after")}
     columns["decrypted"] = np.zeros(len(slots), np.bool_)

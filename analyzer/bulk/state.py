@@ -352,7 +352,7 @@ REVERT = 99
 
 
 class Layouts(NamedTuple):
-    """What a kernel needs of the program (see `analyzer.protocol.program`), and the roles of fields."""
+    """Tables of the decoder's program (see `analyzer.protocol.program`), and the roles of fields."""
 
     code: Array
     tags: Array
@@ -366,7 +366,7 @@ class Layouts(NamedTuple):
 
 
 class Framing(NamedTuple):
-    """What finding frames keeps: connections, directions, bytes that wait, and the frame at hand."""
+    """State of framing: connections, directions, bytes that wait, and the frame at hand."""
 
     f: Table  # a row a direction
     k: Table  # a row a connection
@@ -377,7 +377,7 @@ class Framing(NamedTuple):
 
 
 class Matching(NamedTuple):
-    """What matching keeps: exchanges in progress, the exchange and the message at hand, strings."""
+    """State of matching: exchanges in progress, the exchange and the message at hand, strings."""
 
     pending: Table
     row: Table  # int64[X_COLUMNS]: the exchange at hand
@@ -403,7 +403,7 @@ class Parts(NamedTuple):
 
 
 class Output(NamedTuple):
-    """What has ended, until the caller takes it."""
+    """Rows that have ended, until the caller takes them."""
 
     exchanges: Table
     parts: Table

@@ -100,8 +100,10 @@ def _used(columns: Sequence[np.ndarray], count: int) -> np.ndarray:
 
 
 def from_wire(names: Names, shares: Sequence[Sequence[WireExchanges]], lender: Lender) -> Exchanges:
-    """What shares carried, each its windows in order, in one order: of the packet that completed an exchange, then of
-    the age of its connection. `names`: has no names yet; `lender`: whose memory the columns are in."""
+    """Merge the windows of all shares into one order.
+
+    The order is that of the packets that completed exchanges, then of the age of connections. names: has no names
+    yet; lender: pool of the columns' memory."""
     carried = [window for some in shares for window in some]
     strings = [np.array([names.string(thing) for thing in window.strings.things], np.int64) for window in carried]
     numbers: dict[int, int] = {}
@@ -153,7 +155,7 @@ def _number(
     strings: np.ndarray,
     numbers: dict[int, int],
 ) -> int:
-    """What a connection is called anew."""
+    """Return the new number of a connection."""
     name, (client, port, broker, other), serial = known
     if serial not in numbers:
         numbers[serial] = len(names.serials)

@@ -1,4 +1,4 @@
-"""What clients and brokers say to ZooKeeper, beside Kafka in the same capture.
+"""Read the conversations of clients and brokers with ZooKeeper, in the same capture as Kafka.
 
 In: the segments of a shard. Out: `ZooKeeper` events, one an operation on a node that was answered. Rules: a connection
 is recognised by the server's port (2181) or by its client's first message; such traffic is little, so it is read by
@@ -73,7 +73,7 @@ class ZooKeeperConversations:
         return events
 
     def _decide(self, segments: Segments, slots: np.ndarray, pairs: np.ndarray) -> None:
-        """What connections are that speak for the first time."""
+        """Classify connections that send their first bytes."""
         fresh = np.flatnonzero((self._kind[slots] == _NOT_SEEN) & (segments.rows[:, t.SEG_KIND] <= t.SNAPLEN))
         for first in fresh[np.unique(slots[fresh], return_index=True)[1]].tolist() if len(fresh) else ():
             row, slot = segments.rows[first], int(slots[first])

@@ -67,8 +67,10 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class ChunkStart:
-    """What is known where a chunk begins: the offset of its first record, how to read on (None: a file begins), and
-    fragments of IP packets in progress (None: there never were any)."""
+    """State of reading where a chunk begins.
+
+    at: offset of its first record; layout: how to read on, None where a file begins; fragments: fragments of IP
+    packets in progress, None if there never were any."""
 
     at: int = 0
     layout: Layout | None = None
@@ -77,9 +79,11 @@ class ChunkStart:
 
 @dataclass(slots=True)
 class ChunkResult:
-    """What was met in a chunk. `known`: what its reader began with, None where no start was to be found; `after`: the
-    same where it stopped; `ended`: there its file ends. `stored`: bytes read of the file as it lies there, and their
-    CRC-32C; `rows`: TCP packets."""
+    """Result of reading one chunk.
+
+    known: the state that its reader began with, None if no start was found; after: the state where it stopped;
+    ended: its file ends there; stored, crc32c: bytes of the file as stored that were read, and their CRC-32C; rows:
+    TCP packets."""
 
     known: ChunkStart | None
     after: ChunkStart
@@ -138,8 +142,9 @@ def changed(path: str) -> CaptureError:
 
 
 def guessed(chunk: Chunk, look_bytes: int, ahead_bytes: int) -> ChunkStart | None:
-    """What is known where a chunk begins, as far as bytes of its file's beginning, and some around its border, tell.
-    None where they do not. Raises CaptureError."""
+    """Guess the state where a chunk begins, from its file's first bytes and some around its border.
+
+    Returns None if these bytes do not tell. Raises CaptureError."""
     if chunk.begin == 0:
         return ChunkStart()
     with open(os.path.join(chunk.folder, chunk.path), "rb") as file:
@@ -258,7 +263,7 @@ class ChunkReader(Reader):
 
 @dataclass(frozen=True, slots=True)
 class PointSummary:
-    """What all chunks of a point say together, for whoever gets their packets."""
+    """Files, notes and counters of all chunks of a capture point."""
 
     files: list[FileInfo]
     notes: list[str]
@@ -270,7 +275,7 @@ class PointSummary:
 
 @dataclass(slots=True)
 class _Whole:
-    """What `Reader` asks of a source whose end was reached."""
+    """A source whose end was reached, with the attributes that `Reader` needs."""
 
     path: str
     size: int
@@ -283,8 +288,10 @@ class _Whole:
 
 
 class ChunkJoiner(Reader):
-    """What chunks say, joined to what a reader of the whole point says of it (`files`, `notes`, `counts`, `secrets`).
-    `numbers`: for each chunk taken, what is to be added to its packets' numbers. Its packets are read elsewhere."""
+    """Joins the results of chunks to those of a reader of the whole point.
+
+    `files`, `notes`, `counts` and `secrets` are as such a reader has them. numbers: for each chunk taken, the offset
+    to add to its packets' numbers. Its packets are read elsewhere."""
 
     def __init__(self, point: CapturePoint) -> None:
         super().__init__(point)
@@ -329,7 +336,7 @@ class ChunkJoiner(Reader):
         return self.known if chunk.file == self._file else ChunkStart(0, None, self.known.fragments)
 
     def begin(self, chunk: Chunk) -> ChunkStart:
-        """What is known where a chunk begins, for who reads it again."""
+        """Return the state where a chunk begins, to read it again."""
         return self._at(chunk)
 
     def take(self, chunk: Chunk, result: ChunkResult) -> None:

@@ -41,8 +41,9 @@ _Read = tuple[ChunkResult, list[Packets]]
 
 
 def reader_of(point: CapturePoint, threads: int, window_bytes: int) -> Reader | None:
-    """Who reads a point for so many threads, where several are to scan it; None where a `Reader` is as good: it is
-    small, or its files can only be read from their beginning on."""
+    """Return a reader that scans a point with several threads, or None if `Reader` is as good.
+
+    It is as good if the point is small, or if its files can only be read from their beginning on."""
     if "-" in point.paths or any(map(urls.is_url, point.paths)):
         return None
     total = 0
@@ -131,7 +132,7 @@ class AheadReader(ChunkJoiner):
 
 
 def _guessed(chunk: Chunk) -> ChunkStart | None:
-    """What is known where a chunk begins, as far as that can be told; who reads it says what is wrong with its file."""
+    """Like `guessed`, but None on errors: the reader of the chunk reports them."""
     try:
         return guessed(chunk, LOOK_BYTES, 4 * LOOK_BYTES)
     except (OSError, CaptureError):

@@ -132,8 +132,9 @@ class RoutedReader(Reader):
 
 
 class _Line:
-    """What the index of a file says of one batch (`captures.chunks.sorting.LINE`). `stays`: its bytes are in the
-    capture, from `begin` to `end`."""
+    """Index entry of one batch in a sorted file (`captures.chunks.sorting.LINE`).
+
+    stays: its bytes are in the capture, from `begin` to `end`."""
 
     def __init__(self, line: list[int], groups: int) -> None:
         self.groups = groups

@@ -104,7 +104,7 @@ def number_ways(pairs: Array, columns: PacketColumns, places: Array, ways: Table
 
 @kernel
 def sum_up(content: Content, columns: PacketColumns, sums: Array) -> None:
-    """What the checksum of each packet says (`segment_sums.checked`), now that its bytes are at hand; of others, 0."""
+    """Compute `segment_sums.checked` of each packet whose bytes are at hand; 0 for others."""
     buffer, words = content.buffer, content.words
     for i in range(len(sums)):
         length = columns.payload_length[i]
@@ -162,7 +162,7 @@ def group_rows(rows: Table, whose: Array, nexts: Table, into: Table) -> None:
 
 
 def as_words(columns: PacketColumns) -> PacketColumns:
-    """The same memory, addresses as signed numbers, which is what rows have."""
+    """Return views of the same memory with addresses as signed numbers, as rows have them."""
     halves = {name: getattr(columns, name).view(np.int64) for name in ("src_hi", "src_lo", "dst_hi", "dst_lo")}
     return columns._replace(**halves)
 
@@ -228,7 +228,7 @@ def extent(
 
 @kernel
 def tell_rows(rows: Table, ways: Table, columns: PacketColumns) -> None:
-    """What tells connections apart (`captures.flows` looks at it), of packets with these rows."""
+    """Fill in the columns that tell connections apart (see `captures.flows`), of packets with these rows."""
     for i in range(len(rows)):
         to, way = rows[i, PLACE] & _INDEX, (rows[i, PLACE] >> _INDEX_BITS) & _INDEX
         if to >= len(columns.number) or way >= len(ways):

@@ -122,9 +122,10 @@ class Scratch:
 
 
 class _Window(NamedTuple):
-    """What is to be written of a window besides its rows: times, whose its packets are, the ways that they go, how many
-    packets and bytes each group has, the number of the first, and where in the capture bytes begin and end (0: they do
-    not stay there)."""
+    """Columns of a window to be written besides its rows.
+
+    They are times, groups and directions of packets, packets and bytes of each group, the number of the first
+    packet, and where in the capture its bytes begin and end (0: they do not stay there)."""
 
     time_ns: np.ndarray
     whose: np.ndarray

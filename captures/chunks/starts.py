@@ -59,7 +59,7 @@ class Form:
 
 
 def begun(head: bytes, largest_record_bytes: int) -> tuple[Layout, Form] | None:
-    """What the first bytes of a file say of its records; None where they say too little."""
+    """Read the layout of a file's records from its first bytes; None if these are too few."""
     if not layouts.is_capture(head) or len(head) < layouts.PCAP_HEADER_BYTES:
         return None
     layout = Layout(largest_record_bytes)
@@ -143,7 +143,7 @@ def _records(data: np.ndarray, form: Form) -> np.ndarray:
 
 
 def _blocks(data: np.ndarray, form: Form) -> np.ndarray:
-    """The same for pcapng, whose blocks lie at multiples of 4."""
+    """Like `_records`, for pcapng, whose blocks lie at multiples of 4."""
     words = data[: len(data) // 4 * 4].view(">u4" if form.big else "<u4").astype(np.int64)
     count = max(len(words) - 2, 0)
     length = words[1 : 1 + count]

@@ -229,8 +229,10 @@ def next_record(b: Bytes, at: Int, end: Int, state: Table, interfaces: Table, co
 
 
 class LayoutTables(NamedTuple):
-    """What the kernel reads and keeps up to date: `state` [STATE_SLOTS], `interfaces` [n, INTERFACE_COLUMNS] and
-    `comments` [MOST_COMMENTS, 3], of each the packet's number, where its text is and how long."""
+    """Tables that the kernel reads and updates.
+
+    state [STATE_SLOTS]; interfaces [n, INTERFACE_COLUMNS]; comments [MOST_COMMENTS, 3]: packet number, position of
+    the text, its length."""
 
     state: Table
     interfaces: Table

@@ -1,4 +1,4 @@
-"""What an argument names: capture points, which files each has and in which order.
+"""Resolve the CAPTURE arguments of a command to capture points.
 
 In: the CAPTURE arguments of a command. Out: capture points. Rules: a file is a capture by its first bytes, never by its
 name; the files of a point are in order of their first packets; what is left out is noted.
@@ -45,7 +45,7 @@ def stored_bytes(point: CapturePoint) -> int:
 
 @dataclass(slots=True)
 class _Glimpse:
-    """What the beginning of a file shows: is it a capture, and when does it begin."""
+    """Properties that the beginning of a file shows: whether it is a capture, and its first time."""
 
     is_capture: bool
     first_ns: int | None = None
@@ -146,7 +146,7 @@ def _point_of(name: str, paths: Sequence[str], what: str) -> CapturePoint:
 
 
 def _resolve_url(url: str) -> CapturePoint:
-    """The same for a URL: a file, a folder, or a pattern with `*` in its last part."""
+    """Like `_resolve`, for a URL: a file, a folder, or a pattern with `*` in its last part."""
     place = place_of(url)
     shown, name = urls.shown(url), urls.base_name(url)
     folder, pattern = urls.split_pattern(url)

@@ -51,7 +51,7 @@ deadline, since a pipe with a packet now and then is never silent for as long as
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """What is known of one capture file, for the list of captures in `_kwire.json`.
+    """Properties of one capture file, for the list of captures in `_kwire.json`.
 
     `size` and `crc32c` are of the bytes as stored (compressed ones where `compressed`); `mtime_ns` is 0 for stdin.
     `first_ns` and `last_ns` are the earliest and the latest packet time, None without a timed packet. `packets` counts
@@ -72,7 +72,9 @@ class FileInfo:
 
 @functools.cache
 def inflater() -> Any:
-    """What inflates: three times as fast as zlib, where there is a wheel for it. Few captures need any."""
+    """Return the module that inflates: three times as fast as zlib where there is a wheel for it.
+
+    Few captures need any."""
     try:
         return importlib.import_module("isal.isal_zlib")
     except ImportError:  # pragma: no cover - depends on the machine

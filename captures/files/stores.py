@@ -191,7 +191,7 @@ def _cleaned(url: str, failure: Exception) -> OSError:
 
 
 def _error_text(url: str, failure: Exception) -> str:
-    """What a store says is wrong, in one line, with nothing of the URL that is not to be seen."""
+    """Describe a store's error in one line, without any secret part of the URL."""
     text = (str(failure).strip() or type(failure).__name__).splitlines()[0]
     for secret in _secrets(url):
         text = text.replace(secret, "...")

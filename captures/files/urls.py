@@ -39,7 +39,7 @@ def shown(url: str) -> str:
 
 
 def base_name(url: str) -> str:
-    """What the file or folder is called."""
+    """Return the name of the file or folder."""
     for link in shown(url).split("::"):
         name = link.partition("://")[2].rstrip("/").rpartition("/")[2]
         if name:

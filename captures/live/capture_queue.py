@@ -1,4 +1,8 @@
-"""What carries chunks from the thread that captures to whoever takes them, and never makes it wait.
+"""Bounded queue of chunks between the capturing thread and the reader; never blocks the former.
+
+In: a `Tap`. Out: its chunks, in order. Rules: a bounded number of bytes waits; a chunk without room is dropped whole
+and its packets are counted, or, if there is a spool folder, it waits on disk. Order is kept. The thread ends when the
+tap does.
 
 In: a `Tap`. Out: its chunks, in order. Rules: at most so many bytes wait; a chunk that finds no room is dropped whole
 and its packets are counted, or, where a spool folder is named, waits on disk. Order is kept. The thread ends when the

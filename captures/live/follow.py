@@ -47,7 +47,7 @@ class Known(NamedTuple):
 
 
 def as_read(file: CaptureFile) -> Known:
-    """What a file is known by once it was read."""
+    """Return the identity that a file is remembered by once it was read."""
     return Known(*file.identity, file.first_ns, file.name)
 
 
@@ -74,7 +74,7 @@ def as_now(files: Iterable[CaptureFile], read: Iterable[Known]) -> list[Known | 
 
 
 def still_there(files: Iterable[CaptureFile], read: Iterable[Known]) -> list[Known]:
-    """Those that were read and that may come again."""
+    """Return those files that were read and may appear again."""
     return [file for file in as_now(files, read) if file is not None]
 
 
@@ -99,7 +99,7 @@ def path_in(folder: str, name: str) -> str:
 
 
 def _look(folder: str, name: str) -> CaptureFile | None:
-    """What a file is; None for what is no capture, or is gone."""
+    """Return a file's first time and identity; None if it is no capture, or is gone."""
     path = path_in(folder, name)
     try:
         if urls.is_url(folder):
@@ -156,7 +156,7 @@ class Follower:
         return [file.name for file in self.unread()]
 
     def unread(self) -> list[CaptureFile]:
-        """The same, and what is known of them."""
+        """Like `listed`, with identity and first time of each file."""
         return unread(self.captures(), self.read)
 
     @property

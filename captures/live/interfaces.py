@@ -45,7 +45,7 @@ def unknown(interface: str) -> CaptureError:
 
 
 def session_of(variable: str) -> Session | None:
-    """What `SSH_CONNECTION` says; None where it says nothing that can be used."""
+    """Parse the value of `SSH_CONNECTION`; None if it is not of that form."""
     words = variable.split()
     if len(words) != 4 or not (words[1].isdigit() and words[3].isdigit()):
         return None

@@ -21,7 +21,7 @@ WAYS: Final = ("libpcap", "ring", *TOOLS)
 
 @dataclass(frozen=True, slots=True)
 class CaptureOptions:
-    """What is to be captured.
+    """Options of a live capture.
 
     interface    its name; `any` is all of them on Linux
     expression   tcpdump's filter language; "" is everything, None TCP without one's own ssh session

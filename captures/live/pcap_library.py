@@ -126,7 +126,7 @@ def _declared(lib: Any) -> Any:
 
 
 def plain(text: bytes) -> str:
-    """What libpcap says, as text."""
+    """Decode a text of libpcap."""
     return text.decode("utf-8", "replace").strip()
 
 
@@ -134,7 +134,10 @@ def plain(text: bytes) -> str:
 
 
 class Dump(Protocol):
-    """What `pcap_dump` writes to.
+    """Target that `pcap_dump` writes to.
+
+    header   of the pcap file, 24 bytes
+    dumper   first argument of the callback
 
     header   of the pcap file, 24 bytes
     dumper   what the callback takes first
@@ -144,7 +147,7 @@ class Dump(Protocol):
     dumper: Any
 
     def take(self) -> bytes:
-        """What was written since it was called before."""
+        """Return the bytes written since the last call."""
         ...
 
     def close(self) -> None: ...
@@ -241,7 +244,7 @@ def _not_written(lib: Any, handle: Any) -> CaptureError:
 
 
 def wait_of(lib: Any, handle: Any) -> Callable[[float], object]:
-    """What waits until packets are there, at most so many seconds."""
+    """Return a function that waits for packets, at most so many seconds."""
     if sys.platform == "win32":
         event, kernel = lib.pcap_getevent(handle), ctypes.CDLL("kernel32")
         kernel.WaitForSingleObject.argtypes = (ctypes.c_void_p, ctypes.c_uint)
@@ -295,7 +298,7 @@ def chosen(devices: list[Device], wanted: str) -> Device:
 
 
 def _called(name: str) -> str:
-    """What Windows' settings call the interface of a device `\\Device\\NPF_{GUID}`; "" elsewhere."""
+    """Return the name of a device `\\Device\\NPF_{GUID}` in Windows' settings; "" elsewhere."""
     if sys.platform == "win32":
         import winreg
 

@@ -67,7 +67,7 @@ class Target:
 
 
 class _Form:
-    """What a file is made of: pcap as it comes, or pcapng."""
+    """Format of a file: pcap as captured, or pcapng."""
 
     def __init__(self, tap: Tap, blocks: bool) -> None:
         magic, _, _, _, _, self._snaplen, self._link = HEADER.unpack(tap.header)
@@ -99,7 +99,7 @@ class _Form:
         return out.data
 
     def statistics(self, begun_ns: int, received: int, drops: Drops) -> bytes:
-        """What was received and lost since the file began; nothing in a pcap file."""
+        """Return the block with packets received and lost since the file began; empty for a pcap file."""
         if not self.blocks:
             return b""
         ticks = time.time_ns() * self._ticks // 10**9
@@ -287,7 +287,7 @@ class Recording:
             self._write_statistics(ended=False)
 
     def _of_file(self) -> Drops:
-        """What was lost since the file began."""
+        """Packets lost since the file began."""
         pairs = zip(self._told, self._before, strict=True)
         since = [None if now is None else now - (before or 0) for now, before in pairs]
         return Drops(since[0], since[1], since[2] or 0)

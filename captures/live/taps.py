@@ -1,4 +1,8 @@
-"""What listens to an interface: `Tap`, whatever is behind it.
+"""Interfaces that are listened to: `Tap`, whichever program or library is behind it.
+
+Out: `Chunk`s of whole records as a pcap file holds them, little-endian, behind the file header `Tap.header`. Rules:
+`read` is called by one thread, `stop` and `counts` by any; after `stop`, `read` still returns the packets that the
+kernel had taken until then, and then None, also if packets keep coming.
 
 Out: `Chunk`s of whole records as a pcap file holds them, little-endian, behind the file header `Tap.header`. Rules:
 `read` is called by one thread, `stop` and `counts` by any; after `stop`, `read` still gives what the kernel had taken
@@ -57,7 +61,7 @@ NOTHING: Final = Chunk(b"", 0)
 
 
 class Counts(NamedTuple):
-    """What was lost before we had it, since the beginning; None where nobody says."""
+    """Packets lost before they reached us, since the beginning; None if they are not counted."""
 
     kernel: int | None
     """Packets for which the buffer had no room."""
@@ -101,7 +105,7 @@ class Ending:
 
     @property
     def late(self) -> bool:
-        """What was handed over last came after `stop`, and so will the rest."""
+        """Whether the last chunk came after `stop`, as all later ones will."""
         return self._late
 
     def over(self, all_there: Callable[[], bool]) -> bool:
@@ -128,7 +132,7 @@ class Tap(Protocol):
     problem: str
 
     def read(self) -> Chunk | None:
-        """What has come; `NOTHING` after a short while without any; None when it is over."""
+        """Return the next chunk; `NOTHING` after a short while without any; None at the end."""
         ...
 
     def counts(self) -> Counts: ...

@@ -115,7 +115,7 @@ class Tool:
         return head
 
     def _words(self) -> list[str]:
-        """What the tool said, without what it always says."""
+        """Return the tool's messages, without those that it always prints."""
         self._said.seek(0)
         lines = self._said.read(1 << 16).decode("utf-8", "replace").splitlines()
         usual = re.compile(r"\s*$|.*listening on|Capturing on|File:|Packets|tcpdump: data link|\d+ packets")

@@ -27,7 +27,7 @@ _NOT_THERE: Final = "TLS needs the package cryptography"
 
 
 class Opened(NamedTuple):
-    """What a record held: its content type, its plaintext, and how many bytes of the body come before it."""
+    """A decrypted record: content type, plaintext, and number of the body's bytes before it."""
 
     kind: int
     plain: bytes
@@ -35,8 +35,9 @@ class Opened(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """What opens many records at once: OpenSSL's context, the fixed part of the nonce (uint8[12]), and how many bytes
-    of it a record carries."""
+    """Keys for many records at once.
+
+    They are OpenSSL's context, the fixed part of the nonce (uint8[12]), and how many bytes of it a record carries."""
 
     context: evp.Context
     vector: np.ndarray

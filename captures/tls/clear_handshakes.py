@@ -1,4 +1,8 @@
-"""What handshakes say in the clear, of TLS connections that nobody opens.
+"""Read handshakes in the clear of TLS connections without keys.
+
+In: `Segments` as they go on to framing, and the slots of connections that begin with TLS records. Out: a `Session` for
+each, with its hellos, its certificate (TLS 1.2) and its alerts. Rules: rows are read, never changed; once both sides
+are encrypted, a connection is not read any more.
 
 In: `Segments` as they go on to framing, and the slots of connections that begin with TLS records. Out: a `Session` for
 each, which knows of its hellos, its certificate (TLS 1.2) and its alerts. Rules: rows are looked at, never changed;
@@ -24,7 +28,7 @@ class _Nobody:
         raise AssertionError("opened without keys")
 
     def hole(self, size: int, row: Row) -> None:
-        """What is missing is no matter here."""
+        """Do nothing: missing bytes do not matter here."""
 
 
 class ClearHandshakes:

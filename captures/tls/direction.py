@@ -1,4 +1,7 @@
-"""What is known of one direction of a TLS connection.
+"""State of one direction of a TLS connection.
+
+In and out: the state as `captures.tls.session` and `captures.tls.runs` change it. Rule: offsets count the direction's
+bytes from the first that was seen, holes included.
 
 In: what `captures.tls.session` and `captures.tls.runs` find out. Out: the same. Rule: offsets count the direction's
 bytes from the first that was seen, holes included.
@@ -43,7 +46,7 @@ def needed(data: bytes) -> int:
 
 
 class Direction:
-    """What is known of one direction.
+    """State of one direction.
 
     good      where the last record that was understood ended
     lost      bytes are missing, or make no sense, behind `good`
@@ -98,7 +101,7 @@ class Direction:
         self.early_bytes = 0
 
     def held_rows(self, base: int) -> list[Row]:
-        """What brought the bytes in `pieces`, each row with its place in them, `base` bytes further on."""
+        """Return the rows that brought the bytes in `pieces`, their positions moved on by `base` bytes."""
         out = []
         for begin, row in self.runs:
             first = max(begin, self.begin)

@@ -58,7 +58,9 @@ class Guess(NamedTuple):
 
 
 def guesses(keys: KeyLog, random: bytes | None = None, server: bool | None = None, suite: int = 0) -> list[Guess]:
-    """What a log has to try, the newest secrets first; `random`, `server`, `suite`: where these are known."""
+    """Return the guesses that a log allows, the newest secrets first.
+
+    random, server, suite: the connection's, if known."""
     results = []
     for side in (False, True) if server is None else (server,):
         names = keys.names(TRAFFIC[side]) if random is None else [random]
@@ -100,7 +102,7 @@ class Search:
 
 
 def _likely(guess: Guess, numbers: range, body: bytes) -> Iterator[int]:
-    """Those of the numbers under which the record may end as one of data does."""
+    """Yield those numbers under which the record may end as application data does."""
     suite = SUITES[guess.suite]
     if suite.kind != GCM:
         yield from numbers

@@ -75,7 +75,7 @@ class Input(NamedTuple):
 
 
 class Output(NamedTuple):
-    """What comes out: rows, of each the place of the row that brought its record's last byte, and the text."""
+    """Decrypted rows, for each the place of the row with its record's last byte, and the text."""
 
     rows: Table
     places: Table
@@ -321,13 +321,15 @@ class Sink(Protocol):
         ...
 
     def at(self, place: int, completed_by: int) -> None:
-        """What is given one by one from here on stands for the row at this place, with this completed_by."""
+        """Set the row for the plaintext that follows: its place, and the packet that completed it."""
         ...
 
 
 class Run(NamedTuple):
-    """What came of a direction. `whole`: rows that were worked on, the last one at `place`; `number`: of the next
-    record; `taken`, `given`: bytes of those rows, and of text; `trials`: what they pay for."""
+    """Result of decrypting a direction.
+
+    whole: rows that were worked on, the last one at `place`; number: of the next record; bytes_in, given: bytes of
+    those rows, and of text; trials: trials that they pay for."""
 
     whole: int
     place: int

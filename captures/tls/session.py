@@ -418,7 +418,7 @@ class Session:
 
     # -- many records at once ------------------------------------------------------------------------------------------
     def steady(self, side: int) -> tuple[Keys, Direction] | None:
-        """What opens many records of a side at once; None: they are to be looked at one by one."""
+        """Return the keys for many records of a side at once; None: they need a look one by one."""
         d = self._sides[side]
         if d.rank != TRAFFIC_DATA or d.lost or d.message or d.opener is None or self._waiting is not None:
             return None

@@ -238,7 +238,7 @@ class Stage:
         return tls_rows[tls_rows >= begins[slots[tls_rows]]] if len(fresh) else tls_rows
 
     def _begun(self, slot: int, first: np.ndarray) -> int:
-        """What a connection is whose first payload this is."""
+        """Classify a connection by its first payload."""
         head = first[:HEAD].tobytes()
         if begins_tls(head):
             return _TLS
