@@ -1,6 +1,6 @@
 """The exchanges that ended in one window, of all shards, in one order.
 
-In: an `Ended` of each shard, what its symbols are in the numbering of the capture point, and who names connections and
+In: a `ShardResult` of each shard, what its symbols are in the numbering of the capture point, and who names connections and
 lists. Out: the columns of all exchanges and of their topic-partitions. Rules: rows are in order of the packet that
 completed them, then of the age of their connection, however many shards there are; nothing that was handed out is
 changed. All that is done row by row is done piece by piece, side by side where there are threads for it (`Each`); what

@@ -1,6 +1,6 @@
 """The facts of a share: what its connections said in a window that matters for those of other shares.
 
-In: what a shard hands out (`Ended`). Out: `Facts`, which can be stored and merged with those of other shares. Rule:
+In: what a shard hands out (`ShardResult`). Out: `Facts`, which can be stored and merged with those of other shares. Rule:
 nothing that was handed out is changed.
 """
 

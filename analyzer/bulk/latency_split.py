@@ -57,11 +57,11 @@ _FIRST_USE: Final = (
 )
 """The first of these makes an internal topic, which takes seconds."""
 LONG_US: Final = 100_000
-"""More than any of 7,057 answers took but for a few [measured: FINDINGS 2.2]: then it was that, or a remote look-up."""
+"""More than any of 7,057 answers took but for a few: then it was that, or a remote look-up."""
 REMOTE_OFFSETS_VERSION: Final = 10
 """Of ListOffsets, from which on it may look into tiered storage (KIP-1005)."""
 MEMBERS_US: Final = 5000
-"""JoinGroup and SyncGroup answered sooner did not wait for others [measured: FINDINGS 4]."""
+"""JoinGroup and SyncGroup answered sooner did not wait for others."""
 COORDINATOR_US: Final = 2000
 """Of a wait for members, what the coordinator takes itself."""
 REFUSED_LOGIN_US: Final = 100_000

@@ -78,7 +78,7 @@ E_COLUMNS: Final = E_RING + RING * N_COLUMNS
 UNKNOWN, AT_END, BEHIND = 0, 1, 2
 NO_SESSION: Final = 0
 AT_ONCE_US: Final = 1500
-"""An answer that came sooner was not held [measured: FINDINGS 4 of brokers' request logs]."""
+"""An answer that came sooner was not held."""
 SERVICE_US: Final = 1000
 """Of a time held, what the broker itself takes, and as much too early a wait may seem to end by rounding."""
 PARKED_US: Final = 50_000

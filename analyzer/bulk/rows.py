@@ -5,7 +5,7 @@ connections named and symbols numbered for the whole capture point. Rules: a win
 results are not changed; numbers in windows mean what `Names` has, which grows; rows are in order of the packet that
 completed them, then of the age of their connection, however many shards there are.
 
-In: for each window an `Ended` of each shard, in order. Out: a `Window`, with the shards' rows in one order, connections
+In: for each window a `ShardResult` of each shard, in order. Out: a `Window`, with the shards' rows in one order, connections
 named and symbols numbered for the whole capture point. Rules: a window is read-only, and what the shards handed out is
 left as it is; numbers in windows mean what `Names` says, which grows; rows are in order of the packet that completed
 them, then of the age of their connection, however many shards there are.
@@ -471,7 +471,7 @@ class ShardMerger:
         each: Each = one_after_another,
         gather: Callable[[Naming, Lender], ConcatColumns] | None = None,
     ) -> Window:
-        """One window: an `Ended` of each shard. `done_packets`: how many packets the windows so far cover; `each`: has
+        """One window: a `ShardResult` of each shard. `done_packets`: how many packets the windows so far cover; `each`: has
         work with pieces of rows done; `gather`: puts exchanges together that do not stand in these."""
         for symbols, ended in zip(self._shards, shards, strict=True):
             symbols.learn(ended, self.names)

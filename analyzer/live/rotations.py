@@ -23,20 +23,20 @@ class Stretches:
     stretch that was begun last."""
 
     def __init__(self, belt: CaptureQueue, most_bytes: int | None = None, seconds: float | None = None) -> None:
-        self._belt, self._most, self._seconds = belt, most_bytes, seconds
+        self._queue, self._most, self._seconds = belt, most_bytes, seconds
         self._last: Stretch | None = None
 
     def next(self) -> BinaryIO:
         """The next stretch; the one before is over."""
         if self._last is not None:
             self._last.over = True
-        self._last = Stretch(self._belt, self._most, self._seconds)
+        self._last = Stretch(self._queue, self._most, self._seconds)
         return cast(BinaryIO, self._last)
 
     @property
     def over(self) -> bool:
         """Nothing follows the one that was begun last, as far as is known now."""
-        return self._belt.over
+        return self._queue.over
 
     def readinto1(self, into: memoryview) -> int:
         """See `Stretch`."""
@@ -56,8 +56,8 @@ class Stretches:
 
     def more(self) -> bool:
         """Whether anything follows: waits until that is known."""
-        while not self._belt.over:
-            if self._belt.waits(_LOOK_SECONDS):
+        while not self._queue.over:
+            if self._queue.waits(_LOOK_SECONDS):
                 return True
         return False
 
@@ -80,9 +80,9 @@ class Stretch(LiveStream):
     def _more(self) -> bool:
         if self.over or self._full():
             return False
-        if not self._belt.waits(_LOOK_SECONDS):
-            return not self._belt.over
-        chunk = None if self.over else self._belt.take(0.0)
+        if not self._queue.waits(_LOOK_SECONDS):
+            return not self._queue.over
+        chunk = None if self.over else self._queue.take(0.0)
         if chunk is not None:
             self._rest = memoryview(chunk.data)
             self._bytes += len(chunk.data)

@@ -1,6 +1,6 @@
 """An interface opened: which way there is, and the filter.
 
-In: what a command line says (`Asked`). Out: a `Tap`, the user's rights given up where sudo had lent them. Rule: libpcap
+In: what a command line says (`CaptureOptions`). Out: a `Tap`, the user's rights given up where sudo had lent them. Rule: libpcap
 first; Linux's own ring where it is not installed; another tool where it is asked for.
 """
 

@@ -15,9 +15,9 @@ _PATIENCE_SECONDS = 3600.0
 class LiveStream:
     """See above. For one thread."""
 
-    def __init__(self, belt: CaptureQueue) -> None:
-        self._belt = belt
-        self._rest = memoryview(belt.tap.header)
+    def __init__(self, queue: CaptureQueue) -> None:
+        self._queue = queue
+        self._rest = memoryview(queue.tap.header)
 
     def readinto1(self, into: memoryview) -> int:
         """Some bytes; waits for the first. 0: it is over."""
@@ -31,16 +31,16 @@ class LiveStream:
 
     def _more(self) -> bool:
         """Take what comes next, if it comes; False: nothing will."""
-        chunk = self._belt.take(_PATIENCE_SECONDS)
+        chunk = self._queue.take(_PATIENCE_SECONDS)
         if chunk is not None:
             self._rest = memoryview(chunk.data)
-        return chunk is not None or not self._belt.over
+        return chunk is not None or not self._queue.over
 
     def waits(self, seconds: float) -> bool:
         """Whether there is more, or will be within so many seconds."""
-        return bool(self._rest) or self._belt.waits(seconds)
+        return bool(self._rest) or self._queue.waits(seconds)
 
     @property
     def dropped(self) -> int:
         """Packets lost since the beginning."""
-        return self._belt.drops().total
+        return self._queue.drops().total
