@@ -4,10 +4,6 @@ In: columns of exchanges and of their topic-partitions, window by window. Out: c
 Rules: `at` is where a window's rows begin among those of all. Each kernel does in one pass what would be a pass for
 each step; `tests/analyzer/bulk/test_cast.py` has their reference implementations. (Summaries of columns of any rows:
 `captures/cast.py`.)
-
-In: columns of exchanges and of their topic-partitions, window by window. Out: what follows from several of them. Rules:
-`at` is where a window's rows begin among those of all. Each kernel does in one pass what would be a pass for each step;
-`tests/analyzer/bulk/test_cast.py` has their slow twins. (What any rows have in them: `captures/cast.py`.)
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The exchanges that ended in one window, of all shards, in one order.
+"""Concatenate the exchanges of all shards that ended in one window, in one order.
 
-In: a `ShardResult` of each shard, what its symbols are in the numbering of the capture point, and who names connections and
-lists. Out: the columns of all exchanges and of their topic-partitions. Rules: rows are in order of the packet that
-completed them, then of the age of their connection, however many shards there are; nothing that was handed out is
-changed. All that is done row by row is done piece by piece, side by side where there are threads for it (`Each`); what
-only one can do is to name what is new and to say where each row goes.
+In: a `ShardResult` of each shard, its symbols' numbers in the capture point, and the object that gives numbers to
+connections and lists (`Naming`). Out: the columns of all exchanges and of their topic-partitions. Rules: rows are in
+order of the packet that completed them, then of the age of their connection, however many shards there are; results of
+shards are not changed. Work on rows is done piece by piece, in parallel if there are threads (`Each`); only naming new
+things and finding each row's position is serial.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The facts of a share: what its connections said in a window that matters for those of other shares.
+"""Facts of a share's connections in a window that matter for the connections of other shares.
 
-In: what a shard hands out (`ShardResult`). Out: `Facts`, which can be stored and merged with those of other shares. Rule:
-nothing that was handed out is changed.
+In: a `ShardResult`, which is not changed. Out: `Facts`, which can be stored and merged with those of other shares.
 """
 
 from __future__ import annotations

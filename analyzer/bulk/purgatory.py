@@ -5,11 +5,6 @@ their topic-partitions by number. Out: how long each was held, or NULL; rows of 
 for an exchange follows from it and from those before it alone, so that cutting them into windows changes nothing; the
 latest `RING` ends of a partition are kept, so memory is bounded by partitions and open sessions.
 
-In: answered exchanges of Fetch, ShareFetch, Produce and ListOffsets in the order in which they were completed, and
-their topic-partitions by number. Out: how long each was held, or NULL; rows of readers that are over. Rules: what is
-decided of an exchange follows from it and from those before it alone, so that cutting them into windows changes
-nothing; what is kept of a partition is its latest `RING` ends, so memory is bounded by partitions and open sessions.
-
 When an answer holds enough records, the question is whether they were there when the broker took the request up. Only
 partitions that it brings records of matter: one that had some would be in it. A partition's end at that time is at
 least what an answer before it said (high watermark, listed offset, end of records acknowledged), and at most the base

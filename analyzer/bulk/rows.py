@@ -4,11 +4,6 @@ In: for each window a `ShardResult` of each shard, in order. Out: a `Window`, wi
 connections named and symbols numbered for the whole capture point. Rules: a window is read-only, and the shards'
 results are not changed; numbers in windows mean what `Names` has, which grows; rows are in order of the packet that
 completed them, then of the age of their connection, however many shards there are.
-
-In: for each window a `ShardResult` of each shard, in order. Out: a `Window`, with the shards' rows in one order, connections
-named and symbols numbered for the whole capture point. Rules: a window is read-only, and what the shards handed out is
-left as it is; numbers in windows mean what `Names` says, which grows; rows are in order of the packet that completed
-them, then of the age of their connection, however many shards there are.
 """
 
 from __future__ import annotations
@@ -471,8 +466,10 @@ class ShardMerger:
         each: Each = one_after_another,
         gather: Callable[[Naming, Lender], ConcatColumns] | None = None,
     ) -> Window:
-        """One window: a `ShardResult` of each shard. `done_packets`: how many packets the windows so far cover; `each`: has
-        work with pieces of rows done; `gather`: puts exchanges together that do not stand in these."""
+        """Merge one window's results, one a shard.
+
+        done_packets: number of packets that the windows so far cover; each: runs work on pieces of rows; gather:
+        puts exchanges together that are not in the results."""
         for symbols, ended in zip(self._shards, shards, strict=True):
             symbols.learn(ended, self.names)
         lender = self._lender

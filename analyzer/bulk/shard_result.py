@@ -3,10 +3,6 @@
 In: the shard's tables. Out: copies of their rows, and the counters of connections by name, so that no later stage knows
 which columns `captures.streams` and `analyzer.bulk.state` keep them in. `rows.ShardMerger` makes a `Window` of the
 results of all shards.
-
-In: the shard's tables. Out: copies of their rows, and the counters of connections by name, so that no later stage knows
-which columns `captures.streams` and `analyzer.bulk.state` keep them in. `rows.ShardMerger` makes a `Window` of what all
-shards hand out.
 """
 
 from __future__ import annotations

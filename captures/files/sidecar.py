@@ -2,9 +2,6 @@
 
 In: a capture's path. Out: that number. Rules: it is a hint, not a capture: a sidecar that is missing, too large or
 malformed is ignored; it is written whole or not at all, with mode 0600.
-
-In: a capture's path. Out: that number. Rules: it is a hint, not a capture: what is missing, too large or makes no sense
-is as if nothing were said; written whole or not at all, mode 0600.
 """
 
 from __future__ import annotations

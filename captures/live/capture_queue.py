@@ -3,10 +3,6 @@
 In: a `Tap`. Out: its chunks, in order. Rules: a bounded number of bytes waits; a chunk without room is dropped whole
 and its packets are counted, or, if there is a spool folder, it waits on disk. Order is kept. The thread ends when the
 tap does.
-
-In: a `Tap`. Out: its chunks, in order. Rules: at most so many bytes wait; a chunk that finds no room is dropped whole
-and its packets are counted, or, where a spool folder is named, waits on disk. Order is kept. The thread ends when the
-tap does.
 """
 
 from __future__ import annotations

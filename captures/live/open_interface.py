@@ -1,7 +1,7 @@
-"""An interface opened: which way there is, and the filter.
+"""Open an interface with the best method that this machine has, and set the filter.
 
-In: what a command line says (`CaptureOptions`). Out: a `Tap`, the user's rights given up where sudo had lent them. Rule: libpcap
-first; Linux's own ring where it is not installed; another tool where it is asked for.
+In: `CaptureOptions`. Out: a `Tap`; rights that sudo had given are dropped. Rule: libpcap first; Linux's own ring if it
+is not installed; another tool if the options name it.
 """
 
 from __future__ import annotations

@@ -138,9 +138,6 @@ class Dump(Protocol):
 
     header   of the pcap file, 24 bytes
     dumper   first argument of the callback
-
-    header   of the pcap file, 24 bytes
-    dumper   what the callback takes first
     """
 
     header: bytes

@@ -3,10 +3,6 @@
 Out: `Chunk`s of whole records as a pcap file holds them, little-endian, behind the file header `Tap.header`. Rules:
 `read` is called by one thread, `stop` and `counts` by any; after `stop`, `read` still returns the packets that the
 kernel had taken until then, and then None, also if packets keep coming.
-
-Out: `Chunk`s of whole records as a pcap file holds them, little-endian, behind the file header `Tap.header`. Rules:
-`read` is called by one thread, `stop` and `counts` by any; after `stop`, `read` still gives what the kernel had taken
-until then, and then None, also where packets keep coming.
 """
 
 from __future__ import annotations

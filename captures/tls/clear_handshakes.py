@@ -3,10 +3,6 @@
 In: `Segments` as they go on to framing, and the slots of connections that begin with TLS records. Out: a `Session` for
 each, with its hellos, its certificate (TLS 1.2) and its alerts. Rules: rows are read, never changed; once both sides
 are encrypted, a connection is not read any more.
-
-In: `Segments` as they go on to framing, and the slots of connections that begin with TLS records. Out: a `Session` for
-each, which knows of its hellos, its certificate (TLS 1.2) and its alerts. Rules: rows are looked at, never changed;
-once both sides say what only keys open, a connection is not looked at any more.
 """
 
 from __future__ import annotations

@@ -2,9 +2,6 @@
 
 In and out: the state as `captures.tls.session` and `captures.tls.runs` change it. Rule: offsets count the direction's
 bytes from the first that was seen, holes included.
-
-In: what `captures.tls.session` and `captures.tls.runs` find out. Out: the same. Rule: offsets count the direction's
-bytes from the first that was seen, holes included.
 """
 
 from __future__ import annotations
