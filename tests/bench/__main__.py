@@ -85,8 +85,8 @@ def measured(what: str, command: list[str], environment: dict[str, str] | None =
         sampler.join()
         if process.returncode:
             errors.seek(0)
-            said = errors.read()[-2000:].decode(errors="replace")
-            raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}: {said}")
+            error_text = errors.read()[-2000:].decode(errors="replace")
+            raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}: {error_text}")
     return Run(what, seconds, usage.ru_utime, usage.ru_stime, peaks["VmHWM"] / 1024, peaks["RssAnon"] / 1024)
 
 
@@ -120,10 +120,10 @@ def versions() -> dict[str, str]:
     out = {name: version(name) for name in ("kwire", "numba", "numpy", "pyarrow")}
     out["python"] = platform.python_version()
     if shutil.which("tshark"):
-        said = subprocess.run(["tshark", "--version"], capture_output=True, text=True, check=True).stdout
-        out["tshark"] = said.split()[2]
-    asked = ["git", "rev-parse", "--short", "HEAD"]
-    out["commit"] = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+        tshark_version = subprocess.run(["tshark", "--version"], capture_output=True, text=True, check=True).stdout
+        out["tshark"] = tshark_version.split()[2]
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    out["commit"] = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
     return out
 
 
@@ -152,8 +152,8 @@ def bench_case(case: str, size: int, chosen: argparse.Namespace, folder: Path) -
     path = folder / f"{case}-{size}.pcap"
     say(f"== {case}: generating {size / 1e6:.0f} MB")
     make = generate.large if case == "large" else generate.small
-    made = make(path, size, **({"connections": chosen.connections} if chosen.connections else {}))
-    say(f"   {made.packets:,} packets, {made.exchanges:,} exchanges, {made.connections} connections")
+    generated = make(path, size, **({"connections": chosen.connections} if chosen.connections else {}))
+    say(f"   {generated.packets:,} packets, {generated.exchanges:,} exchanges, {generated.connections} connections")
     dataset = folder / "dataset"
     runs: list[dict[str, Any]] = []
     for records in chosen.records:
@@ -161,10 +161,10 @@ def bench_case(case: str, size: int, chosen: argparse.Namespace, folder: Path) -
         measured("warm up", kwire(warm.path, records, max(chosen.threads), dataset))
         for threads in chosen.threads:
             into_page_cache(path)
-            tries = [measured("kwire", kwire(made.path, records, threads, dataset)) for _ in range(chosen.runs)]
+            tries = [measured("kwire", kwire(generated.path, records, threads, dataset)) for _ in range(chosen.runs)]
             rows = rows_of(dataset)
-            if rows != made.exchanges:
-                raise RuntimeError(f"{case}: the dataset has {rows} exchanges, the capture has {made.exchanges}")
+            if rows != generated.exchanges:
+                raise RuntimeError(f"{case}: the dataset has {rows} exchanges, the capture has {generated.exchanges}")
             best = min(tries, key=lambda run: run.seconds)
             all_seconds = [run.seconds for run in tries]
             runs.append({"records": records, "threads": threads, "all_seconds": all_seconds, **asdict(best)})
@@ -173,10 +173,10 @@ def bench_case(case: str, size: int, chosen: argparse.Namespace, folder: Path) -
     if chosen.tshark:
         say("   tshark (takes a while)")
         into_page_cache(path)
-        other = measured("tshark", tshark(made.path))
+        other = measured("tshark", tshark(generated.path))
         say(f"   tshark: {other.seconds:.2f} s")
     path.unlink()
-    capture = asdict(made) | {"path": path.name}
+    capture = asdict(generated) | {"path": path.name}
     return {"case": case, "capture": capture, "kwire": runs, "tshark": asdict(other) if other else None}
 
 
@@ -189,12 +189,12 @@ def into_page_cache(path: Path) -> None:
 def bench_start(folder: Path) -> dict[str, float]:
     """`kwire --help`, and a capture of one packet: kernels warm, and the first run ever (an empty kernel cache)."""
     say("== start-up: a capture of one packet")
-    made = generate.one_packet(folder / "one.pcap")
+    capture = generate.one_packet(folder / "one.pcap")
     dataset = folder / "dataset-one"
     with tempfile.TemporaryDirectory(dir=folder) as cache:
         fresh = {**os.environ, "KWIRE_CACHE_DIR": cache}
-        first = measured("first run ever", kwire(made.path, "none", 1, dataset), fresh)
-        tries = [measured("warm", kwire(made.path, "none", 1, dataset), fresh) for _ in range(3)]
+        first = measured("first run ever", kwire(capture.path, "none", 1, dataset), fresh)
+        tries = [measured("warm", kwire(capture.path, "none", 1, dataset), fresh) for _ in range(3)]
         warm = min(tries, key=lambda run: run.seconds)
     helped = min(measured("help", [*KWIRE, "--help"]).seconds for _ in range(5))
     say(f"   first run ever {first.seconds:.2f} s, then {warm.seconds:.2f} s; --help {helped:.2f} s")

@@ -66,8 +66,8 @@ class Waiting(Sink):
         ]
         broker = {"nodeId": 1, "host": "127.0.0.1", "port": self.port, "rack": None}
         topics = [
-            {"errorCode": 0, "name": one["name"], "isInternal": False, "partitions": partitions}
-            for one in body.get("topics") or ()
+            {"errorCode": 0, "name": topic["name"], "isInternal": False, "partitions": partitions}
+            for topic in body.get("topics") or ()
         ]
         answer = {"brokers": [broker], "clusterId": "sink", "controllerId": 1, "topics": topics}
         return encode_response(key, version, 0, answer)[4:]
@@ -93,9 +93,9 @@ def send(capture: str, how: str, port: int, out: str) -> None:
     )
     print(time.time(), flush=True)
     notes: list[str] = []
-    asked = source.source("-" if how == "stdin" else capture, options, how=Reading(threads=2), notes=notes)
+    replayed = source.source("-" if how == "stdin" else capture, options, how=Reading(threads=2), notes=notes)
     print(time.time(), flush=True)
-    asyncio.run(run.replay(asked, options, link.tcp(), out, notes))
+    asyncio.run(run.replay(replayed, options, link.tcp(), out, notes))
 
 
 def measure(capture: Path, how: str) -> dict[str, Any]:
@@ -121,11 +121,11 @@ def measure(capture: Path, how: str) -> dict[str, Any]:
             came = first.get(timeout=600)
         finally:
             process.kill()
-            _, said = process.communicate()
+            _, output = process.communicate()
             serving.terminate()
     with contextlib.suppress(ValueError):
         return {"how": how, "reading_seconds": round(begins - reads, 2), "first_seconds": round(came - begins, 2)}
-    raise RuntimeError(said.decode())
+    raise RuntimeError(output.decode())
 
 
 def main() -> int:
@@ -133,24 +133,24 @@ def main() -> int:
     parser.add_argument("--size", type=generate.size_of, default=300_000_000, help="bytes, or 300M, 1.5G")
     parser.add_argument("--send", nargs=4, metavar=("HOW", "CAPTURE", "PORT", "RUN"), help="replay, and nothing else")
     parser.add_argument("--save", action=argparse.BooleanOptionalAction, default=True, help="a JSON file in results/")
-    asked = parser.parse_args()
-    if asked.send:
-        how, capture, port, out = asked.send
+    options = parser.parse_args()
+    if options.send:
+        how, capture, port, out = options.send
         send(capture, how, int(port), out)
         return 0
-    found = []
+    results = []
     with tempfile.TemporaryDirectory(prefix="kwire-bench-") as folder:
         path = Path(folder, "small.pcap")
-        generate.main(["small", str(path), "--size", str(asked.size)])
+        generate.main(["small", str(path), "--size", str(options.size)])
         for how in HOW:
-            found.append(measure(path, how))
+            results.append(measure(path, how))
             say(
-                f"== {how}: first request {found[-1]['first_seconds']:.2f} s after that (bar 2 s), "
-                f"which took {found[-1]['reading_seconds']:.2f} s"
+                f"== {how}: first request {results[-1]['first_seconds']:.2f} s after that (bar 2 s), "
+                f"which took {results[-1]['reading_seconds']:.2f} s"
             )
     time_ = datetime.now(UTC).isoformat(timespec="seconds")
-    if asked.save:
-        save({"what": "first", "time": time_, "versions": versions(), "machine": machine(), "cases": found}, "first-")
+    if options.save:
+        save({"what": "first", "time": time_, "versions": versions(), "machine": machine(), "cases": results}, "first-")
     return 0
 
 
