@@ -31,7 +31,7 @@ def test_the_page_is_what_is_installed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("metadata", "said"),
+    ("metadata", "complaint"),
     [
         ("License-Expression: AGPL-3.0-only", "thing: AGPL-3.0-only, which is not one that this project takes"),
         ("License: Proprietary", "thing: Proprietary, which is not one that this project takes"),

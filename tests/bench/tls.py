@@ -66,7 +66,7 @@ class Talk:
             number = turn % connections
             plaintext = turn.to_bytes(8, "big") + text[8:]
             self.said[number].update(plaintext)
-            sealed = links[number].said(Write(True, plaintext)).data
+            sealed = links[number].sealed_write(Write(True, plaintext)).data
             self.records.append((number, sealed))
             packets += [(2 * number, sealed[at : at + mss]) for at in range(0, len(sealed), mss)]
         self.count = len(self.records)

@@ -66,19 +66,19 @@ def _names(path: Path) -> tuple[dict[str, ast.AST], dict[str, tuple[str, str]]]:
 def _next(path: Path, name: str) -> tuple[tuple[Path, str], ...]:
     """The names, each with the file that uses or defines it, that what `path` calls `name` is directly made from."""
     defined, imported = _names(path)
-    found: set[tuple[Path | None, str]] = set()
+    reached: set[tuple[Path | None, str]] = set()
     if name in defined:
         aliases = _modules(path)
         for node in ast.walk(defined[name]):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in aliases:
                 module, part = imported[node.value.id]
-                found.add((file_of(f"{module}.{part}" if part else module), node.attr))
+                reached.add((file_of(f"{module}.{part}" if part else module), node.attr))
             elif isinstance(node, ast.Name) and node.id not in aliases:
-                found.add((path, node.id))
+                reached.add((path, node.id))
     elif name in imported:
         module, part = imported[name]
-        found.add((file_of(module), part))
-    return tuple((file, part) for file, part in found if file is not None)
+        reached.add((file_of(module), part))
+    return tuple((file, part) for file, part in reached if file is not None)
 
 
 @cache
@@ -93,8 +93,8 @@ def reached(path: Path, name: str) -> set[Path]:
     seen = {(path, name)}
     waiting = [(path, name)]
     while waiting:
-        for one in _next(*waiting.pop()):
-            if one not in seen:
-                seen.add(one)
-                waiting.append(one)
+        for entry in _next(*waiting.pop()):
+            if entry not in seen:
+                seen.add(entry)
+                waiting.append(entry)
     return {file for file, part in seen if part in _names(file)[0]}

@@ -64,9 +64,9 @@ FAULTS = {
         ),
     },
     "analyzer/bulk/framing.py": {
-        "_describe_drop(fr, key, f[key, s.F_CAUSE], trigger)": (
-            "_describe_drop(fr, key, trigger)",
-            'Missing positional argument "trigger" in call to "_describe_drop"',
+        "_describe_drop(fr, key, f[key, s.F_CAUSE], completed_by)": (
+            "_describe_drop(fr, key, completed_by)",
+            'Missing positional argument "completed_by" in call to "_describe_drop"',
         ),
         "sought(fr, key, seek(": (
             "sought(mt, key, seek(",
@@ -84,9 +84,9 @@ FAULTS = {
             "row = tables.direction[key + side, D_HEAD]",
             '"StreamTables" has no attribute "direction"',
         ),
-        "flush(tables, slot, time_ns[i], trigger)": (
-            "flush(tables, slot, trigger)",
-            'Missing positional argument "trigger" in call to "flush"',
+        "flush(tables, slot, time_ns[i], completed_by)": (
+            "flush(tables, slot, completed_by)",
+            'Missing positional argument "completed_by" in call to "flush"',
         ),
     },
 }

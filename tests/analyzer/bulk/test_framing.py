@@ -55,7 +55,7 @@ def length_before_kafka(first: bytes) -> int:
     return len(first) if greeting or connecting else 0
 
 
-def found(files: list[Path], prefixes: bool = False) -> list[tuple[Any, Any]]:
+def compared(files: list[Path], prefixes: bool = False) -> list[tuple[Any, Any]]:
     """What kernels and twin make of each connection of a capture, in the order of their ends."""
     (point,) = capture_points([str(path) for path in files], rotated=len(files) > 1)
     reader, flows, streams, twin = Reader(point), Flows(), Streams(), Twin()
@@ -73,9 +73,9 @@ def found(files: list[Path], prefixes: bool = False) -> list[tuple[Any, Any]]:
                 data = source[row[SEG_AT] : row[SEG_AT] + row[SEG_LENGTH]].tobytes()
             opener = int(streams.connections[row[SEG_KEY] >> 1, C_SYN_SIDE])
             if data and row[SEG_KEY] in before:
-                said = length_before_kafka(data)
-                data = data[said:]
-                if said == 0:
+                prefix_length = length_before_kafka(data)
+                data = data[prefix_length:]
+                if prefix_length == 0:
                     before.remove(row[SEG_KEY])
                 if not data:
                     continue
@@ -85,27 +85,29 @@ def found(files: list[Path], prefixes: bool = False) -> list[tuple[Any, Any]]:
             )
         ended = kernels.take(segments, streams, assigned, final)
         for x in ended.exchanges.T.tolist():
-            kept = frames.setdefault(x[s.X_SLOT], [])
+            frames_of_slot = frames.setdefault(x[s.X_SLOT], [])
             for side, ordinal, base_column in (
                 (0, s.X_EXCHANGE, s.REQUEST_COLUMNS),
                 (1, s.X_REPLY, s.RESPONSE_COLUMNS),
             ):
                 if x[ordinal] != s.NULL:
                     size, place = x[base_column + s.M_BYTES], x[base_column + s.M_RECORD_AT]
-                    kept.append((side, x[ordinal], size, place, x[base_column + s.M_STATE] == s.TRUNCATED_STATE))
+                    frames_of_slot.append(
+                        (side, x[ordinal], size, place, x[base_column + s.M_STATE] == s.TRUNCATED_STATE)
+                    )
         state = kernels._state.framing
         for (slot, plain), number in zip(twin.ended, ended.slots.tolist(), strict=True):
             assert slot == number
             k, lost = state.k[slot], int(state.f[2 * slot : 2 * slot + 2, s.F_LOST].sum())
             kafka = bool(k[s.K_CLASS] == s.KAFKA)
-            ours = (
+            product = (
                 kafka,
                 int(k[s.K_CLIENT]) if kafka else -1,
                 sorted(frames.pop(slot, [])),
                 int(k[s.K_SKIPPED]) + lost if kafka else 0,
                 int(k[s.K_INCOMPLETE]),
             )
-            pairs.append((ours, plainly(plain)))
+            pairs.append((product, plainly(plain)))
         twin.ended = []
 
     for packets in reader:
@@ -118,20 +120,20 @@ def found(files: list[Path], prefixes: bool = False) -> list[tuple[Any, Any]]:
     return pairs
 
 
-def plainly(one: Connection) -> Any:
+def plainly(link: Connection) -> Any:
     """The twin's connection in the same form."""
-    if one.kind != "KAFKA":
-        return False, -1, [], 0, one.incomplete
-    rows = sorted((frame.side, frame.ordinal, frame.size, frame.record_at, bool(frame.cause)) for frame in one.frames)
-    lost = sum(side.lost for side in one.sides)
-    return True, one.client, rows, one.skipped + lost, one.incomplete
+    if link.kind != "KAFKA":
+        return False, -1, [], 0, link.incomplete
+    rows = sorted((frame.side, frame.ordinal, frame.size, frame.record_at, bool(frame.cause)) for frame in link.frames)
+    lost = sum(side.lost for side in link.sides)
+    return True, link.client, rows, link.skipped + lost, link.incomplete
 
 
 def check(files: list[Path], prefixes: bool = False) -> int:
-    pairs = found(files, prefixes)
-    for number, (ours, plain) in enumerate(pairs):
-        assert ours == plain, f"connection {number}"
-    return sum(len(ours[2]) for ours, _ in pairs)
+    pairs = compared(files, prefixes)
+    for number, (product, plain) in enumerate(pairs):
+        assert product == plain, f"connection {number}"
+    return sum(len(product[2]) for product, _ in pairs)
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -148,9 +150,9 @@ def test_a_capture_that_lost_packets(name: str, seed: int, tmp_path: Path) -> No
 
     rng = random.Random(seed)
     (path,) = capture_files(FOLDERS[name])
-    with path.open("rb") as file, (tmp_path / "capture.pcap").open("wb") as kept:
+    with path.open("rb") as file, (tmp_path / "capture.pcap").open("wb") as thinned:
         reader = dpkt.pcap.Reader(file)
-        writer = dpkt.pcap.Writer(kept, linktype=reader.datalink())
+        writer = dpkt.pcap.Writer(thinned, linktype=reader.datalink())
         for time, frame in reader:
             if rng.random() > 1 / 12:
                 writer.writepkt(frame, time)

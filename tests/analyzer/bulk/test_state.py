@@ -61,8 +61,8 @@ def test_a_number_of_a_topic_partition_goes_to_the_column_of_its_name() -> None:
         "SENT_ON": "P_SENT_ON",
         "DIVERGES": "P_DIVERGES",
     }
-    found = {role: column for role, column in enumerate(partitions._COLUMN.tolist()) if column >= 0}
-    assert found == {getattr(projection, role): getattr(s, column) for role, column in columns.items()}
+    by_role = {role: column for role, column in enumerate(partitions._COLUMN.tolist()) if column >= 0}
+    assert by_role == {getattr(projection, role): getattr(s, column) for role, column in columns.items()}
 
 
 def test_every_part_of_the_state_has_the_one_vector_of_counters() -> None:

@@ -22,13 +22,13 @@ from tests.captures.reading import read_point, rows_of
 from tests.live import SAMPLE, sample_records
 
 
-def taken(belt: CaptureQueue) -> list[Chunk]:
-    found = []
+def chunks_of_queue(belt: CaptureQueue) -> list[Chunk]:
+    chunks = []
     while not belt.over:
         chunk = belt.take(60)
         if chunk is not None:
-            found.append(chunk)
-    return found
+            chunks.append(chunk)
+    return chunks
 
 
 def numbered(count: int, size: int = 10) -> list[Chunk]:
@@ -38,7 +38,7 @@ def numbered(count: int, size: int = 10) -> list[Chunk]:
 def test_all_comes_in_order() -> None:
     chunks = numbered(50)
     with CaptureQueue(ScriptedTap(chunks)) as belt:
-        assert taken(belt) == chunks
+        assert chunks_of_queue(belt) == chunks
         assert belt.packets == sum(chunk.packets for chunk in chunks)
         assert belt.drops() == Drops(0, 0, 0)
         assert belt.take(0) is None
@@ -51,7 +51,7 @@ def test_what_finds_no_room_is_dropped_whole_and_counted() -> None:
     with CaptureQueue(tap, room=45) as belt:
         assert tap.handed.wait(60)
         belt.stop()
-        assert taken(belt) == chunks[:4]
+        assert chunks_of_queue(belt) == chunks[:4]
         lost = sum(chunk.packets for chunk in chunks[4:])
         assert belt.drops() == Drops(3, 2, lost)
         assert belt.drops().total == lost + 5
@@ -60,7 +60,7 @@ def test_what_finds_no_room_is_dropped_whole_and_counted() -> None:
 def test_one_chunk_larger_than_the_room_is_not_lost() -> None:
     chunk = Chunk(bytes(100), 7)
     with CaptureQueue(ScriptedTap([chunk]), room=45) as belt:
-        assert taken(belt) == [chunk]
+        assert chunks_of_queue(belt) == [chunk]
 
 
 def test_a_spool_keeps_what_finds_no_room_and_the_order(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_spool_keeps_what_finds_no_room_and_the_order(tmp_path: Path) -> None:
     with CaptureQueue(tap, str(folder), room=45) as belt:
         assert tap.handed.wait(60)
         belt.stop()
-        assert taken(belt) == chunks
+        assert chunks_of_queue(belt) == chunks
         assert belt.drops().queue == 0
     assert not list(folder.iterdir())
     assert folder.stat().st_mode & 0o777 == 0o700

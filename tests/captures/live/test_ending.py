@@ -70,7 +70,7 @@ class PlayedLibrary:
         self.written, count = self.world.read(min(most, 8))
         return count
 
-    def taken(self) -> bytes:
+    def take(self) -> bytes:
         return self.written
 
 
