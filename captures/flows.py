@@ -93,7 +93,7 @@ _PARKED = -2
 (
     CONN_FLOW,  # row in the flow table
     CONN_REUSE,  # 1, 2, ...
-    CONN_SERIAL,  # order of creation in the capture point, from 0; -1 once it has ended
+    CONN_OPEN_SERIAL,  # order of creation in the capture point, from 0; -1 once it has ended
     CONN_SERIAL,  # the same, and stays
     CONN_ISN_0,  # initial sequence number seen from side 0, or -1
     CONN_ISN_1,
@@ -216,7 +216,7 @@ def _occupy(tables: FlowTables, f: Int) -> Int:
         tables.pairs[slot, part] = tables.keys[f, part]
     conn[slot, CONN_FLOW] = f
     conn[slot, CONN_REUSE] = flow[f, FLOW_USES]
-    conn[slot, CONN_SERIAL] = flow[f, FLOW_SERIAL]
+    conn[slot, CONN_OPEN_SERIAL] = flow[f, FLOW_SERIAL]
     conn[slot, CONN_SERIAL] = flow[f, FLOW_SERIAL]
     conn[slot, CONN_ISN_0] = -1
     conn[slot, CONN_ISN_1] = -1
@@ -297,7 +297,7 @@ def assign(
             head = state[S_QUEUE_HEAD] & queue_mask
             slot = queue[head, 0]
             # A slot whose connection was replaced meanwhile has another serial: its entry is void.
-            if conn[slot, CONN_SERIAL] == queue[head, 1]:
+            if conn[slot, CONN_OPEN_SERIAL] == queue[head, 1]:
                 if clock - conn[slot, CONN_CLOSED_NS] <= LINGER_NS:
                     break
                 ends[ends_used, 0] = i
@@ -307,7 +307,7 @@ def assign(
                     return NEED_PAST, i, ends_used
                 ends_used += 1
                 _remember(flow, past, state, conn[slot, CONN_FLOW], clock)
-                conn[slot, CONN_SERIAL] = -1
+                conn[slot, CONN_OPEN_SERIAL] = -1
             state[S_QUEUE_HEAD] += 1
         if ends_used + 2 > len(ends):
             state[S_CLOCK] = clock
@@ -415,7 +415,7 @@ def assign(
                 ends[ends_used, 0] = i
                 ends[ends_used, 1] = slot
                 ends_used += 1
-                conn[slot, CONN_SERIAL] = -1
+                conn[slot, CONN_OPEN_SERIAL] = -1
             flow[f, FLOW_USES] += 1
             if base >= 0:
                 state[S_SERIAL] = base + i
@@ -456,7 +456,7 @@ def assign(
                 conn[slot, CONN_CLOSED_NS] = clock
                 tail = state[S_QUEUE_TAIL] & queue_mask
                 queue[tail, 0] = slot
-                queue[tail, 1] = conn[slot, CONN_SERIAL]
+                queue[tail, 1] = conn[slot, CONN_OPEN_SERIAL]
                 state[S_QUEUE_TAIL] += 1
     state[S_CLOCK] = clock
     return OK, n, ends_used
@@ -573,7 +573,7 @@ class Flows:
 
     def open_slots(self) -> np.ndarray:
         """The slots of connections that have not ended, in order of their creation."""
-        serial = self.tables.connections[: self.slots, CONN_SERIAL]
+        serial = self.tables.connections[: self.slots, CONN_OPEN_SERIAL]
         live = np.flatnonzero(serial >= 0)
         return live[np.argsort(serial[live], kind="stable")]
 

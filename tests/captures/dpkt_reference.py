@@ -34,7 +34,7 @@ class Captured:
 
 @dataclass(frozen=True)
 class Row:
-    """What `Packets` says of one TCP packet, its payload as bytes."""
+    """One TCP packet as `Packets` has it, its payload as bytes."""
 
     number: int
     record_at: int
@@ -180,7 +180,7 @@ def _whole(ip: Any, pieces: dict[Any, dict[int, bytes]]) -> Any:
 
 
 def _gre(data: bytes) -> Any:
-    """What a GRE header carries."""
+    """Return the packet inside a GRE header."""
     flags, kind = struct.unpack_from(">HH", data)
     at = 4 + 4 * sum(bool(flags & bit) for bit in (0x8000, 0x2000, 0x1000))
     if kind == 0x88BE:

@@ -43,7 +43,7 @@ START_NS: Final = 1_700_000_000_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """What one application hands to its socket at once."""
+    """Bytes that an application hands to its socket at once."""
 
     to_broker: bool
     data: bytes
@@ -260,7 +260,7 @@ def resegmented(segments: Sequence[Segment], rng: random.Random, mss: int) -> li
 
 
 def _moved(segment: Segment, by: int) -> Segment:
-    """What is left of a segment behind its first `by` bytes."""
+    """Return the rest of a segment behind its first `by` bytes."""
     return replace(segment, sequence=(segment.sequence + by) % 2**32, payload=segment.payload[by:])
 
 

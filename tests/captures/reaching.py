@@ -1,4 +1,4 @@
-"""What a function of the project is made from: the files in which all that it names is defined.
+"""List the files that define the names a function of the project is made from.
 
 Names are followed as Numba resolves them: through imports and aliases of modules, into functions that are called,
 classes that are built, and the expressions of constants.
@@ -40,7 +40,9 @@ def file_of(module: str) -> Path | None:
 
 @cache
 def _names(path: Path) -> tuple[dict[str, ast.AST], dict[str, tuple[str, str]]]:
-    """What a file defines by name, and what it imports: (module, name), the name empty for the module itself."""
+    """Return the definitions of a file by name, and its imports.
+
+    An import is (module, name), with an empty name for the module itself."""
     defined: dict[str, ast.AST] = {}
     imported: dict[str, tuple[str, str]] = {}
     for node in ast.walk(_parsed(path)):
@@ -83,7 +85,7 @@ def _next(path: Path, name: str) -> tuple[tuple[Path, str], ...]:
 
 @cache
 def _modules(path: Path) -> set[str]:
-    """What a file calls modules by."""
+    """Return the names by which a file calls modules."""
     imported = _names(path)[1]
     return {alias for alias, (module, part) in imported.items() if not part or file_of(f"{module}.{part}")}
 

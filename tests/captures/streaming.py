@@ -38,7 +38,7 @@ def c(at: int, data: bytes = b"", ack: int = 0, flags: int = ACK, ms: int | None
 
 
 def b(at: int, data: bytes = b"", ack: int = 0, flags: int = ACK, ms: int | None = None, window: int = 9999) -> Segment:
-    """The same for the broker."""
+    """Like `c`, for the broker."""
     time_ns = -1 if ms is None else START_NS + ms * MS
     return Segment(
         time_ns, BROKER, CLIENT, (BROKER_ISN + 1 + at) % 2**32, (CLIENT_ISN + 1 + ack) % 2**32, flags, data, window
@@ -234,6 +234,6 @@ def _take(followed: Followed, row: list[int], sources: tuple[np.ndarray, np.ndar
 
 
 def follow_one(segments: Sequence[Segment], **how: Any) -> Followed:
-    """The same for packets of one connection."""
+    """Like `follow`, for packets of one connection."""
     (followed,) = follow(segments, **how)
     return followed

@@ -18,7 +18,7 @@ SECOND = 1000
 
 
 def of(segments: Sequence[Segment], *cuts: int) -> list[Attempt]:
-    """What `Flows` has seen come to nothing in packets by time; `cuts`: where windows end."""
+    """Return the failed attempts that `Flows` sees in packets by time; `cuts`: ends of windows."""
     every = sorted(timed(segments), key=lambda packet: packet.time_ns)
     flows, begin = Flows(), 0
     for end in (*cuts, len(every)):

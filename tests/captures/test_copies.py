@@ -27,7 +27,7 @@ SIX = forge.converse(WRITES, client=("2001:db8::1", 40000), broker=("2001:db8::2
 
 @dataclass
 class Seen:
-    """What came out of a capture of one connection."""
+    """Bytes and counters of a capture of one connection."""
 
     bytes: dict[int, bytes] = field(default_factory=lambda: {0: b"", 1: b""})
     packets: int = 0

@@ -46,8 +46,10 @@ class Named:
 def name(
     segments: Sequence[Segment], batches: Sequence[int] = (), recycle: bool = False, remembered: int = REMEMBERED
 ) -> Named:
-    """What `Flows` makes of packets; `batches` are numbers of packets after which a window ends. `recycle`: slots of
-    ended connections are given back after each window, as the engine does."""
+    """Return the connections that `Flows` finds in packets.
+
+    batches: numbers of packets after which a window ends; recycle: slots of ended connections are given back after
+    each window, as the engine does."""
     every = timed(segments)
     flows, named = Flows(remembered), Named()
     cuts = [0, *sorted(batches), len(every)]
@@ -112,7 +114,7 @@ def at(segments: Sequence[Segment], ms: int) -> list[Segment]:
 
 
 def using(segments: Sequence[Segment], client: End = CLIENT, broker: End = BROKER, isn: int = 0) -> list[Segment]:
-    """The same between other ends, with sequence numbers moved by `isn`."""
+    """Move segments to other ends, with sequence numbers moved by `isn`."""
     ends = {CLIENT: client, BROKER: broker}
     return [
         replace(
@@ -543,7 +545,7 @@ def test_windows_and_recycled_slots_change_nothing(seed: int, cuts: list[int], r
 
 
 def few() -> str:
-    """The same captures each time, and what was made of them."""
+    """Describe a few captures and their connections; equal in each run."""
     return "\n".join(repr(name(tangled(random.Random(seed)), remembered=seed % 3)) for seed in range(100))
 
 

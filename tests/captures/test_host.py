@@ -1,4 +1,4 @@
-"""What is known of the machine without LLVM is what LLVM says.
+"""Compare the machine's description without LLVM to LLVM's own.
 
 (proves: captures/host.py, captures/crc32c_sums.py)
 """
@@ -52,7 +52,7 @@ def test_where_the_system_says_nothing_llvm_is_asked(monkeypatch: pytest.MonkeyP
 
 
 def test_another_processor_is_another_one(tmp_path: Path) -> None:
-    """What changes from moment to moment, and other cores, are left out."""
+    """Values that change from moment to moment, and other cores, are left out."""
     path = tmp_path / "cpuinfo"
     path.write_text(X86)
     description = host._system_description(str(path))

@@ -96,7 +96,7 @@ def past_the_end(values: Any) -> Any:
 
 
 def by_numba(function: Any) -> Any:
-    """The same function called by Numba's own dispatch. (A kernel has the type of what it was made of.)"""
+    """Call a function by Numba's own dispatch. (A kernel has the type of what it was made of.)"""
     return function.by_numba
 
 
@@ -318,7 +318,7 @@ def test_only_kernels_from_elsewhere_go_by_their_own_file() -> None:
 
 
 def run(code: str, cache: Path, **environment: str) -> str:
-    """What a program prints that has a cache folder of its own."""
+    """Return the output of a program with a cache folder of its own."""
     return printed(code, **{"KWIRE_CACHE_DIR": str(cache), **environment})
 
 
@@ -366,7 +366,7 @@ def test_numba_is_imported_to_compile_only(tmp_path: Path) -> None:
 
 
 def double_apart() -> None:
-    """What `compile_apart` does in a process of its own."""
+    """Double an array in a process of its own, as `compile_apart` does."""
     nothing(np.arange(4))
 
 

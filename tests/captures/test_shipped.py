@@ -39,7 +39,7 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def along(tmp_path: Path, code: Path) -> Path:
-    """What came along, for processors that there are not, and for this one."""
+    """A folder of object code for processors that do not exist, and for this one."""
     folder = tmp_path / "object_code"
     (folder / "here").mkdir(parents=True)
     targets = {"elsewhere": {"no such feature"}, "here": shipped.features()}

@@ -299,7 +299,7 @@ def test_a_stream_longer_than_all_sequence_numbers() -> None:
 
 
 def test_a_lost_packet_is_a_gap_in_its_place() -> None:
-    """What the receiver acknowledged was sent, and will not be sent again: the capture lost it."""
+    """Acknowledged bytes will not be sent again: the capture lost them."""
     followed = follow_one([*HANDSHAKE, c(0, b"ab"), c(12, b"yz"), b(0, b"ok", ack=14), *[b(2, ack=14)] * 5])
     assert followed.events == [("client", b"ab"), ("client", Gap(10)), ("client", b"yz"), ("broker", b"ok"), *ENDED]
     assert counted(followed) == {"gaps": 1, "gap_bytes": 10}
@@ -314,7 +314,7 @@ def test_a_gap_is_known_so_many_packets_after_its_acknowledgement() -> None:
 
 
 def test_a_gap_is_known_so_long_after_its_acknowledgement() -> None:
-    """The same in time, where packets are few."""
+    """In time, too, if there are few packets."""
     begin, long = [*HANDSHAKE, c(2, b"cd"), b(0, ack=4)], streams.REORDER_NS // MS
     acks = [b(0, ack=4, ms=long), b(0, ack=4, ms=long + 100), b(0, ack=4, ms=2 * long + 200)]
     assert follow_one([*begin, *acks[:2]], ended=False).events == []
@@ -571,7 +571,7 @@ class Twin:
 
 @st.composite
 def dialogues(draw: st.DrawFn) -> list[Write]:
-    """What two applications say in turns; every byte tells its place."""
+    """Draw the writes of two applications in turns; every byte tells its place."""
     sizes = draw(st.lists(st.tuples(st.booleans(), st.sampled_from([1, 4, 30, 200])), min_size=1, max_size=8))
     counts = {True: 0, False: 0}
     out = []
@@ -649,7 +649,7 @@ def test_windows_and_shards_change_nothing(writes: list[Write], seed: int, cuts:
 
 
 def few() -> str:
-    """The same sixty captures each time, and all that came of them."""
+    """Describe sixty captures and their bytes; equal in each run."""
     out = []
     for seed in range(60):
         rng = random.Random(seed)

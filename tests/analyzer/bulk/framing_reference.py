@@ -326,7 +326,7 @@ class Frame:
 
 @dataclass
 class Connection:
-    """What is known of one. `client`: -1, not known."""
+    """State of one connection. `client`: -1, not known."""
 
     client: int
     kind: str = "UNDECIDED"

@@ -56,7 +56,7 @@ def length_before_kafka(first: bytes) -> int:
 
 
 def compared(files: list[Path], prefixes: bool = False) -> list[tuple[Any, Any]]:
-    """What kernels and twin make of each connection of a capture, in the order of their ends."""
+    """Pair each connection of kernels and reference, in the order of their ends."""
     (point,) = capture_points([str(path) for path in files], rotated=len(files) > 1)
     reader, flows, streams, twin = Reader(point), Flows(), Streams(), Twin()
     kernels = Conversations(layouts())

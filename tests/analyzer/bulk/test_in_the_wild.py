@@ -1,4 +1,4 @@
-"""What real clients, balancers and brokers of other makes send, beside what Kafka's own do: recognised, and explained.
+"""Recognise real clients, balancers and brokers of other makes, and explain their bytes.
 
 (proves: captures/prefixes.py, analyzer/bulk/proxy_prefixes.py; seeking.py: what counts as a request; pending.py:
 answers to acks=0)

@@ -1,5 +1,7 @@
-"""What is not Kafka is not taken for it: no connection, no exchange, no byte in the coverage; but it is listed, with a
-guess and a way out (`--port`). Each protocol from its first byte, and from the middle of a connection."""
+"""Tell other protocols from Kafka: no connection, no exchange, no byte in the coverage.
+
+They are listed, with a guess and a way out (`--port`). Each protocol comes from its first byte, and from the middle
+of a connection."""
 
 from __future__ import annotations
 

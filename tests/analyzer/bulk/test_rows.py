@@ -36,7 +36,7 @@ def arrays(thing: Any) -> list[np.ndarray]:
 
 
 def described(window: Window) -> list[tuple[Any, ...]]:
-    """What a window says of its exchanges, in words: numbers mean what its names say now."""
+    """Describe a window's exchanges in words: numbers mean what its names hold now."""
     names, rows = window.names, window.exchanges
     texts = {"client_id", "group_id", "member_id", "transactional_id"}
     rows_described = []

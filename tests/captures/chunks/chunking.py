@@ -29,8 +29,10 @@ T = TypeVar("T")
 
 @dataclass
 class Reading:
-    """What came of a capture point. `problem`: the error, where it was refused; `rows`: each row's file and its values;
-    `guesses`: chunks whose start was to be guessed, `again`: those read again."""
+    """Rows and notes of a capture point, as a reader gives them.
+
+    problem: the error, if it was refused; rows: each row's file and its values; guesses: chunks whose start was
+    guessed; again: those read again."""
 
     rows: list[Any]
     notes: list[str]
@@ -63,8 +65,9 @@ def read_by(reader: Reader) -> Reading:
 
 
 def _of(*readers: Reader, groups: Sequence[Sequence[int]] = ()) -> Reading:
-    """What readers that have a share each give together. `groups`: of each, where they tell connections of all packets
-    apart."""
+    """Join the rows of readers that have a share each.
+
+    groups: groups of each share, where connections of all packets are told apart."""
     by_group: list[list[Any]] = []
     times: list[int] = []
     for share, reader in enumerate(readers):

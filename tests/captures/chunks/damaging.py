@@ -22,7 +22,7 @@ def _originals() -> list[bytes]:
 
 
 def differences_of(numbers: Iterable[int], folder: Path) -> list[str]:
-    """What chunks say otherwise than one reader, of mutants with these numbers."""
+    """List the differences between chunks and one reader, for mutants with these numbers."""
     differing = []
     for number in numbers:
         rng = random.Random(number)

@@ -50,7 +50,7 @@ def _records(packets: int = 400, size: int = 700) -> list[Record]:
 def _compared(
     data: bytes | list[bytes], folder: Path, chunk_bytes: int = 8 * KIB, look_bytes: int = 2 * KIB
 ) -> Reading:
-    """What chunks say of these files, which is what is said of the whole."""
+    """Read files in chunks, check that the whole reads the same, and return the result."""
     paths = []
     for number, content in enumerate([data] if isinstance(data, bytes) else data):
         path = folder / f"{number}.capture"

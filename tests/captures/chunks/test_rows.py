@@ -84,7 +84,7 @@ def packets(draw: st.DrawFn) -> PacketColumns:
 
 
 def _sums(count: int) -> np.ndarray:
-    """What checksums say, of all kinds."""
+    """Return checksum results of all kinds."""
     sums = [total << c.SUM_BITS | verdict for total in (0, 7, 0x8000, 0xFFFE) for verdict in (c.SUM_LEFT, c.SUM_RIGHT)]
     return np.resize(np.array([c.SUM_UNKNOWN, *sums], np.int32), count)
 

@@ -1,4 +1,4 @@
-"""What an argument names, what a file is, and what comes of files that are no captures, damaged, packed or piped."""
+"""Resolve arguments to files, and read files that are no captures, damaged, compressed or piped."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def packed(records: list[Record]) -> bytes:
 
 
 class Followed:
-    """What a reader gives of a folder; `more(n)` reads until n packets have come in all."""
+    """Packets that a reader gives of a folder; `more(n)` reads until n packets have come in all."""
 
     def __init__(self, folder: Path) -> None:
         self.follower = Follower(str(folder))

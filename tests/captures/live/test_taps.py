@@ -1,4 +1,6 @@
-"""What listens to an interface gives exactly what was sent there: libpcap, Linux's ring, and other tools.
+"""Compare the packets of each tap with those sent: libpcap, Linux's ring, and other tools.
+
+Each packet is one that the test sends on an interface of its own; a tap that is stopped still hands over all of them.
 
 Each packet is one that the test sends on an interface of its own; what is told to stop still hands over all that came.
 
@@ -74,7 +76,7 @@ def captured(wire: Wire, options: CaptureOptions, frames: list[bytes]) -> list[b
 
 
 def all_of(belt: CaptureQueue) -> bytes:
-    """What is left on a belt that is told to stop, which is closed then."""
+    """Return the rest of a queue that is stopped, and close it."""
     belt.stop()
     data = b""
     while not belt.over:
@@ -286,7 +288,7 @@ DEVICES = [
 
 
 @pytest.mark.parametrize(
-    ("asked", "number"),
+    ("wanted", "number"),
     [("ethernet 2", 1), (rf"\device\npf_{GUID}", 1), ("Adapter for loopback traffic capture", 2), ("3", 3), ("vpn", 4)],
 )
 def test_an_interface_of_windows_is_known_by_any_of_its_names(wanted: str, number: int) -> None:

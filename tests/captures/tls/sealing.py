@@ -189,7 +189,7 @@ def _note(out: list[Write], to_broker: bool, bio: ssl.MemoryBIO, before: int) ->
 
 
 def sealed13(suite: str, writes: Sequence[Write]) -> tuple[list[Write], bytes]:
-    """The same with a suite of TLS 1.3, by OpenSSL's configuration of another process."""
+    """Like `Talk.sealed`, for a suite of TLS 1.3, by OpenSSL's configuration of another process."""
     with tempfile.TemporaryDirectory(prefix="kwire-tls-") as folder:
         settings = Path(folder, "openssl.cnf")
         settings.write_text(

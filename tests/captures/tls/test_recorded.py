@@ -1,4 +1,4 @@
-"""What other programs say is opened as they said it, and as Wireshark opens it: all in one run of tshark.
+"""Decrypt other programs' connections, and compare with their plaintext and with Wireshark.
 
 (proves: captures/tls/session.py, captures/tls/ciphers.py, captures/tls/keylog.py)
 """

@@ -75,7 +75,7 @@ def windows(steps: Sequence[Step], mss: int, most: int, rng: random.Random) -> l
 def decrypted(
     log: bytes, steps: Sequence[Step], mss: int, most: int
 ) -> tuple[list[DecryptedRow], list[tuple[object, ...]]]:
-    """What comes out, and what is known of the connections that ended."""
+    """Return the decrypted rows, and the properties of connections that ended."""
     keys = KeyLog()
     keys.take(log)
     stage = Stage(keys)
@@ -119,7 +119,7 @@ WAYS = ((100, 400), (1448, 7), (1448, 10_000), (40_000, 60))
 
 
 def check(log: bytes, steps: Sequence[Step], counted: Counted, ways: Sequence[tuple[int, int]] = WAYS) -> None:
-    """The same, whatever windows and packets are, with every record by itself as the twin."""
+    """Check that windows and packets change nothing, against one record at a time as the reference."""
     for mss, rows in ways:
         at_once = decrypted(log, steps, mss, rows)
         with pytest.MonkeyPatch.context() as patch:

@@ -36,8 +36,9 @@ RETRY = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c
 
 
 class Decrypted:
-    """What a session gives: by direction (True: to the broker) pieces of text, each with the ordinal of its packet, and
-    sizes of holes, in order."""
+    """Plaintext of a session, by direction (True: to the broker).
+
+    Pieces of text, each with the index of its packet, and sizes of holes, in order."""
 
     def __init__(self) -> None:
         self.events: dict[bool, list[tuple[int, bytes] | int]] = {True: [], False: []}

@@ -19,7 +19,7 @@ FOLDER = Path(__file__).parent
 
 @dataclass
 class Connection:
-    """What went over the wire, and what was said."""
+    """Bytes on the wire of one connection, and its plaintext."""
 
     wire: list[Write] = field(default_factory=list)
     plain: list[Write] = field(default_factory=list)
