@@ -723,7 +723,7 @@ def test_keep_alives_are_no_data(tmp_path: Path) -> None:
 
 
 def test_a_port_used_again(tmp_path: Path) -> None:
-    """The same four-tuple, two connections: #1 and #2."""
+    """A four-tuple used twice is two connections: #1 and #2."""
     first = converse(turns([1, 2]), client_isn=1000, broker_isn=5000)
     second = converse(turns([1, 2, 3]), client_isn=777_000, broker_isn=900_000, start_ns=first[-1].time_ns + 10_000_000)
     seen = read(tmp_path, first + second)
@@ -766,7 +766,7 @@ def test_sequence_numbers_wrap(tmp_path: Path, before: int) -> None:
 
 
 def test_a_syn_sent_again(tmp_path: Path) -> None:
-    """The same initial sequence number is the same connection."""
+    """A SYN with an equal initial sequence number belongs to the connection."""
     segments = converse(turns([1, 2]))
     again = [replace(segments[0], time_ns=segments[0].time_ns - 1_000_000_000), segments[0], *segments[1:2]]
     seen = read(tmp_path, [*again, replace(segments[1], time_ns=segments[1].time_ns + 1), *segments[2:]])
