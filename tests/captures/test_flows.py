@@ -292,7 +292,7 @@ def test_half_a_close_closes_nothing() -> None:
 
 
 def test_a_silent_connection_stays_open() -> None:
-    """Keep-alives are hours apart, and may not be captured at all."""
+    """Keep-alive probes are hours apart, and may not be captured at all."""
     assert name([*HANDSHAKE, *at([c(0, b"ask")], 10_000_000)]).of == [0] * 4
 
 
