@@ -31,10 +31,10 @@ from analyzer.common.times import moment
 from analyzer.dataset import tables
 from analyzer.dataset.dataset import Dataset, Writer, concatenated
 from analyzer.dataset.parquet_files import Made, made
-from analyzer.exchanges.exchange import Exchange
-from analyzer.exchanges.raw_messages import Messages
 from analyzer.frame import cells
 from analyzer.frame.arrow import distinct, plain
+from analyzer.messages.exchange import Exchange
+from analyzer.messages.raw_messages import Messages
 from analyzer.pipeline.points import (
     BATCHES,
     WITHOUT,

@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 from analyzer.analysis.connections import Coverage
 from analyzer.dataset import tables
 from analyzer.dataset.dataset import Writer, open_dataset
-from analyzer.exchanges.raw_messages import masked
 from analyzer.frame import cells
+from analyzer.messages.raw_messages import masked
 from analyzer.protocol import api_keys, errors, tree
 from replay import answers
 from replay.answers import Said

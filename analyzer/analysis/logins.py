@@ -17,8 +17,8 @@ import json
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from analyzer.exchanges.exchange import Exchange
 from analyzer.frame.arrow import text
+from analyzer.messages.exchange import Exchange
 from analyzer.protocol import api_keys as apis
 from analyzer.protocol import errors, tree
 from analyzer.protocol.schema import REQUEST, RESPONSE

@@ -23,12 +23,12 @@ from analyzer.bulk import exchange_tables
 from analyzer.bulk.engine import Engine, Settings
 from analyzer.bulk.rows import Exchanges, Window, end_point
 from analyzer.checkpoints.checkpoint import fill
-from analyzer.exchanges.exchange import Exchange
-from analyzer.exchanges.raw_messages import Messages
 from analyzer.frame.arrow import plain
 from analyzer.live.evaluation_windows import Laps, who_of
 from analyzer.live.folder_checkpoint import Place
 from analyzer.live.live_counts import Counts
+from analyzer.messages.exchange import Exchange
+from analyzer.messages.raw_messages import Messages
 from analyzer.pipeline.points import chosen
 from captures.files import CapturePoint
 from captures.kernels import NULL

@@ -20,10 +20,10 @@ from analyzer import api
 from analyzer.bulk.rows import Message
 from analyzer.common.times import moment
 from analyzer.dataset.dataset import readable
-from analyzer.exchanges.exchange import Exchange
-from analyzer.exchanges.raw_messages import masked
 from analyzer.filter import evaluation
 from analyzer.filter.values import micros
+from analyzer.messages.exchange import Exchange
+from analyzer.messages.raw_messages import masked
 from analyzer.protocol import embedded
 from captures.errors import KwireError
 from captures.files import capture_points

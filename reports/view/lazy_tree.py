@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, cast, overload
 
 import numpy as np
 
-from analyzer.exchanges.exchange import Exchange
+from analyzer.messages.exchange import Exchange
 from analyzer.protocol import embedded, schema, tree
 from analyzer.protocol.budget import BYTES, FIELDS, Budget
 from analyzer.protocol.layouts import as_buffer

@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 
 from analyzer.cli.exchange_lines import node_value
 from analyzer.cli.text import printable
-from analyzer.exchanges.exchange import Exchange
 from analyzer.filter import names
+from analyzer.messages.exchange import Exchange
 from analyzer.protocol.budget import BYTES, Budget
 from analyzer.protocol.tree import Node
 from analyzer.records.record_trees import Records

@@ -1,6 +1,6 @@
 """Secrets where nothing says that they are: answers without their requests, raw SASL tokens, copied metadata logs.
 
-proves: analyzer.exchanges.raw_messages, analyzer.records.internal_topics, analyzer.records.log_names. (Passwords are
+proves: analyzer.messages.raw_messages, analyzer.records.internal_topics, analyzer.records.log_names. (Passwords are
 made up.)
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import analyzer
-from analyzer.exchanges.raw_messages import masked
+from analyzer.messages.raw_messages import masked
 from analyzer.protocol import api_keys
 from analyzer.protocol.tree import Node
 from analyzer.records.record_trees import record_set

@@ -12,7 +12,7 @@ import pytest
 
 import analyzer
 from analyzer.cli.exchange_lines import Lines
-from analyzer.exchanges import raw_messages
+from analyzer.messages import raw_messages
 from analyzer.protocol import embedded, encoding, schema, tree
 from analyzer.protocol.budget import Budget
 from analyzer.protocol.encoding import encode_data

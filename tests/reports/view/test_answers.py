@@ -21,8 +21,8 @@ import pytest
 import analyzer
 from analyzer.bulk.rows import Message
 from analyzer.cli import parser
-from analyzer.exchanges.exchange import Exchange
-from analyzer.exchanges.raw_messages import masked
+from analyzer.messages.exchange import Exchange
+from analyzer.messages.raw_messages import masked
 from analyzer.protocol import tree as protocol_tree
 from analyzer.protocol.tree import Node
 from captures import kernels

@@ -1,6 +1,6 @@
 """Raw messages by the million, a column at a time, and one by one.
 
-(proves: analyzer/exchanges/raw_messages.py, `Window.raw`)
+(proves: analyzer/messages/raw_messages.py, `Window.raw`)
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import analyzer
-from analyzer.exchanges import raw_messages
+from analyzer.messages import raw_messages
 from tests.analyzer.forging import FETCH, framed, heartbeat, heartbeat_answer, request
 from tests.analyzer.records.test_record_trees import SECRETS, scram_fetch
 from tests.captures.forge import TO_BROKER, TO_CLIENT, Write, converse, pcap, rendered
