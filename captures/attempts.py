@@ -13,16 +13,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from captures.flow_tables import (
-    FLOW_SERIAL,
-    FLOW_SYN_NS,
-    FLOW_SYN_SHAPE,
-    S_CLOCK,
-    S_FLOWS,
-    SYN_ANSWERED,
-    SYN_REFUSED,
-    WOKEN_SIDE,
-)
+from captures import flow_tables as ft
 from captures.flows import Flows
 
 WAITED_NS = 3_000_000_000
@@ -67,12 +58,12 @@ class Unmet(NamedTuple):
 def unmet(flows: Flows) -> Unmet:
     """Return the SYNs without a connection of all packets read so far."""
     tables = flows.tables
-    known = tables.flows[: int(tables.state[S_FLOWS])]
-    shape = known[:, FLOW_SYN_SHAPE]
-    refused = shape & SYN_REFUSED != 0
-    waited = tables.state[S_CLOCK] - known[:, FLOW_SYN_NS] >= WAITED_NS
-    rows = np.flatnonzero((known[:, FLOW_SERIAL] >= 0) & (shape & SYN_ANSWERED == 0) & (refused | waited))
-    return Unmet(tables.keys[rows], shape[rows] & WOKEN_SIDE != 0, known[rows, FLOW_SYN_NS], refused[rows])
+    known = tables.flows[: int(tables.state[ft.S_FLOWS])]
+    shape = known[:, ft.FLOW_SYN_SHAPE]
+    refused = shape & ft.SYN_REFUSED != 0
+    waited = tables.state[ft.S_CLOCK] - known[:, ft.FLOW_SYN_NS] >= WAITED_NS
+    rows = np.flatnonzero((known[:, ft.FLOW_SERIAL] >= 0) & (shape & ft.SYN_ANSWERED == 0) & (refused | waited))
+    return Unmet(tables.keys[rows], shape[rows] & ft.WOKEN_SIDE != 0, known[rows, ft.FLOW_SYN_NS], refused[rows])
 
 
 def attempts(of: Sequence[Unmet]) -> list[Attempt]:

@@ -26,28 +26,13 @@ from captures.chunks import starts
 from captures.chunks.checksums import combined
 from captures.errors import CaptureError
 from captures.files import CapturePoint, FileInfo, layouts, urls
-from captures.files.layouts import (
-    BIG,
-    COMMENTS,
-    DROPS,
-    EARLIEST,
-    FORMAT,
-    INTERFACES,
-    LATEST,
-    NUMBER,
-    RECORD_HEADER,
-    SECTION,
-    SEEN,
-    TIME,
-    UNTIMED,
-    Layout,
-)
+from captures.files.layouts import Layout
 from captures.files.sources import Source, Stored
 from captures.fragments import SERIAL, FragmentTables
 from captures.packets import Packets, Reader, batch
 from captures.windows import WINDOW_BYTES, Pool, Windows
 
-_READING: Final = [FORMAT, BIG, RECORD_HEADER, SECTION, INTERFACES]
+_READING: Final = [layouts.FORMAT, layouts.BIG, layouts.RECORD_HEADER, layouts.SECTION, layouts.INTERFACES]
 """What of a layout's state says how records are to be read."""
 
 
@@ -327,7 +312,7 @@ class ChunkJoiner(Reader):
             plain
             and after is not None
             and assumed is not None
-            and after.state[COMMENTS] == after.state[UNTIMED] == 0
+            and after.state[layouts.COMMENTS] == after.state[layouts.UNTIMED] == 0
             and _alike(assumed, known.layout)
             and _alike(after, known.layout)
         )
@@ -352,7 +337,7 @@ class ChunkJoiner(Reader):
         elif result.info.mtime_ns != self.files[-1].mtime_ns:
             raise changed(result.info.path)
         moved = result.guessed and known.layout is not None
-        self.numbers.append(int(known.layout.state[NUMBER]) if moved and known.layout is not None else 0)
+        self.numbers.append(int(known.layout.state[layouts.NUMBER]) if moved and known.layout is not None else 0)
         layout = (
             _joined(known.layout, result.after.layout) if moved and known.layout is not None else result.after.layout
         )
@@ -373,10 +358,10 @@ class ChunkJoiner(Reader):
 
 def _alike(layout: Layout, other: Layout) -> bool:
     """Whether two layouts read records alike."""
-    count = int(layout.state[INTERFACES])
+    count = int(layout.state[layouts.INTERFACES])
     return bool(
         (layout.state[_READING] == other.state[_READING]).all()
-        and (layout.interfaces[:count, :SEEN] == other.interfaces[:count, :SEEN]).all()
+        and (layout.interfaces[:count, : layouts.SEEN] == other.interfaces[:count, : layouts.SEEN]).all()
     )
 
 
@@ -384,13 +369,13 @@ def _joined(before: Layout, after: Layout) -> Layout:
     """A file's layout behind a chunk that knew nothing of what came `before`."""
     joined = copy.deepcopy(before)
     state, more = joined.state, after.state
-    if more[EARLIEST] <= more[LATEST]:
-        state[TIME] = more[TIME]
-    for column in (NUMBER, DROPS):
+    if more[layouts.EARLIEST] <= more[layouts.LATEST]:
+        state[layouts.TIME] = more[layouts.TIME]
+    for column in (layouts.NUMBER, layouts.DROPS):
         state[column] += more[column]
-    state[EARLIEST] = min(state[EARLIEST], more[EARLIEST])
-    state[LATEST] = max(state[LATEST], more[LATEST])
-    count = int(more[INTERFACES])
-    joined.interfaces[:count, SEEN] += after.interfaces[:count, SEEN]
+    state[layouts.EARLIEST] = min(state[layouts.EARLIEST], more[layouts.EARLIEST])
+    state[layouts.LATEST] = max(state[layouts.LATEST], more[layouts.LATEST])
+    count = int(more[layouts.INTERFACES])
+    joined.interfaces[:count, layouts.SEEN] += after.interfaces[:count, layouts.SEEN]
     joined.take_drops(after)
     return joined

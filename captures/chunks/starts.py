@@ -20,17 +20,7 @@ from typing import Final
 import numpy as np
 
 from captures.files import layouts
-from captures.files.layouts import (
-    BIG,
-    FACTOR,
-    FORMAT,
-    LARGEST,
-    NANOSECONDS,
-    PCAPNG,
-    RECORD_HEADER,
-    SNAPLEN,
-    Layout,
-)
+from captures.files.layouts import Layout
 
 LOOK_BYTES: Final = 256 << 10
 """Bytes looked at before a border, some records of any size that occurs; behind it four times as many: what is no
@@ -65,20 +55,20 @@ def begun(head: bytes, largest_record_bytes: int) -> tuple[Layout, Form] | None:
     layout = Layout(largest_record_bytes)
     at = layout.begin(head)
     first_ns = layouts.first_time_ns(head)
-    pcapng = layout.state[FORMAT] == PCAPNG
+    pcapng = layout.state[layouts.FORMAT] == layouts.PCAPNG
     if pcapng and not _read_blocks(layout, head, at):
         return None
-    most = int(layout.state[LARGEST])
+    most = int(layout.state[layouts.LARGEST])
     if not pcapng:
-        snaplen = int(layout.interfaces[0, SNAPLEN])
+        snaplen = int(layout.interfaces[0, layouts.SNAPLEN])
         most = min(most, max(_LARGE, snaplen))
     return layout, Form(
         pcapng,
-        bool(layout.state[BIG]),
-        int(layout.state[RECORD_HEADER]),
-        NANOSECONDS // max(int(layout.interfaces[0, FACTOR]), 1),
+        bool(layout.state[layouts.BIG]),
+        int(layout.state[layouts.RECORD_HEADER]),
+        layouts.NANOSECONDS // max(int(layout.interfaces[0, layouts.FACTOR]), 1),
         most,
-        (first_ns or 0) // NANOSECONDS,
+        (first_ns or 0) // layouts.NANOSECONDS,
     )
 
 
@@ -90,7 +80,7 @@ def _read_blocks(layout: Layout, head: bytes, at: int) -> bool:
             block = head[at : at + size]
             if len(block) < size:
                 return False
-            kind = int.from_bytes(block[:4], "big" if layout.state[BIG] else "little")
+            kind = int.from_bytes(block[:4], "big" if layout.state[layouts.BIG] else "little")
             if kind in (layouts.ENHANCED_PACKET, layouts.SIMPLE_PACKET, layouts.OBSOLETE_PACKET):
                 return True
             layout.read_block(block)

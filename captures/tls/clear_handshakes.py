@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from captures.stream_tables import DATA, END, GAP, SEG_AT, SEG_KEY, SEG_KIND, SEG_LENGTH, SEG_SOURCE, SNAPLEN
+from captures import stream_tables as t
 from captures.streams import Segments
 from captures.tls.detection import TlsDetector
 from captures.tls.direction import Row
@@ -44,13 +44,13 @@ class ClearHandshakes:
         rows = segments.rows
         if not len(rows) or not len(slots):
             return
-        wanted = np.zeros(max(int(slots.max()), int(rows[:, SEG_KEY].max()) >> 1) + 1, np.bool_)
+        wanted = np.zeros(max(int(slots.max()), int(rows[:, t.SEG_KEY].max()) >> 1) + 1, np.bool_)
         wanted[slots] = True
         wanted[list(self._settled)] = False
-        of = rows[:, SEG_KEY] >> 1
-        for row in rows[wanted[of] | (rows[:, SEG_KIND] == END)].tolist():
-            slot = row[SEG_KEY] >> 1
-            if row[SEG_KIND] == END:
+        of = rows[:, t.SEG_KEY] >> 1
+        for row in rows[wanted[of] | (rows[:, t.SEG_KIND] == t.END)].tolist():
+            slot = row[t.SEG_KEY] >> 1
+            if row[t.SEG_KIND] == t.END:
                 self._end(slot)
             elif wanted[slot] and slot not in self._settled:
                 self._row(slot, row, segments)
@@ -60,9 +60,9 @@ class ClearHandshakes:
         if session is None:
             session = self._sessions[slot] = Session(self._nothing)
             self._openings[slot] = TlsDetector()
-        if row[SEG_KIND] == DATA:
-            at = row[SEG_AT]
-            data: bytes = segments.sources[row[SEG_SOURCE]][at : at + row[SEG_LENGTH]].tobytes()
+        if row[t.SEG_KIND] == t.DATA:
+            at = row[t.SEG_AT]
+            data: bytes = segments.sources[row[t.SEG_SOURCE]][at : at + row[t.SEG_LENGTH]].tobytes()
             opening = self._openings.get(slot)
             if opening is None:
                 session.data(row, data, self._nobody)
@@ -71,7 +71,7 @@ class ClearHandshakes:
                 for part, text, inside in opening.parts():
                     if inside or not opening.tls:  # an alert in answer to what is no TLS
                         session.data(part, text, self._nobody)
-        elif row[SEG_KIND] in (GAP, SNAPLEN):
+        elif row[t.SEG_KIND] in (t.GAP, t.SNAPLEN):
             session.missing(row, self._nobody)
         if session.settled:
             session.forget()

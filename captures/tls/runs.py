@@ -16,8 +16,8 @@ from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
+from captures import stream_tables as t
 from captures.kernels import Bytes, Int, Table, address_of, call_at, copy_bytes, inline, kernel
-from captures.stream_tables import DATA, SEG_AT, SEG_COLUMNS, SEG_COMPLETED_BY, SEG_KIND, SEG_LENGTH, SEG_SOURCE
 from captures.tls.ciphers import Keys
 from captures.tls.direction import BYTES_PER_TRIAL, LARGEST, Direction
 from captures.tls.direction import HELD as HELD
@@ -105,8 +105,8 @@ def _of(entries: Entries, entry: Int, column: Int) -> Int:
 @inline
 def _copied(given: Input, entries: Entries, entry: Int, first: Int, count: Int, work: Bytes, into: Int) -> None:
     """work[into:] = some bytes of an entry."""
-    at = _of(entries, entry, SEG_AT) + first
-    source = _of(entries, entry, SEG_SOURCE)
+    at = _of(entries, entry, t.SEG_AT) + first
+    source = _of(entries, entry, t.SEG_SOURCE)
     if source == 0:
         copy_bytes(work, into, given.window, at, count)
     elif source == 1:
@@ -120,7 +120,7 @@ def _gathered(given: Input, entries: Entries, entry: Int, first: Int, count: Int
     """work[into:] = `count` bytes from a place in an entry on; they are there."""
     done = np.int64(0)
     while done < count:
-        part = min(_of(entries, entry, SEG_LENGTH) - first, count - done)
+        part = min(_of(entries, entry, t.SEG_LENGTH) - first, count - done)
         _copied(given, entries, entry, first, part, work, into + done)
         done += part
         first = np.int64(0)
@@ -172,7 +172,7 @@ def _opened(calls: Table, side: Table, vector: Bytes, record: Int, size: Int, ou
 def _next(side: Table, entries: Entries, given: Input, work: Bytes) -> bool:
     """Whether a direction's next record is whole; its header then lies in work[_HEAD:]. STOPPED where it is none that
     can be opened here."""
-    while side[D_BYTE] >= _of(entries, side[D_ENTRY], SEG_LENGTH):
+    while side[D_BYTE] >= _of(entries, side[D_ENTRY], t.SEG_LENGTH):
         side[D_ENTRY] = entries.links[side[D_ENTRY]]
         side[D_BYTE] = 0
     explicit = side[D_EXPLICIT]
@@ -196,15 +196,15 @@ def _record(
     end = begin
     place = side[D_BYTE]
     left = side[D_NEED]
-    while _of(entries, end, SEG_LENGTH) - place < left:
-        left -= _of(entries, end, SEG_LENGTH) - place
+    while _of(entries, end, t.SEG_LENGTH) - place < left:
+        left -= _of(entries, end, t.SEG_LENGTH) - place
         end = entries.links[end]
         place = np.int64(0)
-    source = _of(entries, begin, SEG_SOURCE)
+    source = _of(entries, begin, t.SEG_SOURCE)
     if end == begin and source == 0:
-        record = address_of(given.window) + _of(entries, begin, SEG_AT) + place
+        record = address_of(given.window) + _of(entries, begin, t.SEG_AT) + place
     elif end == begin and source == 1:
-        record = address_of(given.waiting) + _of(entries, begin, SEG_AT) + place
+        record = address_of(given.waiting) + _of(entries, begin, t.SEG_AT) + place
     else:
         _gathered(given, entries, begin, side[D_BYTE], side[D_NEED], work, np.int64(0))
         record = address_of(work)
@@ -235,21 +235,21 @@ def _put_rows(
     last = side[D_ENTRY]
     position = np.int64(-_HEADER) - side[D_EXPLICIT]  # in the text
     while position < text:
-        end = position + _of(entries, entry, SEG_LENGTH) - first
+        end = position + _of(entries, entry, t.SEG_LENGTH) - first
         begin = max(position, np.int64(0))
         stop = min(end, text)
         if stop > begin:
             if entry < held:
-                for column in range(SEG_COLUMNS):
+                for column in range(t.SEG_COLUMNS):
                     out.rows[count, column] = entries.before[entry, column]
             else:
                 place = entries.places[entry - held]
-                for column in range(SEG_COLUMNS):
+                for column in range(t.SEG_COLUMNS):
                     out.rows[count, column] = entries.window[place, column]
-            out.rows[count, SEG_SOURCE] = 1
-            out.rows[count, SEG_AT] = at + begin
-            out.rows[count, SEG_LENGTH] = stop - begin
-            out.rows[count, SEG_COMPLETED_BY] = _of(entries, last, SEG_COMPLETED_BY)
+            out.rows[count, t.SEG_SOURCE] = 1
+            out.rows[count, t.SEG_AT] = at + begin
+            out.rows[count, t.SEG_LENGTH] = stop - begin
+            out.rows[count, t.SEG_COMPLETED_BY] = _of(entries, last, t.SEG_COMPLETED_BY)
             out.places[count] = entries.places[last - held]  # its last byte is of this window
             count += 1
         position = end
@@ -272,10 +272,10 @@ def open_rows(
         if d < 0 or sides[d, D_STOPPED]:
             continue
         side = sides[d]
-        size = _of(entries, entry, SEG_LENGTH)
+        size = _of(entries, entry, t.SEG_LENGTH)
         if entry >= held:
             place = entries.places[entry - held]
-            if entries.window[place, SEG_KIND] != DATA:
+            if entries.window[place, t.SEG_KIND] != t.DATA:
                 side[D_STOPPED] = 1
                 continue
             done[place] = 1
@@ -358,7 +358,7 @@ def opened(
         of += [number] * len(held)
         base += d.have
     entries = Entries(
-        np.array(before, np.int64).reshape(-1, SEG_COLUMNS),
+        np.array(before, np.int64).reshape(-1, t.SEG_COLUMNS),
         rows,
         places,
         np.concatenate([np.array(of, np.int64), turns]),
@@ -366,7 +366,7 @@ def opened(
     )
     waiting = np.frombuffer(bytearray(b"".join(piece for _, d in many for piece in d.pieces)) or bytearray(1), np.uint8)
     given = Input(sources.window, sources.waiting, waiting)
-    total = base + int(rows[places, SEG_LENGTH].sum())
+    total = base + int(rows[places, t.SEG_LENGTH].sum())
     out = sink.room(len(entries.turns) + total // (_HEADER + _TAG) + 1, total)
     sides = np.array([_side(keys, d) for keys, d in many], np.int64)
     vectors = np.concatenate([keys.vector for keys, _ in many])
@@ -404,11 +404,11 @@ def _left(entries: Entries, side: list[int], given: Input) -> tuple[list[list[in
     held = len(entries.before)
     while left > 0:
         row = (entries.before[entry] if entry < held else entries.window[entries.places[entry - held]]).tolist()
-        row[SEG_AT] += first
-        row[SEG_LENGTH] -= first
-        if row[SEG_LENGTH]:
+        row[t.SEG_AT] += first
+        row[t.SEG_LENGTH] -= first
+        if row[t.SEG_LENGTH]:
             rows.append(row)
-            texts.append(given[row[SEG_SOURCE]][row[SEG_AT] : row[SEG_AT] + row[SEG_LENGTH]].tobytes())
-            left -= row[SEG_LENGTH]
+            texts.append(given[row[t.SEG_SOURCE]][row[t.SEG_AT] : row[t.SEG_AT] + row[t.SEG_LENGTH]].tobytes())
+            left -= row[t.SEG_LENGTH]
         entry, first = int(entries.links[entry]), 0
     return rows, b"".join(texts)

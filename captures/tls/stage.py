@@ -20,24 +20,7 @@ from typing import Final
 
 import numpy as np
 
-from captures.stream_tables import (
-    C_SYN_SIDE,
-    DATA,
-    END,
-    GAP,
-    SEG_AT,
-    SEG_COLUMNS,
-    SEG_COMPLETED_BY,
-    SEG_FILE,
-    SEG_KEY,
-    SEG_KIND,
-    SEG_LENGTH,
-    SEG_NUMBER,
-    SEG_PACKET_INDEX,
-    SEG_RECORD_AT,
-    SEG_SOURCE,
-    SNAPLEN,
-)
+from captures import stream_tables as t
 from captures.streams import Segments
 from captures.tls.ciphers import Keys
 from captures.tls.detection import HEAD, TlsDetector, begins_tls, may_follow
@@ -64,7 +47,7 @@ class _Heap:
     def __init__(self) -> None:
         self.data = np.empty(1 << 16, np.uint8)
         self.used = 0
-        self.rows = np.empty((FEWEST, SEG_COLUMNS), np.int64)
+        self.rows = np.empty((FEWEST, t.SEG_COLUMNS), np.int64)
         self.places = np.empty(FEWEST, np.int64)
         self.full = 0
 
@@ -76,7 +59,7 @@ class _Heap:
         """Memory for so many rows more, and for their places. What others hold of it stays as it is."""
         if self.full + size > len(self.rows):
             many = max(2 * len(self.rows), size)
-            self.rows, self.places, self.full = np.empty((many, SEG_COLUMNS), np.int64), np.empty(many, np.int64), 0
+            self.rows, self.places, self.full = np.empty((many, t.SEG_COLUMNS), np.int64), np.empty(many, np.int64), 0
         return self.rows[self.full :], self.places[self.full :]
 
     def room(self, size: int) -> np.ndarray:
@@ -112,7 +95,7 @@ class _Out:
         heap = self.heap
         filled = slice(heap.full, heap.full + rows)
         if heap.used:
-            heap.rows[filled, SEG_AT] += heap.used
+            heap.rows[filled, t.SEG_AT] += heap.used
         self.many.append((heap.rows[filled], heap.places[filled]))
         heap.full += rows
         heap.used += used
@@ -126,15 +109,15 @@ class _Out:
 
     def text(self, row: Row, data: bytes) -> None:
         new = list(row)
-        new[SEG_SOURCE], new[SEG_AT], new[SEG_LENGTH] = 1, self.heap.put(data), len(data)
-        new[SEG_COMPLETED_BY] = self.completed_by
+        new[t.SEG_SOURCE], new[t.SEG_AT], new[t.SEG_LENGTH] = 1, self.heap.put(data), len(data)
+        new[t.SEG_COMPLETED_BY] = self.completed_by
         self.put(new)
 
     def hole(self, size: int, row: Row) -> None:
         new = list(row)
-        new[SEG_KIND], new[SEG_SOURCE], new[SEG_AT], new[SEG_LENGTH] = GAP, 0, 0, size
-        new[SEG_NUMBER] = new[SEG_FILE] = new[SEG_RECORD_AT] = 0
-        new[SEG_PACKET_INDEX] = new[SEG_COMPLETED_BY] = self.completed_by
+        new[t.SEG_KIND], new[t.SEG_SOURCE], new[t.SEG_AT], new[t.SEG_LENGTH] = t.GAP, 0, 0, size
+        new[t.SEG_NUMBER] = new[t.SEG_FILE] = new[t.SEG_RECORD_AT] = 0
+        new[t.SEG_PACKET_INDEX] = new[t.SEG_COMPLETED_BY] = self.completed_by
         self.put(new)
 
 
@@ -176,8 +159,8 @@ class Stage:
     def oldest(self) -> int | None:
         """Ordinal of the first packet of which something waits here."""
         indices = [oldest for session in self._sessions.values() if (oldest := session.oldest()) is not None]
-        indices += [opening.held[0][0][SEG_PACKET_INDEX] for opening in self._openings.values()]
-        indices += [held[0][0][SEG_PACKET_INDEX] for held in self._doubted.values() if held]
+        indices += [opening.held[0][0][t.SEG_PACKET_INDEX] for opening in self._openings.values()]
+        indices += [held[0][0][t.SEG_PACKET_INDEX] for held in self._doubted.values() if held]
         return min(indices, default=None)
 
     def take(
@@ -195,25 +178,25 @@ class Stage:
         self._heap.begin()
         out = _Out(self._heap)
         if self._live:
-            self._resume(out, int(rows[0, SEG_COMPLETED_BY]))
+            self._resume(out, int(rows[0, t.SEG_COMPLETED_BY]))
         later = _Later(rows, tls_rows)
-        if self._blocks == len(blocks) or blocks[self._blocks][0] > int(rows[-1, SEG_COMPLETED_BY]):
+        if self._blocks == len(blocks) or blocks[self._blocks][0] > int(rows[-1, t.SEG_COMPLETED_BY]):
             self._all(tls_rows, later, segments, out)
         place = -1
         while (place := later.next(place)) >= 0:
             row = rows[place].tolist()
-            out.at(place, row[SEG_COMPLETED_BY])
-            while self._blocks < len(blocks) and blocks[self._blocks][0] <= row[SEG_COMPLETED_BY]:
+            out.at(place, row[t.SEG_COMPLETED_BY])
+            while self._blocks < len(blocks) and blocks[self._blocks][0] <= row[t.SEG_COMPLETED_BY]:
                 self._own.take(blocks[self._blocks][1])
                 self._blocks += 1
-                self._resume(out, row[SEG_COMPLETED_BY])
+                self._resume(out, row[t.SEG_COMPLETED_BY])
             self._row(row, segments, out)
-            if row[SEG_KIND] == DATA:
-                self._many(row[SEG_KEY], place, later, segments, out)
+            if row[t.SEG_KIND] == t.DATA:
+                self._many(row[t.SEG_KEY], place, later, segments, out)
         for slot in self._plainly:
             self._state[slot] = _PLAIN
         self._plainly.clear()
-        ended = rows[rows[:, SEG_KIND] == END, SEG_KEY] >> 1
+        ended = rows[rows[:, t.SEG_KIND] == t.END, t.SEG_KEY] >> 1
         self._state[ended] = _NEW
         return _joined(segments, tls_rows, out) if len(tls_rows) or out.rows else segments
 
@@ -223,15 +206,15 @@ class Stage:
 
     def _tls_rows(self, rows: np.ndarray, segments: Segments) -> np.ndarray:
         """Which rows are of TLS connections, from their first payload on."""
-        slots = rows[:, SEG_KEY] >> 1
+        slots = rows[:, t.SEG_KEY] >> 1
         self._grow(int(slots.max()))
         if self._since:
-            self._state[slots[(rows[:, SEG_COMPLETED_BY] < self._since) & (self._state[slots] == _NEW)]] = _PLAIN
-        fresh = np.flatnonzero((self._state[slots] == _NEW) & (rows[:, SEG_KIND] == DATA))
+            self._state[slots[(rows[:, t.SEG_COMPLETED_BY] < self._since) & (self._state[slots] == _NEW)]] = _PLAIN
+        fresh = np.flatnonzero((self._state[slots] == _NEW) & (rows[:, t.SEG_KIND] == t.DATA))
         begins = np.zeros(len(self._state), np.int64)
         for slot, first in zip(*np.unique(slots[fresh], return_index=True), strict=True):
             place = int(fresh[first])
-            source, at, size = rows[place, [SEG_SOURCE, SEG_AT, SEG_LENGTH]].tolist()
+            source, at, size = rows[place, [t.SEG_SOURCE, t.SEG_AT, t.SEG_LENGTH]].tolist()
             self._state[slot] = self._begun(int(slot), segments.sources[source][at : at + size])
             begins[slot] = place
         tls_rows: np.ndarray = np.flatnonzero(self._state[slots] == _TLS)
@@ -245,14 +228,14 @@ class Stage:
         if may_follow(head):
             self._openings[slot] = TlsDetector()
             return _TLS
-        seen = self._connections is None or self._connections[slot, C_SYN_SIDE] >= 0
+        seen = self._connections is None or self._connections[slot, t.C_SYN_SIDE] >= 0
         if seen or not self._own.has(TRAFFIC) or not first[0]:  # a request's size begins with a zero
             return _PLAIN
         self._doubted[slot] = []
         return _TLS
 
     def _row(self, row: Row, segments: Segments, out: _Out) -> None:
-        slot, kind = row[SEG_KEY] >> 1, row[SEG_KIND]
+        slot, kind = row[t.SEG_KEY] >> 1, row[t.SEG_KIND]
         if slot in self._openings and not self._opened(slot, row, segments, out):
             return
         if slot in self._plainly:
@@ -262,15 +245,15 @@ class Stage:
             self._doubt(slot, row, segments, out)
             return
         session = self._session(slot)
-        if kind == DATA:
+        if kind == t.DATA:
             session.data(row, _bytes(row, segments), out)
-        elif kind in (GAP, SNAPLEN):
+        elif kind in (t.GAP, t.SNAPLEN):
             session.missing(row, out)
         else:
             session.over(row, out)
-            if kind == END:
+            if kind == t.END:
                 other = list(row)
-                other[SEG_KEY] ^= 1
+                other[t.SEG_KEY] ^= 1
                 session.over(other, out)
                 self.over[slot] = self._sessions.pop(slot)
             out.put(row)
@@ -279,7 +262,7 @@ class Stage:
         """Of all directions whose keys were at hand before this window, what comes in it, in one go."""
         if not self._sessions or len(tls_rows) < FEWEST:
             return
-        keys = segments.rows[tls_rows, SEG_KEY]
+        keys = segments.rows[tls_rows, t.SEG_KEY]
         counts = np.bincount(keys)
         steady: list[tuple[Keys, Direction]] = []
         whose: list[tuple[Session, int]] = []
@@ -323,7 +306,7 @@ class Stage:
         """A row of a connection of which it is not known yet whether it is TLS. Returns whether the row is still to be
         worked on."""
         opening = self._openings[slot]
-        data = row[SEG_KIND] == DATA
+        data = row[t.SEG_KIND] == t.DATA
         if data and opening.take(row, _bytes(row, segments)) is None:
             return False
         del self._openings[slot]
@@ -340,7 +323,7 @@ class Stage:
         """A row of a connection that may be TLS from its middle: it is, once a secret opens one of its records."""
         held = self._doubted[slot]
         session = self._sessions.setdefault(slot, Session(self._own, midstream=True))
-        if row[SEG_KIND] == DATA:
+        if row[t.SEG_KIND] == t.DATA:
             data = _bytes(row, segments)
             held.append((row, data))
             session.data(row, data, out)
@@ -349,7 +332,7 @@ class Stage:
                 return
             if sum(len(text or b"") for _, text in held) <= MOST_DOUBTED:
                 return
-        elif row[SEG_KIND] in (GAP, SNAPLEN):
+        elif row[t.SEG_KIND] in (t.GAP, t.SNAPLEN):
             held.append((row, None))
             session.missing(row, out)
             return
@@ -360,12 +343,12 @@ class Stage:
                 out.put(part)
             else:
                 out.text(part, text)
-        if row[SEG_KIND] != DATA:
+        if row[t.SEG_KIND] != t.DATA:
             out.put(row)
 
     def _pass(self, row: Row, segments: Segments, out: _Out) -> None:
         """A row as it is."""
-        if row[SEG_KIND] == DATA:
+        if row[t.SEG_KIND] == t.DATA:
             out.text(row, _bytes(row, segments))
         else:
             out.put(row)
@@ -403,14 +386,14 @@ class _Later:
     def payload(self, key: int, place: int) -> np.ndarray:
         """Places of a direction's rows behind this one, as long as they are payload, and as many as are to be tried."""
         if self._by_key is None:
-            keys = self._rows[self._tls_rows, SEG_KEY]
+            keys = self._rows[self._tls_rows, t.SEG_KEY]
             order = np.argsort(keys, kind="stable")
             known, begins = np.unique(keys[order], return_index=True)
             self._by_key = dict(zip(known.tolist(), np.split(self._tls_rows[order], begins[1:]), strict=True))
         places = self._by_key[key]
         begin = int(np.searchsorted(places, place, "right"))
         places = places[begin : begin + self._most.get(key, MOST)]
-        others = np.flatnonzero(self._rows[places, SEG_KIND] != DATA)
+        others = np.flatnonzero(self._rows[places, t.SEG_KIND] != t.DATA)
         return places[: others[0]] if len(others) else places
 
     def tried(self, key: int, count: int, whole: int) -> None:
@@ -419,8 +402,8 @@ class _Later:
 
 
 def _bytes(row: Row, segments: Segments) -> bytes:
-    at = row[SEG_AT]
-    data: bytes = segments.sources[row[SEG_SOURCE]][at : at + row[SEG_LENGTH]].tobytes()
+    at = row[t.SEG_AT]
+    data: bytes = segments.sources[row[t.SEG_SOURCE]][at : at + row[t.SEG_LENGTH]].tobytes()
     return data
 
 
@@ -430,14 +413,14 @@ def _joined(segments: Segments, tls_rows: np.ndarray, out: _Out) -> Segments:
     passed[tls_rows] = False
     others = segments.rows[passed]
     heap = out.heap
-    for i in np.flatnonzero((others[:, SEG_SOURCE] == 1) & (others[:, SEG_KIND] == DATA)).tolist():
-        at, size = others[i, [SEG_AT, SEG_LENGTH]].tolist()  # the waiting bytes, which plaintext takes the place of
-        others[i, SEG_AT] = heap.put(segments.sources[1][at : at + size].tobytes())
+    for i in np.flatnonzero((others[:, t.SEG_SOURCE] == 1) & (others[:, t.SEG_KIND] == t.DATA)).tolist():
+        at, size = others[i, [t.SEG_AT, t.SEG_LENGTH]].tolist()  # the waiting bytes, which plaintext takes the place of
+        others[i, t.SEG_AT] = heap.put(segments.sources[1][at : at + size].tobytes())
     decrypted = [rows for rows, _ in out.many]
     stand = [places for _, places in out.many]
     if out.rows:
         decrypted.append(
-            np.array(out.rows, np.int64).reshape(-1, SEG_COLUMNS)
+            np.array(out.rows, np.int64).reshape(-1, t.SEG_COLUMNS)
         )  # behind the many, where they share a place
         stand.append(np.array(out.places, np.int64))
     if len(others) or not decrypted:

@@ -22,17 +22,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from captures.stream_tables import (
-    DATA,
-    SEG_AT,
-    SEG_COLUMNS,
-    SEG_COMPLETED_BY,
-    SEG_KEY,
-    SEG_KIND,
-    SEG_LENGTH,
-    SEG_PACKET_INDEX,
-    SEG_TIME_NS,
-)
+from captures import stream_tables as t
 from captures.streams import Segments
 from captures.tls.keylog import KeyLog
 from captures.tls.stage import Stage
@@ -76,7 +66,7 @@ class Talk:
         self.shards = {(0, 1): whole}
         for shard in range(2):
             self.shards[shard, 2] = [
-                Segments(window.rows[(window.rows[:, SEG_KEY] >> 1) % 2 == shard], window.sources) for window in whole
+                Segments(window.rows[(window.rows[:, t.SEG_KEY] >> 1) % 2 == shard], window.sources) for window in whole
             ]
 
     def plain(self) -> Callable[[], None]:
@@ -107,8 +97,8 @@ class Talk:
             out = stage.take(window)
             if check:
                 for row in out.rows.tolist():
-                    at = row[SEG_AT]
-                    hashes[row[SEG_KEY] >> 1].update(out.sources[1][at : at + row[SEG_LENGTH]].tobytes())
+                    at = row[t.SEG_AT]
+                    hashes[row[t.SEG_KEY] >> 1].update(out.sources[1][at : at + row[t.SEG_LENGTH]].tobytes())
         if check and [digest.digest() for digest in hashes] != [digest.digest() for digest in self.said]:
             raise SystemExit("what came out is not what was said")
 
@@ -117,9 +107,14 @@ def _windows(packets: list[tuple[int, bytes]]) -> list[Segments]:
     """Windows of one segment a packet."""
     windows, rows, buffer = [], [], bytearray()
     for ordinal, (key, data) in enumerate(packets):
-        row = [0] * SEG_COLUMNS
-        row[SEG_KEY], row[SEG_KIND], row[SEG_AT], row[SEG_LENGTH] = key, DATA, len(buffer) + HEADERS, len(data)
-        row[SEG_TIME_NS], row[SEG_PACKET_INDEX], row[SEG_COMPLETED_BY] = ordinal * 1000, ordinal, ordinal
+        row = [0] * t.SEG_COLUMNS
+        row[t.SEG_KEY], row[t.SEG_KIND], row[t.SEG_AT], row[t.SEG_LENGTH] = (
+            key,
+            t.DATA,
+            len(buffer) + HEADERS,
+            len(data),
+        )
+        row[t.SEG_TIME_NS], row[t.SEG_PACKET_INDEX], row[t.SEG_COMPLETED_BY] = ordinal * 1000, ordinal, ordinal
         rows.append(row)
         buffer += bytes(HEADERS) + data
         if len(buffer) > WINDOW or ordinal == len(packets) - 1:

@@ -16,20 +16,10 @@ from hypothesis import strategies as st
 
 from analyzer.bulk import state as s
 from analyzer.bulk.shard import Conversations, layouts
+from captures import stream_tables as t
 from captures.files.points import capture_points
 from captures.flows import Flows
 from captures.packets import Reader, no_packets
-from captures.stream_tables import (
-    C_SYN_SIDE,
-    DATA,
-    SEG_AT,
-    SEG_KEY,
-    SEG_KIND,
-    SEG_LENGTH,
-    SEG_PACKET_INDEX,
-    SEG_RECORD_AT,
-    SEG_SOURCE,
-)
 from captures.streams import Segments, Streams
 from tests.analyzer.bulk.framing_reference import Connection, Segment, Twin
 from tests.analyzer.bulk.test_conversations_property import conversations
@@ -68,20 +58,21 @@ def compared(files: list[Path], prefixes: bool = False) -> list[tuple[Any, Any]]
     def work(segments: Segments, assigned: Any, final: bool) -> None:
         for row in segments.rows.tolist():
             data = b""
-            if row[SEG_KIND] == DATA:
-                source = segments.sources[row[SEG_SOURCE]]
-                data = source[row[SEG_AT] : row[SEG_AT] + row[SEG_LENGTH]].tobytes()
-            opener = int(streams.connections[row[SEG_KEY] >> 1, C_SYN_SIDE])
-            if data and row[SEG_KEY] in before:
+            if row[t.SEG_KIND] == t.DATA:
+                source = segments.sources[row[t.SEG_SOURCE]]
+                data = source[row[t.SEG_AT] : row[t.SEG_AT] + row[t.SEG_LENGTH]].tobytes()
+            opener = int(streams.connections[row[t.SEG_KEY] >> 1, t.C_SYN_SIDE])
+            if data and row[t.SEG_KEY] in before:
                 prefix_length = length_before_kafka(data)
                 data = data[prefix_length:]
                 if prefix_length == 0:
-                    before.remove(row[SEG_KEY])
+                    before.remove(row[t.SEG_KEY])
                 if not data:
                     continue
-            length = len(data) or row[SEG_LENGTH]
+            length = len(data) or row[t.SEG_LENGTH]
             twin.take(
-                Segment(row[SEG_KEY], row[SEG_KIND], data, length, row[SEG_PACKET_INDEX], row[SEG_RECORD_AT]), opener
+                Segment(row[t.SEG_KEY], row[t.SEG_KIND], data, length, row[t.SEG_PACKET_INDEX], row[t.SEG_RECORD_AT]),
+                opener,
             )
         ended = kernels.take(segments, streams, assigned, final)
         for x in ended.exchanges.T.tolist():

@@ -14,20 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from captures import stream_tables as t
 from captures.kernels import COMPILED
-from captures.stream_tables import (
-    DATA,
-    END,
-    GAP,
-    SEG_AT,
-    SEG_COLUMNS,
-    SEG_COMPLETED_BY,
-    SEG_KEY,
-    SEG_KIND,
-    SEG_LENGTH,
-    SEG_PACKET_INDEX,
-    SEG_SOURCE,
-)
 from captures.streams import Segments
 from captures.tls import ciphers, evp, runs, stage
 from captures.tls.keylog import KeyLog
@@ -49,23 +37,28 @@ def windows(steps: Sequence[Step], mss: int, most: int, rng: random.Random) -> l
     rows: list[tuple[int, int, bytes | int]] = []
     for slot, step in steps:
         if isinstance(step, int):
-            rows.append((2 * slot, GAP if step >= 0 else END, max(step, 0)))
+            rows.append((2 * slot, t.GAP if step >= 0 else t.END, max(step, 0)))
         else:
             key = 2 * slot + int(not step.to_broker)
-            rows += [(key, DATA, step.data[at : at + mss]) for at in range(0, len(step.data), mss)]
+            rows += [(key, t.DATA, step.data[at : at + mss]) for at in range(0, len(step.data), mss)]
     segments_of_windows = []
     for begin in range(0, len(rows), most):
         sources: tuple[bytearray, bytearray] = (bytearray(7), bytearray(3))
         table = []
         for ordinal, (key, kind, data) in enumerate(rows[begin : begin + most], begin):
-            row = [0] * SEG_COLUMNS
-            row[SEG_KEY], row[SEG_KIND], row[SEG_PACKET_INDEX], row[SEG_COMPLETED_BY] = key, kind, ordinal, ordinal
+            row = [0] * t.SEG_COLUMNS
+            row[t.SEG_KEY], row[t.SEG_KIND], row[t.SEG_PACKET_INDEX], row[t.SEG_COMPLETED_BY] = (
+                key,
+                kind,
+                ordinal,
+                ordinal,
+            )
             if isinstance(data, int):
-                row[SEG_LENGTH] = data
+                row[t.SEG_LENGTH] = data
             else:
-                row[SEG_SOURCE] = int(rng.random() < 0.1)
-                row[SEG_AT], row[SEG_LENGTH] = len(sources[row[SEG_SOURCE]]), len(data)
-                sources[row[SEG_SOURCE]].extend(data)
+                row[t.SEG_SOURCE] = int(rng.random() < 0.1)
+                row[t.SEG_AT], row[t.SEG_LENGTH] = len(sources[row[t.SEG_SOURCE]]), len(data)
+                sources[row[t.SEG_SOURCE]].extend(data)
             table.append(row)
         arrays = [np.frombuffer(buffer, np.uint8) for buffer in sources]
         segments_of_windows.append(Segments(np.array(table, np.int64), (arrays[0], arrays[1])))
@@ -84,9 +77,11 @@ def decrypted(
     for window in windows(steps, mss, most, random.Random(1)):
         segments = stage.take(window)
         for row in segments.rows.tolist():
-            at, size = row[SEG_AT], row[SEG_LENGTH]
-            payload = segments.sources[row[SEG_SOURCE]][at : at + size].tobytes() if row[SEG_KIND] == DATA else size
-            out.append((row[SEG_KEY], row[SEG_KIND], row[SEG_PACKET_INDEX], row[SEG_COMPLETED_BY], payload))
+            at, size = row[t.SEG_AT], row[t.SEG_LENGTH]
+            payload = (
+                segments.sources[row[t.SEG_SOURCE]][at : at + size].tobytes() if row[t.SEG_KIND] == t.DATA else size
+            )
+            out.append((row[t.SEG_KEY], row[t.SEG_KIND], row[t.SEG_PACKET_INDEX], row[t.SEG_COMPLETED_BY], payload))
         assert [row[3] for row in out] == sorted(row[3] for row in out)
         over += [(slot, session.bytes_in, session.given, session.alert) for slot, session in sorted(stage.over.items())]
     return out, over
