@@ -50,8 +50,9 @@ def cache_root() -> Path:
 
 
 def _folder_of_user() -> Path | None:
-    """XDG's variable counts where it is absolute (as its specification says), a home where there is one: without HOME
-    and without a line in the file of users, `~` is only a name."""
+    """The user's cache folder: XDG's variable if it is absolute, as its specification says, else below the home.
+
+    A home must exist: without HOME and without a line in the file of users, `~` is only a name."""
     shared = os.environ.get("XDG_CACHE_HOME", "")
     if os.path.isabs(shared):
         return Path(shared) / "kwire"
@@ -60,7 +61,7 @@ def _folder_of_user() -> Path | None:
 
 
 def _trusted(root: Path) -> bool:
-    """Whether a cache is ours alone; a line on stderr says why not."""
+    """Whether a cache belongs to this user alone; if not, a line on stderr gives the reason."""
     reason = _not_ours(root)
     if reason is not None and reason not in _passed_over:
         _passed_over.add(reason)
@@ -164,7 +165,7 @@ def content_of(path: Path) -> bytes:
 
 
 def ours_alone(path: Path) -> bool:
-    """Whether there is such a file, and nobody else could have written it: for those that Java reads."""
+    """Whether there is such a file that nobody else could have written: for files that Java reads."""
     try:
         status = path.lstat()
     except OSError:
@@ -173,8 +174,9 @@ def ours_alone(path: Path) -> bool:
 
 
 def as_safe_as(path: Path, code: Path) -> bool:
-    """Whether nobody may write to a file or folder that came with installed code, as `code` did, who may not write to
-    that as well: to trust it is to trust no more people. Raises OSError where it is not there."""
+    """Whether only those may write to a file of installed code who may write to `code` too.
+
+    Then trusting it trusts no more people. Raises OSError if it does not exist."""
     status, trusted = path.stat(), code.stat()
     return status.st_uid in (0, trusted.st_uid) and not status.st_mode & ~trusted.st_mode & _OTHERS_MAY_WRITE
 

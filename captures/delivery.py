@@ -45,7 +45,7 @@ def emit(
 
 @inline
 def nowhere(time_ns: Int, ordinal: Int) -> Origin:
-    """Of rows without bytes: no packet brought them, one made them certain."""
+    """Return the origin of rows without bytes: no packet brought them, one made them certain."""
     zero = np.int64(0)
     return Origin(np.int64(time_ns), zero, zero, zero, np.int64(ordinal))
 

@@ -557,8 +557,9 @@ class Flows:
         return serials
 
     def end_points(self, slot: int) -> tuple[tuple[int, int], tuple[int, int], int, int]:
-        """((address of side 0, its port), (address of side 1, its port), reuse number, order of creation) of a slot;
-        addresses are 128-bit integers, IPv4 as ::ffff:a.b.c.d."""
+        """Return a slot's ends, each (address, port), its reuse number and its serial.
+
+        Addresses are 128-bit integers, IPv4 as ::ffff:a.b.c.d."""
         row = self.tables.connections[slot]
         key = self.tables.pairs[slot]
         a = int(key[0]) << 64 | int(key[1])

@@ -86,7 +86,7 @@ def gather(
     tables: FragmentTables,
     counts: Table,
 ) -> tuple[Int, Int]:
-    """Take in the fragment whose IP header is at `ip`; `at`, `ip_end`, `version` are what `walk_ip` said of it.
+    """Add the fragment whose IP header is at `ip`; `at`, `ip_end`, `version` are results of `walk_ip`.
 
     Returns (offset in b, bytes) of the packet that it completes, or (reason, 0). Invariant: of each entry, `kept` holds
     an IP header without options, then the payload bytes that `seen` tells of: BYTES of them, none from HIGHEST on.

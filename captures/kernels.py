@@ -71,7 +71,7 @@ COMPILED: Final = not _PLAIN_PYTHON
 
 
 def sources_hash(root: Path = _ROOT) -> str:
-    """Of all that kernels are made from in `root`."""
+    """Hash the sources of all kernels in `root`."""
     digest = hashlib.sha256()
     for path in python_files(*(root / folder for folder in SOURCES)):
         content = path.read_bytes()
@@ -93,8 +93,9 @@ CACHE_FOLDER = cache_folder(_SOURCES_HASH)
 
 @functools.cache
 def came_along() -> shipped.Shipped:
-    """The object code of this installation that fits this process; without any, and with no reason, where kernels are
-    not compiled, or Numba alone compiles them."""
+    """Find the object code of this installation that fits this process.
+
+    None, and no reason, if kernels are not compiled, or if Numba alone compiles them."""
     return shipped.Shipped(None) if _PLAIN_PYTHON or _BOUNDS_CHECKED else shipped.chosen(_SOURCES_HASH)
 
 
@@ -116,8 +117,9 @@ def warm() -> bool:
 
 
 def once(name: str, work: Callable[[], object]) -> None:
-    """Do `work`, which calls kernels so that they are compiled, where that was not done before under this name; not
-    where nothing need be compiled."""
+    """Run `work`, which calls kernels so that they are compiled, unless it ran before under this name.
+
+    It does not run if nothing need be compiled."""
     mark = object_folder() / f"{name}.done"
     if not _PLAIN_PYTHON and came_along().folder is None and not ours_alone(mark):
         work()
@@ -140,14 +142,16 @@ _compiled_names: Final[list[str]] = []
 
 
 def _nobody(now: Compiling | None) -> None:
-    """Is told, and does nothing."""
+    """Default listener: does nothing."""
 
 
 _listener: Listener = _nobody
 
 
 def tell(listener: Listener) -> Listener:
-    """Have a listener told before each kernel that is compiled, and None after it; returns who was told until now."""
+    """Set the listener that is called before each kernel is compiled, and with None after it.
+
+    Returns the previous one."""
     global _listener
     before, _listener = _listener, listener
     return before
@@ -164,7 +168,7 @@ _OPTIONS: dict[str, Any] = {"nogil": True, "_nrt": False, "error_model": "numpy"
 
 @functools.cache
 def with_numba() -> Any:
-    """Numba, told how to compile calls of our kernels and helpers."""
+    """Import Numba and register our kernels and helpers with it."""
     if "NUMBA_CACHE_DIR" not in os.environ:
         # Numba reads the variable when it is imported; setting it afterwards would be too late.
         os.environ["NUMBA_CACHE_DIR"] = str(CACHE_FOLDER)

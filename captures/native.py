@@ -73,7 +73,7 @@ def _name(dtype: np.dtype[Any]) -> str:
 
 
 def _address_by_interface(array: np.ndarray) -> int:
-    """Where an array's numbers are, as NumPy tells everybody: by a dict with all that is known of the array."""
+    """Return an array's address by NumPy's interface, a dict of all its properties."""
     address: int = array.__array_interface__["data"][0]
     return address
 
@@ -295,8 +295,10 @@ _ADDRESS: Final = 1
 
 
 def _placed(native: ObjectCode) -> _Placed | None:
-    """Object code put into memory without LLVM, whose loading alone takes a tenth of a start; None where it has
-    anything in it that this does not know, or the system does not let us: LLVM then does it."""
+    """Load object code without LLVM, whose import alone takes a tenth of a start.
+
+    None if the code has parts that this loader does not know, or if the system does not allow it: then LLVM loads
+    it."""
     code = native.code
     sections = _sections(code)
     if sections is None or sys.platform != "linux" or struct.unpack_from("<H", code, 0x12)[0] != _X86_64:
@@ -337,7 +339,7 @@ def _placed(native: ObjectCode) -> _Placed | None:
 
 
 def _value(name: str, where: int, value: int, base: int, starts: Mapping[int, int]) -> int | None:
-    """The address of a symbol; None where it has none here, as Numba's notes for itself, which nobody asks for."""
+    """Return a symbol's address; None if it has none here, as Numba's own notes."""
     if where in starts:
         return base + starts[where] + value
     if where:

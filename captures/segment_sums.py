@@ -120,6 +120,6 @@ def checked(
 
 @inline
 def sums_of(sums: Int) -> tuple[Int, Int]:
-    """(`payload_sum`, `header_sum` modulo 65,535) of a segment of which `checked` said this, and not 0."""
+    """Return (`payload_sum`, `header_sum` modulo 65,535) of a segment from a result of `checked` other than 0."""
     total = sums >> SUM_BITS
     return total, 0xFFFF - total if sums & SUM_RIGHT != 0 else np.int64(-1)

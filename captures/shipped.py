@@ -45,7 +45,8 @@ def switches() -> list[str]:
 
 
 def python() -> str:
-    """Of which object code is made: what Numba reads is Python's byte code, which differs by minor version."""
+    """Return the versions that object code depends on: Python's byte code, which Numba compiles, differs by minor
+    version."""
     return f"{sys.implementation.name} {sys.version_info.major}.{sys.version_info.minor}"
 
 

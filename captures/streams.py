@@ -1,4 +1,4 @@
-"""Packets of known connections -> ordered payload, with what is missing said.
+"""Order the packets of known connections into payload, with gaps marked.
 
 In: a `Packets` batch and its `Assigned` connections. Out: `Segments`, one row for each run of payload bytes that is
 next in its stream, and one for each gap, FIN, RST and end, in the order in which they became certain.
@@ -538,7 +538,7 @@ class Streams:
         return int(self._tables.counters[t.V_LIVE])
 
     def waiting_ordinals(self) -> np.ndarray:
-        """Ordinals of the packets of which something waits."""
+        """Return indices of the packets with bytes that wait."""
         rows = self._tables.waiting[: int(self._tables.counters[t.V_ROWS])]
         ordinals: np.ndarray = rows[rows[:, t.W_LENGTH] > 0, t.W_ORDINAL]
         return ordinals

@@ -1,4 +1,4 @@
-"""Bytes of a capture file, window by window, each in memory on loan together with columns for what is found in it.
+"""Lend memory for windows of a capture file, together with columns for their packets.
 
 In: a `Source`. Out: `Window`s: the file's next bytes, behind what the one before left over. Rules: a record that does
 not end in a window moves whole to the front of the next; one that is larger than a window gets a larger one. Memory
@@ -155,8 +155,7 @@ class Pool:
             return Window(usual.window_bytes, self._spare, usual.windows, usual.rows)
 
     def resize(self, window_bytes: int, rows: int) -> None:
-        """Windows that are taken from now on have so many bytes, and room for so many packets at most; those on loan
-        are not kept when they come back."""
+        """Set bytes and most packets of later windows; those on loan are dropped when they come back."""
         self._usual = _Usual(window_bytes, rows, deque(maxlen=self._kept))
 
     def clear(self) -> None:

@@ -73,8 +73,10 @@ def timed(x: Table, out: Table, backwards: Array, at: Int) -> Int:
 
 @kernel
 def belong(p: Table, x: Table, owner: Table, kinds: Table, fetch: Int, out: Table, at: Int) -> None:
-    """Of topic-partitions p[P_COLUMNS, m] what their exchanges x[X_COLUMNS, n] say, into out int64[4, rows]: ordinals
-    of request and response, how far behind a Fetch (`fetch`: its key) is, and what their offset is, kinds[key]."""
+    """Derive columns of topic-partitions p[P_COLUMNS, m] from their exchanges x[X_COLUMNS, n], into int64[4, rows].
+
+    They are ordinals of request and response, the lag of a Fetch (`fetch`: its key), and the kind of the offset,
+    kinds[key]."""
     for i in range(p.shape[1]):
         of = owner[i]
         key = x[s.X_API_KEY, of]

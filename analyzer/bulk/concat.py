@@ -30,7 +30,7 @@ call. Fewer altogether are not worth another thread."""
 
 
 def one_after_another(work: Callable[[Any], None], things: Sequence[Any]) -> None:
-    """For who has one thread."""
+    """Work in one thread, one piece after the other."""
     for thing in things:
         work(thing)
 
@@ -42,7 +42,7 @@ class Helpers:
         self._pool = ThreadPoolExecutor(threads, "kwire-rows") if threads > 0 else None
 
     def each(self, work: Callable[[Any], None], things: Sequence[Any]) -> None:
-        """Do something with each of some things; nobody waits for a thread that has not begun."""
+        """Call `work` for each argument, in this thread too: no call waits for a thread that has not begun."""
         if self._pool is None or len(things) < 2:
             one_after_another(work, things)
             return
@@ -105,7 +105,7 @@ class _Piece(NamedTuple):
 
     @property
     def rows(self) -> slice:
-        """Of what has a row for each of all."""
+        """Position of its rows among those of all shards."""
         return slice(self.at, self.at + self.end - self.begin)
 
 

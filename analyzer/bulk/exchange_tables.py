@@ -459,7 +459,7 @@ def queue_us(x: Columns, latency: np.ndarray) -> np.ndarray:
 
 
 def _offsets(x: Numbers, at: int, file: int, files: Sequence[FileInfo]) -> pa.Array:
-    """Where a record is in its file, where that can be read there."""
+    """Return positions of records in their files; null if a file is compressed."""
     if not any(info.compressed for info in files):
         return x.formed(at, pa.int64())
     plain_file = np.array([not info.compressed for info in files])

@@ -1,4 +1,4 @@
-"""The tape of a message -> what it says: its topics, its errors, its group, and facts for the small tables.
+"""Read a message's tape: its topics, errors and group, and facts for the small tables.
 
 In: the rows that the decoder left on the tape. Out: `Matching.found`, by role; `Matching.topics`; rows of
 `Output.facts`. Rule: room is made sure of before anything is changed.
@@ -46,7 +46,7 @@ def _add_topic(mt: s.Matching, symbol: Int) -> Flag:
 
 @inline
 def forget(mt: s.Matching) -> None:
-    """Start noting what a message says."""
+    """Clear the values of the message at hand."""
     for i in range(TOPICS_COUNT):
         mt.by_role[i] = s.NULL
     mt.by_role[TOPICS_COUNT] = 0
@@ -57,7 +57,7 @@ def forget(mt: s.Matching) -> None:
 
 @inline
 def recall_topics(mt: s.Matching, symbol: Int) -> Flag:
-    """The topics that the request said, before those of its response. False: no room."""
+    """Put the request's topics before those of its response. False: no room."""
     if symbol == s.NULL:
         return True
     at = mt.lists.entries[symbol, ENTRY_AT]
@@ -73,7 +73,7 @@ def recall_topics(mt: s.Matching, symbol: Int) -> Flag:
 
 @inline
 def fill(mt: s.Matching, lay: s.Layouts, buffer: Bytes, used: Int) -> Int:
-    """Note what the tape says in `mt.found`. Returns OK or a NEED_ status."""
+    """Note the tape's values in `mt.by_role`. Returns OK or a NEED_ status."""
     by_role = mt.by_role
     tape = mt.tape
     for i in range(used):
@@ -148,7 +148,7 @@ def fill(mt: s.Matching, lay: s.Layouts, buffer: Bytes, used: Int) -> Int:
 
 @inline
 def fill_error(mt: s.Matching, lay: s.Layouts, used: Int) -> None:
-    """Note the error code of an answer of which nothing else may be readable."""
+    """Note the error code of an answer that may not be readable otherwise."""
     for i in range(used):
         if lay.role[mt.tape[i, 1]] == role.ERROR and mt.tape[i, 2] != 0:
             mt.by_role[FIRST_ERROR] = mt.tape[i, 2]

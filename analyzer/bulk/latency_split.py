@@ -91,8 +91,10 @@ def _apart(later: Int, earlier: Int) -> Int:
 
 @kernel
 def wait_behind(x: Table, latency: Table, queue: Table) -> None:
-    """Of exchanges x [X_COLUMNS, n] the latency, int64[n], and what of it they waited behind earlier ones of their
-    connection; NULL: there is no latency, or it would be negative."""
+    """Compute latency and queue time, int64[n], of exchanges x [X_COLUMNS, n].
+
+    The latter is the wait behind earlier exchanges of the connection. NULL: there is no latency, or it would be
+    negative."""
     for i in range(x.shape[1]):
         waited = _apart(x[s.X_RESPONSE_FIRST_NS, i], x[s.X_REQUEST_LAST_NS, i])
         if waited == NULL or waited < 0:
@@ -106,7 +108,7 @@ def wait_behind(x: Table, latency: Table, queue: Table) -> None:
 
 @inline
 def _held(x: Table, i: Int, served: Int) -> Int:
-    """How long an answer was held on purpose, as far as it says so itself; NULL: it does not."""
+    """Return how long an answer was held on purpose, as far as its exchange tells; NULL: it does not."""
     key = x[s.X_API_KEY, i]
     none = np.int64(NULL)
     if key < 0 or key >= KEYS:

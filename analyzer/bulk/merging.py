@@ -148,15 +148,18 @@ def _numbered(rows: Table, begin: Int, end: Int, column: Int, place: Table, numb
 
 @inline
 def _as_they_are(rows: Table, begin: Int, column: Int, place: Table, out: Table) -> None:
-    """A column of a whole block, of which all places are in `out`. Unsigned: see `kernels.copy_bytes`."""
+    """Copy a column of a whole block whose places are all in `out`.
+
+    Unsigned: see `kernels.copy_bytes`."""
     for row in range(np.uint64(begin), np.uint64(begin + BLOCK)):
         out[np.uint64(column), np.uint64(place[row])] = rows[row, np.uint64(column)]
 
 
 @kernel
 def move(rows: Table, place: Table, becomes: Table, numbers: Numbers, owner: Table, out: Table) -> None:
-    """out[:, place[i]] = rows[i], each column as `becomes` says; places outside `out` are left out. owner int64[n]: see
-    `look_at_parts`, which those have that have an owner."""
+    """Set out[:, place[i]] = rows[i], each column as `becomes` says; places outside `out` are left out.
+
+    owner int64[n]: see `look_at_parts`, for rows that have an owner."""
     count = min(len(rows), len(place))
     width = rows.shape[1]
     for begin in range(0, count, BLOCK):

@@ -219,8 +219,9 @@ def _fill_lookup(parts: Table, lookup: Table, at: Int, count: Int) -> Int:
 
 @inline
 def _copy_headers(into: Bytes, to: Int, buffer: Bytes, at: Int, length: Int) -> Int:
-    """Copy the headers of a record set's whole batches, of magic 2 (KIP-98), and as much of what follows them as tells
-    that it is none; returns how many bytes these are."""
+    """Copy the headers of a record set's whole batches of magic 2 (KIP-98); return their bytes.
+
+    Of the bytes behind them as many are copied as show that these are no such batch."""
     begin, end = to, at + length
     while end - at >= 17:
         size = 12 + read_int32(buffer, at + 8)
@@ -258,8 +259,10 @@ def _keep_set(parts: s.Parts, buffer: Bytes, at: Int, length: Int, side: Int) ->
 
 @inline
 def record_parts(st: s.State, lay: s.Layouts, buffer: Bytes, used: Int, row: Table, side: Int, slot: Int) -> None:
-    """Make or complete the topic-partition rows of the exchange `row` from the tape of its request (side 0) or its
-    response (side 1), and note leaders. Room was made sure of before, and topics have their symbol in column 0."""
+    """Make or complete the topic-partition rows of the exchange `row` from a tape, and note leaders.
+
+    side: 0 the request's tape, 1 the response's. The caller has made sure of room, and topics have their symbol in
+    column 0."""
     fr = st.framing
     mt = st.matching
     parts = st.parts

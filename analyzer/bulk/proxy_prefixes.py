@@ -62,7 +62,7 @@ def _skip_prefix(fr: s.Framing, mt: s.Matching, key: Int, client: Int) -> Int:
 
 @inline
 def first_bytes(fr: s.Framing, slot: Int, side: Int, source: Bytes, at: Int, length: Int) -> None:
-    """Keep the first 8 bytes a side says (in one number, its length in the low bits of none: zero is nothing)."""
+    """Keep a side's first 8 bytes in one number, with their length in the low bits (0: none)."""
     column = s.K_FIRST_0 + side
     if fr.k[slot, column] != 0:
         return
@@ -79,7 +79,7 @@ def first_bytes(fr: s.Framing, slot: Int, side: Int, source: Bytes, at: Int, len
 
 @inline
 def is_sealed(fr: s.Framing, slot: Int) -> Flag:
-    """A connection that `--port` says is Kafka, and that is TLS."""
+    """Note a connection that `--port` declares as Kafka, and that is TLS."""
     return fr.k[slot, s.K_TLS] != 0 and fr.k[slot, s.K_REQUESTS] == 0
 
 

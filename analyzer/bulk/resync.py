@@ -1,4 +1,4 @@
-"""Where the next frame starts, when nothing says so: at the beginning of a connection, and behind what was lost.
+"""Find the next frame without a known start: at a connection's beginning, and behind lost bytes.
 
 In: the region of a direction. Out: F_FROM at the start of a frame, or F_SCANNED behind what cannot be one; a connection
 recognised, or given up.
@@ -196,7 +196,7 @@ def _judge_request(
 
 @inline
 def _named(fr: s.Framing, at: Int, end: Int) -> Int:
-    """Whether the request at `at` says a client id that begins with a letter or digit, as far as it is there."""
+    """Whether the request's client id begins with a letter or digit, as far as it is there."""
     if end - at < 15 or read_int16(fr.slab, at + 12) < 1:
         return False
     first = np.int64(fr.slab[at + 14])

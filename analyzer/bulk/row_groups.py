@@ -88,8 +88,10 @@ def numbered(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @kernel
 def count_uses(x: Table, connection: Table, slots: Table, secret: Int, place: Table, uses: Table) -> Int:
-    """Count exchanges x [X_COLUMNS, n] by connection, client id, API, version and group; returns how many combinations
-    there are. connection, place: int64[n], place: which combination each row is of; found int64[n, U_COLUMNS]."""
+    """Count exchanges x [X_COLUMNS, n] by connection, client id, API, version and group.
+
+    connection int64[n]; place int64[n]: the combination of each row; uses int64[n, U_COLUMNS]. Returns the number of
+    combinations."""
     count = np.int64(0)
     mask = np.uint64(len(slots) - 1)
     for i in range(x.shape[1]):

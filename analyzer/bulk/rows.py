@@ -500,8 +500,9 @@ class ShardMerger:
         return window
 
     def forget(self, others: Iterable[np.ndarray]) -> None:
-        """No window so far is in use any more; names that neither the shards nor `others` (numbers of strings) still
-        mean are forgotten."""
+        """Forget names that neither the shards nor `others` (numbers of strings) mean any more.
+
+        No window so far may be in use."""
         names = self.names
         of_ends = np.array([(client, broker) for client, _, broker, _ in names.ends], np.int64).ravel()
         used = np.concatenate([of_ends, *(known.strings for known in self._shards), *others])

@@ -210,7 +210,7 @@ class Conversations:
         self._spare_out = (np.empty_like(self._state.output.exchanges), np.empty_like(self._state.output.parts))
 
     def begun(self) -> np.ndarray:
-        """This shard's connections of which segments came."""
+        """Slots of this shard's connections with segments so far."""
         slots: np.ndarray = np.flatnonzero(self._state.framing.k[:, s.K_STARTED])
         return slots
 
@@ -308,7 +308,7 @@ class Conversations:
         return int(self._v[s.V_SLAB_LIVE])
 
     def _oldest(self, streams: Streams, tls: Stage | None) -> int | None:
-        """Of requests that wait for their answer, frames in progress and packets that wait for their turn."""
+        """Index of the first packet of pending requests, frames in progress and waiting segments."""
         state = self._state
         f, k = state.framing.f, state.framing.k
         heads = k[(k[:, s.K_STARTED] != 0) & (k[:, s.K_HEAD] >= 0), s.K_HEAD]

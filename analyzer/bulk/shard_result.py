@@ -151,8 +151,10 @@ def no_connections() -> Connections:
 
 
 def _failure(session: Session, whole: bool, client: int) -> str | None:
-    """Why it did not come to a conversation, or who broke it off. `whole`: the connection ended, and both sides were
-    captured; `client`: the side that framing takes for the client's, -1 where it knows none."""
+    """Return why there was no conversation, or which side ended it.
+
+    whole: the connection ended, and both sides were captured; client: the client's side in framing, -1 if it is
+    unknown."""
     if session.alert is not None:
         side, alert = session.alert
         # Who spoke in the clear to a listener of TLS said no hello; which side comes first says nothing.

@@ -392,7 +392,7 @@ class Matching(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """Topic-partitions of exchanges in progress, who leads them, and record sets."""
+    """State of topic-partitions of exchanges in progress, their leaders, and record sets."""
 
     rows: Table
     lookup: Table  # hash table of one exchange's parts

@@ -127,8 +127,9 @@ def of_all(texts: list[bytes]) -> tuple[Symbols, np.ndarray]:
 
 
 def grown(symbols: Symbols, room: int) -> Symbols:
-    """A copy with room for at least one more symbol, `room` more bytes, and what `lacks` was asked for; symbols keep
-    their numbers. Of entries and bytes only what is lacking grows, and at least doubles."""
+    """Copy a table with room for one more symbol, `room` more bytes, and the request to `lacks`.
+
+    Symbols keep their numbers. Only what lacks room grows, and at least doubles."""
     count, used = int(symbols.state[COUNT]), int(symbols.state[USED])
     more, size = max(1, int(symbols.state[WANTED])), max(room, int(symbols.state[WANTED_BYTES]))
     symbols.state[WANTED] = symbols.state[WANTED_BYTES] = 0

@@ -150,10 +150,10 @@ def guessed(chunk: Chunk, look_bytes: int, ahead_bytes: int) -> ChunkStart | Non
 
 
 class ChunkReader(Reader):
-    """A chunk's packets, as `Reader` gives a point's; `said` is there when all were read. `known`: what is known where
-    it begins, None: that is to be guessed, from `look_bytes` before and four times as many behind its border, or was
-    (`guess`). Numbers of packets count from there where it was guessed. `pool`: memory for windows, where several
-    readers share it.
+    """Reads a chunk's packets, as `Reader` a point's; `said` is its result once all were read.
+
+    known: state where it begins; None: guess it, from `look_bytes` before its border and four times as many behind,
+    unless `guess` is given. Numbers of packets count from the chunk's first one if it was guessed.
 
     `buffer_at`: how far behind the places of the last batch's buffer the same bytes stand in the file, for those at or
     behind `Packets.spare`; None where the file is to be had as a stream only. Raises CaptureError."""

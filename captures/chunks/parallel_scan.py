@@ -1,4 +1,4 @@
-"""A capture point's files scanned by several threads at once, for who wants its packets in order.
+"""Scan a capture point's files with several threads at once, and give the packets in order.
 
 In: a capture point. Out: what a `Reader` gives. Rules: chunks are read ahead, each from a guessed start, by threads
 that know nothing of one another; each guess is verified by where the chunk before it ended, and one that was wrong is
@@ -59,8 +59,9 @@ def reader_of(point: CapturePoint, threads: int, window_bytes: int) -> Reader | 
 
 
 class AheadReader(ChunkJoiner):
-    """A `Reader` whose files are scanned by so many threads, in chunks of so many bytes, each of which is a window.
-    `again`: how many of them were guessed wrong."""
+    """A `Reader` whose files are scanned by several threads, in chunks that are a window each.
+
+    again: number of chunks that were guessed wrong."""
 
     def __init__(self, point: CapturePoint, threads: int, chunk_bytes: int) -> None:
         super().__init__(point)

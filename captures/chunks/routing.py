@@ -41,9 +41,10 @@ _KNOWN: Final = 0
 
 
 class RoutedReader(Reader):
-    """A share's packets of all chunks; `said` is what they say together. Packets of others are rows too, of which only
-    the time is right, and `number`, which is OTHERS; of `every` one, what tells connections apart. `groups`: those of
-    the share."""
+    """Reads a share's packets from the sorted files of all chunks.
+
+    said: summary of all chunks; groups: the share's. Packets of others are rows too, with only their time and with
+    OTHERS as `number`; with `every` also with the columns that tell connections apart."""
 
     def __init__(
         self,

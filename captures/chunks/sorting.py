@@ -223,7 +223,7 @@ def _in_pieces(file: io.BufferedWriter, values: np.ndarray) -> None:
 
 
 def _put(file: io.BufferedWriter, packed: Packed) -> None:
-    """How many rows, and bytes; where there are any, what is said of each column, then the bytes."""
+    """Write the number of rows and bytes, then the description of each column and its bytes."""
     file.write(np.array([packed.rows, len(packed.content)], np.int64).tobytes())
     if packed.rows:
         file.write(packed.about.tobytes())

@@ -31,7 +31,7 @@ def write(capture: str, content: bytes) -> None:
 
 
 def dropped(capture: str) -> int | None:
-    """Packets that the capture lost, as the file beside it says; None where nothing does."""
+    """Return the number of packets that the capture lost, from its sidecar; None if there is none."""
     try:
         # Not to wait where somebody made a pipe of that name.
         descriptor = os.open(path_of(capture), os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))

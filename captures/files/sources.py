@@ -287,8 +287,7 @@ class Source:
 
     @property
     def dropped(self) -> int | None:
-        """Packets that the capture lost, where that is said elsewhere than in its bytes: beside the file, or by what
-        captures at this moment."""
+        """Packets that the capture lost, counted outside its bytes: in a sidecar, or by a live tap."""
         if self._beside:
             return sidecar.dropped(self._beside)
         lost: int | None = getattr(self._handle, "dropped", None)

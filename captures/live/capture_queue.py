@@ -23,7 +23,7 @@ ROOM_BYTES: Final = 64 << 20
 
 
 class Drops(NamedTuple):
-    """Packets that were lost, by whom; None where nobody says."""
+    """Packets that were lost, by place of the loss; None if it is not counted."""
 
     kernel: int | None
     interface: int | None

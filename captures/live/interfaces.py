@@ -87,7 +87,7 @@ def default_filter(session: Session | None) -> str:
 
 
 def caller() -> tuple[int, int] | None:
-    """User and group of who called sudo; None where nobody did."""
+    """Return user and group of the caller of sudo; None without sudo."""
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         return None
     numbers = [os.environ.get(name, "") for name in ("SUDO_UID", "SUDO_GID")]
@@ -97,7 +97,7 @@ def caller() -> tuple[int, int] | None:
 
 
 def give_up_rights() -> str:
-    """Become the user who called sudo, for good; returns a note, empty where there was nothing to give up.
+    """Become the user who called sudo, for good; return a note, empty if there were no rights to drop.
 
     Call it once the interface is open, and before anything looks for its cache: what is kept from run to run (compiled
     kernels) is that user's. Files are written as that user from then on.

@@ -180,7 +180,7 @@ class InMemory:
 
 
 class Named:
-    """A file of its own, which nobody else may read; begun anew whenever it has got large. Raises CaptureError."""
+    """A private file as target, begun anew whenever it has become large. Raises CaptureError."""
 
     def __init__(self, lib: Any, handle: Any, most: int = NAMED_BYTES) -> None:
         self._lib, self._handle, self._most = lib, handle, most

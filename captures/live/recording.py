@@ -179,7 +179,7 @@ class Recording:
         self._descriptor = os.open(self.path, flags, 0o600)
 
     def _make_way(self) -> None:
-        """Remove a capture that is to be replaced."""
+        """Remove a capture that this one replaces."""
         try:
             status = os.lstat(self.path)
         except FileNotFoundError:

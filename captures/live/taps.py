@@ -66,8 +66,9 @@ class Counts(NamedTuple):
 
 
 class Ending:
-    """When a tap that was told to stop is over: what the kernel took until then has been handed over. `header`: of
-    the pcap file that its chunks go to.
+    """End of a tap that was stopped: the packets that the kernel had taken until then were handed over.
+
+    header: of the pcap file that its chunks go to.
 
     Packets may come without a pause, so that nothing ever waits to be `over`. What says then that the rest came after
     `stop` is a packet's time stamp: the kernel hands packets over in the order in which it took them. Stamps of several

@@ -166,7 +166,7 @@ class Tool:
         self._process.stdout.close()
 
     def _count(self) -> None:
-        """Wait for its end, and take in what it says then."""
+        """Wait for the tool's end, and read the losses that it reports."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._finish()
         self._said.seek(0)

@@ -47,7 +47,7 @@ def prf(secret: bytes, label: bytes, seed: bytes, size: int, hash_name: str, ver
 
 
 class KeyBlock(NamedTuple):
-    """Of one direction."""
+    """Keys of one direction."""
 
     mac: bytes
     key: bytes

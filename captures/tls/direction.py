@@ -35,7 +35,7 @@ All in all it is tried for some tens of seconds: a stream that makes no sense ma
 
 
 def needed(data: bytes) -> int:
-    """How many bytes make the record whole that begins so; those of a header, where that is not there or is none."""
+    """Return the size of the record that begins so; that of a header if the header is short or invalid."""
     if len(data) < HEADER or not FIRST_KIND <= data[0] <= LAST_KIND or data[1] != 3:
         return HEADER
     size = data[3] << 8 | data[4]

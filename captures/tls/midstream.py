@@ -1,4 +1,4 @@
-"""A TLS 1.3 connection of which the beginning was not captured: which secret a record is under, and its number.
+"""Find the secret and record number of a TLS 1.3 connection whose beginning was not captured.
 
 In: a record, and the traffic secrets of a key log. Out: the secret that opens it, with the record's sequence number.
 Rules

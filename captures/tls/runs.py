@@ -129,8 +129,9 @@ def _gathered(given: Input, entries: Entries, entry: Int, first: Int, count: Int
 
 @inline
 def _opened(calls: Table, side: Table, vector: Bytes, record: Int, size: Int, out: Output, at: Int, work: Bytes) -> Int:
-    """Open a record's body (`size` bytes behind its header, which lies at the address `record` and in work[_HEAD:])
-    into made.text[at:]; returns the length of the text, -1: it does not authenticate."""
+    """Open a record's body into out.text[at:]; return the length of the text, -1: it does not authenticate.
+
+    The body is the `size` bytes behind its header, which lies at the address `record` and in work[_HEAD:]."""
     base = address_of(work)
     context = side[D_CONTEXT]
     number = side[D_NUMBER]
@@ -190,8 +191,10 @@ def _next(side: Table, entries: Entries, given: Input, work: Bytes) -> bool:
 def _record(
     calls: Table, side: Table, vector: Bytes, entries: Entries, given: Input, out: Output, at: Int, work: Bytes
 ) -> Int:
-    """Open the record that `_next` found, into made.text[at:], and go behind it; returns the length of its application
-    data. -1: it has none, or does not authenticate, and the direction stays before it."""
+    """Open the record that `_next` found, into out.text[at:], and go behind it.
+
+    Returns the length of its application data. -1: it has none, or does not authenticate, and the direction stays
+    before it."""
     begin = side[D_ENTRY]
     end = begin
     place = side[D_BYTE]

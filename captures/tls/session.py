@@ -146,7 +146,7 @@ class Session:
     # -- what is known of it -------------------------------------------------------------------------------------------
     @property
     def saw_client_hello(self) -> bool:
-        """A ClientHello was seen, and nothing is missing of what was said."""
+        """Whether a ClientHello was seen, and no handshake byte is missing."""
         return self._random is not None and self._client >= 0 and not self._gaps
 
     @property
@@ -160,7 +160,7 @@ class Session:
 
     @property
     def settled(self) -> bool:
-        """Nothing more is said that needs no keys."""
+        """Whether all further records need keys."""
         return all(d.sealed or d.lost for d in self._sides) or self.bytes_in > MOST_HANDSHAKE
 
     @property
@@ -233,7 +233,7 @@ class Session:
         d.runs.clear()
 
     def oldest(self) -> int | None:
-        """Ordinal of the first packet of which something waits; None: nothing does."""
+        """Index of the first packet with bytes that wait; None: there is none."""
         rows = [d.runs[0][1] for d in self._sides if d.runs]
         rows += [d.early[0][0] for d in self._sides if d.early]
         rows += [row for row, _ in (self._waiting or [])[:1]]
@@ -267,7 +267,7 @@ class Session:
                 self._data(row, data, sink)
 
     def _has_keys(self) -> bool:
-        """Whether there is any secret of this connection; True too where nobody knows whose they would be."""
+        """Whether there is any secret of this connection; also True if it cannot be told whose they would be."""
         if self._random is None:
             return True
         labels = (MASTER, *HANDSHAKE, *TRAFFIC)
@@ -507,7 +507,7 @@ class Session:
         return None
 
     def _recall(self, search: Search, d: Direction, side: int, head: bytes, body: bytes) -> Opened | None:
-        """Open a record of a direction whose beginning nobody saw."""
+        """Open a record of a direction whose beginning was not captured."""
         server = None if self._client < 0 else side != self._client
         known = guesses(self._keys, self._random, server, self.suite)[: 2 * MOST_SECRETS]
         match = search.find(known, head, body)
@@ -519,8 +519,10 @@ class Session:
         return match.opened
 
     def _missed(self, d: Direction, opener: Opener, rank: int, number: int, missing: int, padding: int) -> int:
-        """How many bytes of plaintext a hole took, UNKNOWN where nobody can tell. `padding`: of the record that follows
-        it; who pads in another way than Java may have padded each of those that are missing otherwise."""
+        """Return the plaintext bytes that a hole took, UNKNOWN if that cannot be told.
+
+        padding: of the record that follows it; senders that pad in another way than Java may have padded each
+        missing record differently."""
         if rank < TRAFFIC_DATA:
             return 0
         if not d.told:

@@ -157,7 +157,7 @@ class Stage:
             session.take_up(self._own)
 
     def oldest(self) -> int | None:
-        """Ordinal of the first packet of which something waits here."""
+        """Index of the first packet with bytes that wait here."""
         indices = [oldest for session in self._sessions.values() if (oldest := session.oldest()) is not None]
         indices += [opening.held[0][0][t.SEG_PACKET_INDEX] for opening in self._openings.values()]
         indices += [held[0][0][t.SEG_PACKET_INDEX] for held in self._doubted.values() if held]
@@ -259,7 +259,7 @@ class Stage:
             out.put(row)
 
     def _all(self, tls_rows: np.ndarray, later: _Later, segments: Segments, out: _Out) -> None:
-        """Of all directions whose keys were at hand before this window, what comes in it, in one go."""
+        """Decrypt at once the records of all directions whose keys were known before this window."""
         if not self._sessions or len(tls_rows) < FEWEST:
             return
         keys = segments.rows[tls_rows, t.SEG_KEY]
@@ -282,7 +282,7 @@ class Stage:
             session.worked(side, run, segments.rows, out)
 
     def _many(self, key: int, place: int, later: _Later, segments: Segments, out: _Out) -> None:
-        """Of a direction whose keys are at hand all that comes in this window, at once."""
+        """Decrypt at once all of this window that belongs to a direction whose keys are known."""
         session = self._sessions.get(key >> 1)
         if session is None or self._unsure(key >> 1):
             return
@@ -303,8 +303,7 @@ class Stage:
         return slot in self._openings or slot in self._doubted or slot in self._plainly
 
     def _opened(self, slot: int, row: Row, segments: Segments, out: _Out) -> bool:
-        """A row of a connection of which it is not known yet whether it is TLS. Returns whether the row is still to be
-        worked on."""
+        """Hold a row of a connection that may be TLS. Returns whether the row is still to be worked on."""
         opening = self._openings[slot]
         data = row[t.SEG_KIND] == t.DATA
         if data and opening.take(row, _bytes(row, segments)) is None:
@@ -397,7 +396,7 @@ class _Later:
         return places[: others[0]] if len(others) else places
 
     def tried(self, key: int, count: int, whole: int) -> None:
-        """Of so many rows that were tried so many have been worked on."""
+        """Count rows that were tried, and those of them that were worked on."""
         self._most[key] = min(4 * count, MOST) if whole == count else max(2 * whole, FEWEST)
 
 

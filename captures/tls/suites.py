@@ -73,5 +73,5 @@ BY_SECRET: Final = {32: (0x1301, 0x1303, 0x1304, 0x1305), 48: (0x1302,)}
 
 
 def suite_name(number: int) -> str:
-    """Its name, or its number where that is not known here."""
+    """Return a suite's name, or its number if it is unknown."""
     return SUITES[number].name if number in SUITES else f"{number:#06x}"
