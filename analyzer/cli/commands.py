@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyarrow import Table
 
     from analyzer.dataset.dataset import Dataset, StoredDataset
-    from analyzer.filter.names import Named
+    from analyzer.filter.names import Operand
     from analyzer.pipeline.points import Progress
     from captures.kernels import Compiling
 
@@ -323,23 +323,23 @@ def _check_form(options: argparse.Namespace) -> None:
         raise UsageError(f"--frames does not go with --{form.replace('_', '-')}", "leave one of them out")
 
 
-def _names(text: str | None, option: str, purpose: str) -> list[Named]:
+def _names(text: str | None, option: str, purpose: str) -> list[Operand]:
     """What the words of an option name: the vocabulary of filters (`filter/FILTER.md`)."""
     if text is None:
         return []
     from analyzer.filter import names
-    from analyzer.filter.tokens import Word, WordProblem
+    from analyzer.filter.tokens import Word, WordError
 
     found = []
     for word in (word.strip() for word in text.split(",")):
         try:
-            found.append(names.printed(Word(word, 0, len(word)), purpose))
-        except WordProblem as problem:
+            found.append(names.resolve_printed(Word(word, 0, len(word)), purpose))
+        except WordError as problem:
             raise UsageError(f"{option}: {problem}", problem.hint) from None
     return found
 
 
-def _sort(text: str | None) -> Named | None:
+def _sort(text: str | None) -> Operand | None:
     if text is None:
         return None
     (found, *more) = _names(text.removeprefix("-"), "--sort", "to sort by")
@@ -350,7 +350,7 @@ def _sort(text: str | None) -> Named | None:
     return found
 
 
-def _key(one: Any, sort: Named, descending: bool) -> Any:
+def _key(one: Any, sort: Operand, descending: bool) -> Any:
     """What an exchange is sorted by: of several values the one that comes first."""
     bodies = (one.request, one.response) if sort.apis is not None else (None, None)
     values = [value for value in sort.values(one.row, *bodies) if value == value]  # NaN is in no order
@@ -358,7 +358,7 @@ def _key(one: Any, sort: Named, descending: bool) -> Any:
 
 
 def _print(
-    found: Iterator[Any], options: argparse.Namespace, fields: list[Named], sort: Named | None, out: IO[str]
+    found: Iterator[Any], options: argparse.Namespace, fields: list[Operand], sort: Operand | None, out: IO[str]
 ) -> int:
     """Write exchanges in the form asked for; returns how many."""
     from analyzer.cli.exchange_lines import LOOK_AHEAD, Lines
@@ -405,7 +405,7 @@ def _print(
     return shown
 
 
-def _form(one: Any, options: argparse.Namespace, fields: list[Named], lines: Any) -> str:
+def _form(one: Any, options: argparse.Namespace, fields: list[Operand], lines: Any) -> str:
     """One exchange in the form asked for."""
     from analyzer.cli import text
 

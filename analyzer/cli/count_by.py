@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from analyzer import api
 from analyzer.cli import text
 from analyzer.dataset import tables
-from analyzer.filter.names import Columns, Named
+from analyzer.filter.names import Columns, Operand
 from analyzer.pipeline.points import NO_RECORDS, Choice, joined, read_point
 from analyzer.pipeline.read_options import Reading
 from captures.files import capture_points
@@ -29,7 +29,7 @@ from captures.files import capture_points
 Counts = Counter[tuple[str, ...]]
 
 
-def counted(options: argparse.Namespace, names: Sequence[Named], notes: list[str]) -> Counts:
+def counted(options: argparse.Namespace, names: Sequence[Operand], notes: list[str]) -> Counts:
     """How many exchanges there are of each combination, values as they are printed."""
     if all(one.apis is None for one in names):
         return _of_columns(options, names, notes)
@@ -51,7 +51,7 @@ def counted(options: argparse.Namespace, names: Sequence[Named], notes: list[str
     return counts
 
 
-def lines(counts: Counts, names: Sequence[Named], limit: int | None) -> str:
+def lines(counts: Counts, names: Sequence[Operand], limit: int | None) -> str:
     """The table, most frequent first."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:limit]
     shown = [[*(one.word for one in names), "exchanges"]]
@@ -63,7 +63,7 @@ def _said(value: Any) -> str:
     return text.cell(value) or "-"
 
 
-def _of_columns(options: argparse.Namespace, names: Sequence[Named], notes: list[str]) -> Counts:
+def _of_columns(options: argparse.Namespace, names: Sequence[Operand], notes: list[str]) -> Counts:
     """The same where all names are columns: as they come, a table of thousands of exchanges at a time."""
     counts: Counts = Counter()
     known: dict[str, str] = {}
@@ -91,7 +91,7 @@ def _of_columns(options: argparse.Namespace, names: Sequence[Named], notes: list
     return named
 
 
-def _count(table: pa.Table, names: Sequence[Named], counts: Counts) -> None:
+def _count(table: pa.Table, names: Sequence[Operand], counts: Counts) -> None:
     columns = list(dict.fromkeys(name for one in names for name in _columns(one)))
     schema = tables.schema("exchanges")
     table = table.select(columns).cast(pa.schema([schema.field(name) for name in columns]))
@@ -107,7 +107,7 @@ def _count(table: pa.Table, names: Sequence[Named], counts: Counts) -> None:
         counts[tuple(map(_said, said))] += group["count_all"]
 
 
-def _columns(one: Named) -> tuple[str, ...]:
+def _columns(one: Operand) -> tuple[str, ...]:
     assert isinstance(one.about, Columns)
     return one.about.names
 

@@ -1,6 +1,6 @@
-"""What is asked of a value: spans of integers, patterns of text, networks. Pure, and equal where they ask the same.
+"""Tests on values: ranges of integers, patterns of text, networks. Pure functions; equal tests compare equal.
 
-In: one value, or for integers many at once. Out: whether it passes.
+In: one value, or an array of integers. Out: whether it passes.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Spans = tuple[tuple[int, int], ...]
 DAY_US: Final = 86_400_000_000
 
 
-def merged(spans: Iterable[tuple[int, int]]) -> Spans:
-    """Sorted, without overlaps; empty spans go."""
+def merge_spans(spans: Iterable[tuple[int, int]]) -> Spans:
+    """Sort spans, merge those that overlap, and drop empty ones."""
     out: list[tuple[int, int]] = []
     for low, high in sorted(spans):
         if low > high:
@@ -47,7 +47,7 @@ def _within(values: np.ndarray, spans: Spans) -> np.ndarray:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class IntegerRangeTest:
     """A test on integers: inside one of `spans` (both ends included), or, for a time in microseconds, inside one of
     `daytimes` after midnight UTC; the opposite if `negated`."""
 
@@ -61,8 +61,8 @@ class Whole:
         )
         return inside != self.negated
 
-    def many(self, values: np.ndarray) -> np.ndarray:
-        """The same for int[n] of any width -> bool[n]."""
+    def test_array(self, values: np.ndarray) -> np.ndarray:
+        """Test int[n] of any width; returns bool[n]."""
         inside = _within(values, self.spans)
         if self.daytimes:
             inside |= _within(values.astype(np.int64, copy=False) % DAY_US, self.daytimes)
@@ -70,8 +70,8 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
-    """A test on text: one of `exact`, or found by `pattern`; the opposite if `negated`."""
+class TextTest:
+    """A test on text: one of `exact`, or matched by `pattern`; the opposite if `negated`."""
 
     exact: frozenset[str]
     pattern: re.Pattern[str] | None = None
@@ -83,8 +83,8 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class ErrorNames:
-    """A test on error codes by their names."""
+class ErrorNameTest:
+    """A test on error codes by their names; the opposite if `negated`."""
 
     pattern: re.Pattern[str]
     negated: bool
@@ -97,9 +97,9 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 @dataclass(frozen=True, slots=True)
-class Addresses:
-    """A test on (ip, port): in one of the networks, with that port unless it is None; or `ip:port` found by `pattern`;
-    the opposite if `negated`."""
+class AddressTest:
+    """A test on (ip, port): in one of the networks, with that port unless it is None; or `ip:port` matched by
+    `pattern`; the opposite if `negated`."""
 
     networks: tuple[tuple[Network, int | None], ...]
     pattern: re.Pattern[str] | None = None
@@ -111,13 +111,13 @@ class Addresses:
             shown = f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
             return (self.pattern.search(shown) is not None) != self.negated
         address = ipaddress.ip_address(ip)
-        inside = any(address in network and wanted in (None, port) for network, wanted in self.networks)
+        inside = any(address in network and network_port in (None, port) for network, network_port in self.networks)
         return inside != self.negated
 
 
 @dataclass(frozen=True, slots=True)
-class Reals:
-    """A test on float64 values; `text` NaN and infinities in bodies are no numbers here."""
+class NumberTest:
+    """A test on float64 values. (Bodies show NaN and infinities as text, which is never tested.)"""
 
     operator: str
     values: tuple[Fraction, ...]
@@ -132,22 +132,22 @@ class Reals:
 
 
 @dataclass(frozen=True, slots=True)
-class Truth:
+class BoolTest:
     """A test on bool values."""
 
-    wanted: frozenset[bool]
+    accepted: frozenset[bool]
 
     def __call__(self, value: Any) -> bool:
-        return value in self.wanted
+        return value in self.accepted
 
 
-Test = Whole | Text | ErrorNames | Addresses | Reals | Truth
+Test = IntegerRangeTest | TextTest | ErrorNameTest | AddressTest | NumberTest | BoolTest
 
 
-def tested(test: Test, values: np.ndarray) -> np.ndarray:
-    """A test on int[n] -> bool[n]."""
-    if isinstance(test, Whole):
-        return test.many(values)
+def apply_test(test: Test, values: np.ndarray) -> np.ndarray:
+    """Apply a test to int[n]; returns bool[n]."""
+    if isinstance(test, IntegerRangeTest):
+        return test.test_array(values)
     distinct, where = np.unique(values, return_inverse=True)
     passed = np.fromiter(map(test, distinct.tolist()), np.bool_, len(distinct))
     return np.asarray(passed[where])

@@ -1,15 +1,15 @@
-"""The filter language: which exchanges are wanted.
+"""Filters of exchanges: parse an expression, and evaluate it on rows, tables or single exchanges.
 
 In: an expression such as `api == Produce and latency > 100ms and topic ~ "^orders"` (the language: `FILTER.md`). Out: a
-frozen `Filter`, which answers at three prices:
+frozen `Filter`, which can be evaluated at three costs:
 
-    rows_verdict(exchanges)   rows of integers, before anything else is made of them
-    cheap(table)              an Arrow table of exchanges
+    rows_verdict(exchanges)   rows of integers, before tables are built from them
+    table_verdict(table)      an Arrow table of exchanges
     matches(row, ...)         one exchange with its decoded bodies
 
-The first two say of each row: surely wanted, surely not, or only the bodies can tell. Rules: a wrong expression raises
-FilterError and nothing else; a comparison is true if any value passes, so it is false where there is no value, and
-`not` of it is then true. There are two truth values for one exchange; "cannot tell yet" is none of them.
+The first two tell of each row: certainly matches, certainly does not, or undecided until the bodies are decoded. Rules:
+an invalid expression raises FilterError and nothing else; a comparison is true if any value passes, so it is false
+where there is no value, and `not` of it is then true. For one exchange the result is always true or false.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ import numpy as np
 import pyarrow as pa
 
 from analyzer.bulk.fields import MAX_CODES
-from analyzer.filter.conditions import Whole, tested
+from analyzer.filter.conditions import IntegerRangeTest, apply_test
 from analyzer.filter.language import And, Node, Not, Or, source_of, tree_of
-from analyzer.filter.names import PACKETS, Columns, Named, Path, body_values, column_values
-from analyzer.filter.sources import Apis, Ints, Rows, Source, Table, TopicName, distinct
+from analyzer.filter.names import PACKETS, Columns, Operand, Path, body_values, column_values
+from analyzer.filter.sources import ApiKeys, ExchangeColumns, Ints, RowColumns, TableColumns, TopicName, distinct
 from analyzer.filter.terms import Comparison, Relation
 from analyzer.filter.tokens import INT64_MAX, INT64_MIN, FilterError
-from analyzer.filter.values import STATED
+from analyzer.filter.values import ENUMERATED
 from analyzer.protocol import schema
 
 if TYPE_CHECKING:
@@ -41,13 +41,13 @@ __all__ = ["Filter", "FilterError", "IntegerTest", "parse"]
 
 
 def parse(text: str) -> Filter:
-    """The filter of an expression. Raises FilterError."""
+    """Parse an expression. Raises FilterError."""
     return Filter(tree_of(text))
 
 
 # --- many rows --------------------------------------------------------------------------------------------------------
 
-Verdict = tuple[np.ndarray, np.ndarray]  # bool[n] surely true, bool[n] surely false
+Verdict = tuple[np.ndarray, np.ndarray]  # bool[n] certainly true, bool[n] certainly false
 
 
 def _known(passed: np.ndarray) -> Verdict:
@@ -58,7 +58,7 @@ def _unknown(n: int) -> Verdict:
     return np.zeros(n, np.bool_), np.zeros(n, np.bool_)
 
 
-def _about_columns(source: Source, node: Comparison, about: Columns) -> Verdict:
+def _column_verdict(source: ExchangeColumns, node: Comparison, about: Columns) -> Verdict:
     present, test = node.present, node.test
     if about.form in ("integer", "time", "api"):
         passed = np.zeros(source.n, np.bool_)
@@ -66,55 +66,57 @@ def _about_columns(source: Source, node: Comparison, about: Columns) -> Verdict:
             ints = source.integers(name)
             if ints is None:
                 return _unknown(source.n)
-            passed |= ints[1] if test is None else ints[1] & tested(test, ints[0])
+            passed |= ints[1] if test is None else ints[1] & apply_test(test, ints[0])
     elif about.form in ("text", "address"):
-        found = source.texts(about.names[0]) if about.form == "text" else source.addresses(about.names)
-        if found is None:
+        texts = source.texts(about.names[0]) if about.form == "text" else source.addresses(about.names)
+        if texts is None:
             return _unknown(source.n)
-        passed = found[1] if test is None else source.looked_up(test, found)
+        passed = texts[1] if test is None else source.test_texts(test, texts)
     elif about.form == "errors":
-        having = source.with_code(test)
-        if having is None:
+        passing = source.rows_with_error(test)
+        if passing is None:
             return _unknown(source.n)
-        passed = having
+        passed = passing
     else:
-        listed = source.with_text(about.names[0], test)
-        if listed is None:
+        verdict = source.rows_with_text(about.names[0], test)
+        if verdict is None:
             return _unknown(source.n)
         if test is not None:
-            return listed
-        passed = listed[0]
+            return verdict
+        passed = verdict[0]
     return _known(~passed if present is False else passed)
 
 
-def _about_path(source: Source, node: Comparison) -> Verdict:
-    """What the columns tell about a field of a body: it is not there in an API that does not have it, and a test may
-    imply one of a column."""
+def _path_verdict(source: ExchangeColumns, node: Comparison) -> Verdict:
+    """Evaluate a test of a body's field as far as columns allow: other APIs do not have the field, and a test may imply
+    one of a column."""
     keys = source.api_keys()
     possible = np.zeros(source.n, np.bool_)
     for choice in node.choices:
         here = np.isin(keys, list(choice.apis))
         if choice.implies is not None and here.any():
             assert isinstance(choice.implies.about, Columns)
-            never = _about_columns(source, choice.implies, choice.implies.about)[1]
-            never &= ~(_many_errors(source) if choice.implies.about.form == "errors" else _odd_topics(source))
-            here &= ~never
+            excluded = _column_verdict(source, choice.implies, choice.implies.about)[1]
+            excluded &= ~(
+                _may_omit_errors(source) if choice.implies.about.form == "errors" else _has_escaped_topic(source)
+            )
+            here &= ~excluded
         possible |= here
     nothing = np.zeros(source.n, np.bool_)
     return (~possible, nothing) if node.present is False else (nothing, ~possible)
 
 
-def _many_errors(source: Source) -> np.ndarray:
-    """Responses with so many different errors that the table may not list all."""
-    counts = source.code_counts()
+def _may_omit_errors(source: ExchangeColumns) -> np.ndarray:
+    """Tell which responses have so many different errors that the table may not list all of them: bool[n]."""
+    counts = source.error_counts()
     if counts is None:
         return np.ones(source.n, np.bool_)
     return np.asarray(counts >= MAX_CODES)
 
 
-def _odd_topics(source: Source) -> np.ndarray:
-    """Exchanges with a topic that is not UTF-8: the table shows such bytes as `\\xNN`, bodies show them otherwise. In
-    good names there is no backslash."""
+def _has_escaped_topic(source: ExchangeColumns) -> np.ndarray:
+    """Tell which exchanges have a topic that is not UTF-8: bool[n]. The table shows such bytes as `\\xNN`, bodies show
+    them otherwise; valid topic names have no backslash."""
     listed = source.topics("topics")
     if listed is None:
         return np.ones(source.n, np.bool_)
@@ -123,42 +125,43 @@ def _odd_topics(source: Source) -> np.ndarray:
     return listed.rows(odd[where])
 
 
-def _about_both(source: Source, node: Relation) -> Verdict:
-    """Two names beside each other: of columns all is known, of paths which APIs have them."""
+def _relation_verdict(source: ExchangeColumns, node: Relation) -> Verdict:
+    """Evaluate a comparison of two names: columns are compared at once, of paths only the APIs that have them are
+    known."""
     possible = np.ones(source.n, np.bool_)
-    for one in (node.left, node.right):
-        if one.apis is not None:
-            possible &= np.isin(source.api_keys(), list(one.apis))
+    for operand in (node.left, node.right):
+        if operand.apis is not None:
+            possible &= np.isin(source.api_keys(), list(operand.apis))
     if node.left.apis is not None or node.right.apis is not None:
         return np.zeros(source.n, np.bool_), ~possible
     passed = np.zeros(source.n, np.bool_)
-    for left, right in itertools.product(_columns(source, node.left), _columns(source, node.right)):
+    for left, right in itertools.product(_operand_values(source, node.left), _operand_values(source, node.right)):
         if left is None or right is None:
             return _unknown(source.n)
         passed |= left[1] & right[1] & np.asarray(node.holds(left[0], right[0]), np.bool_)
     return _known(passed)
 
 
-def _wide(found: Ints | None) -> Ints | None:
-    """Room for the units that the two sides are multiplied by."""
-    return None if found is None else (found[0].astype(np.int64, copy=False), found[1])
+def _widen(integers: Ints | None) -> Ints | None:
+    """Convert to int64, because both sides are multiplied by their units."""
+    return None if integers is None else (integers[0].astype(np.int64, copy=False), integers[1])
 
 
-def _columns(source: Source, one: Named) -> list[tuple[np.ndarray, np.ndarray] | None]:
-    """Columns as arrays of their values, text too, and whether there is one; None: the source does not have it."""
-    assert isinstance(one.about, Columns)
-    if one.kind != "text":
-        return [_wide(source.integers(name)) for name in one.about.names]
-    found = source.texts(one.about.names[0])
-    if found is None:
+def _operand_values(source: ExchangeColumns, operand: Operand) -> list[tuple[np.ndarray, np.ndarray] | None]:
+    """Get an operand's columns as (values, bool[n] present), text as objects; None for a column the source lacks."""
+    assert isinstance(operand.about, Columns)
+    if operand.kind != "text":
+        return [_widen(source.integers(name)) for name in operand.about.names]
+    texts = source.texts(operand.about.names[0])
+    if texts is None:
         return [None]
-    indices, present, values = found
+    indices, present, values = texts
     every = np.array([*values, ""], object)
     return [(every[np.where(present, indices, np.int64(len(values)))], present)]
 
 
 def _verdict(node: Node, leaf: Callable[[Comparison | Relation], Verdict]) -> Verdict:
-    """Surely true, surely false (Kleene's logic of three values)."""
+    """Combine the verdicts of a tree's leaves (Kleene's three-valued logic)."""
     if isinstance(node, Comparison | Relation):
         return leaf(node)
     if isinstance(node, Not):
@@ -174,13 +177,13 @@ def _verdict(node: Node, leaf: Callable[[Comparison | Relation], Verdict]) -> Ve
     return true, false
 
 
-def _judge(node: Node, source: Source) -> Verdict:
+def _evaluate(node: Node, source: ExchangeColumns) -> Verdict:
     def leaf(comparison: Comparison | Relation) -> Verdict:
         if isinstance(comparison, Relation):
-            return _about_both(source, comparison)
+            return _relation_verdict(source, comparison)
         if isinstance(comparison.about, Columns):
-            return _about_columns(source, comparison, comparison.about)
-        return _about_path(source, comparison)
+            return _column_verdict(source, comparison, comparison.about)
+        return _path_verdict(source, comparison)
 
     return _verdict(node, leaf)
 
@@ -190,8 +193,10 @@ def _judge(node: Node, source: Source) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class IntegerTest:
-    """`column` (of the table `exchanges`; `status` as its number) must be `operator` (`==`,
-    `!=`, `<=`, `>=`, `in`) than `value`; null never passes."""
+    """A test of an integer column of `exchanges` (`status` by its number) that scans can apply; null never passes.
+
+    operator  one of `==`, `!=`, `<=`, `>=`, `in`
+    """
 
     column: str
     operator: str
@@ -209,99 +214,114 @@ class Filter:
 
     # -- what it needs --------------------------------------------------------------------------------------------
     def _comparisons(self) -> list[Comparison | Relation]:
-        found: list[Comparison | Relation] = []
+        comparisons: list[Comparison | Relation] = []
         todo: list[Node] = [self.root]
         while todo:
             node = todo.pop()
             if isinstance(node, Comparison | Relation):
-                found.append(node)
+                comparisons.append(node)
             else:
                 todo.extend((node.part,) if isinstance(node, Not) else node.parts)
-        return found
+        return comparisons
 
     def _needs(self, side: str) -> bool:
         abouts = [
             about
-            for one in self._comparisons()
-            for about in ([one.about] if isinstance(one, Comparison) else [one.left.about, one.right.about])
+            for comparison in self._comparisons()
+            for about in (
+                [comparison.about]
+                if isinstance(comparison, Comparison)
+                else [comparison.left.about, comparison.right.about]
+            )
         ]
         return any(isinstance(about, Path) and about.side == side for about in abouts)
 
     @property
     def packets(self) -> frozenset[int]:
-        """The numbers of packets that it names (`packet == N`, `packet in (N, ...)`)."""
-        about = (one for one in self._comparisons() if isinstance(one, Comparison) and one.present is None)
-        named = (one.source for one in about if isinstance(one.about, Columns) and one.about.names == PACKETS)
+        """Packet numbers that the filter names (`packet == N`, `packet in (N, ...)`)."""
+        comparisons = (
+            comparison
+            for comparison in self._comparisons()
+            if isinstance(comparison, Comparison) and comparison.present is None
+        )
+        sources = (
+            comparison.source
+            for comparison in comparisons
+            if isinstance(comparison.about, Columns) and comparison.about.names == PACKETS
+        )
         return frozenset(
             int(number)
-            for source in named
+            for source in sources
             if re.match(r"\w+ *(==|in\b)", source)
             for number in re.findall(r"\b\d+\b", source)
         )
 
     @functools.cached_property
     def needs_request(self) -> bool:
-        """Is there a field of the request's body that the columns do not have?"""
+        """True if the filter tests a field of the request's body that is no column."""
         return self._needs("request")
 
     @functools.cached_property
     def needs_response(self) -> bool:
-        """The same for the response."""
+        """True if the filter tests a field of the response's body that is no column."""
         return self._needs("response")
 
     @property
     def needs_bodies(self) -> bool:
-        """Can there be exchanges for which the columns are not enough?"""
+        """True if the columns alone may not decide."""
         return self.needs_request or self.needs_response
 
     @functools.cached_property
     def apis(self) -> frozenset[int] | None:
-        """The keys of the APIs whose exchanges it can match at all; None: any, or exchanges without a known API too.
-        Empty: it can never match."""
-        source = Apis()
-        possible = ~_judge(self.root, source)[1]
+        """Keys of the APIs whose exchanges can match; None if any can, or exchanges without a known API can; empty if
+        nothing can."""
+        source = ApiKeys()
+        possible = ~_evaluate(self.root, source)[1]
         if possible[-1] or possible.sum() > len(schema.apis()):
             return None
         return frozenset(source.keys[possible].tolist())
 
     # -- many rows --------------------------------------------------------------------------------------------------
-    def cheap(self, table: pa.Table, topic_name: TopicName | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of a table of exchanges: bool[n] surely matches, surely does not, needs the bodies to tell. Only the columns
-        that the filter names (and `api_key`, and for paths `errors` and `topics`) must be there. `topic_name` gives
-        the name for a topic's id; without it `topics` is taken as it stands."""
-        true, false = _judge(self.root, Table(table, topic_name))
+    def table_verdict(
+        self, table: pa.Table, topic_name: TopicName | None = None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Evaluate on a table of exchanges: bool[n] certainly matches, certainly does not, undecided without bodies.
+
+        Only the columns that the filter names (and `api_key`, and for paths `errors` and `topics`) must be there.
+        `topic_name` maps a topic's id to its name; without it `topics` is compared as it is."""
+        true, false = _evaluate(self.root, TableColumns(table, topic_name))
         return true, false, ~(true | false)
 
-    def verdict(self, source: Source) -> tuple[np.ndarray, np.ndarray]:
-        """Of the rows of any source: bool[n] surely matches, surely does not; the rest only the bodies can tell."""
-        return _judge(self.root, source)
+    def verdict(self, source: ExchangeColumns) -> tuple[np.ndarray, np.ndarray]:
+        """Evaluate on columns: bool[n] certainly matches, bool[n] certainly does not; the rest needs the bodies."""
+        return _evaluate(self.root, source)
 
     def rows_verdict(self, exchanges: Exchanges, topic_name: TopicName | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Of rows of integers: bool[n] surely matches, surely does not."""
-        return _judge(self.root, Rows(exchanges, topic_name))
+        """Evaluate on rows of integers: bool[n] certainly matches, bool[n] certainly does not."""
+        return _evaluate(self.root, RowColumns(exchanges, topic_name))
 
     def rows_mask(self, exchanges: Exchanges, topic_name: TopicName | None = None) -> np.ndarray:
-        """bool[n]: the rows that may match."""
+        """Mark the rows of integers that may match: bool[n]."""
         return ~self.rows_verdict(exchanges, topic_name)[1]
 
     def integer_tests(self) -> tuple[IntegerTest, ...]:
-        """Tests that an exchange passes if it matches, all of them; more may be needed. They are the comparisons of
-        integers that the outermost `and` joins."""
-        found: list[IntegerTest] = []
+        """List necessary conditions on integer columns: every matching exchange passes all of them. They come from the
+        comparisons that the outermost `and` joins."""
+        tests: list[IntegerTest] = []
         if self.apis is not None:
-            found.append(IntegerTest("api_key", "in", tuple(sorted(self.apis))))
+            tests.append(IntegerTest("api_key", "in", tuple(sorted(self.apis))))
         parts = self.root.parts if isinstance(self.root, And) else (self.root,)
         for part in parts:
             if isinstance(part, Comparison) and isinstance(part.about, Columns) and part.present is not False:
-                found.extend(_integer_tests(part, part.about))
-        return tuple(found)
+                tests.extend(_integer_tests(part, part.about))
+        return tuple(tests)
 
     # -- one row ----------------------------------------------------------------------------------------------------
     def matches(
         self, row: Mapping[str, Any], request: dict[str, Any] | None = None, response: dict[str, Any] | None = None
     ) -> bool:
-        """Does one exchange match? `row` has the columns of `exchanges` as in `Table.to_pylist()`; the bodies have
-        Kafka's JSON names as `analyzer.protocol.tree` makes them, None where not decoded."""
+        """Tell whether one exchange matches. `row` has the columns of `exchanges` as in `Table.to_pylist()`; the bodies
+        have Kafka's JSON names as from `analyzer.protocol.tree`, None if not decoded."""
         return _matches(self.root, row, request, response)
 
 
@@ -341,10 +361,10 @@ def _integer_tests(node: Comparison, about: Columns) -> list[IntegerTest]:
         return []
     name = about.names[0]
     if name == "status":
-        numbers = tuple(i for i, text in enumerate(STATED["status"]) if node.test(text))
+        numbers = tuple(i for i, text in enumerate(ENUMERATED["status"]) if node.test(text))
         return [IntegerTest("status", "in", numbers)]
     test = node.test
-    if about.form not in ("integer", "time") or not isinstance(test, Whole) or test.daytimes:
+    if about.form not in ("integer", "time") or not isinstance(test, IntegerRangeTest) or test.daytimes:
         return []
     if test.negated:
         return [IntegerTest(name, "!=", low) for low, high in test.spans if low == high]
@@ -352,5 +372,5 @@ def _integer_tests(node: Comparison, about: Columns) -> list[IntegerTest]:
         values = tuple(low for low, _ in test.spans)
         return [IntegerTest(name, "==", values[0]) if len(values) == 1 else IntegerTest(name, "in", values)]
     low, high = test.spans[0][0], test.spans[-1][1]
-    found = [] if low == INT64_MIN else [IntegerTest(name, ">=", low)]
-    return found if high == INT64_MAX else [*found, IntegerTest(name, "<=", high)]
+    tests = [] if low == INT64_MIN else [IntegerTest(name, ">=", low)]
+    return tests if high == INT64_MAX else [*tests, IntegerTest(name, "<=", high)]

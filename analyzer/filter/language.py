@@ -1,7 +1,7 @@
 """The grammar of the filter language: text to a tree of comparisons.
 
-In: an expression. Out: a tree of `And`, `Or`, `Not` and `Comparison`, its words bound (`terms`). Rules: a wrong
-expression raises FilterError with the place and what could stand there, and nothing else; nesting is bounded.
+In: an expression. Out: a tree of `And`, `Or`, `Not` and `Comparison`, its words bound (`terms`). Rules: an invalid
+expression raises FilterError, with the position and what is expected there, and nothing else; nesting is bounded.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from analyzer.filter.terms import Comparison, Relation, compare
-from analyzer.filter.tokens import FilterError, Word, WordProblem
+from analyzer.filter.tokens import FilterError, Word, WordError
 
 MAX_LENGTH: Final = 1 << 16
 """Characters of a filter. Long lists of values are ordinary; a filter of megabytes is a mistake."""
 
 MAX_DEPTH: Final = 100
-"""How deep parentheses and `not` may nest: evaluation is recursive, and people stop at five."""
+"""Levels of parentheses and `not`: evaluation is recursive; filters written by hand rarely exceed five."""
 
 # --- the tree ---------------------------------------------------------------------------------------------------------
 
@@ -42,7 +42,7 @@ Node = And | Or | Not | Comparison | Relation
 
 
 def _joined(kind: type[And] | type[Or], parts: Iterable[Node]) -> Node:
-    """Parts of the same kind are taken apart, so that `a and (b and c)` and `a and b and c` are one tree."""
+    """Join parts, flattening those of the same kind: `a and (b and c)` and `a and b and c` give the same tree."""
     flat: list[Node] = []
     for part in parts:
         flat.extend(part.parts if isinstance(part, kind) else (part,))
@@ -50,7 +50,7 @@ def _joined(kind: type[And] | type[Or], parts: Iterable[Node]) -> Node:
 
 
 def source_of(node: Node) -> str:
-    """The expression of a tree."""
+    """Write a tree as an expression that parses to the same tree."""
     if isinstance(node, Comparison | Relation):
         return node.source
     if isinstance(node, Not):
@@ -94,8 +94,8 @@ QUOTED: /"(?:[^"]|"")*"|'(?:[^']|'')*'/
 
 @dataclass(frozen=True, slots=True)
 class _Raw:
-    """A node before its names and values are looked up. `kind`: and, or, not, or `compare`, which has the words of a
-    comparison and how it is written."""
+    """A node before its names and values are resolved. `kind`: `and`, `or`, `not`, or `compare`, which has the words of
+    a comparison and its source text."""
 
     kind: str
     depth: int
@@ -115,7 +115,7 @@ def _word(token: Any) -> Word:
 
 
 def _unquoted(token: Any) -> Word:
-    """A value; a quotation mark inside quotes is written twice."""
+    """Read a value; inside quotes a doubled quotation mark stands for one."""
     text = str(token)
     if token.type == "QUOTED":
         text = text[1:-1].replace(text[0] * 2, text[0])
@@ -123,14 +123,14 @@ def _unquoted(token: Any) -> Word:
 
 
 def _written(value: Word) -> str:
-    """A value as it can be written: in quotes where it was, for beside a name a bare word may be a name."""
+    """Write a value, quoted if it was quoted: a bare word may be a name."""
     if value.end - value.start == len(value.text):
         return value.text
     return '"' + value.text.replace('"', '""') + '"'
 
 
 class _Build:
-    """Called by the parser as it goes, so no recursion is as deep as the expression."""
+    """Builds nodes while the parser runs, so that no recursion is as deep as the expression."""
 
     def start(self, items: list[Any]) -> _Raw:
         return self.group(items)
@@ -193,7 +193,7 @@ class _Build:
 
 @functools.cache
 def _parser() -> Any:
-    """Some 30 ms, once a process, and only where there is a filter."""
+    """Build the parser: about 30 ms, once per process, and only if there is a filter."""
     import lark
 
     build: Any = _Build()
@@ -223,22 +223,22 @@ _OTHERWISE: Final = {
 # fmt: on
 
 
-def _could_stand(terminals: Iterable[str]) -> str:
-    """`a name, `not` or `(``, for the terminals that the parser would take."""
-    found = set(terminals)
-    said = []
-    if "QUOTED" in found:
-        said.append("a value (a word, a number, or quoted text)")
-    elif "WORD" in found:
-        said.append("a name to compare")
-    said += [text for terminal, text in _EXPECTED.items() if terminal in found]
-    if {"SIGN", "IN", "IS"} <= found:
-        said = ["a comparison: == != < <= > >= ~ !~, `in (...)`, `not in (...)`, `is null`, `is not null`"]
-    return " or ".join([", ".join(said[:-1]), said[-1]] if len(said) > 1 else said)
+def _expected_text(terminals: Iterable[str]) -> str:
+    """Describe the terminals that the parser would accept, as in `a name to compare, `not` or `(``."""
+    possible = set(terminals)
+    choices = []
+    if "QUOTED" in possible:
+        choices.append("a value (a word, a number, or quoted text)")
+    elif "WORD" in possible:
+        choices.append("a name to compare")
+    choices += [text for terminal, text in _EXPECTED.items() if terminal in possible]
+    if {"SIGN", "IN", "IS"} <= possible:
+        choices = ["a comparison: == != < <= > >= ~ !~, `in (...)`, `not in (...)`, `is null`, `is not null`"]
+    return " or ".join([", ".join(choices[:-1]), choices[-1]] if len(choices) > 1 else choices)
 
 
 def _syntax_error(text: str, error: Any) -> FilterError:
-    """What the parser did not like, in words."""
+    """Convert an error of the parser to a FilterError with a hint."""
     import lark
 
     at = len(text.rstrip())
@@ -256,8 +256,8 @@ def _syntax_error(text: str, error: Any) -> FilterError:
     else:
         expected = set(getattr(error, "accepts", None) or error.expected)
         shown = ""
-    stand = _could_stand(expected)
-    hint = f"here could stand {stand}" if stand else "see the filter language's documentation"
+    expected_text = _expected_text(expected)
+    hint = f"expected here: {expected_text}" if expected_text else "see the filter language's documentation"
     if shown == ")" and expected == {"$END"}:
         return FilterError("this `)` closes nothing", text, at, end, "take it away, or open it with `(`")
     if not shown:
@@ -281,7 +281,7 @@ def _bind(raw: _Raw) -> Node:
 
 
 def tree_of(text: str) -> Node:
-    """The tree of an expression. Raises FilterError."""
+    """Parse an expression to a tree. Raises FilterError."""
     import lark
 
     if len(text) > MAX_LENGTH:
@@ -295,7 +295,7 @@ def tree_of(text: str) -> Node:
         raise FilterError(
             f"nested deeper than {MAX_DEPTH} levels", text, error.at, error.at + 1, "take some parentheses away"
         ) from None
-    except WordProblem as error:
+    except WordError as error:
         raise FilterError(error.problem, text, error.word.start, error.word.end, error.hint) from None
     except lark.UnexpectedInput as error:
         raise _syntax_error(text, error) from None

@@ -1,8 +1,8 @@
-"""What a word names: a column of `exchanges`, a short name of one, or a path in the decoded bodies.
+"""Names in filters and column lists: columns of `exchanges`, their short names, and paths in the decoded bodies.
 
-In: a word as typed in `--filter`, `--fields`, `--sort` or `--count-by`. Out: a `Named`, which knows where its values
-are and what kind they are, and takes them from a row and its bodies. Rule: all doors ask here, so that they know the
-same names; a word that names nothing raises WordProblem with what may have been meant.
+In: a word as typed in `--filter`, `--fields`, `--sort` or `--count-by`. Out: an `Operand`, which knows the kind of its
+values and gets them from a row and its bodies. Rules: every option resolves names here, so that all accept the same
+ones; an unknown name raises WordError with suggestions.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from analyzer.bulk import exchange_tables
 from analyzer.dataset import tables
-from analyzer.filter.tokens import Word, WordProblem, did_you_mean, short, suggest
-from analyzer.filter.values import STATED, micros
+from analyzer.filter.tokens import Word, WordError, did_you_mean, short, suggest
+from analyzer.filter.values import ENUMERATED, micros
 from analyzer.protocol import program
 from analyzer.protocol.schema import REQUEST, RESPONSE
 
@@ -57,7 +57,7 @@ SHORT: Final = {
     "queue": "queue_us",
     "time": "request_time",
 }
-"""Short names of columns. `error` is, in a filter, about all errors of the response, not only the first."""
+"""Short names of columns. In a filter `error` means all errors of the response, not only the first."""
 
 ADDRESSES: Final = {"client": ("client_ip", "client_port"), "broker": ("broker_ip", "broker_port")}
 PACKETS: Final = ("request_packet", "response_packet")
@@ -68,25 +68,25 @@ PATH_COLUMNS: Final = {
     "request.minBytes": ("min_bytes", 1),
     "response.throttleTimeMs": ("throttle_us", 1000),
 }
-"""Paths that the table has as a column for every API that has the path, and how many of the column's units one is."""
+"""Paths that are a column for every API that has the path, and how many of the column's units one unit is."""
 
 
 @functools.cache
 def column_types() -> dict[str, pa.DataType]:
-    """Every column of `exchanges`."""
+    """Types of the columns of `exchanges` by name."""
     return {column.name: column.type for column in tables.EXCHANGES}
 
 
 @functools.cache
 def names() -> tuple[str, ...]:
-    """Every name that is no path."""
+    """List every name that is no path, sorted."""
     return tuple(sorted({*column_types(), *SHORT, *ADDRESSES, "packet"}))
 
 
 @dataclass(frozen=True, slots=True)
-class Info:
-    """A field as one API has it: `kind` of the values (an array's are its elements); `listed`: the column of lists that
-    has all of them, if there is one."""
+class PathInfo:
+    """A field in one API. `kind`: type of its values (of an array, of its elements); `listed`: the column of lists that
+    holds all of them, or None."""
 
     api_key: int
     kind: str
@@ -95,12 +95,12 @@ class Info:
 
 
 @functools.cache
-def paths() -> dict[str, tuple[Info, ...]]:
-    """Every path with `request.` or `response.` before it, and what it is in each API. A body shows the size of records
-    in their place, so they have a second spelling."""
+def paths() -> dict[str, tuple[PathInfo, ...]]:
+    """Map every path, with its prefix `request.` or `response.`, to the field in each API. Records have a second
+    spelling, `...SizeInBytes`, because bodies show their size instead of them."""
     loaded = program.load()
     listed = exchange_tables.lists_of_fields(loaded)
-    found: dict[str, list[Info]] = {}
+    by_name: dict[str, list[PathInfo]] = {}
     for info in loaded.fields:
         if info.api_key < 0 or info.direction not in (REQUEST, RESPONSE) or not info.path:
             continue
@@ -113,15 +113,15 @@ def paths() -> dict[str, tuple[Info, ...]]:
         elif kind == "array":
             kind = "struct"
         name = ("request." if info.direction == REQUEST else "response.") + info.path
-        found.setdefault(name, []).append(Info(info.api_key, kind, secret, column))
+        by_name.setdefault(name, []).append(PathInfo(info.api_key, kind, secret, column))
         if kind == "records":
-            found.setdefault(name + "SizeInBytes", []).append(Info(info.api_key, kind, secret, column))
-    return {name: tuple(infos) for name, infos in found.items()}
+            by_name.setdefault(name + "SizeInBytes", []).append(PathInfo(info.api_key, kind, secret, column))
+    return {name: tuple(infos) for name, infos in by_name.items()}
 
 
 @functools.cache
 def _lists() -> frozenset[str]:
-    """Paths that are a list in some API."""
+    """Paths that are a list in at least one API."""
     return frozenset(
         ("request." if info.direction == REQUEST else "response.") + info.path
         for info in program.load().fields
@@ -129,8 +129,8 @@ def _lists() -> frozenset[str]:
     )
 
 
-def spelled(word: Word) -> Word:
-    """The word without the `[]` that may stand behind lists in a path. Raises WordProblem where it is no list."""
+def without_brackets(word: Word) -> Word:
+    """Remove the optional `[]` after lists in a path. Raises WordError if `[]` follows a field that is no list."""
     if "[]" not in word.text:
         return word
     so_far: list[str] = []
@@ -138,12 +138,12 @@ def spelled(word: Word) -> Word:
         so_far.append(part.removesuffix("[]"))
         path = ".".join(so_far)
         if part.endswith("[]") and path in paths() and path not in _lists():
-            raise WordProblem(word, f"`{short(path)}` is no list", "leave the `[]` out")
+            raise WordError(word, f"`{short(path)}` is no list", "leave the `[]` out")
     return Word(".".join(so_far), word.start, word.end)
 
 
-def unknown(word: Word, purpose: str) -> WordProblem:
-    """What is wrong with a word that names nothing; `purpose`: what it was to be good for."""
+def unknown_name(word: Word, purpose: str) -> WordError:
+    """Describe an unknown name with suggestions. `purpose`: what the name is for, as in "to filter by"."""
     name = word.text
     side, dot, rest = name.partition(".")
     if dot and side in ("request", "response"):
@@ -156,10 +156,10 @@ def unknown(word: Word, purpose: str) -> WordProblem:
         near += sorted((path for path in known if path.lower().startswith(name.lower())), key=len)[:2]
         near += suggest(name, known, 2)
         hint = did_you_mean(list(dict.fromkeys(near))[:3]) or "paths have the names of Kafka's message definitions"
-        return WordProblem(word, f"no API has a field `{short(name)}` in any version", hint)
+        return WordError(word, f"no API has a field `{short(name)}` in any version", hint)
     if name in ("request", "response"):
         hint = f"write `{name}.` and a path, as in `request.acks`"
-        return WordProblem(word, f"`{name}` needs a field after it", hint)
+        return WordError(word, f"`{name}` needs a field after it", hint)
     near = suggest(name, names())
     last = "." + name.rpartition(".")[2].lower()
     if not near:
@@ -168,16 +168,16 @@ def unknown(word: Word, purpose: str) -> WordProblem:
         "a name is a column of the table exchanges, one of "
         f"{', '.join(sorted([*SHORT, *ADDRESSES, 'packet']))}, or a path that starts with request. or response."
     )
-    return WordProblem(word, f"there is no `{short(name)}` {purpose}", hint)
+    return WordError(word, f"there is no `{short(name)}` {purpose}", hint)
 
 
-# --- what a word names ------------------------------------------------------------------------------------------------
+# --- names to operands ------------------------------------------------------------------------------------------------
 
 _INTEGER_KINDS: Final = frozenset(("int8", "int16", "int32", "int64", "uint16", "uint32"))
 
 
-def family(path: str, info: Info) -> str:
-    """Which kinds of fields share tests: `opaque`, `size`, `code`, `duration`, `integer`, `text`, `bool`, `float64`."""
+def family(path: str, info: PathInfo) -> str:
+    """Kind of a field for tests: `opaque`, `size`, `code`, `duration`, `integer`, `text`, `bool` or `float64`."""
     if info.secret in ("always", "envelope") or info.kind in ("struct", "bytes"):
         return "opaque"
     if info.kind == "records":
@@ -205,14 +205,19 @@ TYPES: Final[dict[str, tuple[type, ...]]] = {
     "address": (tuple,),
     "opaque": (),
 }
-"""By kind: the Python types of values that are compared. (A float64 that is no number is text in a body.)"""
+"""By kind: the Python types of values that are compared. (Bodies show a float64 NaN as text.)"""
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
-    """What a word names. `kind`: one of `TYPES`, `opaque` where there is no single value to compare; `unit`: how many
-    microseconds or bytes one stored is; `per`: how many stored make one as the word means it; `several`: there may be
-    many values; `apis`: those that have the path, None for a column."""
+class Operand:
+    """A column or path that a word names.
+
+    kind     one of `TYPES`; `opaque` if there is no single value to compare
+    unit     microseconds or bytes per stored unit
+    per      stored units per unit of the word
+    several  True if there may be many values
+    apis     keys of the APIs that have the path; None for a column
+    """
 
     word: str
     about: Columns | Path
@@ -223,17 +228,17 @@ class Named:
     apis: frozenset[int] | None = None
 
     def values(self, row: Mapping[str, Any], request: Any = None, response: Any = None) -> list[Any]:
-        """What there is to compare of one exchange, nulls left out: times as microseconds, errors as codes."""
+        """Get one exchange's values to compare, without nulls: times as microseconds, errors as codes."""
         if isinstance(self.about, Columns):
             return column_values(row, self.about)
         if self.apis is None or row["api_key"] not in self.apis:
             return []
-        found = body_values(request if self.about.side == "request" else response, self.about.parts)
-        return [value for value in found if type(value) in TYPES[self.kind]]
+        values = body_values(request if self.about.side == "request" else response, self.about.parts)
+        return [value for value in values if type(value) in TYPES[self.kind]]
 
     def shown(self, row: Mapping[str, Any], request: Any = None, response: Any = None) -> Any:
-        """The same to be printed: the column as the table has it, of a path the value or, where there may be several,
-        all of them; None where there is none."""
+        """Get one exchange's value for output: a column as in the table, a path's value, or a list if there may be
+        several; None if there is none."""
         if isinstance(self.about, Path):
             if self.apis is None or row["api_key"] not in self.apis:
                 return None
@@ -246,84 +251,86 @@ class Named:
         return value if value is None or self.per == 1 else value // self.per
 
     def parts(self, row: Mapping[str, Any], request: Any = None, response: Any = None) -> list[Any]:
-        """The same one by one: the elements of lists, errors by their names; [None] where there is none."""
+        """Get one exchange's values one by one: elements of lists, errors by name; [None] if there is none."""
         value = self.shown(row, request, response)
         if not isinstance(value, list):
             return [value]
-        values = [one["error"] if isinstance(one, dict) and self.kind == "errors" else one for one in value]
+        values = [
+            element["error"] if isinstance(element, dict) and self.kind == "errors" else element for element in value
+        ]
         return values or [None]
 
 
-def named(word: Word, purpose: str = "to filter by") -> Named:
-    """What a word names. Raises WordProblem where that is nothing."""
-    word = spelled(word)
-    found = _column(word.text)
-    if found is not None:
-        return found
+def resolve(word: Word, purpose: str = "to filter by") -> Operand:
+    """Resolve a name to its column or path. Raises WordError for an unknown name."""
+    word = without_brackets(word)
+    operand = _column(word.text)
+    if operand is not None:
+        return operand
     infos = paths().get(word.text)
     if infos is None:
-        raise unknown(word, purpose)
+        raise unknown_name(word, purpose)
     kinds = {family(word.text, info) for info in infos}
     kind = kinds.pop() if len(kinds) == 1 else "opaque"
     unit = 1000 if kind == "duration" else 1
     if word.text in PATH_COLUMNS:
-        column, per = PATH_COLUMNS[word.text]
-        return Named(word.text, Columns((column,), "integer"), kind, unit // per, per)
+        column_name, per = PATH_COLUMNS[word.text]
+        return Operand(word.text, Columns((column_name,), "integer"), kind, unit // per, per)
     steps = word.text.split(".")
     several = any(".".join(steps[:end]) in _lists() for end in range(2, len(steps) + 1))
     apis = frozenset(info.api_key for info in infos)
-    return Named(word.text, path_of(word.text), kind, unit, several=several, apis=apis)
+    return Operand(word.text, path_of(word.text), kind, unit, several=several, apis=apis)
 
 
 def path_of(name: str) -> Path:
-    """A path as bodies have it, which show the size of records in their place."""
+    """Get the path of a name in decoded bodies, which show the size of records instead of them."""
     side, *parts = name.split(".")
     if all(info.kind == "records" for info in paths()[name]) and not parts[-1].endswith("SizeInBytes"):
         parts[-1] += "SizeInBytes"
     return Path(side, tuple(parts))
 
 
-def _column(name: str) -> Named | None:
-    """What a name that is no path is about."""
+def _column(name: str) -> Operand | None:
+    """Resolve a name that is no path; None if it is unknown."""
     if name in ADDRESSES:
-        return Named(name, Columns(ADDRESSES[name], "address"), "address")
+        return Operand(name, Columns(ADDRESSES[name], "address"), "address")
     if name == "packet":
-        return Named(name, Columns(PACKETS, "integer"), "integer")
+        return Operand(name, Columns(PACKETS, "integer"), "integer")
     column = SHORT.get(name, name)
     kind = column_types().get(column)
     if kind is None:
         return None
     if column in ("api", "errors"):
-        return Named(name, Columns((column,), column), column, several=column == "errors")
+        return Operand(name, Columns((column,), column), column, several=column == "errors")
     if column == "error_code":
-        return Named(name, Columns((column,), "integer"), "code")
+        return Operand(name, Columns((column,), "integer"), "code")
     if pa.types.is_list(kind):
-        return Named(name, Columns((column,), "topics"), "topics", several=True)
+        return Operand(name, Columns((column,), "topics"), "topics", several=True)
     if pa.types.is_timestamp(kind):
-        return Named(name, Columns((column,), "time"), "time")
-    if column in STATED or pa.types.is_string(kind):
-        return Named(name, Columns((column,), "text"), "text")
+        return Operand(name, Columns((column,), "time"), "time")
+    if column in ENUMERATED or pa.types.is_string(kind):
+        return Operand(name, Columns((column,), "text"), "text")
     about = Columns((column,), "integer")
     if column.endswith("_us"):
-        return Named(name, about, "duration")
+        return Operand(name, about, "duration")
     if column.endswith("_ms"):
-        return Named(name, about, "duration", 1000)
-    return Named(name, about, "size" if column.endswith("_bytes") else "integer")
+        return Operand(name, about, "duration", 1000)
+    return Operand(name, about, "size" if column.endswith("_bytes") else "integer")
 
 
-def printed(word: Word, purpose: str) -> Named:
-    """What a word names where values are printed or sorted: `error` is then the column, the first of the errors, and
-    `api` is a name, not a number."""
+def resolve_printed(word: Word, purpose: str) -> Operand:
+    """Resolve a name for output or sorting: there `error` is the column of the first error, and `api` is a name, not a
+    number. Raises WordError."""
     if word.text in ("error", "api"):
-        return Named(word.text, Columns((word.text,), "text"), "text")
-    return named(word, purpose)
+        return Operand(word.text, Columns((word.text,), "text"), "text")
+    return resolve(word, purpose)
 
 
 # --- values of one exchange -------------------------------------------------------------------------------------------
 
 
 def column_values(row: Mapping[str, Any], about: Columns) -> list[Any]:
-    """The values, nulls left out, of one exchange's columns."""
+    """Get the values, without nulls, of one exchange's columns."""
     if about.form == "api":
         return [row["api_key"]] if row["api"] is not None and row["api_key"] is not None else []
     if about.form == "errors":
@@ -331,25 +338,25 @@ def column_values(row: Mapping[str, Any], about: Columns) -> list[Any]:
     if about.form == "address":
         pair = tuple(row[name] for name in about.names)
         return [] if None in pair else [pair]
-    found = []
+    values = []
     for name in about.names:
         value = row[name]
         if value is not None:
-            found.extend(value) if about.form == "topics" else found.append(value)
-    found = [value for value in found if value is not None]
-    return [micros(value) for value in found] if about.form == "time" else found
+            values.extend(value) if about.form == "topics" else values.append(value)
+    values = [value for value in values if value is not None]
+    return [micros(value) for value in values] if about.form == "time" else values
 
 
 def body_values(body: dict[str, Any] | None, parts: tuple[str, ...]) -> list[Any]:
-    """All values at a path, elements of lists one by one, nulls left out."""
-    current: list[Any] = [] if body is None else [body]
+    """Get all values at a path, elements of lists one by one, without nulls."""
+    nodes: list[Any] = [] if body is None else [body]
     for part in parts:
-        found: list[Any] = []
-        for one in current:
-            value = one.get(part) if isinstance(one, dict) else None
+        next_nodes: list[Any] = []
+        for node in nodes:
+            value = node.get(part) if isinstance(node, dict) else None
             if isinstance(value, list):
-                found.extend(value)
+                next_nodes.extend(value)
             elif value is not None:
-                found.append(value)
-        current = found
-    return [value for value in current if value is not None]
+                next_nodes.append(value)
+        nodes = next_nodes
+    return [value for value in nodes if value is not None]

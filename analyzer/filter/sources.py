@@ -1,7 +1,7 @@
-"""Where a filter's comparisons find their columns: rows of integers, Arrow tables, API keys.
+"""Columns that filters are evaluated on: of rows of integers, of Arrow tables, of API keys.
 
-In: `Exchanges`, a table of exchanges, or the keys of APIs. Out: columns of integers, of coded text and of lists, as the
-filter asks for them by name; None where a source does not have what is asked for.
+In: `Exchanges`, a table of exchanges, or the keys of APIs. Out: `ExchangeColumns`: columns of integers, of coded text
+and of lists by name; None for a column that the source does not have.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from analyzer.bulk import exchange_tables
 from analyzer.bulk.column_names import COLUMNS
-from analyzer.filter.conditions import Test, tested
-from analyzer.filter.values import STATED
+from analyzer.filter.conditions import Test, apply_test
+from analyzer.filter.values import ENUMERATED
 from analyzer.protocol import schema
 from captures.kernels import NULL
 
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from analyzer.bulk.rows import Exchanges
 
 TopicName = Callable[[str], str]
-Ints = tuple[np.ndarray, np.ndarray]  # int[n] values, of any width, bool[n] whether there is one
-Coded = tuple[np.ndarray, np.ndarray, Sequence[Any]]  # int64[n] which of the values, bool[n] whether there is one
+Ints = tuple[np.ndarray, np.ndarray]  # int[n] values, of any width; bool[n] present
+Coded = tuple[np.ndarray, np.ndarray, Sequence[Any]]  # int[n] index in the values; bool[n] present; distinct values
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """A column of lists of text. Equal lists may be one, so that each is looked at once.
+class TextLists:
+    """A column of lists of text. Equal lists may be stored once.
 
-    list_of   int64[n]   number of each row's list, `lists` where it has none
-    lists     how many lists there are
-    element   int64[m]   the list of each element
-    index     int64[m]   which of `values` the element is
-    open      bool[m]    may the element turn out to be another text?
+    list_of   int64[n]   number of each row's list; `lists` for a null
+    lists     number of lists
+    element   int64[m]   list of each element
+    index     int64[m]   index of the element in `values`
+    open      bool[m]    True if the element's text may change: a topic's id whose name is unknown yet
     """
 
     list_of: np.ndarray
@@ -47,54 +47,53 @@ class Listed:
     values: Sequence[str]
 
     def rows(self, passed: np.ndarray) -> np.ndarray:
-        """bool[n]: rows with an element that passed (bool[m])."""
+        """Mark rows with an element that passed (bool[m]): bool[n]."""
         lists = np.zeros(self.lists + 1, np.bool_)
         lists[self.element[passed]] = True
         return np.asarray(lists[self.list_of])
 
 
-class Source:
-    """Columns of n exchanges. A method returns None where this source does not have what is asked for; then only the
-    full test can tell."""
+class ExchangeColumns:
+    """Columns of n exchanges. Methods return None for a column that is not there; the filter is undecided then."""
 
     n: int
 
     def integers(self, name: str) -> Ints | None:
-        """A column of integers, times as microseconds since 1970; `api` is the key of an API that Kafka has."""
+        """Get a column of integers; times in microseconds since 1970; `api` is the key of an API that Kafka has."""
         raise NotImplementedError
 
     def texts(self, name: str) -> Coded | None:
-        """A column of text."""
+        """Get a column of text."""
         raise NotImplementedError
 
     def addresses(self, names: tuple[str, ...]) -> Coded | None:
-        """Columns of address and port; the values are (ip, port)."""
+        """Get an address and its port as one column of (ip, port)."""
         raise NotImplementedError
 
-    def topics(self, name: str) -> Listed | None:
-        """A column of lists of text."""
+    def topics(self, name: str) -> TextLists | None:
+        """Get a column of lists of text."""
         raise NotImplementedError
 
     def codes(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """The errors: int64[m] row of each, int64[m] its code."""
+        """Get the errors: int64[m] row of each, int64[m] its code."""
         raise NotImplementedError
 
-    def looked_up(self, test: Test, found: Coded) -> np.ndarray:
-        """bool[n]: a test on coded values."""
-        return looked_up(test, found)
+    def test_texts(self, test: Test, texts: Coded) -> np.ndarray:
+        """Test a column of text or addresses: bool[n]."""
+        return test_used_values(test, texts)
 
-    def with_code(self, test: Test | None) -> np.ndarray | None:
-        """bool[n]: rows with an error whose code passes, or with any."""
-        found = self.codes()
-        if found is None:
+    def rows_with_error(self, test: Test | None) -> np.ndarray | None:
+        """Mark rows with an error whose code passes, or with any error if there is no test: bool[n]."""
+        errors = self.codes()
+        if errors is None:
             return None
         rows = np.zeros(self.n, np.bool_)
-        rows[found[0] if test is None else found[0][tested(test, found[1])]] = True
+        rows[errors[0] if test is None else errors[0][apply_test(test, errors[1])]] = True
         return rows
 
-    def with_text(self, name: str, test: Test | None) -> tuple[np.ndarray, np.ndarray] | None:
-        """Of a column of lists: bool[n] rows with an element that passes (any, without a test), bool[n] surely
-        without."""
+    def rows_with_text(self, name: str, test: Test | None) -> tuple[np.ndarray, np.ndarray] | None:
+        """Test a column of lists: bool[n] rows with an element that passes (without a test, with any element), bool[n]
+        rows certainly without one."""
         listed = self.topics(name)
         if listed is None:
             return None
@@ -102,26 +101,26 @@ class Source:
         if test is None:
             there = listed.rows(everything)
             return there, ~there
-        right = looked_up(test, (listed.index, everything, listed.values))
+        right = test_used_values(test, (listed.index, everything, listed.values))
         true = listed.rows(right & ~listed.open)
         return true, ~true & ~listed.rows(listed.open)
 
-    def code_counts(self) -> np.ndarray | None:
-        """int[n]: how many errors each row has."""
-        found = self.codes()
-        return None if found is None else np.bincount(found[0], minlength=self.n)
+    def error_counts(self) -> np.ndarray | None:
+        """Count the errors of each row: int[n]."""
+        errors = self.codes()
+        return None if errors is None else np.bincount(errors[0], minlength=self.n)
 
     def api_keys(self) -> np.ndarray:
-        """int64[n]: the key of the API, -1 where there is none."""
-        found = self.integers("api_key")
-        if found is None:
+        """Get the API's key of each row: int64[n], -1 for null."""
+        keys = self.integers("api_key")
+        if keys is None:
             return np.full(self.n, -1, np.int64)
-        return np.where(found[1], found[0], -1)
+        return np.where(keys[1], keys[0], -1)
 
 
-def looked_up(test: Test, found: Coded) -> np.ndarray:
-    """bool[n]: a test on distinct values, of which only those in use are tested."""
-    indices, present, values = found
+def test_used_values(test: Test, texts: Coded) -> np.ndarray:
+    """Test a coded column, each distinct value that occurs once: bool[n]."""
+    indices, present, values = texts
     used = np.zeros(len(values) + 1, np.bool_)
     used[np.where(present, indices, len(values))] = True
     passed = np.zeros(len(values) + 1, np.bool_)
@@ -131,34 +130,35 @@ def looked_up(test: Test, found: Coded) -> np.ndarray:
 
 
 def distinct(numbers: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The numbers in use of 0 ... count - 1, in order, and the place of each among them; like `np.unique`, faster."""
+    """Find the distinct numbers from 0 to count - 1, sorted, and each number's position among them; like `np.unique`
+    with `return_inverse`, but in linear time."""
     used = np.zeros(count, np.bool_)
     used[numbers] = True
-    found = np.flatnonzero(used)
+    used_numbers = np.flatnonzero(used)
     place = np.zeros(count, np.int64)
-    place[found] = np.arange(len(found))
-    return found, place[numbers]
+    place[used_numbers] = np.arange(len(used_numbers))
+    return used_numbers, place[numbers]
 
 
-class Table(Source):
-    """An Arrow table of exchanges; text may be dictionary-encoded."""
+class TableColumns(ExchangeColumns):
+    """Columns of an Arrow table of exchanges; text may be dictionary-encoded."""
 
     def __init__(self, table: pa.Table, topic_name: TopicName | None) -> None:
         self.table = table
         self.topic_name = topic_name
         self.n = len(table)
-        self._kept: dict[str, Any] = {}
+        self._arrays: dict[str, Any] = {}
 
     def _array(self, name: str) -> Any:
-        array = self._kept.get(name)
+        array = self._arrays.get(name)
         if array is None:
             column = self.table.column(name)
             if pa.types.is_dictionary(column.type):
                 column = column.unify_dictionaries()
             array = column.combine_chunks()
-            if isinstance(array, pa.ChunkedArray):  # some versions leave a column of no rows as it is
+            if isinstance(array, pa.ChunkedArray):  # some versions of pyarrow return a column without rows unchanged
                 array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)
-            self._kept[name] = array
+            self._arrays[name] = array
         return array
 
     def integers(self, name: str) -> Ints | None:
@@ -198,13 +198,13 @@ class Table(Source):
         values = [(ips[pair >> 16] if ips else "", pair & 0xFFFF) for pair in pairs.tolist()]
         return where, present, values
 
-    def topics(self, name: str) -> Listed | None:
+    def topics(self, name: str) -> TextLists | None:
         rows, elements = self._flat(name)
         indices, present, values = self._coded(elements)
         if self.topic_name is not None:
             values = [value if value is None else self.topic_name(value) for value in values]
         open_ = np.zeros(int(present.sum()), np.bool_)
-        return Listed(np.arange(self.n), self.n, rows[present], indices[present], open_, values)
+        return TextLists(np.arange(self.n), self.n, rows[present], indices[present], open_, values)
 
     def codes(self) -> tuple[np.ndarray, np.ndarray] | None:
         rows, elements = self._flat("errors")
@@ -212,7 +212,7 @@ class Table(Source):
         return rows, codes
 
     def _flat(self, name: str) -> tuple[np.ndarray, Any]:
-        """A column of lists: each element's row, and the elements."""
+        """Flatten a column of lists: each element's row, and the elements."""
         array = self._array(name)
         lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
         return np.repeat(np.arange(self.n), lengths), array.flatten()
@@ -221,11 +221,11 @@ class Table(Source):
 _TIMES: Final = ("request_time", "request_end", "response_time", "response_end")
 _TEXTS: Final = ("client_id", "group_id", "member_id", "transactional_id")
 _ID_LENGTH: Final = 22
-"""A topic that was only named by its id shows as the id; its name may be learned from another message."""
+"""Characters of a topic's id, which stands for a topic until another message tells its name."""
 
 
-class Rows(Source):
-    """Rows of integers. Without `topic_name` a topic that was only named by its id stays open."""
+class RowColumns(ExchangeColumns):
+    """Columns of rows of integers. Without `topic_name` the text of a topic known by its id is open."""
 
     def __init__(self, exchanges: Exchanges, topic_name: TopicName | None) -> None:
         self.exchanges = exchanges
@@ -268,7 +268,7 @@ class Rows(Source):
         return None
 
     def _end(self, which: int) -> Ints:
-        """One of the four numbers in `Names.ends`, for each row."""
+        """Get one of the four numbers in `Names.ends` for each row."""
         used, where = distinct(self.exchanges.connection, len(self.names.ends))
         ends = np.array([self.names.ends[i][which] for i in used.tolist()], np.int64)
         return ends[where], np.ones(self.n, np.bool_)
@@ -281,9 +281,9 @@ class Rows(Source):
             return self.exchanges.connection, everywhere, self.names.connections
         if name in ("client_ip", "broker_ip"):
             return (*self._end(0 if name == "client_ip" else 2), self.names.strings)
-        if name in _TEXTS or name in STATED:
+        if name in _TEXTS or name in ENUMERATED:
             numbers = self.exchanges.column(name)
-            return numbers, numbers != NULL, STATED.get(name, self.names.strings)
+            return numbers, numbers != NULL, ENUMERATED.get(name, self.names.strings)
         return None
 
     def addresses(self, names: tuple[str, ...]) -> Coded | None:
@@ -293,13 +293,13 @@ class Rows(Source):
         values = [(known.strings[known.ends[i][first]], known.ends[i][first + 1]) for i in used.tolist()]
         return where, np.ones(self.n, np.bool_), values
 
-    def topics(self, name: str) -> Listed | None:
+    def topics(self, name: str) -> TextLists | None:
         numbers = self.exchanges.column("topics")
         count = len(self.names.lists)
         used, place = distinct(np.where(numbers == NULL, count, numbers), count + 1)
         lists = [self.names.lists[i] for i in used.tolist() if i < count]
-        sizes = np.array([len(one) for one in lists], np.int64)
-        flat = np.array([number for one in lists for number in one], np.int64)
+        sizes = np.array([len(members) for members in lists], np.int64)
+        flat = np.array([number for members in lists for number in members], np.int64)
         strings = self.names.strings
         used_strings, index = distinct(flat, len(strings))
         values = [strings[i] for i in used_strings.tolist()]
@@ -307,24 +307,24 @@ class Rows(Source):
         if self.topic_name is not None:
             values = list(map(self.topic_name, values))
             open_[:] = False
-        # A row without a list is in the place after the last list, if there is such a row.
-        return Listed(place, len(lists), np.repeat(np.arange(len(lists)), sizes), index, open_[index], values)
+        # A row without a list has the number after the last list's.
+        return TextLists(place, len(lists), np.repeat(np.arange(len(lists)), sizes), index, open_[index], values)
 
     def codes(self) -> tuple[np.ndarray, np.ndarray] | None:
         errors = self.exchanges.column("errors")
         has = np.flatnonzero(errors != NULL)
         used, where = distinct(errors[has], len(self.names.lists))
         lists = [self.names.lists[i][::2] for i in used.tolist()]
-        lengths = np.array([len(one) for one in lists], np.int64)
-        flat = np.array([code for one in lists for code in one], np.int64)
+        lengths = np.array([len(members) for members in lists], np.int64)
+        flat = np.array([code for members in lists for code in members], np.int64)
         sizes = lengths[where]
-        # Element j of a row's list is `flat` at where that list starts, plus j.
+        # Element j of a row's list is in `flat` at the list's start plus j.
         start = (np.cumsum(lengths) - lengths)[where] - (np.cumsum(sizes) - sizes)
         return np.repeat(has, sizes), flat[np.arange(sizes.sum()) + np.repeat(start, sizes)]
 
 
-class Apis(Source):
-    """One row for each number that an API could have, and one without: which of them can match at all?"""
+class ApiKeys(ExchangeColumns):
+    """A row for each possible API key and one without a key: tells which APIs a filter can match at all."""
 
     def __init__(self) -> None:
         self.keys = np.arange(-(1 << 15), (1 << 15) + 1)
@@ -344,7 +344,7 @@ class Apis(Source):
     def addresses(self, names: tuple[str, ...]) -> Coded | None:
         return None
 
-    def topics(self, name: str) -> Listed | None:
+    def topics(self, name: str) -> TextLists | None:
         return None
 
     def codes(self) -> tuple[np.ndarray, np.ndarray] | None:

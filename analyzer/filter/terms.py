@@ -1,10 +1,9 @@
-"""The comparisons of a filter: what a value means beside a name, and which names go together.
+"""Comparisons of a filter: a name with values, or a name with another name.
 
 In: a name, an operator and values, as typed. Out: a `Comparison`, bound to columns of the table `exchanges` or to a
-path in the decoded bodies, whose values have become tests on integers, text or addresses; or, where the value is a name
-too, a `Relation`. Rule: everything that can be wrong is found here, before a capture is opened: unknown names, wrong
-units, names of APIs, errors and statuses that Kafka does not have, paths that no API has, bad regular expressions.
-`FILTER.md` is the language for people.
+path in the decoded bodies, with its values turned into tests; or, if the value is a name too, a `Relation`. Rule: every
+mistake is reported here, before a capture is opened: unknown names, wrong units, APIs, errors and statuses that Kafka
+does not have, paths that no API has, invalid regular expressions. `FILTER.md` describes the language.
 """
 
 from __future__ import annotations
@@ -15,50 +14,52 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from analyzer.filter.conditions import Test, Text
+from analyzer.filter.conditions import Test, TextTest
 from analyzer.filter.names import (
     PATH_COLUMNS,
     TYPES,
     Columns,
-    Info,
-    Named,
+    Operand,
     Path,
+    PathInfo,
     body_values,
     family,
-    named,
     names,
     path_of,
     paths,
-    spelled,
+    resolve,
+    without_brackets,
 )
-from analyzer.filter.tokens import Word, WordProblem
+from analyzer.filter.tokens import Word, WordError
 from analyzer.filter.values import (
     DURATION,
+    ENUMERATED,
     PLAIN,
     SIZE,
-    STATED,
     Binder,
     addresses_of,
     apis_of,
     bools_of,
     codes_of,
+    enumerated_as,
     errors_of,
     integers_of,
     moments_of,
     reals_of,
-    stated_as,
     words_of,
 )
 from analyzer.protocol import errors as kafka_errors
 
-# --- what a comparison is about ---------------------------------------------------------------------------------------
+# --- comparisons ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """The test for bodies of some APIs: a path may have different types in different APIs. `takes` are the Python types
-    of the values in a body that the test is for. `implies` is a test of columns that holds wherever this one does,
-    so that most bodies need not be decoded."""
+class ApiTest:
+    """The test of a path in bodies of some APIs: a path may have different types in different APIs.
+
+    takes    Python types of the values that the test applies to
+    implies  a test of columns that passes wherever this one does, so that most bodies need not be decoded
+    """
 
     apis: frozenset[int]
     takes: tuple[type, ...]
@@ -68,48 +69,56 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`about` has a value that passes. `present`: True for `is not null`, False for `is null`, None for a test.
-    Of columns `test` holds; of a path `choices`. `source` is the comparison as text."""
+    """A comparison of columns or a path (`about`) with values; true if any value passes.
+
+    present  True for `is not null`, False for `is null`, None for a test
+    source   the comparison as text
+    test     the test, for columns
+    choices  the tests by API, for a path
+    """
 
     about: Columns | Path
     present: bool | None
     source: str = field(compare=False)
     test: Test | None = None
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[ApiTest, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A value of `left` and one of `right` compare as `operator` says. Where both are paths into one list, the values
-    of each element are compared with each other, not with those of another. `source` is the comparison as text."""
+    """A comparison of two names; true if any pair of values passes. If both are paths into one list, values of the same
+    element are compared. `source`: the comparison as text."""
 
-    left: Named
+    left: Operand
     operator: str
-    right: Named
+    right: Operand
     source: str = field(compare=False)
 
     def pairs(self, row: Mapping[str, Any], request: Any, response: Any) -> Iterator[tuple[Any, Any]]:
-        """The values to compare of one exchange."""
-        one, other = self.left.about, self.right.about
-        if not (isinstance(one, Path) and isinstance(other, Path) and one.side == other.side):
+        """Pair the values of one exchange that are to be compared."""
+        left_about, right_about = self.left.about, self.right.about
+        if not (isinstance(left_about, Path) and isinstance(right_about, Path) and left_about.side == right_about.side):
             yield from itertools.product(
                 self.left.values(row, request, response), self.right.values(row, request, response)
             )
             return
-        if not all(named.apis is not None and row["api_key"] in named.apis for named in (self.left, self.right)):
+        if not all(operand.apis is not None and row["api_key"] in operand.apis for operand in (self.left, self.right)):
             return
         shared = 0
-        while shared < min(len(one.parts), len(other.parts)) - 1 and one.parts[shared] == other.parts[shared]:
+        while (
+            shared < min(len(left_about.parts), len(right_about.parts)) - 1
+            and left_about.parts[shared] == right_about.parts[shared]
+        ):
             shared += 1
-        for element in body_values(request if one.side == "request" else response, one.parts[:shared]):
+        for element in body_values(request if left_about.side == "request" else response, left_about.parts[:shared]):
             for left, right in itertools.product(
-                body_values(element, one.parts[shared:]), body_values(element, other.parts[shared:])
+                body_values(element, left_about.parts[shared:]), body_values(element, right_about.parts[shared:])
             ):
                 if type(left) in TYPES[self.left.kind] and type(right) in TYPES[self.right.kind]:
                     yield left, right
 
     def holds(self, left: Any, right: Any) -> Any:
-        """Do two values, or two arrays of them, compare as asked?"""
+        """Compare two values, or two arrays element by element."""
         if self.left.unit != 1:
             left = left * self.left.unit
         if self.right.unit != 1:
@@ -128,7 +137,7 @@ _HOLDS: Final[dict[str, Any]] = {
 
 # --- names beside names -----------------------------------------------------------------------------------------------
 
-_ALIKE: Final = {
+_COMPARABLE: Final = {
     "integer": "a number",
     "code": "a number",
     "float64": "a number",
@@ -138,7 +147,7 @@ _ALIKE: Final = {
     "text": "text",
     "bool": "true or false",
 }
-"""By kind: what a name of it can be compared with, another name of the same."""
+"""By kind: the group of kinds whose names can be compared with each other."""
 
 TEXT_NAMES: Final = frozenset(
     (
@@ -152,29 +161,30 @@ TEXT_NAMES: Final = frozenset(
         "response_file",
     )
 )
-"""Names that are no text beside a name of text. Others are: topics and clients may be called `topic` or `errors`."""
+"""Bare words that are names, not values, when compared with a name of text. Other words are values: topics and clients
+may be called `topic` or `errors`."""
 
 
-def _other(left: Named, operator: Word, values: Sequence[Word]) -> Named | None:
-    """What the value names, where it is a name and no value."""
+def _right_operand(left: Operand, operator: Word, values: Sequence[Word]) -> Operand | None:
+    """Resolve the value as a name; None if it is a value. Raises WordError if the two names cannot be compared."""
     if operator.text not in _HOLDS or values[0].end - values[0].start != len(values[0].text):
-        return None  # in quotes, it is a value
-    value = spelled(values[0])
+        return None  # a quoted word is a value
+    value = without_brackets(values[0])
     path = value.text in paths()
     if left.kind in ("text", "bool", "topics"):
         if not path and (left.kind == "bool" or value.text not in TEXT_NAMES):
             return None
     elif not path and value.text not in names():
         return None
-    elif left.kind not in _ALIKE and not path:
+    elif left.kind not in _COMPARABLE and not path:
         return None
-    right = named(value)
-    one, other = _ALIKE.get(left.kind), _ALIKE.get(right.kind)
-    if one is None or other is None or one != other:
-        said = f"`{left.word}` is {one or 'no single value'}, `{right.word}` is {other or 'no single value'}"
-        raise WordProblem(values[0], f"{said}: they cannot be compared", "in quotes a name is a value")
-    if one in ("text", "true or false") and operator.text not in ("==", "!="):
-        raise WordProblem(operator, f"`{operator.text}` does not go with {one}", "what does: `==`, `!=`")
+    right = resolve(value)
+    left_kind, right_kind = _COMPARABLE.get(left.kind), _COMPARABLE.get(right.kind)
+    if left_kind is None or right_kind is None or left_kind != right_kind:
+        text = f"`{left.word}` is {left_kind or 'no single value'}, `{right.word}` is {right_kind or 'no single value'}"
+        raise WordError(values[0], f"{text}: they cannot be compared", "in quotes a name is a value")
+    if left_kind in ("text", "true or false") and operator.text not in ("==", "!="):
+        raise WordError(operator, f"`{operator.text}` does not go with {left_kind}", "what does: `==`, `!=`")
     return right
 
 
@@ -191,16 +201,16 @@ _FAMILIES: Final[dict[str, Binder]] = {
 }
 
 
-def _binder(column: Named) -> Binder:
-    """How the values beside a column are read."""
+def _binder(column: Operand) -> Binder:
+    """Choose how values that a column is compared with are read."""
     assert isinstance(column.about, Columns)
     name = column.about.names[0]
     if column.kind == "duration":
         if column.unit != 1:
             return integers_of(DURATION, column.unit, column.unit)
         return integers_of(DURATION, 1 if column.word == name else None)
-    if name in STATED:
-        return stated_as(name)
+    if name in ENUMERATED:
+        return enumerated_as(name)
     return {
         "api": apis_of,
         "errors": errors_of,
@@ -214,24 +224,24 @@ def _binder(column: Named) -> Binder:
     }[column.kind]
 
 
-def _opaque(name: Word, operator: Word) -> WordProblem:
+def _opaque(name: Word, operator: Word) -> WordError:
     secret = any(info.secret for info in paths()[name.text])
     if secret:
         hint = "write `is null` or `is not null`"
-        return WordProblem(operator, f"`{name.text}` is secret: it cannot be compared", hint)
+        return WordError(operator, f"`{name.text}` is secret: it cannot be compared", hint)
     inner = sorted((path for path in paths() if path.startswith(name.text + ".")), key=len)[:3]
     hint = f"write `is null` or `is not null`{', or go on to a field in it: ' if inner else ''}" + ", ".join(
         f"`{path}`" for path in inner
     )
-    return WordProblem(operator, f"`{name.text}` has no single value", hint)
+    return WordError(operator, f"`{name.text}` has no single value", hint)
 
 
-def _implied(about: Path, infos: Sequence[Info], test: Test) -> Comparison | None:
-    """What the columns must show for the test of a field to pass: every error of a response other than 0 is in
-    `errors`, every topic name in `topics`."""
+def _implied_comparison(about: Path, infos: Sequence[PathInfo], test: Test) -> Comparison | None:
+    """Derive a test of columns that passes wherever the test of a field does: every error of a response other than 0 is
+    in `errors`, every topic name in `topics`."""
     if all(info.listed == "errors" for info in infos) and not test(kafka_errors.NONE):
         return Comparison(Columns(("errors",), "errors"), None, "", test)
-    if all(info.listed == "topics" for info in infos) and isinstance(test, Text):
+    if all(info.listed == "topics" for info in infos) and isinstance(test, TextTest):
         return Comparison(Columns(("topics",), "topics"), None, "", test)
     return None
 
@@ -248,24 +258,24 @@ def _path(name: Word, operator: Word, values: Sequence[Word], source: str) -> Co
         return Comparison(about, None, source, integers_of(scale, smallest, smallest // column[1])(operator, values))
     path = path_of(name.text)
     if operator.text in ("is null", "is not null"):
-        everywhere = Choice(frozenset(info.api_key for info in infos), (), None)
+        everywhere = ApiTest(frozenset(info.api_key for info in infos), (), None)
         return Comparison(path, operator.text == "is not null", source, choices=(everywhere,))
-    families: dict[str, list[Info]] = {}
+    families: dict[str, list[PathInfo]] = {}
     for info in infos:
         families.setdefault(family(name.text, info), []).append(info)
-    choices: list[Choice] = []
-    problem: WordProblem | None = None
+    choices: list[ApiTest] = []
+    problem: WordError | None = None
     for kind, members in families.items():
         if kind == "opaque":
             problem = problem or _opaque(name, operator)
             continue
         try:
             test = _FAMILIES[kind](operator, values)
-        except WordProblem as found:
-            problem = found
+        except WordError as error:
+            problem = error
             continue
         apis = frozenset(info.api_key for info in members)
-        choices.append(Choice(apis, TYPES[kind], test, _implied(path, members, test)))
+        choices.append(ApiTest(apis, TYPES[kind], test, _implied_comparison(path, members, test)))
     if not choices:
         assert problem is not None
         raise problem
@@ -273,11 +283,11 @@ def _path(name: Word, operator: Word, values: Sequence[Word], source: str) -> Co
 
 
 def compare(name: Word, operator: Word, values: Sequence[Word], source: str) -> Comparison | Relation:
-    """Bind one comparison; `operator` is one of == != < <= > >= ~ !~, `in`, `not in`, `is null`, `is not null`. Raises
-    WordProblem."""
-    name = spelled(name)
-    left = named(name)
-    right = _other(left, operator, values) if values else None
+    """Bind a comparison to columns or a path. `operator`: == != < <= > >= ~ !~, `in`, `not in`, `is null` or `is not
+    null`. Raises WordError."""
+    name = without_brackets(name)
+    left = resolve(name)
+    right = _right_operand(left, operator, values) if values else None
     if right is not None:
         return Relation(left, operator.text, right, source)
     if name.text in paths():

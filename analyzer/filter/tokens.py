@@ -1,4 +1,4 @@
-"""A word of a filter, and what is wrong with it: in words, at its place, with what may have been meant."""
+"""Words of a filter, and errors that point at them with suggestions."""
 
 from __future__ import annotations
 
@@ -14,8 +14,13 @@ INT64_MAX: Final = (1 << 63) - 1
 
 
 class FilterError(KwireError, ValueError):
-    """A filter that cannot be used. `str()` is one line that says what and where; `hint` says what to try; `column`
-    counts from 1, `length` is that of the place; `pointer` is the place in the filter with a caret line under it."""
+    """An invalid filter. `str()` is one line with the problem and its column.
+
+    hint     what to try
+    column   position of the problem, from 1
+    length   characters that the problem spans
+    pointer  the filter's text with a line of carets below the problem
+    """
 
     def __init__(self, problem: str, text: str, start: int, end: int, hint: str = "") -> None:
         self.problem = problem
@@ -38,8 +43,8 @@ class Word:
     end: int
 
 
-class WordProblem(KwireError):
-    """What is wrong with one word; `filtering.parse` makes a FilterError of it."""
+class WordError(KwireError):
+    """A problem with one word; `evaluation.parse` turns it into a FilterError."""
 
     def __init__(self, word: Word, problem: str, hint: str = "") -> None:
         super().__init__(problem, hint)
@@ -48,7 +53,7 @@ class WordProblem(KwireError):
 
 
 def suggest(wanted: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """The nearest of the known words, best first."""
+    """Find the known words most similar to a word, best first."""
     choices = list(known)
     same = [choice for choice in choices if choice.lower() == wanted.lower()]
     near = difflib.get_close_matches(wanted[:200].lower(), [choice.lower() for choice in choices], count, 0.6)
@@ -56,8 +61,8 @@ def suggest(wanted: str, known: Iterable[str], count: int = 3) -> list[str]:
     return list(dict.fromkeys([*same, *(by_lower[choice] for choice in near)]))[:count]
 
 
-def did_you_mean(found: Sequence[str]) -> str:
-    return f"did you mean {' or '.join(f'`{word}`' for word in found)}?" if found else ""
+def did_you_mean(suggestions: Sequence[str]) -> str:
+    return f"did you mean {' or '.join(f'`{word}`' for word in suggestions)}?" if suggestions else ""
 
 
 def short(text: str) -> str:

@@ -12,6 +12,26 @@ from typing import Any
 import pyarrow as pa
 
 from analyzer.dataset import tables
+from analyzer.findings import (  # noqa: F401  (each brings its rules)
+    assignments,
+    capture_quality,
+    cluster,
+    commits,
+    error_answers,
+    fetch,
+    groups,
+    latency,
+    malformed,
+    network,
+    produce,
+    root_causes,
+    security,
+    share_groups,
+    static_members,
+    tls,
+    transactions,
+    versions,
+)
 from analyzer.findings.capture import Seen
 from analyzer.findings.columns import NULL
 from analyzer.findings.query import SEVERITIES, Asked, Evidence, Severity

@@ -22,7 +22,7 @@ from analyzer import __version__
 from analyzer.cli import exchange_lines
 from analyzer.common.times import micros
 from analyzer.dataset import tables
-from analyzer.filter.values import STATED
+from analyzer.filter.values import ENUMERATED
 from analyzer.findings.query import SEVERITIES
 from captures.errors import KwireError
 from reports.view import (
@@ -262,7 +262,7 @@ def _column(view: View, column: tables.Column) -> dict[str, Any]:
     elif name in view.tables.columns.integers:
         kind = "integer"
     empty = name in view.tables.columns.empty
-    return {"name": name, "kind": kind, "about": column.about, "empty": empty, "stated": name in STATED}
+    return {"name": name, "kind": kind, "about": column.about, "empty": empty, "stated": name in ENUMERATED}
 
 
 def check(view: View, query: Query) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 
 from analyzer.dataset import tables as contract
 from analyzer.filter import names
-from analyzer.filter.tokens import Word, WordProblem
+from analyzer.filter.tokens import Word, WordError
 from analyzer.protocol import errors
 from reports.view.list_columns import Listed
 from reports.view.tables import Tables
@@ -164,10 +164,10 @@ def _names(tables: Tables, typed: _Typed) -> Iterator[dict[str, Any]]:
 _FIRST: Final = ("api", "client", "client_id", "broker", "status", "cause")
 
 
-def _named(name: str) -> names.Named | None:
+def _named(name: str) -> names.Operand | None:
     try:
-        found = names.named(Word(name, 0, len(name)))
-    except WordProblem:
+        found = names.resolve(Word(name, 0, len(name)))
+    except WordError:
         return None
     return found if found.kind != "opaque" else None
 

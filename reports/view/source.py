@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from analyzer.filter.conditions import Test, tested
-from analyzer.filter.sources import Coded, Ints, Listed, Source
+from analyzer.filter.conditions import Test, apply_test
+from analyzer.filter.sources import Coded, ExchangeColumns, Ints, TextLists
 from reports.view.columns import Columns
 from reports.view.value_counts import spread
 
@@ -20,7 +20,7 @@ Memory = dict[Any, np.ndarray]
 """What tests said of distinct values."""
 
 
-class Mapped(Source):
+class Mapped(ExchangeColumns):
     """A part of the rows of a view's columns; `memory` is shared by the parts."""
 
     def __init__(self, columns: Columns, part: slice, memory: Memory) -> None:
@@ -46,14 +46,14 @@ class Mapped(Source):
     def addresses(self, names: tuple[str, ...]) -> Coded | None:
         return self.texts(_ADDRESS[names[0]])
 
-    def looked_up(self, test: Test, found: Coded) -> np.ndarray:
+    def test_texts(self, test: Test, found: Coded) -> np.ndarray:
         codes, _, values = found
         name = (test, id(values))
         if name not in self._memory:
             self._memory[name] = np.fromiter(map(test, values), np.bool_, len(values))
         return spread(self._memory[name], codes)
 
-    def topics(self, name: str) -> Listed | None:
+    def topics(self, name: str) -> TextLists | None:
         topics = self.columns.topics
         there = topics.code >= 0
         places, codes = topics.places()[there], topics.code[there].astype(np.int64)
@@ -66,7 +66,7 @@ class Mapped(Source):
             self.columns.values["topics"],
         )
 
-    def with_text(self, name: str, test: Test | None) -> tuple[np.ndarray, np.ndarray]:
+    def rows_with_text(self, name: str, test: Test | None) -> tuple[np.ndarray, np.ndarray]:
         topics, values = self.columns.topics, self.columns.values["topics"]
         if (name, test) not in self._memory:
             right = np.fromiter((test is None or test(value) for value in values), np.bool_, len(values))
@@ -75,21 +75,21 @@ class Mapped(Source):
         return true, ~true
 
     def codes(self) -> tuple[np.ndarray, np.ndarray] | None:
-        raise NotImplementedError("of lists of errors only `with_code` and `code_counts` are asked")
+        raise NotImplementedError("of lists of errors only `rows_with_error` and `error_counts` are used")
 
-    def with_code(self, test: Test | None) -> np.ndarray:
+    def rows_with_error(self, test: Test | None) -> np.ndarray:
         errors = self.columns.errors
         if ("errors", test) not in self._memory:
-            right = errors.filled() if test is None else errors.having(tested(test, errors.code))
+            right = errors.filled() if test is None else errors.having(apply_test(test, errors.code))
             self._memory["errors", test] = right
         return spread(self._memory["errors", test], errors.of[self._part])
 
-    def code_counts(self) -> np.ndarray:
+    def error_counts(self) -> np.ndarray:
         errors = self.columns.errors
         return np.asarray(np.diff(errors.ends)[errors.of[self._part]])
 
 
-class _Lists(Listed):
+class _Lists(TextLists):
     """Lists of which rows know the number."""
 
     def rows(self, passed: np.ndarray) -> np.ndarray:

@@ -21,7 +21,7 @@ from analyzer.dataset import tables
 from analyzer.dataset.dataset import StoredDataset, readable
 from analyzer.filter import evaluation
 from analyzer.filter import names as naming
-from analyzer.filter.tokens import Word, WordProblem
+from analyzer.filter.tokens import Word, WordError
 from captures.errors import KwireError
 from reports.view import orders
 from reports.view.cache import Kept
@@ -215,7 +215,7 @@ class Tables:
     def _keys(self, selection: Selection, sort: str) -> np.ndarray:
         """What the rows are sorted by."""
         word, descending = sort.removeprefix("-"), not sort.startswith("-")
-        about = self.about(word, naming.printed)
+        about = self.about(word, naming.resolve_printed)
 
         def make() -> np.ndarray:
             numbers, low, high = self._sortable(word if about.form == "address" else about.names[0], descending)
@@ -252,11 +252,11 @@ class Tables:
         rank[np.array(sorted(range(len(values)), key=values.__getitem__), np.int64)] = np.arange(len(values))
         return rank
 
-    def about(self, name: str, meaning: Callable[[Word, str], naming.Named] = naming.named) -> naming.Columns:
+    def about(self, name: str, meaning: Callable[[Word, str], naming.Operand] = naming.resolve) -> naming.Columns:
         """The columns that a word names. Raises Wrong where it names none, or a field of a body."""
         try:
             found = meaning(Word(name, 0, len(name)), "to look at")
-        except WordProblem as problem:
+        except WordError as problem:
             raise Wrong(problem.problem, problem.hint) from None
         if not isinstance(found.about, naming.Columns):
             raise Wrong(f"`{name}` is a field of messages, not a column", "kwire show --sort sorts by fields")

@@ -261,7 +261,7 @@ def test_a_filter_of_megabytes_is_refused() -> None:
 
 def test_many_parts_side_by_side_are_no_depth() -> None:
     found = parse(" or ".join(f"correlation_id == {i}" for i in range(2000)))
-    verdict = found.cheap(pa.table({"correlation_id": pa.array([1999, 2000, None], pa.int32())}))
+    verdict = found.table_verdict(pa.table({"correlation_id": pa.array([1999, 2000, None], pa.int32())}))
     assert [part.tolist() for part in verdict] == [[True, False, False], [False, True, True], [False] * 3]
 
 
@@ -458,7 +458,7 @@ def test_what_columns_mean(given_row: dict[str, Any], yes: str, no: str) -> None
         for expression in expressions.split("; "):
             found = parse(expression)
             assert found.matches(given_row) is expected, expression
-            true, false, open_ = found.cheap(table)
+            true, false, open_ = found.table_verdict(table)
             assert (bool(true[0]), bool(false[0]), bool(open_[0])) == (expected, not expected, False), expression
             assert not found.needs_bodies
 
@@ -941,12 +941,12 @@ def agree(slow: Slow) -> None:
     full = np.array([found.matches(*one) for one in exchanges])
     assert (full == expected).all(), (slow.text, np.flatnonzero(full != expected))
     for one in (table, encoded):
-        true, false, open_ = found.cheap(one)
+        true, false, open_ = found.table_verdict(one)
         assert (true.astype(int) + false + open_ == 1).all()
         assert expected[true].all(), slow.text
         assert not expected[false].any(), slow.text
         assert found.needs_bodies or not open_.any(), slow.text
-    assert [len(part) for part in found.cheap(empty)] == [0, 0, 0]
+    assert [len(part) for part in found.table_verdict(empty)] == [0, 0, 0]
     assert parse(str(found)) == found
     for test in found.integer_tests():
         if test.column == "status":
@@ -1063,7 +1063,7 @@ def test_rows_of_integers_say_what_the_table_says(sample: str) -> None:
     decided = 0
     for expression in COLUMNS_ONLY:
         found = parse(expression)
-        true = found.cheap(table)[0]
+        true = found.table_verdict(table)[0]
         verdict = found.rows_verdict(rows)
         assert not (verdict[0] & ~true).any(), expression
         # What is open in the table (a body is needed) is open or decided the same way here.
@@ -1091,8 +1091,8 @@ def test_a_topic_known_by_its_id_alone_stays_open() -> None:
     verdict = found.rows_verdict(rows, name)
     assert (verdict[0] ^ verdict[1]).all()
     assert verdict[0][by_id].all()
-    assert (found.cheap(table, name)[0] == verdict[0]).all()
-    assert not found.cheap(table)[0][by_id].all()
+    assert (found.table_verdict(table, name)[0] == verdict[0]).all()
+    assert not found.table_verdict(table)[0][by_id].all()
 
 
 def test_no_rows() -> None:
@@ -1121,12 +1121,12 @@ def test_columns_spare_most_bodies_and_never_one_too_many() -> None:
         "response.responses.partitions.errorCode > 99 or response.responses.partitions.errorCode == 6",
         "response.responses.topic == a",
     ):
-        true, false, unsure = parse(expression).cheap(table)
+        true, false, unsure = parse(expression).table_verdict(table)
         assert not true.any()
         assert unsure.tolist() == [True, False, False, True, False]
         assert false.tolist() == [False, True, True, False, True]
     for expression in ("response.responses.partitions.errorCode >= 0", "response.responses.partitions is not null"):
-        assert parse(expression).cheap(table)[2].tolist() == [True, True, True, True, False]
+        assert parse(expression).table_verdict(table)[2].tolist() == [True, True, True, True, False]
 
 
 def test_a_latency_below_nothing_is_none() -> None:

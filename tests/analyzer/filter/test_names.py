@@ -16,7 +16,7 @@ from analyzer.common.times import rfc3339
 from analyzer.dataset import tables
 from analyzer.filter import names
 from analyzer.filter.evaluation import parse
-from analyzer.filter.tokens import Word, WordProblem
+from analyzer.filter.tokens import Word, WordError
 from tests.shared import SAMPLES, capture_files
 
 PATHS = [
@@ -34,8 +34,8 @@ PATHS = [
 ]
 
 
-def printed(word: str) -> names.Named:
-    return names.printed(Word(word, 0, len(word)), "to show")
+def printed(word: str) -> names.Operand:
+    return names.resolve_printed(Word(word, 0, len(word)), "to show")
 
 
 @functools.cache
@@ -110,6 +110,6 @@ def test_secrets_are_shown_as_their_lengths() -> None:
     ("word", "hint"), [("latencyy", "`latency`"), ("request.ackz", "`request.acks`"), ("", "column")]
 )
 def test_what_is_no_name_says_what_was_meant(word: str, hint: str) -> None:
-    with pytest.raises(WordProblem) as caught:
+    with pytest.raises(WordError) as caught:
         printed(word)
     assert hint in caught.value.hint
