@@ -140,7 +140,7 @@ class Pool:
     threads may take."""
 
     def __init__(self, window_bytes: int, spare: int, most_kept: int = POOLED) -> None:
-        self._spare, self._kept = spare, most_kept
+        self._spare, self._most_kept = spare, most_kept
         self._usual = _Usual(window_bytes, None, deque(maxlen=most_kept))
 
     def take(self, size: int) -> Window:
@@ -156,7 +156,7 @@ class Pool:
 
     def resize(self, window_bytes: int, rows: int) -> None:
         """Set bytes and most packets of later windows; those on loan are dropped when they come back."""
-        self._usual = _Usual(window_bytes, rows, deque(maxlen=self._kept))
+        self._usual = _Usual(window_bytes, rows, deque(maxlen=self._most_kept))
 
     def clear(self) -> None:
         self._usual.windows.clear()
@@ -180,21 +180,21 @@ class WindowSize:
     def __init__(self, least: int, large: int) -> None:
         self._least = least
         self.size = self._large = large or least
-        self._taken = self._held = 0
+        self._count = self._held = 0
 
     def after(self, held: int) -> bool:
         """A window held so many packets and rows; whether `size`, of windows to come, is another now."""
-        self._taken += 1
+        self._count += 1
         self._held = max(self._held, held)
         size = self.size
         if size == self._large:
             size = self._least if held > MOST_HELD else self._large
-        elif self._taken * size >= LESS_FOR:
+        elif self._count * size >= LESS_FOR:
             size = self._large if self._held * self._large <= MOST_HELD * self._least else self._least
-            self._taken = self._held = 0
+            self._count = self._held = 0
         if size == self.size:
             return False
-        self.size, self._taken, self._held = size, 0, 0
+        self.size, self._count, self._held = size, 0, 0
         return True
 
 

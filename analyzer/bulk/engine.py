@@ -159,7 +159,7 @@ class _Keys:
         self.files: KeyFiles | None = None
         self._reader = reader
         self._live = live
-        self._told = False
+        self._warned = False
         if paths:
             need()
             self.files = KeyFiles(paths, growing=live)
@@ -169,8 +169,8 @@ class _Keys:
         """A window was read: key logs may have grown meanwhile."""
         if self._live and self.files is not None:
             self.files.refresh()
-        if self._reader.secrets and not self._told and not available():
-            self._told = True
+        if self._reader.secrets and not self._warned and not available():
+            self._warned = True
             self._reader.notes.append(
                 "the capture holds TLS keys that are not used: that needs cryptography (pip install 'kwire[tls]')"
             )
@@ -178,7 +178,7 @@ class _Keys:
     @property
     def blocks(self) -> list[tuple[int, bytes]]:
         """Each with the ordinal of the packet that it comes before."""
-        if not self._reader.secrets or self._told:
+        if not self._reader.secrets or self._warned:
             return []
         return list(zip(self._reader.secrets_at, self._reader.secrets, strict=False))  # it may grow at this moment
 

@@ -1,6 +1,6 @@
 """Read a message's tape: its topics, errors and group, and facts for the small tables.
 
-In: the rows that the decoder left on the tape. Out: `Matching.found`, by role; `Matching.topics`; rows of
+In: the rows that the decoder left on the tape. Out: `Matching.by_role`, by role; `Matching.topics`; rows of
 `Output.facts`. Rule: room is made sure of before anything is changed.
 """
 

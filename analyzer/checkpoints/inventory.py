@@ -47,7 +47,7 @@ _PLAIN: Final = (
     "captures.flow_tables.FlowTables",
     "captures.fragments.FragmentTables",
     "captures.stream_tables.StreamTables",
-    "captures.tls.detection.TlsDetector:held tls _said _before",
+    "captures.tls.detection.TlsDetector:held tls _first_bytes _before",
     "captures.tls.midstream.Search:budget",
     "captures.tls.direction.Direction-opener",
     "captures.tls.session.Session-_keys -_openers -_nameless",

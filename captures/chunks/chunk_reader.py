@@ -150,7 +150,7 @@ def guessed(chunk: Chunk, look_bytes: int, ahead_bytes: int) -> ChunkStart | Non
 
 
 class ChunkReader(Reader):
-    """Reads a chunk's packets, as `Reader` a point's; `said` is its result once all were read.
+    """Reads a chunk's packets, as `Reader` a point's; `result` is its result once all were read.
 
     known: state where it begins; None: guess it, from `look_bytes` before its border and four times as many behind,
     unless `guess` is given. Numbers of packets count from the chunk's first one if it was guessed.
@@ -172,13 +172,13 @@ class ChunkReader(Reader):
         self.chunk, self.window_bytes = chunk, window_bytes
         self._guessed = known is None
         self._known = known or guess or guessed(chunk, look_bytes, 4 * look_bytes)
-        self.said: ChunkResult | None = None
+        self.result: ChunkResult | None = None
         self.buffer_at: int | None = None
 
     def _read(self) -> Generator[Packets, None, None]:
         chunk, known = self.chunk, self._known
         if known is None or (chunk.end is not None and not chunk.last and known.at >= chunk.end):
-            self.said = ChunkResult(known, known or ChunkStart(), self._guessed, False, counts=self._counts)
+            self.result = ChunkResult(known, known or ChunkStart(), self._guessed, False, counts=self._counts)
             return
         if known.fragments is not None:
             self._fragments.tables = copy.deepcopy(known.fragments)
@@ -211,7 +211,7 @@ class ChunkReader(Reader):
                 source.limit = chunk.size
             source.drain()
         fragments = self._fragments.tables if self._fragments.tables.state[SERIAL] else None
-        self.said = ChunkResult(
+        self.result = ChunkResult(
             known,
             ChunkStart(windows.base, layout, fragments),
             self._guessed,

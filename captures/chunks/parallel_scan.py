@@ -128,8 +128,8 @@ class AheadReader(ChunkJoiner):
     def _scanned(self, chunk: Chunk, known: ChunkStart | None, guess: ChunkStart | None = None) -> _Read:
         reader = ChunkReader(chunk, known, self._window_bytes, guess=guess, pool=self._pool)
         batches = list(reader)
-        assert reader.said is not None
-        return reader.said, batches
+        assert reader.result is not None
+        return reader.result, batches
 
 
 def _guessed(chunk: Chunk) -> ChunkStart | None:

@@ -102,10 +102,10 @@ def store(reader: ChunkReader, groups: int, shares: int, path: Path) -> tuple[Ch
         file.write(lines.tobytes())
         file.write(np.array([len(lines), groups], np.int64).tobytes())
         size = file.tell()
-    assert reader.said is not None
+    assert reader.result is not None
     met = sorter.met
     entry = Stored(str(path), size, reader.chunk.file, 0, met.pairs, met.first_ns, met.last_ns, sorter.work)
-    return reader.said, entry
+    return reader.result, entry
 
 
 class Scratch:

@@ -128,7 +128,7 @@ class Recording:
         self._descriptor = -1
         self._size = self._file_packets = 0
         self._begun_ns = 0
-        self._before = self._told = _NO_DROPS
+        self._before = self._latest_drops = _NO_DROPS
         if target.folder:
             self._guard(lambda: os.makedirs(self._folder, mode=0o700, exist_ok=True), self._folder)
         self._row = re.compile(
@@ -279,7 +279,7 @@ class Recording:
     def tick(self, drops: Drops) -> None:
         """A second has gone by: say what was lost, and begin another file where it is time to. Any number of calls a
         second will do."""
-        self._told = drops
+        self._latest_drops = drops
         due = self._target.rotate_seconds
         if due is not None and self._file_packets and time.time_ns() - self._begun_ns >= due * 1e9:
             self.rotate()
@@ -288,7 +288,7 @@ class Recording:
 
     def _of_file(self) -> Drops:
         """Packets lost since the file began."""
-        pairs = zip(self._told, self._before, strict=True)
+        pairs = zip(self._latest_drops, self._before, strict=True)
         since = [None if now is None else now - (before or 0) for now, before in pairs]
         return Drops(since[0], since[1], since[2] or 0)
 
@@ -324,12 +324,12 @@ class Recording:
             if self._target.path != STDOUT:
                 os.close(self._descriptor)
             self._descriptor = -1
-            self._before = self._told
+            self._before = self._latest_drops
 
     def close(self, drops: Drops | None = None) -> None:
         """End the last file; `drops` as known at the very end."""
         if drops is not None:
-            self._told = drops
+            self._latest_drops = drops
         self._finish()
 
 

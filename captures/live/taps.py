@@ -79,22 +79,22 @@ class Ending:
 
     def __init__(self, header: bytes) -> None:
         self._tick_ns = 1000 if HEADER.unpack(header)[0] == MICROSECONDS else 1
-        self._told: float | None = None
+        self._stopped_at: float | None = None
         self._last_ns = 0
         self._left = BUFFER_BYTES
         self._late = False
 
     def tell(self) -> None:
-        if self._told is None:
+        if self._stopped_at is None:
             self._last_ns = time_ns() + int(QUIET_SECONDS * 1e9)
-            self._told = monotonic()
+            self._stopped_at = monotonic()
 
     def took(self, size: int, data: bytes) -> None:
         """So many bytes of the buffer were handed over: these records, or none."""
-        if self._told is None:
+        if self._stopped_at is None:
             return
         self._left -= size
-        waited = monotonic() - self._told
+        waited = monotonic() - self._stopped_at
         self._late = self._left < 0 or waited >= LONGEST_SECONDS
         if data and waited >= QUIET_SECONDS and not self._late:
             seconds, ticks = FIRST.unpack_from(data)
@@ -107,9 +107,9 @@ class Ending:
 
     def over(self, all_there: Callable[[], bool]) -> bool:
         """Nothing waits at this moment: will more come? `all_there`: as much was handed over as the kernel counts."""
-        if self._told is None:
+        if self._stopped_at is None:
             return False
-        waited = monotonic() - self._told
+        waited = monotonic() - self._stopped_at
         return waited >= LATE_SECONDS or (waited >= QUIET_SECONDS and all_there())
 
 

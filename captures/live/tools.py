@@ -74,7 +74,7 @@ class Tool:
             raise interfaces.unknown(interface)
         self.interface, self.expression, self.how = interface, expression, tool
         self.problem = ""
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115  (closed in `close`)
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed in `close`)
         root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
         # A session of its own: Ctrl-C is ours to hear, and we tell the tool.
@@ -82,7 +82,7 @@ class Tool:
             ["sh", "-c", _SHELL, "sh", *arguments(tool, interface, expression, snaplen)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._said,
+            stderr=self._stderr,
             start_new_session=True,
             env={**os.environ, "PYTHONPATH": path},
         )
@@ -116,8 +116,8 @@ class Tool:
 
     def _words(self) -> list[str]:
         """Return the tool's messages, without those that it always prints."""
-        self._said.seek(0)
-        lines = self._said.read(1 << 16).decode("utf-8", "replace").splitlines()
+        self._stderr.seek(0)
+        lines = self._stderr.read(1 << 16).decode("utf-8", "replace").splitlines()
         usual = re.compile(r"\s*$|.*listening on|Capturing on|File:|Packets|tcpdump: data link|\d+ packets")
         return [line.strip() for line in lines if not usual.match(line)]
 
@@ -158,10 +158,10 @@ class Tool:
             self._until = monotonic() + _QUIET_SECONDS
 
     def close(self) -> None:
-        if self._said.closed:
+        if self._stderr.closed:
             return
         self._count()
-        self._said.close()
+        self._stderr.close()
         assert self._process.stdout is not None
         self._process.stdout.close()
 
@@ -169,8 +169,8 @@ class Tool:
         """Wait for the tool's end, and read the losses that it reports."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._finish()
-        self._said.seek(0)
-        output = self._said.read(1 << 16).decode("utf-8", "replace")
+        self._stderr.seek(0)
+        output = self._stderr.read(1 << 16).decode("utf-8", "replace")
         lost = {who: int(count) for pattern in _LOST for count, who in pattern.findall(output)}
         if lost:
             self._counts = Counts(lost.get("kernel", lost.get("pcap", 0)), lost.get("interface"))

@@ -49,7 +49,7 @@ class Direction:
     lost      bytes are missing, or make no sense, behind `good`
     passed    records that did not open before any did, or in an epoch before traffic; `good` stays before them
     rank      epoch of the keys at hand: EARLY_DATA, SHAKING, TRAFFIC_DATA; -1: none yet
-    told      application data came under the keys at hand, so what is lost is application data too
+    has_data  application data came under the keys at hand, so what is lost is application data too
     sealed    a record came that only keys open
     updates   how often the traffic keys were replaced (KeyUpdate)
     """
@@ -60,6 +60,7 @@ class Direction:
         "early_bytes",
         "end",
         "good",
+        "has_data",
         "have",
         "hole",
         "left",
@@ -74,7 +75,6 @@ class Direction:
         "rank",
         "runs",
         "sealed",
-        "told",
         "trials",
         "updates",
     )
@@ -88,7 +88,7 @@ class Direction:
         self.opener: Opener | None = None
         self.number = self.updates = 0
         self.rank = -1
-        self.protected = self.told = self.lost = self.sealed = False
+        self.protected = self.has_data = self.lost = self.sealed = False
         self.hole: Row | None = None
         self.message = b""
         self.passed = 0

@@ -141,7 +141,7 @@ class Session:
         self.alert: tuple[int, str] | None = None
         self.retried = self._gaps = False
         for d in self._sides:
-            d.lost = d.told = midstream
+            d.lost = d.has_data = midstream
 
     # -- what is known of it -------------------------------------------------------------------------------------------
     @property
@@ -434,7 +434,7 @@ class Session:
         d.number = run.number
         d.trials += run.trials
         d.sealed = True
-        d.told = d.told or run.given > 0
+        d.has_data = d.has_data or run.given > 0
         self.bytes_in += run.bytes_in
         self.given += run.given
         if d.have >= d.need:
@@ -525,7 +525,7 @@ class Session:
         missing record differently."""
         if rank < TRAFFIC_DATA:
             return 0
-        if not d.told:
+        if not d.has_data:
             first = 0 if self.version == TLS13 else 1  # behind a Finished
             return 0 if number <= first else UNKNOWN
         if opener is not d.opener or opener.overhead is None or padding not in (0, _JAVAS_PADDING):
@@ -546,7 +546,7 @@ class Session:
         early = d.rank == EARLY_DATA and self._accepted is not True
         if early and self._accepted is False:
             return
-        d.told = d.told or d.rank == TRAFFIC_DATA
+        d.has_data = d.has_data or d.rank == TRAFFIC_DATA
         plain, begin = opened.plain, at + HEADER + opened.skip
         end = begin + len(plain)
         for first, row in d.runs:
@@ -587,7 +587,7 @@ class Session:
                 return
             kind, body, d.message = d.message[0], d.message[4 : 4 + size], d.message[4 + size :]
             if protected:
-                self._said_sealed(d, side, kind, body, sink)
+                self._read_sealed(d, side, kind, body, sink)
             else:
                 self._read_hello(side, kind, body, sink)
 
@@ -627,7 +627,7 @@ class Session:
         elif kind == hello.CERTIFICATE and side != self._client and not self.certificate:
             self.certificate = hello.first_certificate(body, self.version)
 
-    def _said_sealed(self, d: Direction, side: int, kind: int, body: bytes, sink: Sink) -> None:
+    def _read_sealed(self, d: Direction, side: int, kind: int, body: bytes, sink: Sink) -> None:
         """A handshake message inside a record that was opened."""
         server = side != self._client
         if kind == hello.KEY_UPDATE and d.rank == TRAFFIC_DATA and d.opener is not None:
