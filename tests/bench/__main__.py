@@ -135,10 +135,22 @@ def machine() -> dict[str, Any]:
     return {"cpus": os.cpu_count(), "cpu": model, "system": platform.system(), "load": os.getloadavg()[0]}
 
 
-def save(result: dict[str, Any], what: str = "") -> None:
-    """Write what was measured; `what`: the beginning of the file's name."""
+def begin_result(what: str = "") -> dict[str, Any]:
+    """Return the head of a result: what is measured, when, of which versions, and on which machine."""
+    time_ = datetime.now(UTC).isoformat(timespec="seconds")
+    return {**({"what": what} if what else {}), "time": time_, "versions": versions(), "machine": machine()}
+
+
+def add_save(parser: argparse.ArgumentParser) -> None:
+    """Add the option `--save`, which each benchmark has."""
+    parser.add_argument("--save", action=argparse.BooleanOptionalAction, default=True, help="a JSON file in results/")
+
+
+def save(result: dict[str, Any]) -> None:
+    """Write a result to a file whose name begins with what was measured."""
     RESULTS.mkdir(exist_ok=True)
-    file = RESULTS / f"{what}{result['time'].replace(':', '')[:15]}.json"
+    begin = f"{result['what']}-" if "what" in result else ""
+    file = RESULTS / f"{begin}{result['time'].replace(':', '')[:15]}.json"
     file.write_text(json.dumps(result, indent=1) + "\n")
     say(f"== written to {os.path.relpath(file)}")
 
@@ -237,7 +249,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--no-tshark", dest="tshark", action="store_false")
     parser.add_argument("--no-start", dest="start", action="store_false", help="leave the one-packet runs out")
     parser.add_argument("--folder", type=Path, default=ROOT / "out" / "bench", help="for captures and datasets")
-    parser.add_argument("--save", action=argparse.BooleanOptionalAction, default=True, help="a JSON file in results/")
+    add_save(parser)
     chosen = parser.parse_args(arguments)
     chosen.records, chosen.threads = chosen.records or ["none"], chosen.threads or [2]
     cases = chosen.case or ["small"]
@@ -248,9 +260,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     chosen.folder.mkdir(parents=True, exist_ok=True)
     result: dict[str, Any] = {
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": versions(),
-        "machine": machine(),
+        **begin_result(),
         "start": bench_start(chosen.folder) if chosen.start else None,
         "cases": [bench_case(case, size, chosen, chosen.folder) for case, size in zip(cases, sizes, strict=True)],
     }

@@ -12,7 +12,6 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +23,7 @@ from analyzer.dataset import dataset, tables
 from analyzer.dataset.tables import REPLAYED
 from analyzer.protocol import api_keys
 from analyzer.protocol.encoding import encode_request, encode_response
-from tests.bench.__main__ import machine, measured, save, say, versions
+from tests.bench.__main__ import add_save, begin_result, measured, save, say
 from tests.replay.batching import batch, produced, produced_answer
 from tests.shared import KWIRE, ROOT
 
@@ -210,16 +209,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.diff", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--exchanges", nargs="*", type=int, default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--folder", type=Path, default=ROOT / "out" / "bench")
-    parser.add_argument("--save", action=argparse.BooleanOptionalAction, default=True, help="a JSON file in results/")
+    add_save(parser)
     chosen = parser.parse_args(arguments)
     chosen.folder.mkdir(parents=True, exist_ok=True)
-    result: dict[str, Any] = {
-        "what": "diff",
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": versions(),
-        "machine": machine(),
-        "runs": [],
-    }
+    result = {**begin_result("diff"), "runs": []}
     for exchanges in chosen.exchanges:
         path = chosen.folder / "diff-run"
         forge(path, exchanges)
@@ -231,7 +224,7 @@ def main(arguments: list[str] | None = None) -> int:
             {"exchanges": exchanges, "run_bytes": size, "seconds": run.seconds, "rss_anon_mb": run.peak_anonymous_mb}
         )
     if chosen.save:
-        save(result, "diff-")
+        save(result)
     else:
         print(json.dumps(result["runs"]))
     return 0

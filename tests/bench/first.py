@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +26,7 @@ from replay.options import Options
 from replay.send import link
 from replay.send.settings import Settings
 from tests.bench import generate
-from tests.bench.__main__ import machine, save, say, versions
+from tests.bench.__main__ import add_save, begin_result, save, say
 from tests.bench.replay import Sink
 
 HOW: Final = ("survey", "no survey", "stdin")
@@ -132,7 +131,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.first", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--size", type=generate.size_of, default=300_000_000, help="bytes, or 300M, 1.5G")
     parser.add_argument("--send", nargs=4, metavar=("HOW", "CAPTURE", "PORT", "RUN"), help="replay, and nothing else")
-    parser.add_argument("--save", action=argparse.BooleanOptionalAction, default=True, help="a JSON file in results/")
+    add_save(parser)
     options = parser.parse_args()
     if options.send:
         how, capture, port, out = options.send
@@ -148,9 +147,8 @@ def main() -> int:
                 f"== {how}: first request {results[-1]['first_seconds']:.2f} s after that (bar 2 s), "
                 f"which took {results[-1]['reading_seconds']:.2f} s"
             )
-    time_ = datetime.now(UTC).isoformat(timespec="seconds")
     if options.save:
-        save({"what": "first", "time": time_, "versions": versions(), "machine": machine(), "cases": results}, "first-")
+        save({**begin_result("first"), "cases": results})
     return 0
 
 

@@ -14,12 +14,11 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from tests.bench import generate, seen
-from tests.bench.__main__ import into_page_cache, kwire, machine, measured, rows_of, save, say, versions
+from tests.bench.__main__ import add_save, begin_result, into_page_cache, kwire, measured, rows_of, save, say
 from tests.shared import ROOT
 
 
@@ -117,15 +116,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seen", nargs="*", choices=list(SEEN), default=list(SEEN))
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=ROOT / "out" / "bench")
-    parser.add_argument("--save", action=argparse.BooleanOptionalAction, default=True, help="a JSON file in results/")
+    add_save(parser)
     chosen = parser.parse_args(arguments)
     chosen.folder.mkdir(parents=True, exist_ok=True)
-    result: dict[str, Any] = {
-        "what": "growth",
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": versions(),
-        "machine": machine(),
-    }
+    result = begin_result("growth")
     say("== size")
     result["sizes"] = [timed(chosen.folder, size, 50, chosen.runs) for size in chosen.sizes]
     say("== connections")
@@ -136,7 +130,7 @@ def main(arguments: list[str] | None = None) -> int:
     result["filter"] = filter_cost(chosen.folder, 250_000_000, chosen.runs)
     print(report(result))
     if chosen.save:
-        save(result, "growth-")
+        save(result)
     return 0
 
 

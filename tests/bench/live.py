@@ -25,12 +25,11 @@ import tempfile
 import threading
 import time
 from contextlib import closing
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from tests.bench import generate
-from tests.bench.__main__ import RESULTS, machine, say
+from tests.bench.__main__ import begin_result, save, say
 from tests.live import Wire
 from tests.shared import KWIRE, ROOT
 
@@ -275,10 +274,7 @@ def main() -> None:
             results.append(soak(wire, capture, rates["soak"], options.soak, folder))
         for what in () if options.soak else options.what or ("record", "watch"):
             results.append(timed(what, wire, capture, rates[what], options.seconds, folder))
-    when = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-    path = RESULTS / f"live-{when}.json"
-    path.write_text(json.dumps({"machine": machine(), "runs": results}, indent=1) + "\n")
-    say(f"   {path}")
+    save({**begin_result("live"), "runs": results})
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ import pstats
 import struct
 import sys
 import tempfile
-from datetime import UTC, datetime
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,7 @@ from replay.send import link
 from replay.send.engine import Engine
 from replay.send.settings import Settings
 from replay.source import MemorySource
-from tests.bench.__main__ import machine, save, say, versions
+from tests.bench.__main__ import add_save, begin_result, save, say
 from tests.replay.batching import batch, produced, produced_answer
 
 VERSION = 7
@@ -282,13 +281,10 @@ def main() -> int:
         "--workers", type=int, default=1, help="processes that send at --speed max, beside one that does"
     )
     parser.add_argument("--profile", action="store_true", help="print where the time of the sending goes")
-    parser.add_argument("--save", action=argparse.BooleanOptionalAction, default=True, help="a JSON file in results/")
+    add_save(parser)
     options = parser.parse_args()
-    result: dict[str, Any] = {
-        "what": "replay",
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": versions(),
-        "machine": machine(),
+    result = {
+        **begin_result("replay"),
         "bars": {"requests_per_second": 30_000, "lag_p99_us": 5_000},
     }
     result["max"] = measure(options.connections, options.requests, None, options.profile)
@@ -313,7 +309,7 @@ def main() -> int:
         lag = result["scheduled"]["lag_us"]["p99"] / 1000
         say(f"== {options.rate:,.0f} requests a second by schedule: send lag p99 {lag:.2f} ms (bar 5 ms)")
     if options.save:
-        save(result, "replay-")
+        save(result)
     else:
         print(json.dumps(result, indent=1))
     return 0

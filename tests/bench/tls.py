@@ -18,7 +18,6 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 import numpy as np
 
@@ -26,7 +25,7 @@ from captures import stream_tables as t
 from captures.streams import Segments
 from captures.tls.keylog import KeyLog
 from captures.tls.stage import Stage
-from tests.bench.__main__ import RESULTS, machine, say
+from tests.bench.__main__ import begin_result, save, say
 from tests.captures.forge import Write
 from tests.captures.tls.records import Forged
 
@@ -166,8 +165,7 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=5)
     arguments = parser.parse_args()
     size = int(arguments.size.rstrip("M")) << 20
-    begun = datetime.now(UTC)
-    results: dict[str, object] = {"machine": machine(), "mss": arguments.mss}
+    results = {**begin_result("tls"), "mss": arguments.mss}
     for name, record in (("large", 16_384), ("small", 300)):
         figures = measured(record, size, arguments.mss, arguments.times)
         results[name] = figures
@@ -176,9 +174,7 @@ def main() -> None:
         for what, reached, bar in ((name, value, BARS[name]), (f"{name} over two", over_two, BARS[f"{name} over two"])):
             say(f"{what}: {reached:,} (bar {bar:,}): {'met' if reached >= bar else 'NOT met'}")
         say(json.dumps(figures))
-    path = RESULTS / f"tls-{begun:%Y-%m-%dT%H%M}.json"
-    path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    say(f"written: {path}")
+    save(results)
 
 
 if __name__ == "__main__":

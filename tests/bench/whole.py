@@ -13,7 +13,6 @@ import argparse
 import sys
 import tempfile
 from collections import Counter
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 import analyzer
 from analyzer.dataset import dataset
 from tests.bench import generate
-from tests.bench.__main__ import machine, measured, save, say, versions
+from tests.bench.__main__ import add_save, begin_result, measured, save, say
 from tests.brokers import jars
 from tests.brokers.cluster import Cluster, Spec
 from tests.shared import KWIRE
@@ -106,7 +105,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.whole", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--case", choices=tuple(SIZES), action="append", help="default: both")
     parser.add_argument("--size", type=generate.size_of, help="bytes, or 300M, 1.5G, in place of the case's own")
-    parser.add_argument("--save", action=argparse.BooleanOptionalAction, default=True, help="a JSON file in results/")
+    add_save(parser)
     parser.add_argument("options", nargs="*", help="further options of kwire replay, behind --")
     options = parser.parse_args()
     runs: list[dict[str, Any]] = []
@@ -121,10 +120,8 @@ def main() -> int:
                 f"of processor, {figures['rss_anon_mb']:.0f} MB RssAnon; {figures['actions']}, {figures['verdicts']}; "
                 f"audit {figures['audit']}"
             )
-    time = datetime.now(UTC).isoformat(timespec="seconds")
-    result = {"what": "whole", "time": time, "versions": versions(), "machine": machine(), "cases": runs}
     if options.save:
-        save(result, "whole-")
+        save({**begin_result("whole"), "cases": runs})
     return 0
 
 
