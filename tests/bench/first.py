@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from analyzer.protocol import api_keys, tree
 from analyzer.protocol.encoding import encode_response
 from replay import inputs, run
@@ -92,7 +92,7 @@ def send(capture: str, how: str, port: int, out: str) -> None:
     )
     print(time.time(), flush=True)
     notes: list[str] = []
-    replayed = inputs.open_source("-" if how == "stdin" else capture, options, how=Reading(threads=2), notes=notes)
+    replayed = inputs.open_source("-" if how == "stdin" else capture, options, how=ReadOptions(threads=2), notes=notes)
     print(time.time(), flush=True)
     asyncio.run(run.replay(replayed, options, link.tcp(), out, notes))
 

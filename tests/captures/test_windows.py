@@ -14,8 +14,8 @@ import pytest
 
 from analyzer.api import decode
 from analyzer.pipeline import points
-from analyzer.pipeline.points import Choice
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.points import AnalysisOptions
+from analyzer.pipeline.read_options import ReadOptions
 from captures import windows
 from captures.chunks.parallel_scan import AheadReader
 from captures.files import CapturePoint
@@ -81,10 +81,10 @@ def test_a_pool_hands_out_the_new_size_and_keeps_no_other() -> None:
 def test_of_what_is_read_more_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(points, "LARGE_POINT", 1000)
 
-    def large_bytes_of(how: Reading, size: int = 1000, **choice: Any) -> int:
-        return points.how_to_read(how.settings(), Choice.of(**choice), size).large_bytes
+    def large_bytes_of(how: ReadOptions, size: int = 1000, **choice: Any) -> int:
+        return points.how_to_read(how.settings(), AnalysisOptions.of(**choice), size).large_bytes
 
-    default = Reading()
+    default = ReadOptions()
     assert [large_bytes_of(default, records=records) for records in ("none", "batches", "meta", "full")] == [
         LARGE_BYTES
     ] * 2 + [0] * 2
@@ -92,7 +92,7 @@ def test_of_what_is_read_more_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None
     assert (
         large_bytes_of(default, 999)
         == large_bytes_of(default, keep_bytes=True)
-        == large_bytes_of(Reading(window_bytes=5000))
+        == large_bytes_of(ReadOptions(window_bytes=5000))
         == 0
     )
 
@@ -106,8 +106,10 @@ def test_rows_are_the_same_however_much_is_read_at_a_time(
     generate.small(paths[1], 1_000_000)
     paths += paths
 
-    def tables(how: Reading) -> dict[str, pa.Table]:
-        return decode(CapturePoint("two", tuple(map(str, paths))), None, how, Choice.of(records=records)).tables
+    def tables(how: ReadOptions) -> dict[str, pa.Table]:
+        return decode(
+            CapturePoint("two", tuple(map(str, paths))), None, how, AnalysisOptions.of(records=records)
+        ).tables
 
     sizes: list[int] = []
     resize = Reader.resize
@@ -117,7 +119,7 @@ def test_rows_are_the_same_however_much_is_read_at_a_time(
         resize(self, window_bytes, 500)
 
     monkeypatch.setattr(Reader, "resize", noted_resize)
-    expected = tables(Reading(window_bytes=30_000))
+    expected = tables(ReadOptions(window_bytes=30_000))
     assert sizes == []
     monkeypatch.setattr(windows, "LESS_FOR", 100_000)
     monkeypatch.setattr(windows, "MOST_HELD", 400)
@@ -128,7 +130,7 @@ def test_rows_are_the_same_however_much_is_read_at_a_time(
             settings, keep_records=choice.records != "none", window_bytes=20_000, large_bytes=60_000
         ),
     )
-    resized = tables(Reading())
+    resized = tables(ReadOptions())
     assert len(sizes) >= 4, "more and less by turns"
     assert set(sizes) == {60_000, 20_000}
     assert resized.keys() == expected.keys()

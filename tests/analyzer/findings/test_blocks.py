@@ -106,7 +106,7 @@ def test_amounts_are_added_up_by_place(rows: list[tuple[int, int]]) -> None:
 def test_a_large_array_lies_in_a_file_that_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
-    spill._folder.cache_clear()
+    spill.folder.cache_clear()
     try:
         made = spill.empty(1 << 18, np.int64)
         made[:] = 5
@@ -115,7 +115,7 @@ def test_a_large_array_lies_in_a_file_that_has_no_name(tmp_path: Path, monkeypat
         del made
         assert not _mappings(tmp_path)
     finally:
-        spill._folder.cache_clear()
+        spill.folder.cache_clear()
 
 
 def _mappings(folder: Path) -> list[str]:
@@ -131,7 +131,7 @@ def _mappings(folder: Path) -> list[str]:
 @pytest.mark.usefixtures("in_blocks")
 def test_files_serve_again_when_no_part_of_an_array_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever makes the part: slices of slices, other types, masks of memory."""
-    monkeypatch.setattr(spill, "_folder", lambda: str(tmp_path))
+    monkeypatch.setattr(spill, "folder", lambda: str(tmp_path))
     parts_of: list[Callable[[np.ndarray], Any]] = [
         lambda made: made[3:][::2],
         lambda made: made.view(np.int16)[1:],
