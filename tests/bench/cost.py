@@ -22,6 +22,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from analyzer.api import findings_of
 from analyzer.bulk.engine import Settings
 from analyzer.dataset import tables
 from analyzer.dataset.dataset import Parts
