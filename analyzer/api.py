@@ -176,10 +176,10 @@ def decode(
 
 def _kept() -> PendingTables:
     """What rules ask for is kept, so that they do not read back what is being written."""
-    from analyzer.findings.capture import KEPT
+    from analyzer.findings.capture import CACHED
     from analyzer.frame.pending import PendingTables
 
-    return PendingTables(KEPT)
+    return PendingTables(CACHED)
 
 
 def _early_findings(result: Dataset, kept: PendingTables, writer: Writer) -> pa.Table:

@@ -27,7 +27,7 @@ from analyzer.common.times import rfc3339
 from analyzer.dataset.dataset import StoredDataset, is_dataset, open_dataset
 from analyzer.findings import evaluate, manual
 from analyzer.findings.capture import CaptureFrame
-from analyzer.findings.query import SEVERITIES, Asked
+from analyzer.findings.query import SEVERITIES, Query
 from analyzer.findings.rules import POLICIES, RULES
 from analyzer.findings.wording import lasting, moment
 from analyzer.frame.parquet import RowGroups, StoredFrame
@@ -94,7 +94,7 @@ def _matches(row: dict[str, Any], code: str, who: str | None) -> bool:
     return row["code"] == code and (who is None or who in row["who"].values())
 
 
-def _asked(options: argparse.Namespace) -> Asked:
+def _asked(options: argparse.Namespace) -> Query:
     limits: dict[tuple[str, str], float] = {}
     if options.thresholds is not None:
         limits.update(_of_file(options.thresholds))
@@ -105,7 +105,7 @@ def _asked(options: argparse.Namespace) -> Asked:
             raise UsageError(f"--threshold {text}: not CODE.NAME=VALUE", "as --threshold tcp-retransmission.share=0.02")
         limits[_limit(code, limit, "--threshold")] = _number(value, f"--threshold {name}")
     policies = dict(_policy(text) for text in options.policy)
-    return Asked(limits, options.released, options.target, policies)
+    return Query(limits, options.released, options.target, policies)
 
 
 def _of_file(path: str) -> Iterator[tuple[tuple[str, str], float]]:
@@ -168,7 +168,7 @@ def _datasets(options: argparse.Namespace, stack: contextlib.ExitStack) -> Itera
         yield open_dataset(made)
 
 
-def _rows(dataset: StoredDataset, asked: Asked, notes: list[str]) -> Iterator[dict[str, Any]]:
+def _rows(dataset: StoredDataset, asked: Query, notes: list[str]) -> Iterator[dict[str, Any]]:
     """Its findings: those stored; worked out, of rules that are asked otherwise, or where none are stored."""
     unmeant = [entry["name"] for entry in dataset.captures if not entry.get("meaning")]
     if unmeant and len(unmeant) == len(dataset.captures):
