@@ -10,7 +10,6 @@ one stretch.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -20,7 +19,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from analyzer import api
 from analyzer.cli import commands
@@ -36,6 +35,9 @@ from analyzer.pipeline.points import AnalysisOptions
 from captures.files import CapturePoint
 from captures.live.capture_queue import CaptureQueue
 from captures.live.taps import Tap
+
+if TYPE_CHECKING:
+    from analyzer.options.analyze import AnalyzeOptions
 
 _MOST_NAME: Final = 100
 
@@ -86,7 +88,7 @@ class DatasetRing:
                     shutil.rmtree(path, ignore_errors=True)
 
 
-def analyze(options: argparse.Namespace, tap: Tap) -> int:
+def analyze(options: AnalyzeOptions, tap: Tap) -> int:
     """`kwire analyze -i`."""
     commands.check_analysis(options)
     rotates = options.rotate_bytes is not None or options.rotate_seconds is not None
@@ -122,7 +124,7 @@ def analyze(options: argparse.Namespace, tap: Tap) -> int:
 
 
 def _analyze_rotations(
-    options: argparse.Namespace, interface: str, row: DatasetRing | None, stretches: Rotations, onward: Continuation
+    options: AnalyzeOptions, interface: str, row: DatasetRing | None, stretches: Rotations, onward: Continuation
 ) -> None:
     """One after the other, and what is open in the end."""
     more = True
@@ -141,7 +143,7 @@ def _analyze_rotations(
             row.tidy()
 
 
-def _next_output(options: argparse.Namespace, interface: str, row: DatasetRing | None) -> _RotationOutput:
+def _next_output(options: AnalyzeOptions, interface: str, row: DatasetRing | None) -> _RotationOutput:
     now = time.time()
     if row is not None:
         out = row.next(now)

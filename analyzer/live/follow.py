@@ -15,7 +15,6 @@ the end its summary. Rules
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import secrets
@@ -24,7 +23,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -39,6 +38,9 @@ from analyzer.pipeline.points import AnalysisOptions, PointResult, joined, manif
 from analyzer.pipeline.read_options import ReadOptions
 from captures.files import CaptureError, CapturePoint
 from captures.live.follow import CaptureFile, Follower, Known, as_read, still_there, unread
+
+if TYPE_CHECKING:
+    from analyzer.options.analyze import AnalyzeOptions
 
 LOOK_SECONDS: Final = 1.0
 """How often the folder is looked at."""
@@ -262,7 +264,7 @@ def _progress_entry(known: _Progress) -> dict[str, Any]:
     }
 
 
-def follow(options: argparse.Namespace) -> int:
+def follow(options: AnalyzeOptions) -> int:
     """`kwire analyze --follow`."""
     commands.check_analysis(options)
     [folder] = options.captures

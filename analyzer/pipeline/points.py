@@ -7,11 +7,10 @@ the tasks of Spark and shares of a point (`shares`) are made of these.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import numpy as np
 import pyarrow as pa
@@ -50,6 +49,9 @@ from captures.attempts import Attempt
 from captures.files import CaptureError, CapturePoint, stored_bytes
 from captures.packets import Reader
 from captures.windows import LARGE_BYTES
+
+if TYPE_CHECKING:
+    from analyzer.options.analyze import AnalyzeOptions
 
 __all__ = [
     "BATCHES",
@@ -161,7 +163,7 @@ class AnalysisOptions:
         return cls(parsed(filter), connection, keep_bytes, records, limits, keep_secrets, meaning)
 
     @classmethod
-    def from_arguments(cls, options: argparse.Namespace) -> AnalysisOptions:
+    def from_arguments(cls, options: AnalyzeOptions) -> AnalysisOptions:
         """As `kwire analyze` was asked."""
         return cls.of(
             options.filter,

@@ -100,7 +100,7 @@ def test_two_processes_on_one_interface_give_the_same_rows(wire: Wire, tmp_path:
 
 def analysed(tap: ScriptedTap, *arguments: object) -> None:
     """`kwire analyze -i` of what a script gives."""
-    options = parser._parser().parse_args(["analyze", "-i", "any", "--rotate-bytes", "30000", *map(str, arguments)])
+    options = parser.parse(["analyze", "-i", "any", "--rotate-bytes", "30000", *map(str, arguments)])[1]
     assert analyze.analyze(options, tap) == 0
 
 
