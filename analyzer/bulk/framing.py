@@ -5,9 +5,9 @@ In: `Segments` of one shard. Out: calls of `take`, one for each frame.
 Rules
 - A frame that lies in one segment is read where it is; others are collected in a region of the slab.
 - A frame with bytes missing inside is followed to its end by its length, and handed on with what is before the hole.
-- Where the length field itself is lost, the next frame is sought (`seeking`). A frame found so is tentative until it
+- Where the length field itself is lost, the next frame is searched for (`resync`). A frame found so is tentative until it
   decodes whole; if it does not, seeking goes on behind its first byte. Bytes passed over count.
-- What stands before a connection's first message (`prefixes`) is skipped.
+- What stands before a connection's first message (`proxy_prefixes`) is skipped.
 
 Each direction is in one mode; the table has every change of it, with the function that makes it (a test compares it
 with the code). SYNC: the next byte is a frame's first, or inside the one at hand. SEEK: the next frame's start is not
@@ -18,7 +18,7 @@ known. DROP: the frame at hand is followed to its end, and only counted. SWALLOW
     -        the same, its beginning is there, `--port` insists         SYNC     _begin
     SEEK     a request or response is found                             SYNC     seek
     SEEK     the other side's first request is found, and nothing of
-             this side's beginning is lost                              SYNC     sought
+             this side's beginning is lost                              SYNC     end_search
     SYNC     a length, or a first frame, that cannot be one             SEEK     _act
     SYNC     the same, in the segment itself                            SEEK     _feed
     SYNC     more than the frame limit, and its beginning is there      DROP     begin_drop
@@ -28,8 +28,8 @@ known. DROP: the frame at hand is followed to its end, and only counted. SWALLOW
     SYNC     a hole where the next length is, or inside it              SEEK     _hole
     SEEK     a hole                                                     SEEK     _hole
     SYNC     a hole or the end, and the frame was only likely           SEEK     _doubt
-    SYNC     it does not decode, and was tentative                      SEEK     _taken
-    DROP     the frame's end                                            SYNC     _taken
+    SYNC     it does not decode, and was tentative                      SEEK     _end_frame
+    DROP     the frame's end                                            SYNC     _end_frame
     DROP     the connection or the capture ends                         SYNC     _close
     any      the connection is not Kafka                                SWALLOW  not_kafka
 """

@@ -107,7 +107,7 @@ def test_what_was_read_of_a_stream_is_told_while_more_is_awaited(shards: int) ->
 def test_columns_by_name_are_those_of_the_table_or_say_what_they_are() -> None:
     """So that `columns`, `--fields` and filters have a new one from one place."""
     known = {column.name for column in tables.EXCHANGES}
-    assert set(COLUMNS) - known == {"throttle_ms", "ordinal", "trigger", "holes"}
+    assert set(COLUMNS) - known == {"throttle_ms", "packet_index", "completed_by", "holes"}
 
 
 def test_exchanges_that_are_left_out_take_their_partitions_along() -> None:
