@@ -5,8 +5,8 @@ In: `Segments` of one shard. Out: calls of `take`, one for each frame.
 Rules
 - A frame that lies in one segment is read where it is; others are collected in a region of the slab.
 - A frame with bytes missing inside is followed to its end by its length, and handed on with what is before the hole.
-- Where the length field itself is lost, the next frame is searched for (`resync`). A frame found so is tentative until it
-  decodes whole; if it does not, seeking goes on behind its first byte. Bytes passed over count.
+- If the length field itself is lost, the next frame is searched for (`resync`). Such a frame is tentative until it
+  decodes whole; if it does not, the search goes on behind its first byte. Bytes passed over are counted.
 - What stands before a connection's first message (`proxy_prefixes`) is skipped.
 
 Each direction is in one mode; the table has every change of it, with the function that makes it (a test compares it
