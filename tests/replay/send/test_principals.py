@@ -51,7 +51,7 @@ def test_a_table_is_a_captured_user(tmp_path: Path) -> None:
     assert list(logins) == ["alice", "CN=bob, O=shop"]
     assert logins["alice"] == Credentials("PLAIN", "alice-staging", SECRET)
     assert SECRET not in repr(logins)
-    options = asked.wanted("h", 1, principals=tmp_path / "principals.toml")
+    options = asked.resolve("h", 1, asked.ReplayRequest(principals=tmp_path / "principals.toml"))
     assert options.access.principals == logins
     assert SECRET not in repr(options)
 
