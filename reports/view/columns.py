@@ -59,25 +59,25 @@ class Columns:
 
     def integer(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """A column's numbers, and bool[n] whether there is one."""
-        found = self.integers[name]
-        return found, found != np.iinfo(found.dtype).min
+        values = self.integers[name]
+        return values, values != np.iinfo(values.dtype).min
 
-    def whole(self, name: str) -> bool:
+    def has_no_null(self, name: str) -> bool:
         """Has every exchange a number in a column? Looked for once."""
         if name not in self._whole:
-            found = self.integers[name]
-            least = np.iinfo(found.dtype).min
-            self._whole[name] = not any((found[part] == least).any() for part in blocks(len(found)))
+            values = self.integers[name]
+            least = np.iinfo(values.dtype).min
+            self._whole[name] = not any((values[part] == least).any() for part in blocks(len(values)))
         return self._whole[name]
 
     def range(self, name: str) -> tuple[int, int] | None:
         """The least and the greatest number of a column; None where there is none. Looked for once."""
         if name not in self._ranges:
-            found = self.integers[name]
-            least, low, high = int(np.iinfo(found.dtype).min), [], []
-            for part in blocks(len(found)):
-                here = found[part]
-                low.append(int(np.min(here, where=here != least, initial=np.iinfo(found.dtype).max)))
+            values = self.integers[name]
+            least, low, high = int(np.iinfo(values.dtype).min), [], []
+            for part in blocks(len(values)):
+                here = values[part]
+                low.append(int(np.min(here, where=here != least, initial=np.iinfo(values.dtype).max)))
                 high.append(int(here.max()))
             some = bool(high) and max(high) > least
             self._ranges[name] = (min(low), max(high)) if some else None
@@ -87,49 +87,52 @@ class Columns:
 # --- making -----------------------------------------------------------------------------------------------------------
 
 
-def make(
-    dataset: StoredDataset, topic_name: Callable[[str], str], folder: Path, told: Callable[[int], None] | None = None
+def write_columns(
+    dataset: StoredDataset,
+    topic_name: Callable[[str], str],
+    folder: Path,
+    progress: Callable[[int], None] | None = None,
 ) -> None:
     """Write the columns of a dataset; before each `told` is told how many are made, and may raise what ends it. Raises
     DatasetError where its files cannot be read, OSError where the folder cannot be written."""
     files = [dataset.path / entry["path"] for entry in dataset.manifest["files"] if entry["table"] == "exchanges"]
     with readable(dataset.path, "exchanges"):
-        _make(_Files(files, told), topic_name, folder)
+        _make(_ParquetSource(files, progress), topic_name, folder)
 
 
-def make_of(rows: Sequence[pa.Table], topic_name: Callable[[str], str], folder: Path) -> None:
+def write_columns_of(rows: Sequence[pa.Table], topic_name: Callable[[str], str], folder: Path) -> None:
     """The same of rows of the table that are in no dataset yet. Raises OSError."""
-    _make(_Rows(rows), topic_name, folder)
+    _make(_MemorySource(rows), topic_name, folder)
 
 
-def _make(taken: _Taken, topic_name: Callable[[str], str], folder: Path) -> None:
+def _make(source: _TableSource, topic_name: Callable[[str], str], folder: Path) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    first = _times(taken, "request_time")
+    first = _times(source, "request_time")
     late = first == _null(first)
-    first[late] = _times(taken, "response_time")[late]
+    first[late] = _times(source, "response_time")[late]
     order = np.argsort(first, kind="stable")
     del first, late
     values: dict[str, list[Any]] = {}
     ranges: Ranges = {}
     for name in INTEGERS:
-        numbers = _times(taken, name)
+        numbers = _times(source, name)
         ranges[name] = _range(numbers)
         _save(folder, name, _narrow(numbers, ranges[name])[order])
     for name in TEXTS:
-        codes, values[name] = _coded(taken.column(name), str)
+        codes, values[name] = _coded(source.column(name), str)
         _save(folder, name, _narrow_codes(codes, values[name])[order])
     for name, parts in ADDRESSES.items():
-        codes, values[name] = _addresses(taken, *parts)
+        codes, values[name] = _addresses(source, *parts)
         _save(folder, name, _narrow_codes(codes, values[name])[order])
-    values["topics"] = _save_topics(folder, taken, order, topic_name)
-    _save_errors(folder, taken, order)
+    values["topics"] = _save_topics(folder, source, order, topic_name)
+    _save_errors(folder, source, order)
     empty = [*(name for name in INTEGERS if ranges[name] is None), *(name for name in TEXTS if not values[name])]
     _list(folder, len(order), values, empty, ranges)
 
 
 def _list(folder: Path, rows: int, values: dict[str, list[Any]], empty: list[str], ranges: Ranges) -> None:
-    told = {"layout": LAYOUT, "rows": rows, "values": values, "empty": empty, "ranges": ranges}
-    _write(folder / LIST, json.dumps(told).encode())
+    summary = {"layout": LAYOUT, "rows": rows, "values": values, "empty": empty, "ranges": ranges}
+    _write(folder / LIST, json.dumps(summary).encode())
 
 
 def complete(folder: Path) -> bool:
@@ -140,7 +143,7 @@ def complete(folder: Path) -> bool:
         return False
 
 
-def opened(folder: Path) -> Columns:
+def open_columns(folder: Path) -> Columns:
     """The columns that `make` wrote. Raises OSError and ValueError where they are not what it wrote."""
     listed = json.loads((folder / LIST).read_bytes())
     n, values = listed["rows"], listed["values"]
@@ -169,7 +172,7 @@ def parquet(path: Path) -> pyarrow.parquet.ParquetFile:
     return pyarrow.parquet.ParquetFile(path, memory_map=True, metadata=metadata, read_dictionary=texts)
 
 
-class _Taken:
+class _TableSource:
     """The table's rows, a column at a time."""
 
     def pieces(self, name: str) -> list[Any]:
@@ -183,35 +186,35 @@ class _Taken:
             return pa.nulls(0, TYPES[name])
         if any(pa.types.is_dictionary(chunk.type) for chunk in chunks):
             chunks = [c if pa.types.is_dictionary(c.type) else c.dictionary_encode() for c in chunks]
-            found = pa.chunked_array(chunks).unify_dictionaries()
+            column = pa.chunked_array(chunks).unify_dictionaries()
         else:
-            found = pa.chunked_array(chunks)
-        return found.combine_chunks() if found.num_chunks != 1 else found.chunk(0)
+            column = pa.chunked_array(chunks)
+        return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
 
 
-class _Files(_Taken):
+class _ParquetSource(_TableSource):
     """Parquet files; text comes as numbers of distinct values."""
 
-    def __init__(self, files: Sequence[Path], told: Callable[[int], None] | None = None) -> None:
+    def __init__(self, files: Sequence[Path], progress: Callable[[int], None] | None = None) -> None:
         self._files = list(map(parquet, files))
-        self._told = told
+        self._progress = progress
         self._names: set[str] = set()
 
     def pieces(self, name: str) -> list[Any]:
-        if self._told is not None:
-            self._told(len(self._names))
+        if self._progress is not None:
+            self._progress(len(self._names))
             self._names.add(name)
-        found: list[Any] = []
+        chunks: list[Any] = []
         for file in self._files:
             if name in file.schema_arrow.names:
                 for group in range(file.num_row_groups):  # lists have a dictionary in each: Arrow reads no two at once
-                    found += file.read_row_group(group, columns=[name]).column(0).chunks
+                    chunks += file.read_row_group(group, columns=[name]).column(0).chunks
             else:  # an older dataset
-                found.append(pa.nulls(file.metadata.num_rows, TYPES[name]))
-        return found
+                chunks.append(pa.nulls(file.metadata.num_rows, TYPES[name]))
+        return chunks
 
 
-class _Rows(_Taken):
+class _MemorySource(_TableSource):
     """Tables in memory."""
 
     def __init__(self, tables: Sequence[pa.Table]) -> None:
@@ -225,9 +228,9 @@ def _null(array: np.ndarray) -> int:
     return int(np.iinfo(array.dtype).min)
 
 
-def _times(taken: _Taken, name: str) -> np.ndarray:
+def _times(source: _TableSource, name: str) -> np.ndarray:
     """A column of integers or times as int64[n]."""
-    array = taken.column(name)
+    array = source.column(name)
     return numbers(array, NULL) if not pa.types.is_null(array.type) else np.full(len(array), NULL)
 
 
@@ -253,10 +256,10 @@ def _narrow_codes(codes: np.ndarray, values: Sequence[Any] | np.ndarray) -> np.n
     return codes.astype(np.min_scalar_type(-max(len(values), 1)))
 
 
-def _addresses(taken: _Taken, ip: str, port: str) -> tuple[np.ndarray, list[Any]]:
+def _addresses(source: _TableSource, ip: str, port: str) -> tuple[np.ndarray, list[Any]]:
     """Ends of connections as int64[n] of distinct (ip, port)."""
-    ips, values = _coded(taken.column(ip), str)
-    ports = _times(taken, port)
+    ips, values = _coded(source.column(ip), str)
+    ports = _times(source, port)
     present = (ips >= 0) & (ports != _null(ports))
     packed = np.where(present, ips.astype(np.int64) << 16 | (ports & 0xFFFF), -1)
     place = numbered(packed)
@@ -279,15 +282,15 @@ def _coded(array: Any, named: Callable[[str], str]) -> tuple[np.ndarray, list[st
     return place[numbers(array.indices, len(names))], list(places)
 
 
-def _save_topics(folder: Path, taken: _Taken, order: np.ndarray, topic_name: Callable[[str], str]) -> list[str]:
-    array = taken.column("topics")
+def _save_topics(folder: Path, source: _TableSource, order: np.ndarray, topic_name: Callable[[str], str]) -> list[str]:
+    array = source.column("topics")
     codes, values = _coded(_elements(array), topic_name)
     _save_lists(folder, "topics", _lengths(array), order, codes.astype(np.int64), {"code": codes})
     return values
 
 
-def _save_errors(folder: Path, taken: _Taken, order: np.ndarray) -> None:
-    array = taken.column("errors")
+def _save_errors(folder: Path, source: _TableSource, order: np.ndarray) -> None:
+    array = source.column("errors")
     flat = _elements(array)
     code, count = (
         numbers(flat.field(name), 0).astype(kind) for name, kind in (("code", np.int16), ("count", np.int32))
@@ -348,5 +351,5 @@ def _save(folder: Path, name: str, array: np.ndarray) -> None:
 
 def _load(folder: Path, name: str) -> np.ndarray:
     """An array over its file; it cannot be written."""
-    found: np.ndarray = np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
-    return found.view(np.ndarray) if len(found) else np.array(found)
+    array: np.ndarray = np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+    return array.view(np.ndarray) if len(array) else np.array(array)

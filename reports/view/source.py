@@ -14,13 +14,13 @@ import numpy as np
 from analyzer.filter.conditions import Test, apply_test
 from analyzer.filter.sources import Coded, ExchangeColumns, Ints, TextLists
 from reports.view.columns import Columns
-from reports.view.value_counts import spread
+from reports.view.value_counts import look_up
 
 Memory = dict[Any, np.ndarray]
 """What tests said of distinct values."""
 
 
-class Mapped(ExchangeColumns):
+class MappedColumns(ExchangeColumns):
     """A part of the rows of a view's columns; `memory` is shared by the parts."""
 
     def __init__(self, columns: Columns, part: slice, memory: Memory) -> None:
@@ -36,8 +36,8 @@ class Mapped(ExchangeColumns):
         return self._integer(name) if name in self.columns.integers else None
 
     def _integer(self, name: str) -> Ints:
-        found = self.columns.integers[name][self._part]
-        return found, found != np.iinfo(found.dtype).min
+        values = self.columns.integers[name][self._part]
+        return values, values != np.iinfo(values.dtype).min
 
     def texts(self, name: str) -> Coded | None:
         codes = self.columns.codes[name][self._part]
@@ -46,12 +46,12 @@ class Mapped(ExchangeColumns):
     def addresses(self, names: tuple[str, ...]) -> Coded | None:
         return self.texts(_ADDRESS[names[0]])
 
-    def test_texts(self, test: Test, found: Coded) -> np.ndarray:
-        codes, _, values = found
+    def test_texts(self, test: Test, texts: Coded) -> np.ndarray:
+        codes, _, values = texts
         name = (test, id(values))
         if name not in self._memory:
             self._memory[name] = np.fromiter(map(test, values), np.bool_, len(values))
-        return spread(self._memory[name], codes)
+        return look_up(self._memory[name], codes)
 
     def topics(self, name: str) -> TextLists | None:
         topics = self.columns.topics
@@ -71,7 +71,7 @@ class Mapped(ExchangeColumns):
         if (name, test) not in self._memory:
             right = np.fromiter((test is None or test(value) for value in values), np.bool_, len(values))
             self._memory[name, test] = topics.having(np.append(right, False)[topics.code])
-        true = spread(self._memory[name, test], topics.of[self._part])
+        true = look_up(self._memory[name, test], topics.of[self._part])
         return true, ~true
 
     def codes(self) -> tuple[np.ndarray, np.ndarray] | None:
@@ -82,7 +82,7 @@ class Mapped(ExchangeColumns):
         if ("errors", test) not in self._memory:
             right = errors.filled() if test is None else errors.having(apply_test(test, errors.code))
             self._memory["errors", test] = right
-        return spread(self._memory["errors", test], errors.of[self._part])
+        return look_up(self._memory["errors", test], errors.of[self._part])
 
     def error_counts(self) -> np.ndarray:
         errors = self.columns.errors
@@ -95,7 +95,7 @@ class _Lists(TextLists):
     def rows(self, passed: np.ndarray) -> np.ndarray:
         lists = np.zeros(self.lists, np.bool_)
         lists[self.element[passed]] = True
-        return spread(lists, self.list_of)
+        return look_up(lists, self.list_of)
 
 
 _ADDRESS: Final = {"client_ip": "client", "broker_ip": "broker"}

@@ -1,7 +1,7 @@
-"""Numbers of many rows: what passed, how often, which quantile. Functions from arrays to arrays, a block at a time.
+"""Counts and quantiles over many rows: functions from arrays to arrays, a block at a time.
 
-Rule: a block fits a processor's cache, and between two of them a question that nobody waits for any more ends
-(`wanted`).
+Rules: a block fits the processor's cache; between two blocks a request whose client has disconnected is cancelled
+(`check_cancelled`).
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ BLOCK: Final = 1 << 17
 """Rows of a block."""
 
 _FEW: Final = 3
-"""So many values are compared one by one; more are looked up."""
+"""Values up to which codes are compared with each; more are looked up in a table."""
 
 
-class GivenUp(Exception):
-    """Nobody waits for the answer any more."""
+class RequestCancelledError(Exception):
+    """The client has disconnected; raised to stop its request."""
 
 
 _gone: contextvars.ContextVar[threading.Event | None] = contextvars.ContextVar("_gone", default=None)
 
 
 @contextlib.contextmanager
-def asked(gone: threading.Event) -> Iterator[None]:
-    """What is counted in here ends with GivenUp once `gone` is set."""
+def cancellable(gone: threading.Event) -> Iterator[None]:
+    """Cancel the work inside with RequestCancelledError once `gone` is set."""
     token = _gone.set(gone)
     try:
         yield
@@ -38,61 +38,60 @@ def asked(gone: threading.Event) -> Iterator[None]:
         _gone.reset(token)
 
 
-def wanted() -> None:
-    """Raises GivenUp where nobody waits any more."""
+def check_cancelled() -> None:
+    """Raise RequestCancelledError if the client has disconnected."""
     gone = _gone.get()
     if gone is not None and gone.is_set():
-        raise GivenUp
+        raise RequestCancelledError
 
 
 def blocks(n: int, least: int = 0) -> Iterator[slice]:
-    """0 ... n in parts."""
+    """Split 0 ... n into slices of `BLOCK` rows, or `least` if that is more."""
     size = max(least, BLOCK)
     for start in range(0, n, size):
-        wanted()
+        check_cancelled()
         yield slice(start, min(start + size, n))
 
 
-def spread(passed: np.ndarray, codes: np.ndarray) -> np.ndarray:
-    """bool[n]: whether the value of each code passed (bool[values]); -1, no value, never does."""
+def look_up(passed: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """Tell for each code whether its value passed (bool[values]): bool[n]; code -1, null, does not."""
     true = np.flatnonzero(passed).tolist()
     if not true:
         return np.zeros(len(codes), np.bool_)
     if len(true) <= _FEW:
-        found = codes == true[0]
+        passing = codes == true[0]
         for code in true[1:]:
-            found |= codes == code
-        return np.asarray(found)
+            passing |= codes == code
+        return np.asarray(passing)
     false = np.flatnonzero(~passed).tolist()
     if len(false) <= _FEW:
-        found = codes >= 0
+        passing = codes >= 0
         for code in false:
-            found &= codes != code
-        return np.asarray(found)
+            passing &= codes != code
+        return np.asarray(passing)
     table = np.append(passed, False)
-    found = np.empty(len(codes), np.bool_)
+    passing = np.empty(len(codes), np.bool_)
     for part in blocks(len(codes)):
-        found[part] = table[codes[part]]
-    return found
+        passing[part] = table[codes[part]]
+    return passing
 
 
-def tally(codes: np.ndarray, rows: np.ndarray | None, size: int) -> np.ndarray:
-    """int64[size]: how often each code occurs, among some rows or all; -1 is not counted."""
+def count_codes(codes: np.ndarray, rows: np.ndarray | None, size: int) -> np.ndarray:
+    """Count each code among some rows or all: int64[size]; code -1 is not counted."""
     counts = np.zeros(size + 1, np.int64)
     short = codes.itemsize <= 2
     for part in blocks(len(codes) if rows is None else len(rows), 4 * size):
         here = codes[part] if rows is None else codes[rows[part]]
-        if short:  # -1 is the greatest number without a sign, behind all codes
-            found = np.bincount(here.view(f"u{here.itemsize}"))[:size]
-            counts[1 : 1 + len(found)] += found
+        if short:  # -1 as an unsigned number is larger than all codes
+            frequencies = np.bincount(here.view(f"u{here.itemsize}"))[:size]
+            counts[1 : 1 + len(frequencies)] += frequencies
         else:
             counts += np.bincount(here.astype(np.int64) + 1, minlength=size + 1)
     return counts[1:]
 
 
-def before(times: np.ndarray, rows: np.ndarray, moments: np.ndarray) -> np.ndarray:
-    """int64: of each moment, how many of the rows, which are in order of their times, are before it. (Their times need
-    not be gathered for that.)"""
+def count_before(times: np.ndarray, rows: np.ndarray, moments: np.ndarray) -> np.ndarray:
+    """Count the rows before each moment: int64. The rows are in order of their times, which are not gathered."""
     low, high = np.zeros(len(moments), np.int64), np.full(len(moments), len(rows))
     while (low < high).any():
         middle = (low + high) >> 1
@@ -102,12 +101,12 @@ def before(times: np.ndarray, rows: np.ndarray, moments: np.ndarray) -> np.ndarr
 
 
 _CELLS: Final = 1 << 16
-"""Numbers are counted in so many intervals to find those in which quantiles are."""
+"""Intervals in which numbers are counted to locate quantiles."""
 
 
 def quantiles(parts: Callable[[], Iterator[np.ndarray]], high: int, shares: tuple[float, ...]) -> list[float] | None:
-    """Quantiles as Spark's `percentile` has them: between the two neighbours. `parts` gives the numbers, which are from
-    0 to `high`, in pieces; twice. None: there are none."""
+    """Get quantiles, interpolated like Spark's `percentile`; None if there are no numbers. `parts` is called twice, and
+    returns the numbers, from 0 to `high`, in pieces."""
     shift = max(high.bit_length() - _CELLS.bit_length() + 1, 0)
     counts = np.zeros((high >> shift) + 1, np.int64)
     for part in parts():
@@ -121,15 +120,15 @@ def quantiles(parts: Callable[[], Iterator[np.ndarray]], high: int, shares: tupl
     cells = np.searchsorted(ends, ranks, "right")
     near = np.zeros(len(counts), np.bool_)
     near[cells] = True
-    found = np.sort(np.concatenate([part[near[part >> shift]] for part in parts()]))
-    # Before the numbers of a cell stand, among those found, all of the cells before it that are looked at.
+    candidates = np.sort(np.concatenate([part[near[part >> shift]] for part in parts()]))
+    # Among the candidates a cell's numbers come after those of the selected cells before it.
     before = np.cumsum(np.where(near, counts, 0)) - counts
     values = {
-        rank: int(found[rank - (ends[cell] - counts[cell]) + before[cell]])
+        rank: int(candidates[rank - (ends[cell] - counts[cell]) + before[cell]])
         for rank, cell in zip(ranks, cells.tolist(), strict=True)
     }
-    told = []
+    result = []
     for place in places:
         low = int(place)
-        told.append(values[low] + (values[min(low + 1, n - 1)] - values[low]) * (place - low))
-    return told
+        result.append(values[low] + (values[min(low + 1, n - 1)] - values[low]) * (place - low))
+    return result

@@ -31,7 +31,7 @@ from analyzer.dataset import tables
 from analyzer.filter.names import ADDRESSES
 from analyzer.protocol import schema
 from reports.view import columns, open_view
-from reports.view.answers import View, answered
+from reports.view.answers import View, answer_call
 from tests.reports.forging import Forged
 
 START_US = 1_767_322_800_000_000
@@ -143,14 +143,14 @@ def view_of(n: int, folder: Path) -> Iterator[View]:
     )
     with contextlib.ExitStack() as stack:
         place = forged.write()
-        open_view.opened([str(place)], asked, stack)  # the folder's name, and columns of no rows
+        open_view.open_view([str(place)], asked, stack)  # the folder's name, and columns of no rows
         (kept,) = (folder / "cache" / "view").glob("*/columns")
         shutil.rmtree(kept)
         began = time.perf_counter()
         write(kept, n)
         print(f"{n:,} exchanges written in {time.perf_counter() - began:.1f} s", flush=True)
         began = time.perf_counter()
-        shown = open_view.opened([str(place)], asked, stack)
+        shown = open_view.open_view([str(place)], asked, stack)
         print(f"opened in {time.perf_counter() - began:.2f} s", flush=True)
         yield shown
 
@@ -161,7 +161,7 @@ def calls(view: View) -> dict[str, float]:
 
     def call(name: str, what: str, **query: Any) -> Any:
         began = time.perf_counter()
-        answer = answered(view, what, {key: str(value) for key, value in query.items()})
+        answer = answer_call(view, what, {key: str(value) for key, value in query.items()})
         found[name] = (time.perf_counter() - began) * 1000
         assert answer.status == 200, answer.content
         print(f"  {found[name]:8.1f} ms  {name}", flush=True)

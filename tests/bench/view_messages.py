@@ -25,7 +25,7 @@ from typing import Any, Final
 
 import analyzer
 from reports.view import open_view
-from reports.view.answers import View, answered
+from reports.view.answers import View, answer_call
 from tests.bench import generate, messages
 
 MEGABYTE: Final = 1_000_000
@@ -107,7 +107,7 @@ def written(path: Path, fetch_bytes: int) -> list[str]:
 
 
 def _asked(view: View, what: str, **query: str) -> Any:
-    answer = answered(view, what, query)
+    answer = answer_call(view, what, query)
     assert answer.status == 200, answer.content
     return json.loads(answer.content) if answer.type == "application/json" else answer.content
 
@@ -138,7 +138,7 @@ def measure(fetch_bytes: int = 100 * MEGABYTE) -> None:
             filter=None,
         )
         for source in (capture, Path(folder) / "kept"):
-            view = open_view.opened([str(source)], asked, stack)
+            view = open_view.open_view([str(source)], asked, stack)
             keys = _asked(view, "rows", count="100")["keys"]
             assert len(keys) == len(names), "not the exchanges that were written"
             _first_page(view, keys[0])  # kernels are linked

@@ -17,8 +17,8 @@ import pytest
 
 import analyzer
 from reports.view import open_view
-from reports.view.answers import View, answered
-from reports.view.current_view import Stage
+from reports.view.answers import View, answer_call
+from reports.view.current_view import CurrentView
 from tests.reports.view.browsing import Look, delayed, launched
 from tests.shared import SAMPLES
 
@@ -40,7 +40,7 @@ def viewed(stack: contextlib.ExitStack, *sources: Path | str, **options: Any) ->
             **options,
         }
     )
-    return open_view.opened([str(source) for source in sources], asked, stack)
+    return open_view.open_view([str(source) for source in sources], asked, stack)
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Asking:
     view: View
 
     def raw(self, what: str, **query: Any) -> bytes:
-        answer = answered(self.view, what, {name: str(value) for name, value in query.items()})
+        answer = answer_call(self.view, what, {name: str(value) for name, value in query.items()})
         assert answer.status == 200, answer.content
         return answer.content
 
@@ -58,7 +58,7 @@ class Asking:
         return json.loads(self.raw(what, **query))
 
     def refused(self, what: str, **query: Any) -> dict[str, Any]:
-        answer = answered(self.view, what, {name: str(value) for name, value in query.items()})
+        answer = answer_call(self.view, what, {name: str(value) for name, value in query.items()})
         assert answer.status == 400, answer.content
         told: dict[str, Any] = json.loads(answer.content)["error"]
         return told
@@ -81,16 +81,16 @@ def in_two_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @contextlib.contextmanager
-def served(view: View | Stage) -> Iterator[tuple[str, str]]:
+def served(view: View | CurrentView) -> Iterator[tuple[str, str]]:
     """A server in this process: its address, and a token that opens it as often as it is used."""
     import uvicorn
 
-    from reports.view.server import Door, application
+    from reports.view.server import Access, application
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-        door = Door("token-of-the-tests", True, frozenset([f"127.0.0.1:{port}"]), port)
-        stage = view if isinstance(view, Stage) else Stage.of(view)
+        door = Access("token-of-the-tests", True, frozenset([f"127.0.0.1:{port}"]), port)
+        stage = view if isinstance(view, CurrentView) else CurrentView.of(view)
         config = uvicorn.Config(
             delayed(application(stage, door)),
             log_level="critical",

@@ -28,8 +28,8 @@ from analyzer.protocol.tree import Node
 from captures import kernels
 from captures.files import write
 from reports.view import answers, bodies, lazy_tree, trees
-from reports.view.bodies import Found
-from reports.view.tables import key_read
+from reports.view.bodies import ExchangeMessages
+from reports.view.tables import parse_key
 from tests.bench import messages
 from tests.captures import forge
 from tests.reports.forging import Forged, at
@@ -119,7 +119,7 @@ def test_sorting_is_that_of_show(sample: str, capsys: pytest.CaptureFixture[str]
                 parser.main(["show", capture, f"--sort={name}", "--fields", "capture,connection,exchange,reply"]) == 0
             )
             expected = [line.split("\t") for line in capsys.readouterr().out.splitlines()[1:]]
-            keys = [key_read(key) for key in asking("rows", count=1000, sort=name)["keys"]]
+            keys = [parse_key(key) for key in asking("rows", count=1000, sort=name)["keys"]]
             assert [["" if one is None else str(one) for one in key] for key in keys] == expected, name
 
 
@@ -134,7 +134,7 @@ def test_an_exchange_is_found_by_its_identity_under_any_filter_and_order(txn: As
 
 def test_neighbours_walk_through_a_connection(txn: Asking) -> None:
     first = every(txn)[0]
-    connection = key_read(first)[1]
+    connection = parse_key(first)[1]
     walked = [first]
     while (key := txn("neighbour", key=walked[-1])["key"]) is not None:
         walked.append(key)
@@ -280,7 +280,7 @@ def test_a_message_is_read_from_its_place_and_is_the_same(
         arguments, near = (str(capture),), 0
         for number in range(0, tables.columns.n, 3):
             row = tables.row(number)
-            found = messages._near(arguments, row)
+            found = messages._in_slice(arguments, row)
             if found is None:
                 continue
             near += 1
@@ -291,9 +291,9 @@ def test_a_message_is_read_from_its_place_and_is_the_same(
         assert near > tables.columns.n / 3 * 0.7  # of groups all is read
         # Of no use where it begins before the messages, or is not this capture any more.
         row = tables.row(100)
-        assert messages._near(arguments, {**row, "request_bytes": row["request_bytes"] + 1}) is None
-        assert messages._near(arguments, {**row, "request_offset": None}) is None
-        assert messages._near(arguments, {**row, "request_file": "another.pcap"}) is None
+        assert messages._in_slice(arguments, {**row, "request_bytes": row["request_bytes"] + 1}) is None
+        assert messages._in_slice(arguments, {**row, "request_offset": None}) is None
+        assert messages._in_slice(arguments, {**row, "request_file": "another.pcap"}) is None
 
 
 def test_filters_by_fields_of_messages_need_no_capture_where_messages_are_kept(tmp_path: Path, txn: Asking) -> None:
@@ -318,11 +318,11 @@ def test_what_decodes_messages_is_loaded_before_unless_it_would_be_compiled(
 
     monkeypatch.setattr(kernels, "warm", lambda: warm)
     monkeypatch.setattr(protocol_tree, "decode_request", decode)
-    txn.view.messages.ready()
+    txn.view.messages.warm_up()
     assert [(one.api_key, one.body is not None) for one in decoded] == ([(18, True), (18, True)] if warm else [])
 
 
-@pytest.mark.parametrize("many", [0, answers.MANY])
+@pytest.mark.parametrize("many", [0, answers.ARROW_NUMBERS])
 def test_arrays_become_the_lists_that_they_are(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "MANY", many)
     random = np.random.default_rng(1)
@@ -430,7 +430,7 @@ def test_batches_that_are_opened_later_hold_the_same(sample: str, monkeypatch: p
                     last = max((node.end for node in inner(whole)), default=0)
                     for offset in range(0, last, 7):
                         assert trees.at(later, offset) == trees.at(whole, offset)
-                    seen += any(isinstance(node.children, lazy_tree.Later) for node in inner(later))
+                    seen += any(isinstance(node.children, lazy_tree.LazyNodes) for node in inner(later))
     assert seen
 
 
@@ -614,11 +614,11 @@ def test_records_of_the_metadata_topic_are_masked_and_no_others_are_copied(topic
     records = (ROOT / "tests" / "fuzz" / "cases" / "copied-metadata.segment").read_bytes()
     data = messages.produce_request(1, "app", topic, 0, records)
     row = {"api_key": 0, "api_version": 7}
-    found = Found(Exchange(row, Message(data, True), None, None, str), "here")
+    found = ExchangeMessages(Exchange(row, Message(data, True), None, None, str), "here")
     assert found.frame("request") == masked(data, 0, 7, request=True)
     assert (found.frame("request") is data) is not secret
     assert (found.frame("request") != data) is secret
-    cut = Found(Exchange(row, Message(data[:60], True), None, None, str), "here")
+    cut = ExchangeMessages(Exchange(row, Message(data[:60], True), None, None, str), "here")
     assert not cut.tree("request").plain
     assert cut.frame("request") == masked(data[:60], 0, 7, request=True)
 

@@ -18,7 +18,7 @@ import pytest
 
 import analyzer
 from reports.view import columns, list_columns, orders, value_counts
-from reports.view.cache import Kept
+from reports.view.cache import ArrayCache
 from tests.reports.forging import Forged
 from tests.reports.view.conftest import TXN, Asking, viewed
 
@@ -44,7 +44,7 @@ def test_any_window_of_an_order_is_that_of_the_whole(
     for start, count in ((0, 10), (3, 50), (200, 33), (455, 20), (455, 45), (499, 5), (0, 500), (600, 3)):
         assert orders.window(keys, start, count).tolist() == expected[start : start + count]
     for at in range(0, 500, 37):
-        assert expected[orders.place(keys, at)] == at
+        assert expected[orders.position(keys, at)] == at
 
 
 def test_keys_of_nothing_are_in_order_of_the_rows() -> None:
@@ -85,14 +85,14 @@ def test_what_passed_is_spread_over_the_rows() -> None:
     codes = np.random.default_rng(7).integers(-1, 12, 300_000).astype(np.int8)
     for passed in (set[int](), {3}, {0, 11}, set(range(0, 12, 2)), set(range(12)) - {5}, set(range(12))):
         table = np.array([code in passed for code in range(12)])
-        assert (value_counts.spread(table, codes) == np.isin(codes, list(passed))).all()
+        assert (value_counts.look_up(table, codes) == np.isin(codes, list(passed))).all()
 
 
 def test_tallies_are_counts() -> None:
     codes = np.random.default_rng(8).integers(-1, 9, 300_000).astype(np.int16)
     rows = np.flatnonzero(codes != 4)
-    assert value_counts.tally(codes, None, 9).tolist() == [int((codes == code).sum()) for code in range(9)]
-    assert value_counts.tally(codes, rows, 9).tolist() == [
+    assert value_counts.count_codes(codes, None, 9).tolist() == [int((codes == code).sum()) for code in range(9)]
+    assert value_counts.count_codes(codes, rows, 9).tolist() == [
         int((codes == code).sum()) * (code != 4) for code in range(9)
     ]
 
@@ -109,29 +109,29 @@ def test_quantiles_lie_between_their_neighbours(count: int, high: int) -> None:
 
 def test_what_nobody_waits_for_ends_between_two_blocks() -> None:
     gone = threading.Event()
-    with value_counts.asked(gone):
-        value_counts.tally(np.zeros(10, np.int8), None, 1)
+    with value_counts.cancellable(gone):
+        value_counts.count_codes(np.zeros(10, np.int8), None, 1)
         gone.set()
-        with pytest.raises(value_counts.GivenUp):
-            value_counts.tally(np.zeros(10, np.int8), None, 1)
-    value_counts.tally(np.zeros(10, np.int8), None, 1)
+        with pytest.raises(value_counts.RequestCancelledError):
+            value_counts.count_codes(np.zeros(10, np.int8), None, 1)
+    value_counts.count_codes(np.zeros(10, np.int8), None, 1)
 
 
 def test_what_is_kept_is_made_once_and_bounded() -> None:
-    kept = Kept(100)
+    kept = ArrayCache(100)
     made: list[int] = []
 
     def make(number: int) -> np.ndarray:
         made.append(number)
         return np.zeros(60, np.int8)
 
-    threads = [threading.Thread(target=kept.made, args=(("one", ""), lambda: make(1))) for _ in range(4)]
+    threads = [threading.Thread(target=kept.get_or_make, args=(("one", ""), lambda: make(1))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert made == [1]
-    kept.made(("two", ""), lambda: make(2))
+    kept.get_or_make(("two", ""), lambda: make(2))
     assert kept.get(("one", "")) is None
     assert kept.get(("two", "")) is not None
 
@@ -146,14 +146,14 @@ def test_rows_beyond_what_is_sorted_at_once_have_the_same_order(
     with contextlib.ExitStack() as stack:
         asking = Asking(viewed(stack, forged.write()))
         tables = asking.view.tables
-        monkeypatch.setattr("reports.view.tables.AT_ONCE", 0)
+        monkeypatch.setattr("reports.view.tables.SORT_ROWS", 0)
         monkeypatch.setattr(tables._sorting, "submit", lambda *_: None)
         before = [asking("rows", sort="latency", start=start, count=50)["keys"] for start in range(0, 300, 50)]
         asked = [key for keys in before for key in keys]
         assert len(set(asked)) == 300
-        assert tables._kept.get(("", "latency")) is None
+        assert tables._cache.get(("", "latency")) is None
         assert [asking("locate", sort="latency", key=key)["row"] for key in asked[::17]] == list(range(0, 300, 17))
-        assert tables._kept.get(("", "latency")) is None
+        assert tables._cache.get(("", "latency")) is None
         whole = tables.ordered("", "latency").rows
         assert list(map(tables.key_of, whole.tolist())) == tables.keys_of(whole)
         assert asking("rows", sort="latency", count=300)["keys"] == asked
@@ -161,8 +161,8 @@ def test_rows_beyond_what_is_sorted_at_once_have_the_same_order(
 
 def test_the_ranges_that_are_kept_are_those_of_the_numbers(tmp_path: Path) -> None:
     analyzer.analyze(TXN, tmp_path / "data")
-    columns.make(analyzer.open_dataset(tmp_path / "data"), str, tmp_path / "columns")
-    found = columns.opened(tmp_path / "columns")
+    columns.write_columns(analyzer.open_dataset(tmp_path / "data"), str, tmp_path / "columns")
+    found = columns.open_columns(tmp_path / "columns")
     kept = dict(found._ranges)
     found._ranges.clear()
     assert kept == {name: found.range(name) for name in columns.INTEGERS}
@@ -175,4 +175,4 @@ def test_topics_are_read_whatever_dictionaries_row_groups_have(tmp_path: Path) -
     with pyarrow.parquet.ParquetWriter(path, pa.schema({"topics": pa.list_(pa.string())})) as writer:
         for topics in parts:
             writer.write_table(pa.table({"topics": topics}))
-    assert columns._Files([path]).column("topics").to_pylist() == [*parts[0], *parts[1]]
+    assert columns._ParquetSource([path]).column("topics").to_pylist() == [*parts[0], *parts[1]]

@@ -108,9 +108,9 @@ def test_what_is_plain_is_opened_behind_its_address(tmp_path: Path, capsys: pyte
     plain = [(str(TXN),), (str(TXN), str(TXN)), (str(dataset),)]
     other = [(str(tmp_path),), (str(text),), (str(tmp_path / "none"),), ("-",), (str(dataset), str(TXN)), ("a\0",)]
     options = argparse.Namespace(rotated=False, keylog=[], port=[])
-    assert [command.sure(one, options) for one in (*plain, *other)] == 3 * [True] + 6 * [False]
-    assert not command.sure(plain[2], argparse.Namespace(rotated=False, keylog=[], port=[9092]))
-    assert not command.sure(plain[0], argparse.Namespace(rotated=True, keylog=[], port=[]))
+    assert [command.has_plain_input(one, options) for one in (*plain, *other)] == 3 * [True] + 6 * [False]
+    assert not command.has_plain_input(plain[2], argparse.Namespace(rotated=False, keylog=[], port=[9092]))
+    assert not command.has_plain_input(plain[0], argparse.Namespace(rotated=True, keylog=[], port=[]))
     (dataset / "_kwire.json").write_text("{}")
     with pytest.raises(SystemExit) as left:
         parser.main(["view", str(dataset), "--no-open", "--no-cache"])

@@ -19,8 +19,8 @@ import pytest
 
 import analyzer
 from captures.files import write
-from reports.view.answers import answered
-from reports.view.tables import key_read, key_text
+from reports.view.answers import answer_call
+from reports.view.tables import format_key, parse_key
 from tests.captures import forge
 from tests.reports.forging import Forged, at
 from tests.reports.view.conftest import TXN, Asking, viewed
@@ -123,7 +123,7 @@ def test_tracks_have_the_longest_exchange_of_each_interval(
         for column, lasting, error, (link, exchange, reply) in zip(
             track["column"], track["lasting"], track["error"], named, strict=True
         ):
-            key = key_text((*told["links"][link], exchange, None if reply < 0 else reply))
+            key = format_key((*told["links"][link], exchange, None if reply < 0 else reply))
             row = txn("exchange", key=key)["row"]
             assert ((row["request_time"] - told["first"]) // told["step"], row["total_us"] or 0) == (column, lasting)
             assert error or not row["errors"]
@@ -147,7 +147,7 @@ def test_a_timeline_has_what_groups_and_transactions_did(txn: Asking) -> None:
 
 
 def exported(asking: Asking, **query: str) -> bytes:
-    answer = answered(asking.view, "export", query)
+    answer = answer_call(asking.view, "export", query)
     assert answer.status == 200, answer.content
     assert answer.pieces is not None
     return b"".join(answer.pieces)
@@ -156,7 +156,7 @@ def exported(asking: Asking, **query: str) -> bytes:
 def test_rows_are_exported_as_they_are_listed(txn: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reports.view.exporting.AT_ONCE", 10)
     query = {"filter": "api == Produce", "sort": "latency"}
-    keys = [key_read(key) for key in txn("rows", **query, count=1000)["keys"]]
+    keys = [parse_key(key) for key in txn("rows", **query, count=1000)["keys"]]
     table = pyarrow.parquet.read_table(io.BytesIO(exported(txn, **query, format="parquet")))
     assert [(row["capture"], row["connection"], row["exchange"], row["reply"]) for row in table.to_pylist()] == keys
     expected = {(one.row["connection"], one.row["exchange"]): one.row for one in analyzer.exchanges(TXN, bodies=False)}
@@ -185,7 +185,7 @@ def test_packets_of_chosen_connections_are_all_that_is_in_their_file(tmp_path: P
     with contextlib.ExitStack() as stack:
         asking = Asking(viewed(stack, capture))
         text = "transactional_id == lab-tx or group is not null"
-        links = {key_read(key)[1] for key in asking("rows", filter=text, count=1000)["keys"]}
+        links = {parse_key(key)[1] for key in asking("rows", filter=text, count=1000)["keys"]}
         content = exported(asking, filter=text, format="pcapng")
         whole = asking("rows", count=1000)
     # Read by others' code: packets of these connections, each as it was captured, none of others.

@@ -202,9 +202,9 @@ def test_lengths_and_secrets_are_no_differences() -> None:
     assert message_diff.differences(left, right) == ([], 0)
     here, there = (Node("password", "bytes", value, 0, 1, secret=True) for value in (b"a", b"b"))
     assert message_diff.differences((here,), (there,)) == ([], 0)
-    many = tuple(Node(f"f{at}", "int32", 0, 0, 0) for at in range(message_diff.MOST + 5))
+    many = tuple(Node(f"f{at}", "int32", 0, 0, 0) for at in range(message_diff.MAX_DIFFERENCES + 5))
     found, count = message_diff.differences(many, tuple(node._replace(value=1) for node in many))
-    assert (len(found), count) == (message_diff.MOST, message_diff.MOST + 5)
+    assert (len(found), count) == (message_diff.MAX_DIFFERENCES, message_diff.MAX_DIFFERENCES + 5)
 
 
 # --- frames ---

@@ -82,7 +82,7 @@ def test_a_message_of_its_place_is_that_of_the_whole_capture(tmp_path: Path, how
             if message is None:
                 assert row[f"{side}_offset"] is None
                 continue
-            told = message_reader.message(str(path), row, side)
+            told = message_reader.read_message(str(path), row, side)
             known += message.complete
             if told is not None:
                 assert message.complete
@@ -102,7 +102,7 @@ def test_what_is_not_plainly_the_message_is_not_told(tmp_path: Path) -> None:
     ((row, one),) = rows(path)
     assert one.request_message is not None
     whole = one.request_message.data
-    assert bytes(message_reader.message(str(path), row, "request") or b"") == whole
+    assert bytes(message_reader.read_message(str(path), row, "request") or b"") == whole
     for name, value in (
         ("request_bytes", row["request_bytes"] + 1),
         ("request_offset", row["request_offset"] + 1),
@@ -115,18 +115,18 @@ def test_what_is_not_plainly_the_message_is_not_told(tmp_path: Path) -> None:
         ("broker_port", 1),
         ("api_key", 1),
     ):
-        assert message_reader.message(str(path), {**row, name: value}, "request") is None, (name, value)
+        assert message_reader.read_message(str(path), {**row, name: value}, "request") is None, (name, value)
     # Nothing behind it is read; it is not there where its last packet is not, or is cut.
     carrying = [number for number, segment in enumerate(segments) if segment.payload in whole and segment.payload]
     records = forge.rendered(segments)
     path.write_bytes(forge.pcap(records[: carrying[-1] + 1]) + b"\xff" * 100)
-    assert bytes(message_reader.message(str(path), row, "request") or b"") == whole
+    assert bytes(message_reader.read_message(str(path), row, "request") or b"") == whole
     path.write_bytes(forge.pcap(records[: carrying[-1]]))
-    assert message_reader.message(str(path), row, "request") is None
+    assert message_reader.read_message(str(path), row, "request") is None
     path.write_bytes(forge.pcap(forge.cut(records, 900)))
-    assert message_reader.message(str(path), row, "request") is None
+    assert message_reader.read_message(str(path), row, "request") is None
     # A packet sent again says what the first one said, or it is not known which of them counts.
     for payload, expected in ((segments[carrying[2]].payload, whole), (b"?" * 1_000, None)):
         again = replace(segments[carrying[2]], payload=payload)
         path.write_bytes(forge.pcap(forge.rendered([*segments[: carrying[3]], again, *segments[carrying[3] :]])))
-        assert message_reader.message(str(path), row, "request") == expected
+        assert message_reader.read_message(str(path), row, "request") == expected

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 import analyzer
-from reports.view.answers import kept
+from reports.view.answers import store_notes
 from reports.view.notes import Notes
-from reports.view.tables import Wrong
+from reports.view.tables import BadRequestError
 from tests.reports.forging import Forged
 from tests.reports.view.conftest import TXN, Asking, viewed
 
 
 def keep(asking: Asking, marks: dict[str, str], rules: list[str]) -> Any:
-    answer = kept(asking.view, json.dumps({"marks": marks, "rules": rules}).encode())
+    answer = store_notes(asking.view, json.dumps({"marks": marks, "rules": rules}).encode())
     return answer.status, json.loads(answer.content)
 
 
@@ -54,7 +54,7 @@ def test_marks_and_rules_stay_for_the_next_look_and_the_dataset_as_it_is(
     (file,) = [path for path in (tmp_path / "state").rglob("*") if path.is_file()]
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     file.write_bytes(b"[]")
-    with pytest.raises(Wrong, match=r"not marks and rules"), contextlib.ExitStack() as stack:
+    with pytest.raises(BadRequestError, match=r"not marks and rules"), contextlib.ExitStack() as stack:
         viewed(stack, place, cache=True)
 
 
@@ -74,8 +74,8 @@ def test_marks_and_rules_stay_for_the_next_look_and_the_dataset_as_it_is(
     ],
 )
 def test_what_are_no_notes_is_refused(content: bytes) -> None:
-    with pytest.raises(Wrong):
-        Notes().become(content)
+    with pytest.raises(BadRequestError):
+        Notes().store(content)
 
 
 def test_a_rule_that_is_wrong_or_needs_messages_colours_nothing(txn: Asking) -> None:
@@ -89,8 +89,8 @@ def test_a_rule_that_is_wrong_or_needs_messages_colours_nothing(txn: Asking) -> 
 
 def test_notes_that_cannot_be_kept_are_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(Wrong, match="cannot be kept"):
-        Notes(tmp_path / "file" / "notes.json").become(b'{"marks": {}, "rules": []}')
+    with pytest.raises(BadRequestError, match="cannot be kept"):
+        Notes(tmp_path / "file" / "notes.json").store(b'{"marks": {}, "rules": []}')
 
 
 @pytest.mark.parametrize("name", ["connections", "clients", "groups", "transactions", "rebalances"])

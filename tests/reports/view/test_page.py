@@ -25,7 +25,7 @@ import pytest
 from analyzer.cli import parser
 from analyzer.common.errors import UsageError
 from reports.view import columns, open_view
-from reports.view.partial_view import Growing
+from reports.view.partial_view import PartialViews
 from tests.bench.view import view_of
 from tests.reports.forging import Forged
 from tests.reports.view.browsing import CONTRAST, Look, Opened, Place
@@ -460,7 +460,7 @@ def test_what_was_not_analysed_says_so_and_the_rest_works(chromium: Any, tmp_pat
 def test_first_exchanges_are_shown_while_the_rest_is_analysed(chromium: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow(monkeypatch)
     with contextlib.ExitStack() as stack:
-        stage = open_view.begun([str(TXN)], asked(), stack)
+        stage = open_view.begin_view([str(TXN)], asked(), stack)
         stack.callback(slow.go_on.set)
         opened = Opened(chromium, stack.enter_context(served(stage)))
         opened.page.locator("#progress", has_text="analysing").wait_for()
@@ -479,15 +479,15 @@ def test_first_exchanges_are_shown_while_the_rest_is_analysed(chromium: Any, mon
 def test_first_exchanges_of_a_dataset_are_shown_while_its_columns_are_made(
     chromium: Any, in_two_steps: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go_on, real = threading.Event(), Growing.progress
+    go_on, real = threading.Event(), PartialViews.progress
 
-    def slowly(self_: Growing, *how: Any) -> None:
+    def slowly(self_: PartialViews, *how: Any) -> None:
         real(self_, *how)
         assert how[1] < 20 or go_on.wait(60)
 
-    monkeypatch.setattr(Growing, "progress", slowly)
+    monkeypatch.setattr(PartialViews, "progress", slowly)
     with contextlib.ExitStack() as stack:
-        stage = open_view.begun([in_two_steps], asked(), stack)
+        stage = open_view.begin_view([in_two_steps], asked(), stack)
         stack.callback(go_on.set)
         with Look(chromium, stack.enter_context(served(stage)))(total="20") as opened:
             progress = opened.page.locator("#progress", has_text=f" {100 * 20 // columns.COUNT} %: the first 20")
@@ -537,7 +537,7 @@ def test_an_analysis_for_which_the_disk_is_full_leaves_what_was_read(
 ) -> None:
     slow = Slow(monkeypatch, UsageError("the disk is full", "make room"))
     with contextlib.ExitStack() as stack:
-        stage = open_view.begun([str(TXN)], asked(), stack)
+        stage = open_view.begin_view([str(TXN)], asked(), stack)
         stack.callback(slow.go_on.set)
         with Look(chromium, stack.enter_context(served(stage)))(total="") as opened:
             opened.page.locator("#list .row").first.wait_for()

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from reports.view.current_view import Stage
-from reports.view.server import POLICY, Door, application
+from reports.view.current_view import CurrentView
+from reports.view.server import POLICY, Access, application
 from tests.reports.view.conftest import Asking
 
 PORT = 4711
@@ -24,8 +24,8 @@ class Client:
     """A browser's view of the application: it keeps the cookie."""
 
     def __init__(self, asking: Asking, again: bool = False) -> None:
-        self.door = Door("s3cret-of-the-link", again, frozenset([HOST, f"localhost:{PORT}"]), PORT)
-        self._app = application(Stage.of(asking.view), self.door)
+        self.door = Access("s3cret-of-the-link", again, frozenset([HOST, f"localhost:{PORT}"]), PORT)
+        self._app = application(CurrentView.of(asking.view), self.door)
         self.cookie = ""
 
     def get(self, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
