@@ -59,8 +59,8 @@ from captures.files import CapturePoint, capture_points
 from captures.kernels import NULL
 
 if TYPE_CHECKING:
-    from analyzer.findings.cache import Kept
-    from analyzer.findings.source import Source
+    from analyzer.frame.parquet import RowGroups
+    from analyzer.frame.pending import PendingTables
 
 Captures = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -174,19 +174,19 @@ def decode(
     return result
 
 
-def _kept() -> Kept:
+def _kept() -> PendingTables:
     """What rules ask for is kept, so that they do not read back what is being written."""
-    from analyzer.findings.cache import Kept
     from analyzer.findings.capture import KEPT
+    from analyzer.frame.pending import PendingTables
 
-    return Kept(KEPT)
+    return PendingTables(KEPT)
 
 
-def _judged_early(result: Dataset, kept: Kept, writer: Writer) -> pa.Table:
+def _judged_early(result: Dataset, kept: PendingTables, writer: Writer) -> pa.Table:
     """`judged` while the last rows are written."""
     with ThreadPoolExecutor(1, "kwire-settle") as pool:
         files = pool.submit(writer.settle)
-        found = _judged(result, lambda listed: kept.source(files, result.captures, listed))
+        found = _judged(result, lambda listed: kept.row_groups(files, result.captures, listed))
         files.result()
     return found
 
@@ -200,15 +200,15 @@ def judged(result: Dataset, parts: Mapping[str, pa.Table | Sequence[Path]]) -> p
     """The table `findings` of capture points that were just read; `parts`: their other tables, in memory or as files.
     The summary tells of them."""
 
-    def source(listed: Sequence[Mapping[str, Any]]) -> Source:
-        from analyzer.findings.source import Source
+    def source(listed: Sequence[Mapping[str, Any]]) -> RowGroups:
+        from analyzer.frame.parquet import RowGroups
 
-        return Source(parts, result.captures, listed)
+        return RowGroups(parts, result.captures, listed)
 
     return _judged(result, source)
 
 
-def _judged(result: Dataset, source: Callable[[Sequence[Mapping[str, Any]]], Source]) -> pa.Table:
+def _judged(result: Dataset, source: Callable[[Sequence[Mapping[str, Any]]], RowGroups]) -> pa.Table:
     """`source`: where rules read, given the connections without Kafka."""
     if not any(entry.get("meaning") for entry in result.captures):
         return tables.empty("findings")

@@ -1,4 +1,4 @@
-"""The Python door: `replay.replay`. The command line has its own way to the same `run.replay`, with the same names."""
+"""The Python interface: `replay.replay`. The command line calls the same `run.replay`, with the same options."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Unpack
 
 from analyzer.pipeline.read_options import Reading
-from replay import request, run, source
+from replay import inputs, request, run
 from replay.request import Asked
 
 
@@ -27,13 +27,13 @@ def replay(
     """Send captures (or a dataset with messages) to the broker `to` (HOST:PORT) and write the RUN `out`.
 
     `filter`, `rotated`, `port`, `keylog` (files), `wait` and `options` are what `kwire replay` has under the same names
-    (`asked.Asked`), and mean the same; a speed is a number too, None for as fast as answers allow. Raises KwireError,
+    (`request.Asked`), and mean the same; a speed is a number too, None for as fast as answers allow. Raises KwireError,
     with a hint, for whatever the command refuses: options, captures, the target."""
     host, number = request.address(to)
     notes: list[str] = []
     wanted = request.wanted(host, number, **options)
     dial = wanted.access.dial(host, number)
-    source.check_apart(captures, out)
+    inputs.check_apart(captures, out)
     how = Reading(rotated, list(port), keylogs=list(keylog))
-    given = source.source(captures, wanted, how=how, filter=filter, notes=notes)
-    return asyncio.run(run.replay(given, wanted, dial, out, notes, wait))
+    source = inputs.open_source(captures, wanted, how=how, filter=filter, notes=notes)
+    return asyncio.run(run.replay(source, wanted, dial, out, notes, wait))

@@ -17,7 +17,7 @@ import json
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -28,22 +28,20 @@ from analyzer.common.escapes import printable
 from analyzer.dataset import dataset
 from analyzer.live.stop_conditions import ended_by, interrupted_by_others
 from analyzer.pipeline.read_options import Reading
-from replay import outcome, request, run, source
+from replay import inputs, outcome, request, run
 from replay.audit import auditor
 from replay.diff import junit, page, pairs, text
 from replay.diff.compare import compare, compare_beyond
 from replay.diff.latencies import SLOWER as SLOWER_KIND
-from replay.live_traffic import Live
 from replay.options import Options
 from replay.plan import renaming, steps
-from replay.plan.cluster import Cluster
-from replay.plan.sessions import Session
-from replay.plan.values import Offers
-from replay.plan.windows import Flow
 from replay.remap.topology import Topology
+from replay.run_plan import RunPlan, missing, unmapped
 from replay.send import link
 from replay.send import target as targets
 from replay.send.same_cluster import why_same
+from replay.send.target import Target
+from replay.source import MemorySource, PlannedWindow, Source
 
 EXIT_NOT_VALID: Final = 3
 EXIT_NOTHING_SENT: Final = 2
@@ -126,33 +124,33 @@ def _replay(options: argparse.Namespace) -> int:
     wanted = request.options_of(options, host, port)
     announce_compilation()
     if not options.dry_run:
-        source.check_apart(options.captures, options.out)
+        inputs.check_apart(options.captures, options.out)
         with dataset.Writer(options.out, wait=options.wait):
             pass  # a folder that cannot be written is told before captures are read; nothing is left of the try
     notes: list[str] = []
     dial = wanted.access.dial(host, port)
     with _progress() as report:
         how = Reading(options.rotated, options.port, keylogs=options.keylog)
-        captured = source.source(options.captures, wanted, how=how, filter=options.filter, notes=notes, report=report)
+        source = inputs.open_source(
+            options.captures, wanted, how=how, filter=options.filter, notes=notes, report=report
+        )
     if options.dry_run:
-        assert not isinstance(captured, Live)
-        return _dry_run(options, captured, wanted, dial)
-    if isinstance(captured, Flow | Live):
-        return _round(options, captured, wanted, dial, notes)
-    code, number = _round(options, captured, wanted, dial, notes), 1
+        return _dry_run(options, source, wanted, dial)
+    code, number = _round(options, source, wanted, dial, notes), 1
     while options.loop and not code:
+        assert isinstance(source, MemorySource), "--loop goes with no other"
         number += 1
         sys.stderr.write(f"note: round {number} of --loop\n")
         # What the rounds before wrote is no reason to stop; groups and producers of its own meet none of theirs.
         own = renaming.Renaming(prefix=f"loop-{number}.")
         this = dataclasses.replace(wanted, yes=True, renaming=own if wanted.renaming else wanted.renaming)
-        code = _round(options, renaming.renamed(captured, own), this, dial, [])
+        code = _round(options, MemorySource(renaming.renamed(source.sessions, own)), this, dial, [])
     return code
 
 
 def _round(
     options: argparse.Namespace,
-    captured: Sequence[Session] | Flow | Live,
+    source: Source,
     wanted: Options,
     dial: link.Dial,
     notes: list[str],
@@ -160,7 +158,7 @@ def _round(
     """Send the capture once, and tell how it went; the exit code."""
     with _telling() as tell:
         announce = functools.partial(_announce, tell)
-        result = _until_ended(run.replay(captured, wanted, dial, options.out, notes, options.wait, tell, announce))
+        result = _until_ended(run.replay(source, wanted, dial, options.out, notes, options.wait, tell, announce))
     for note in dict.fromkeys(notes):
         sys.stderr.write(f"note: {printable(note)}\n")
     if options.json:
@@ -260,38 +258,33 @@ def _audit(options: argparse.Namespace) -> int:
     return 0
 
 
-def _dry_run(options: argparse.Namespace, captured: Sequence[Session] | Flow, wanted: Options, dial: link.Dial) -> int:
-    def planned_for(offers: Offers, topology: Topology) -> tuple[Options, steps.Plan, Cluster, _Planned]:
-        if isinstance(captured, Flow):
-            return run.rehearsed(wanted, captured, offers, topology)
-        chosen, planned, cluster = run.planned_for(wanted, captured, offers, topology)
-        return chosen, planned, cluster, [(planned.steps, planned.skips)]
-
-    async def answered() -> tuple[Options, steps.Plan, Cluster, _Planned, Topology, list[str]]:
+def _dry_run(options: argparse.Namespace, source: Source, wanted: Options, dial: link.Dial) -> int:
+    async def answered() -> tuple[RunPlan, Target, list[str]]:
         target = await targets.ask(wanted.host, wanted.port, dial, wanted.settings.answer_timeout)
         try:
-            chosen, planned, cluster, parts = planned_for(target.offers, target.topology)
-            warnings = await run.warned(chosen, captured, planned, cluster, target)
-            sessions = captured.sessions if isinstance(captured, Flow) else captured
-            same = "" if wanted.same_cluster else why_same(cluster, sessions, target.topology)
-            told = [f"not without --same-cluster: the target is the captured cluster: {same}"] if same else []
-            return chosen, planned, cluster, parts, target.topology, [*told, *warnings]
+            run_plan = source.first_pass(wanted, target.offers, target.topology)
+            warnings = await run.lifetime_warnings(run_plan.options, source, run_plan, target)
+            same = "" if wanted.same_cluster else why_same(run_plan.cluster, source.sessions, target.topology)
+            refusal = [f"not without --same-cluster: the target is the captured cluster: {same}"] if same else []
+            return run_plan, target, [*refusal, *warnings]
         finally:
             target.close()
 
     assumed = options.assumed is not None
-    topology, warnings = Topology(), list[str]()
+    offers, topology, warnings = options.assumed, Topology(), list[str]()
     if assumed:
-        wanted, planned, cluster, parts = planned_for(options.assumed, topology)
+        run_plan = source.first_pass(wanted, offers, topology)
     else:
-        wanted, planned, cluster, parts, topology, warnings = _until_ended(answered())
+        run_plan, target, warnings = _until_ended(answered())
+        offers, topology = target.offers, target.topology
+    wanted, planned, cluster = run_plan.options, run_plan.plan, run_plan.cluster
     allowed = wanted.access.reach(wanted.host, wanted.port)
-    warnings = [*warnings, *run.unmapped(wanted, cluster, planned)]
+    warnings = [*warnings, *unmapped(wanted, cluster, planned)]
     if not assumed:
         warnings += allowed.unused(topology.nodes)
-    rows = table(parts)
+    rows = table(source.planned_windows(run_plan, offers, topology))
     # What an assumed target lacks nobody knows.
-    lacks = [] if assumed else run.missing(wanted, cluster, topology, planned)
+    lacks = [] if assumed else missing(wanted, cluster, topology, planned)
     if options.json:
         brokers = [] if assumed else allowed.listed(topology.nodes)
         told = {"apis": rows, "missing": lacks, "brokers": brokers, "warnings": warnings}
@@ -306,11 +299,7 @@ def _dry_run(options: argparse.Namespace, captured: Sequence[Session] | Flow, wa
     return 0
 
 
-_Planned = Iterable[tuple[Iterable[steps.Step], Iterable[steps.Skip]]]
-"""A plan, a part after the other."""
-
-
-def table(planned: _Planned) -> list[dict[str, Any]]:
+def table(planned: Iterable[PlannedWindow]) -> list[dict[str, Any]]:
     """A row for each API and captured version: how many are sent, converted (to what), skipped (by which rule)."""
     rows: dict[tuple[str, int], dict[str, Any]] = {}
 

@@ -1,198 +1,198 @@
-"""What is given to a replay, and how it is gone through: all at once, in windows, or as it comes.
+"""Where the exchanges come from that a replay sends: sessions in memory, a capture or dataset read twice, live traffic.
 
-In: captures, or a dataset, as they are named, and `Options`. Out: sessions, or a `Flow` that was surveyed, or a `Live`
-one that has begun. Rule: what is large and can be read twice is never held whole, unless something needs it so.
+In: captured exchanges, and `Options`. Out: a `Source`, which says what is known before anything is sent
+(`first_pass`), and sends its requests (`send`). Live traffic has a module of its own.
 """
 
 from __future__ import annotations
 
-import glob
-import math
-import os
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
-from analyzer.api import Captures, Look
-from analyzer.dataset import dataset
-from analyzer.pipeline.points import size_of
-from analyzer.pipeline.read_options import Reading
-from captures.errors import KwireError
-from captures.files import capture_points
-from replay.live_traffic import Live
+from captures.kernels import without_collection
+from replay import pace
 from replay.options import Options
-from replay.plan import renaming, selection, sessions, stored_exchanges
-from replay.plan.duplicate_points import captured_twice
+from replay.plan import decisions, record_times
+from replay.plan.cluster import Cluster
+from replay.plan.decisions import Planner
+from replay.plan.record_times import Times
 from replay.plan.sessions import Session
-from replay.plan.windows import Flow
-from replay.send import principals
+from replay.plan.steps import Plan, Skip, Step
+from replay.plan.values import Offers
+from replay.plan.windows import TwoPassReader, WindowReader
+from replay.remap.topology import Topology
+from replay.run_plan import (
+    RunPlan,
+    check_names,
+    plan_options,
+    prefixed,
+    topic_names,
+    unnamed_counts,
+    window_planner,
+)
+from replay.sending import Sending, Sent, Tell, from_one_process, from_workers
+from replay.windowed import TopicChecks, WindowFeed, short_turns
 
-LARGE: Final = 256 << 20
-"""Bytes of a capture, as it is stored, or captured bytes of a dataset, from which on it is gone through in windows."""
-
-
-HELD: Final = 500_000
-"""Requests that are held whole at most, where they are to be sent in a hurry."""
-BUSY: Final = 8_000
-"""Requests a second that are a hurry: some 10,000 are read, planned and recorded beside the sending."""
-
-
-class NothingToReplay(KwireError):
-    """The captures have no request that could be sent."""
-
-
-def read(
-    captures: Captures,
-    *,
-    how: Reading | None = None,
-    filter: Any = None,
-    notes: list[str] | None = None,
-    report: Callable[[str, int, int], None] | None = None,
-) -> list[Session]:
-    """Sessions of captures, or of a dataset. `how` captures are read; `report` is told the capture, bytes read, and
-    its size. Raises NothingToReplay where they have no request."""
-    named = _named(captures, how)
-    told: list[str] = []
-    if len(named) == 1 and dataset.is_dataset(named[0]):
-        found = selection.matching(stored_exchanges.from_dataset(named[0]), filter)
-    else:
-        found = sessions.from_captures(named, how=how or Reading(), filter=filter, notes=told, progress=report)
-    if not any(session.requests for session in found):
-        raise _nothing(told, named)
-    twice = captured_twice(found)
-    if twice is not None:
-        first, second, count = twice
-        raise KwireError(
-            f"{first} and {second} hold the same connections ({count}): each request would be sent twice",
-            "give one of them; of a dataset --filter chooses one, as in capture == 'client.pcap'",
-        )
-    if notes is not None:
-        notes += told
-    return found
+PlannedWindow = tuple[Iterable[Step], Iterable[Skip]]
 
 
-def check_apart(captures: Captures, out: str | os.PathLike[str]) -> None:
-    """A RUN replaces what is in its folder. Raises KwireError where that is what is to be replayed, or holds it."""
-    folder = os.path.realpath(out)
-    for one in _listed(captures):
-        for path in (one, *glob.glob(one)):
-            there = os.path.realpath(path)
-            if path != "-" and (there == folder or there.startswith(os.path.join(folder, ""))):
-                what = "is" if there == folder else "holds"
-                raise KwireError(f"-o {os.fspath(out)}: {what} the capture itself", "name another folder")
+class Source(ABC):
+    """Captured exchanges that a replay sends.
+
+    - `sessions`: those that are known before anything is sent
+    - `capture_names`: of the captures, for the RUN
+    - `start_ns`: when the first request was captured, 0 if there is none
+    - `is_windowed`: exchanges are planned, sent and recorded window by window, so they become rows as they end
+    """
+
+    is_windowed = True
+
+    @property
+    @abstractmethod
+    def sessions(self) -> Sequence[Session]: ...
+
+    @property
+    def capture_names(self) -> list[str]:
+        return list(dict.fromkeys(session.capture for session in self.sessions))
+
+    @property
+    @abstractmethod
+    def start_ns(self) -> int: ...
+
+    async def exclude_target(self, options: Options, topology: Topology, asked_ns: int) -> None:
+        """Leave out requests that go to the target itself, if the capture may have those of this run.
+
+        `asked_ns`: when the target was first asked something.
+        """
+        return
+
+    @abstractmethod
+    def first_pass(self, options: Options, offers: Offers, topology: Topology, tell: Tell | None = None) -> RunPlan:
+        """What is known before anything is sent. Raises BadNamesError."""
+
+    @abstractmethod
+    def planned_windows(self, run_plan: RunPlan, offers: Offers, topology: Topology) -> Iterable[PlannedWindow]:
+        """Plan all of it, window by window, without sending it."""
+
+    @abstractmethod
+    def record_times(self, run_plan: RunPlan, delta_ms: int) -> dict[str, Times]:
+        """Times of the records that will be produced, by captured topic. `delta_ms`: by how much they are moved."""
+
+    @abstractmethod
+    async def send(self, sending: Sending) -> Sent:
+        """Plan what is not planned yet, and send all of it."""
 
 
-def _listed(captures: Captures) -> list[str]:
-    if isinstance(captures, str | os.PathLike):
-        return [os.fspath(captures)]
-    return [os.fspath(one) for one in captures]
+@dataclass(frozen=True, slots=True)
+class MemorySource(Source):
+    """Sessions that are held in memory: planned at once, and sent from one process or several."""
+
+    sessions: Sequence[Session]
+    is_windowed = False
+
+    @property
+    def start_ns(self) -> int:
+        return min((session.requests[0].sent_ns for session in self.sessions if session.requests), default=0)
+
+    def first_pass(self, options: Options, offers: Offers, topology: Topology, tell: Tell | None = None) -> RunPlan:
+        if tell is not None:
+            tell(f"planning {sum(len(session.requests) for session in self.sessions):,} requests")
+        with without_collection():
+            return self._first_pass(options, offers, topology)
+
+    def _first_pass(self, options: Options, offers: Offers, topology: Topology) -> RunPlan:
+        ids = topic_names(options, self.sessions, topology)
+        planned, cluster = decisions.make(self.sessions, offers, plan_options(options, ids, topology))
+        if options.prefix_topics:
+            options = dataclasses.replace(options, map_topic=prefixed(options, cluster, planned))
+            if options.partial:
+                planned, cluster = decisions.make(self.sessions, offers, plan_options(options, ids, topology))
+        check_names(options, planned)
+        if options.rate is not None:
+            span = max((step.at_ns for step in planned.steps), default=0) / 1e9
+            speed = options.rate * span / max(len(planned.steps), 1)
+            options = dataclasses.replace(options, settings=dataclasses.replace(options.settings, speed=speed or None))
+        return RunPlan(options, planned, cluster)
+
+    def planned_windows(self, run_plan: RunPlan, offers: Offers, topology: Topology) -> Iterable[PlannedWindow]:
+        return [(run_plan.plan.steps, run_plan.plan.skips)]
+
+    def record_times(self, run_plan: RunPlan, delta_ms: int) -> dict[str, Times]:
+        return record_times.record_times(run_plan.plan, delta_ms)
+
+    async def send(self, sending: Sending) -> Sent:
+        sending.tell("writing the captured side")
+        sending.recorder.captured(self.sessions)
+        for skip in sending.plan.skips:
+            sending.recorder.skip(skip)
+        processes = sending.options.processes
+        if processes == 1:
+            done = await from_one_process(sending, self.sessions, self.sessions)
+        else:
+            sending.tell(f"sending from {processes} processes")
+            done = await from_workers(sending, self.sessions)
+        return Sent(done, pace.end_ns(sending.plan.steps))
 
 
-def _named(captures: Captures, how: Reading | None) -> list[str]:
-    """As a list, and something that can be read so."""
-    named = _listed(captures)
-    for one in named:
-        if one != "-" and dataset.is_dataset(one) and "replay" in dataset.read_manifest(one):
-            raise KwireError(
-                f"{one}: a RUN, which has each request as captured and as sent", "give the capture that it was made of"
-            )
-    if len(named) == 1 and how is not None and how.keylogs and dataset.is_dataset(named[0]):
-        raise KwireError("--keylog goes with a CAPTURE", "kwire analyze --keylog --keep-bytes makes a DATASET")
-    return named
+@dataclass(frozen=True, slots=True)
+class TwoPassSource(Source):
+    """A capture or dataset that is read twice and never held: `reader` has made its first pass."""
+
+    reader: TwoPassReader
+
+    @property
+    def sessions(self) -> Sequence[Session]:
+        return self.reader.sessions
+
+    @property
+    def start_ns(self) -> int:
+        return self.reader.first.start_ns or 0
+
+    def first_pass(self, options: Options, offers: Offers, topology: Topology, tell: Tell | None = None) -> RunPlan:
+        first = self.reader.first
+        cluster = first.finish(self.reader.again, topic_names(options, self.sessions, topology))
+        planned = Plan((), (), (), first.topics(options.allow, cluster), frozenset(first.subscribed))
+        if options.prefix_topics:
+            options = dataclasses.replace(options, map_topic=prefixed(options, cluster, planned))
+        check_names(options, planned)
+        return RunPlan(options, planned, cluster)
+
+    def planned_windows(self, run_plan: RunPlan, offers: Offers, topology: Topology) -> Iterator[PlannedWindow]:
+        planner = self._planner(run_plan.options, run_plan.cluster, offers, topology)
+        for window in self.reader.windows():
+            steps, skips = planner.take(window.requests)
+            yield steps, [*(Skip(row, "no_request") for row in window.orphans), *skips]
+
+    def record_times(self, run_plan: RunPlan, delta_ms: int) -> dict[str, Times]:
+        times = self.reader.first.record_times(run_plan.cluster)
+        return {topic: topic_times.shifted(delta_ms) for topic, topic_times in times.items()}
+
+    async def send(self, sending: Sending) -> Sent:
+        target = sending.target
+        planner = self._planner(sending.options, sending.cluster, target.offers, target.topology)
+        sent, _ = await send_windows(sending, self.reader, self.sessions, planner)
+        return sent
+
+    def _planner(self, options: Options, cluster: Cluster, offers: Offers, topology: Topology) -> Planner:
+        return window_planner(options, self.sessions, cluster, offers, topology, self.start_ns, self.reader.first.ends)
 
 
-def _nothing(told: list[str], named: Sequence[str]) -> NothingToReplay:
-    why = told[0] if told else f"no request in {', '.join(map(str, named))}"
-    # What came on stdin is gone.
-    file, keep = ("FILE", "keep it (tee FILE): ") if named[0] == "-" else (named[0], "")
-    return NothingToReplay(f"nothing to replay: {why}", f"{keep}kwire summary {file} says what is in it")
-
-
-def source(
-    captures: Captures,
-    options: Options,
-    *,
-    how: Reading,
-    filter: Any = None,
-    notes: list[str],
-    report: Callable[[str, int, int], None] | None = None,
-) -> list[Session] | Flow | Live:
-    """What is sent: sessions, or (`Options.in_windows`) a flow that was surveyed, or (no `Options.survey`) a live one
-    that has begun. Raises what `read` and `prepared` do, and KwireError for what cannot be gone through in windows."""
-    named = _named(captures, how)
-    in_windows = _large(named, how, filter) if options.in_windows is None else options.in_windows
-    if not in_windows:
-        return prepared(read(captures, how=how, filter=filter, notes=notes, report=report), options, notes)
-    _check_windows(named, how, filter, twice=options.survey)
-    said: list[str] = []
-
-    def told() -> Iterator[sessions.Told]:
-        ordered = None if options.survey else False
-        return sessions.told(named, how=how, filter=filter, notes=said, progress=report, ordered=ordered)
-
-    if not options.survey:
-        live = Live(told, options.renaming, said=said)
-        if not live.begin():
-            raise _nothing(said, named)
-        return live
-
-    def glanced(look: Look) -> Iterator[sessions.Told]:
-        return sessions.told(named, how=how, filter=filter, notes=said, progress=report, look=look)
-
-    if dataset.is_dataset(named[0]):
-        flow = Flow(
-            lambda: stored_exchanges.told(named[0]), options.renaming, topic_ids=stored_exchanges.topic_ids(named[0])
-        )
-    else:
-        flow = Flow(told, options.renaming, glanced)
-    flow.look()
-    if not flow.survey.requests:
-        raise _nothing(said, named)
-    if options.in_windows is None and _hurried(flow, options):
-        return prepared(read(captures, how=how, filter=filter, notes=notes, report=report), options, notes)
-    notes += said
-    if options.access.principals and options.access.credentials is None:
-        principals.check(flow.sessions, options.access.principals)
-    return flow
-
-
-def _large(captures: list[str], how: Reading, filter: Any) -> bool:
-    """Is it one capture point that can be read twice, and too large to be held without a thought?"""
-    if dataset.is_dataset(captures[0]):
-        there = dataset.open_dataset(captures[0])
-        large = there.coverage.get("payload_bytes", 0) >= LARGE
-        return len(captures) == len(there.captures) == 1 and filter is None and large
-    points = capture_points(captures, how.rotated)
-    return len(points) == 1 and "-" not in points[0].paths and size_of(points[0]) >= LARGE
-
-
-def _hurried(flow: Flow, options: Options) -> bool:
-    """Is more to be sent a second than is read and planned beside it, and can all of it be held?"""
-    speeds = [speed for _, speed in options.settings.schedule.pieces] if options.settings.schedule else []
-    asked = max((speed or math.inf for speed in speeds), default=options.settings.speed or math.inf)
-    survey = flow.survey
-    seconds = (max(survey.ends.values()) - (survey.start_ns or 0)) / 1e9
-    return survey.requests <= HELD and survey.requests * asked > BUSY * seconds
-
-
-def _check_windows(captures: list[str], how: Reading, filter: Any, twice: bool) -> None:
-    """Raises KwireError for what is not one capture point, or one that cannot be read `twice`."""
-    option = "--in-windows" if twice else "--no-survey"
-    hint = f"without {option} all of it is read first"
-    if dataset.is_dataset(captures[0]):
-        if not twice or filter is not None:
-            raise KwireError(f"{option}{' and --filter' if twice else ''} goes with a CAPTURE", hint)
-        count = len(dataset.open_dataset(captures[0]).captures) + len(captures) - 1
-    else:
-        points = capture_points(captures, how.rotated)
-        count = 2 if twice and "-" in points[0].paths else len(points)
-    if count != 1:
-        raise KwireError(f"{option} goes with one capture point" + (", which is read twice" if twice else ""), hint)
-
-
-def prepared(captured: Sequence[Session], options: Options, notes: list[str]) -> list[Session]:
-    """What of the capture is sent, under its new names, in as many copies. Raises NothingChosen, and NobodyFor where a
-    captured user has no login."""
-    chosen = selection.chosen(captured, options.selection, notes)
-    if options.access.principals and options.access.credentials is None:
-        principals.check(chosen, options.access.principals)
-    return renaming.copies(renaming.renamed(chosen, options.renaming), options.times)
+async def send_windows(
+    sending: Sending,
+    reader: WindowReader,
+    known: Sequence[Session],
+    planner: Planner,
+    checks: TopicChecks | None = None,
+) -> tuple[Sent, float]:
+    """Send windows as they are read and planned. The second result is the seconds from the first step until the last
+    outcome. `known`, `checks`: as of `from_one_process` and `WindowFeed`."""
+    sending.remap.offsets.joined = True
+    feed = WindowFeed(reader, planner, sending.recorder, checks)
+    with short_turns():
+        done = await from_one_process(sending, known, (), feed)
+    sending.notes += unnamed_counts(feed.unnamed)
+    if feed.unread:
+        sending.notes.append(f"{feed.unread:,} captured requests were not read any more, and have no row")
+    return Sent(done, feed.end_ns), feed.seconds

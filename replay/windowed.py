@@ -1,10 +1,10 @@
 """Sending a capture that is never held whole: windows of it are read, planned, sent and recorded one after another.
 
-In: a `Flow` that was surveyed, or a `Live` one, a `Planner` and an engine. Out: outcomes in the recorder. What reads,
-plans and writes is one thread beside the event loop, so neither needs a lock. Rules: the plan is so far ahead as the
-engine has room for (`Settings.ahead`), and bytes of outcomes that have no row yet count as well; with more than
-`UNRECORDED` of those nothing is sent until they are rows. Each captured exchange gets its row, also of a run that ends
-early, up to `READ_ON` requests more.
+In: a `WindowReader` (a capture after its first pass, or a live one), a `Planner` and an engine. Out: outcomes in the
+`Recorder`. Reading, planning and writing happen in one thread beside the event loop, so neither needs a lock. Rules:
+the plan is as far ahead as the engine has room for (`Settings.ahead`), and bytes of outcomes without a row count too;
+with more than `UNRECORDED` of those nothing is sent until they are rows. Each captured exchange gets its row, also in a
+run that ends early, up to `READ_ON` requests more.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Final, Protocol
 
 from analyzer.frame.buffer_pool import give_back
 from captures.errors import KwireError
 from replay import pace
-from replay.live_traffic import Live, Meeting
 from replay.outcome import Outcome
 from replay.plan.decisions import Planner
 from replay.plan.steps import Skip, Step
-from replay.plan.windows import Flow, Window
+from replay.plan.windows import Window, WindowReader
+from replay.run_plan import topic_id_of
 from replay.run_writer import Recorder
 from replay.send.engine import Engine
 from replay.send.link import LinkError
@@ -38,41 +38,55 @@ UNRECORDED: Final = 64 << 20
 _PAUSE: Final = 0.01
 _RECORDED: Final = 1_000
 _RECORDED_BYTES: Final = 8 << 20
-"""Outcomes, or bytes of theirs, that become rows at once, while nothing is planned."""
+"""Outcomes, or their bytes, that become rows together while nothing is planned."""
 _SWITCH: Final = 0.001
-"""Seconds after which the event loop gets its turn from the thread that reads."""
+"""Seconds after which the thread that reads gives the event loop its turn."""
 _COLLECTED: Final = 60.0
-"""Seconds between two looks for garbage: with so many objects on their way each takes a tenth of a second."""
+"""Seconds between two garbage collections: with so many objects on their way each takes a tenth of a second."""
 
 
-class Flowing:
-    """One run of a flow. `record` is what the engine gives outcomes to; `feed` what it gets steps from. `end_ns`: as
-    `pace.end_ns`, so far; `unread`: requests that were not read, of a run that ended early; `unnamed`: how
-    many requests were skipped by topic id that nothing names. `meeting`: what looks at each window of a live flow
-    before it is sent; `seconds`: from the first step until the last outcome, for a live source may be silent after."""
+class TopicChecks(Protocol):
+    """Checks topics when they first appear."""
 
-    def __init__(self, flow: Flow | Live, planner: Planner, recorder: Recorder, meeting: Meeting | None = None) -> None:
+    async def check(self, named: Iterable[str]) -> None:
+        """Check the topics that requests named so far. Raises KwireError."""
+
+
+class WindowFeed:
+    """Feeds an engine from windows of a capture, and records the outcomes that it gives.
+
+    - `checks`: looks at each window of a live capture before it is sent
+    - `end_ns`: as `pace.end_ns`, so far
+    - `unread`: requests that were not read, in a run that ended early
+    - `unnamed`: how many requests were skipped, by topic id without a name
+    - `seconds`: from the first step until the last outcome, because a live capture may be silent after it
+    """
+
+    def __init__(
+        self, reader: WindowReader, planner: Planner, recorder: Recorder, checks: TopicChecks | None = None
+    ) -> None:
         self.end_ns = 0
         self.unread = 0
         self.seconds = 0.0
         self.unnamed: Counter[str] = Counter()
-        self._flow = flow
+        self._reader = reader
         self._planner = planner
         self._recorder = recorder
-        self._meeting = meeting
-        self._windows = flow.windows()
+        self._checks = checks
+        self._windows = reader.windows()
         self._ready: deque[Outcome] = deque()
-        self._taken_bytes = self._given_bytes = 0  # of outcomes: those of the engine's thread, and of the other one
-        self._planned: list[Step] = []  # planned, and not the engine's yet
+        self._arrived_bytes = self._recorded_bytes = 0  # of outcomes; each is counted by one thread only
+        self._planned: list[Step] = []  # planned, and not yet given to the engine
         self._engine: Engine | None = None
-        self._pool = ThreadPoolExecutor(1, "kwire-flow")
+        self._pool = ThreadPoolExecutor(1, "kwire-windows")
         self._read = 0
+        self._has_begun = False
         self._collected = self._began = time.monotonic()
 
     def record(self, outcome: Outcome) -> None:
-        """An exchange's end; its row is made by the thread."""
+        """Take the end of an exchange; the thread makes its row."""
         self._ready.append(outcome)
-        self._taken_bytes += _size(outcome)
+        self._arrived_bytes += _size(outcome)
         if self._engine is not None and self._unrecorded > UNRECORDED:
             self._engine.hold_back()
         self.seconds = time.monotonic() - self._began
@@ -80,44 +94,31 @@ class Flowing:
     @property
     def _unrecorded(self) -> int:
         """Bytes of outcomes that have no row."""
-        return self._taken_bytes - self._given_bytes
+        return self._arrived_bytes - self._recorded_bytes
 
     async def feed(self, engine: Engine) -> None:
-        """Read and plan, as long as there is something and the engine has room; then make rows until it is done."""
+        """Read and plan as long as there are windows and the engine has room; then make rows until it is done."""
         self._engine = engine
         loop = asyncio.get_running_loop()
-        engine.total = self._flow.survey.requests if isinstance(self._flow, Flow) else None
-        begun = False
+        engine.total = self._reader.request_count
         while True:
             while not engine.has_room(self._unrecorded):
                 await self._record_some(engine)
-            found = await loop.run_in_executor(self._pool, self._next)
+            planned = await loop.run_in_executor(self._pool, self._next)
             if self._unrecorded <= UNRECORDED // 2:
                 engine.go_on()
-            if found is None:
+            if planned is None:
                 break
-            window, steps = found
-            if self._meeting is not None and window.requests:
+            window, steps = planned
+            if self._checks is not None and window.requests:
                 try:
-                    await self._meeting.look(self._planner.topics | self._planner.subscribed)
-                except KwireError as problem:
-                    if not begun:
+                    await self._checks.check(self._planner.topics | self._planner.subscribed)
+                except KwireError as error:
+                    if not self._has_begun:
                         raise
-                    engine.failure = engine.failure or LinkError(str(problem), problem.hint)
+                    engine.failure = engine.failure or LinkError(str(error), error.hint)
                     break  # these steps are given up with what is not read
-            for number in window.met:
-                session = self._flow.sessions[number]
-                engine.meet(number, session.broker, session.user)
-            if not begun and steps:
-                engine.begin_now()
-                self._began = time.monotonic()
-                begun = True
-            self._planned = []
-            engine.add(steps, live=isinstance(self._flow, Live))
-            for number in window.over:
-                engine.over(number)
-                if isinstance(self._flow, Live):
-                    self._flow.forget(number)
+            self._give(engine, window, steps)
             if time.monotonic() - self._collected > _COLLECTED:
                 give_back()
                 self._collected = time.monotonic()
@@ -125,8 +126,23 @@ class Flowing:
         while True:
             await self._record_some(engine)
 
+    def _give(self, engine: Engine, window: Window, steps: list[Step]) -> None:
+        """Give the engine the steps of a window, and its sessions as they begin and end."""
+        for number in window.met:
+            session = self._reader.session(number)
+            engine.meet(number, session.broker, session.user)
+        if steps and not self._has_begun:
+            engine.begin_now()
+            self._began = time.monotonic()
+            self._has_begun = True
+        self._planned = []
+        engine.add(steps, live=self._reader.request_count is None)
+        for number in window.over:
+            engine.over(number)
+            self._reader.forget(number)
+
     async def _record_some(self, engine: Engine) -> None:
-        """Make rows of what has come, or wait a moment where that is little."""
+        """Make rows of the outcomes that have come, or wait a moment if they are few."""
         if len(self._ready) >= _RECORDED or self._unrecorded >= _RECORDED_BYTES:
             await asyncio.get_running_loop().run_in_executor(self._pool, self._rows)
             if self._unrecorded <= UNRECORDED // 2:
@@ -135,7 +151,7 @@ class Flowing:
             await asyncio.sleep(_PAUSE)
 
     async def finish(self) -> None:
-        """The engine is done: record what it gave, and what was not read yet as not sent."""
+        """Record the rest of the outcomes, and requests that were not read yet as not sent."""
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._pool, self._rest)
         self._pool.shutdown()
@@ -144,7 +160,7 @@ class Flowing:
         while self._ready:
             outcome = self._ready.popleft()
             self._recorder.add(outcome)
-            self._given_bytes += _size(outcome)
+            self._recorded_bytes += _size(outcome)
 
     def _next(self) -> tuple[Window, list[Step]] | None:
         """The next window, planned, its captured side written."""
@@ -162,7 +178,7 @@ class Flowing:
         for skip in skips:
             self._recorder.skip(skip)
             if skip.rule == "unknown_topic_id":
-                self.unnamed[topic_id(skip)] += 1
+                self.unnamed[topic_id_of(skip)] += 1
         self.end_ns = max(self.end_ns, pace.end_ns(steps))
         self._planned = steps
         return window, steps
@@ -170,14 +186,14 @@ class Flowing:
     def _rest(self) -> None:
         self._rows()
         self._give_up(self._planned)
-        begun = self._read
-        while isinstance(self._flow, Flow) and self._read - begun < READ_ON:
-            found = self._next()
-            if found is None:
+        count, before = self._reader.request_count, self._read
+        while count is not None and self._read - before < READ_ON:
+            planned = self._next()
+            if planned is None:
                 break
-            self._give_up(found[1])
-        if isinstance(self._flow, Flow):
-            self.unread = self._flow.survey.requests - self._read
+            self._give_up(planned[1])
+        if count is not None:
+            self.unread = count - self._read
 
     def _give_up(self, steps: Iterable[Step]) -> None:
         for step in steps:
@@ -185,18 +201,13 @@ class Flowing:
 
 
 def _size(outcome: Outcome) -> int:
-    """Bytes that it keeps, of what was sent and answered, and of the captured answer."""
+    """Bytes that an outcome holds: the request, the answer, and the captured answer."""
     return sum(len(frame) for frame in (outcome.request, outcome.answer, outcome.captured_answer) if frame)
 
 
-def topic_id(skip: Skip) -> str:
-    """Which topic id has no name, of a skip for that reason."""
-    return skip.reason.partition(":")[0]
-
-
 @contextlib.contextmanager
-def beside() -> Iterator[None]:
-    """For a run that reads and plans beside the event loop: turns are short, and nobody looks for garbage meanwhile."""
+def short_turns() -> Iterator[None]:
+    """Make turns of threads short, and collect no garbage, in a run that reads and plans beside the event loop."""
     interval, collects = sys.getswitchinterval(), gc.isenabled()
     sys.setswitchinterval(_SWITCH)
     gc.disable()

@@ -89,17 +89,12 @@ def needed(query: str) -> frozenset[str] | None:
     return frozenset(names)
 
 
-def after_from(query: str) -> frozenset[str]:
-    """Names after FROM and JOIN in a query."""
-    return frozenset(_FROM.findall(query.lower()))
-
-
 def read_from(query: str) -> frozenset[str]:
     """Names after FROM and JOIN in a query, and in the views that are among them."""
-    names = set(after_from(query))
-    for one in reversed(views()):
-        if one.name in names:
-            names.update(after_from(one.sql))
+    names = set(_FROM.findall(query.lower()))
+    for view in reversed(views()):
+        if view.name in names:
+            names.update(_FROM.findall(view.sql.lower()))
     return frozenset(names)
 
 

@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 
 AUTO, EMBEDDED, SPARK = "auto", "embedded", "spark"
 
-EASY_EXCHANGES = 20_000_000
-"""Up to so many exchanges one machine answers faster by itself: ten million take a report a third of a minute on two
-cores. Beyond, Spark on a cluster may be worth its start, and is known to live with little memory."""
-
 QUICK_EXCHANGES = 1_000_000
 """Below so many exchanges it is not worth Java's while to compile at length what Spark writes: of a report on 100,000
 its compilers take 16 s of processor time where they took 61. Of 2.5 million the tasks lose more than that."""
@@ -41,8 +37,9 @@ def installed() -> bool:
     return all(importlib.util.find_spec(name) is not None for name in ("duckdb", "sqlglot"))
 
 
-def choose(options: argparse.Namespace, datasets: Sequence[str]) -> str:
-    """EMBEDDED or SPARK. Raises EngineError, DatasetError."""
+def choose(options: argparse.Namespace) -> str:
+    """EMBEDDED or SPARK: the embedded engine, however large the datasets are, unless Spark is named or the embedded
+    engine is not installed. Raises EngineError."""
     engine: str = options.engine
     spark_only = next((name for name in ("master", "conf") if getattr(options, name)), None)
     if engine == EMBEDDED:
@@ -51,16 +48,7 @@ def choose(options: argparse.Namespace, datasets: Sequence[str]) -> str:
         if not installed():
             raise EngineError("the embedded engine is not installed", "pip install 'kwire[sql]', or --engine spark")
         return EMBEDDED
-    if engine == SPARK or spark_only or not installed():
-        return SPARK
-    return EMBEDDED if _exchanges(datasets) < EASY_EXCHANGES else SPARK
-
-
-def _exchanges(datasets: Sequence[str]) -> int:
-    """How many there are in these datasets. Raises DatasetError."""
-    from analyzer.dataset.dataset import open_dataset
-
-    return relations.exchanges([open_dataset(path) for path in datasets])
+    return SPARK if engine == SPARK or spark_only or not installed() else EMBEDDED
 
 
 @contextlib.contextmanager
@@ -73,7 +61,7 @@ def opened(
     """The engine over these datasets, and its end. `only`, `conf`: of Spark's session, see `spark.engine.Spark`."""
     with contextlib.ExitStack() as stack:
         spark = _Spark(stack, options, datasets, only, conf)
-        if choose(options, datasets) == SPARK:
+        if choose(options) == SPARK:
             yield spark.started()
         else:
             from reports.embedded import engine
@@ -112,16 +100,14 @@ class _Spark:
     def started(self) -> Engine:
         with self._starting:
             if self._engine is None:
-                from reports.spark import session, slices
+                from analyzer.dataset.dataset import open_dataset
+                from reports.spark import session
                 from reports.spark.engine import Spark
 
-                exchanges = _exchanges(self._datasets)
-                sliced = slices.possible(self._options.master)
-                started = self._stack.enter_context(
-                    session.of_command(self._options, sliced or exchanges < QUICK_EXCHANGES)
-                )
+                exchanges = relations.exchanges([open_dataset(path) for path in self._datasets])
+                started = self._stack.enter_context(session.of_command(self._options, exchanges < QUICK_EXCHANGES))
                 only, conf = self._arguments
-                self._engine = Spark(started, self._datasets, only, conf, sliced)
+                self._engine = Spark(started, self._datasets, only, conf)
             return self._engine
 
 

@@ -11,7 +11,7 @@ import os
 import re
 import weakref
 from collections import Counter
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -175,10 +175,8 @@ def register(
     spark: Any,
     paths: Sequence[str | os.PathLike[str]],
     only: Container[str] | None = None,
-    made_by: Callable[[str, str], None] | None = None,
 ) -> tuple[str, ...]:
-    """See `reports.register`. `only`: of the tables and views those of these names; None: all. `made_by`: takes a
-    view's name and its query, and makes it, in another way than this does, now or when it is needed."""
+    """See `reports.register`. `only`: of the tables and views those of these names; None: all."""
     opened = [datasets.open_dataset(path) for path in paths]
     _reading.setdefault(spark, []).extend(opened)
     made = _tables(spark, opened, only)
@@ -188,11 +186,8 @@ def register(
     _function(spark, opened)
     for view in catalog.views():
         if only is None or view.name in only:
-            if made_by is not None:
-                made_by(view.name, view.sql)
-            else:
-                rows = spark.sql(view.sql)
-                (rows.persist() if view.name in KEPT else rows).createOrReplaceTempView(view.name)
+            rows = spark.sql(view.sql)
+            (rows.persist() if view.name in KEPT else rows).createOrReplaceTempView(view.name)
             made.append(view.name)
     return tuple(made)
 

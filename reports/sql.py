@@ -115,7 +115,7 @@ def _check(options: argparse.Namespace, stored: bool) -> None:
     from reports import engines, query_errors
 
     query_errors.check(options.query)
-    if engines.installed() and not (stored and engines.choose(options, [options.dataset]) == engines.EMBEDDED):
+    if engines.installed() and not (stored and engines.choose(options) == engines.EMBEDDED):
         engines.check_columns(options.query)
 
 

@@ -96,7 +96,7 @@ def run_shared(capture: Path, folder: Path) -> None:
     joining = Joining(point)
     said, kept = store(ChunkReader(chunk), 2, 1, folder / "stored")
     joining.take(chunk, said)
-    for part in (shares.ShareOfPackets(0, 1), shares.ShareOfPairs(0, 1, (0, 1), 2)):
+    for part in (shares.ShareOfPackets(0, 1), shares.Share(0, 1, (0, 1), 2)):
         reader = Routed(point, joining.said(), [kept], (0, 1), every=not part.alone)
         pieces = folder / f"pieces-{part.alone}" / "share"
         made = [shares.share(point, settings, choice, part, 1 << 18, pieces, reader)]

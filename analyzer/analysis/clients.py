@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from analyzer.analysis import TopicName
 from analyzer.analysis.combinations import pairs
-from analyzer.analysis.control_exchanges import Border, Heard
+from analyzer.analysis.control_exchanges import Border, ControlExchange
 from analyzer.analysis.logins import Login
 from analyzer.bulk import row_groups as c
 from analyzer.bulk import state as s
@@ -157,7 +158,7 @@ class _Open:
 
 @dataclass(slots=True)
 class Clients:
-    """Learns who the clients are (a `Listener`)."""
+    """Learns who the clients are (a `ResumableCollector`)."""
 
     _clients: dict[Key, _Client] = field(default_factory=dict)
     _rest: _Client | None = None  # those beyond MAX_CLIENTS
@@ -166,9 +167,9 @@ class Clients:
     groups_before: dict[Key, set[str]] = field(default_factory=dict)
     """Of clients that earlier stretches left connected: the groups that they took part in."""
 
-    def take(self, window: Window, heard: Sequence[Heard]) -> None:
+    def take(self, window: Window, control: Sequence[ControlExchange] = ()) -> None:
         if len(window.every):
-            self._count(window, heard)
+            self._count(window, control)
         names = window.names
         ended = window.connections
         for i in np.flatnonzero(ended["is_kafka"]).tolist() if len(ended) else ():
@@ -179,7 +180,7 @@ class Clients:
                 self._close(one)
         self._cut()
 
-    def _count(self, window: Window, heard: Sequence[Heard]) -> None:
+    def _count(self, window: Window, control: Sequence[ControlExchange]) -> None:
         """Everything that columns say, and logins."""
         every, names = window.every, window.names
         found, place = c.used(every.columns, every.connection)
@@ -200,11 +201,11 @@ class Clients:
                 one.groups = _added(one.groups, (names.strings[use[c.U_GROUP]],))
             of.append(one)
         self._topics(window, place, found[:, c.U_API], of)
-        for heard_one in heard:
-            if heard_one.exchange.api_key in _LOGINS:
-                speaker = self._open[int(every.connection[heard_one.row])]
+        for login in control:
+            if login.exchange.api_key in _LOGINS:
+                speaker = self._open[int(every.connection[login.row])]
                 speaker.login = speaker.login or Login()
-                ended, client_of = speaker.login.take(heard_one.exchange), of[place[heard_one.row]]
+                ended, client_of = speaker.login.take(login.exchange), of[place[login.row]]
                 if ended is not None and ended.let_in:
                     speaker.principal = ended.name
                     client_of.principals = _few(client_of.principals, (ended.name,))
@@ -353,7 +354,7 @@ class Clients:
         """The groups that each client took part in so far; those that took part in none are left out."""
         return {key: _listed(client.groups) for key, client in self._clients.items() if client.groups}
 
-    def tables(self, capture: str, topic_name: Callable[[str], str]) -> Iterator[tuple[str, pa.Table]]:
+    def tables(self, capture: str = "", topic_name: TopicName = str) -> Iterator[tuple[str, pa.Table]]:
         for one in self._open.values():
             self._close(one)
         self._open = {}
@@ -373,7 +374,7 @@ class Clients:
         yield "clients", pa.concat_tables(parts)
 
 
-def _row(capture: str, key: Key, client: _Client, topic_name: Callable[[str], str]) -> dict[str, Any]:
+def _row(capture: str, key: Key, client: _Client, topic_name: TopicName) -> dict[str, Any]:
     software = _most(client.software) or (None, None)
     written, read = ({topic_name(topic) for topic in topics or ()} for topics in (client.written, client.read))
     used = [

@@ -43,7 +43,7 @@ class TopicIds:
     _earlier: set[tuple[str, str]] = field(default_factory=set)  # id and name, where another name was said since
     _rows: Rows = field(default_factory=list)
 
-    def take(self, window: Window) -> None:
+    def take(self, window: Window, *_: object) -> None:
         strings = window.names.strings
         for topic_id, topic, _ in window.topic_ids.tolist():
             if self._learn(strings[topic_id], strings[topic]):
@@ -73,7 +73,7 @@ class TopicIds:
         """All that messages said."""
         return self._earlier.union(pair for pair in self.names.items() if pair[0] not in self._unsaid)
 
-    def tables(self) -> Iterator[tuple[str, pa.Table]]:
+    def tables(self, *_: object) -> Iterator[tuple[str, pa.Table]]:
         yield _table("topic_ids", self._rows)
         self._rows = []
 
@@ -116,7 +116,7 @@ class Brokers:
     _seen: set[tuple[int, str, int, str | None]] = field(default_factory=set)
     _rows: Rows = field(default_factory=list)
 
-    def take(self, window: Window) -> None:
+    def take(self, window: Window, *_: object) -> None:
         strings = window.names.strings
         told: list[tuple[int, str, int, str | None]] = [
             (node_id, strings[host], port, strings[rack] if rack != s.NULL else None)
@@ -133,7 +133,7 @@ class Brokers:
         known = sorted(self._seen, key=lambda node: (*node[:3], node[3] or ""))
         return Brokers(self._seen.copy(), [_broker(capture, node) for node in known])
 
-    def tables(self) -> Iterator[tuple[str, pa.Table]]:
+    def tables(self, *_: object) -> Iterator[tuple[str, pa.Table]]:
         yield _table("brokers", self._rows)
         self._rows = []
 
@@ -153,7 +153,7 @@ class Offers:
     _offered: dict[str, set[tuple[int, int, int]]] = field(default_factory=dict)  # by name of the connection
     _rows: Rows = field(default_factory=list)
 
-    def take(self, window: Window) -> None:
+    def take(self, window: Window, *_: object) -> None:
         names = window.names
         for number, *offer in window.offers.tolist():
             connection = names.connections[number]
@@ -172,7 +172,7 @@ class Offers:
         rows = [_offer(capture, name, offer) for name, offers in self._offered.items() for offer in sorted(offers)]
         return Offers({name: offers.copy() for name, offers in self._offered.items()}, rows)
 
-    def tables(self) -> Iterator[tuple[str, pa.Table]]:
+    def tables(self, *_: object) -> Iterator[tuple[str, pa.Table]]:
         yield _table("api_versions", self._rows)
         self._rows = []
 
@@ -214,7 +214,7 @@ class Leaders:
     _late: dict[int, _Said] = field(default_factory=dict)
     _rows: Rows = field(default_factory=list)
 
-    def take(self, window: Window) -> None:
+    def take(self, window: Window, *_: object) -> None:
         rows, names = window.leaders, window.names
         told_elsewhere = [(one, led) for one in window.zookeeper if (led := leader_of(one)) is not None]
         if told_elsewhere:
@@ -317,7 +317,7 @@ class Leaders:
         both = np.concatenate([self._known[:, ~np.isin(self._known[_KEY], late[_KEY])], late], axis=1)
         self._known, self._late = both[:, np.argsort(both[_KEY])], {}
 
-    def tables(self) -> Iterator[tuple[str, pa.Table]]:
+    def tables(self, *_: object) -> Iterator[tuple[str, pa.Table]]:
         yield _table("leaders", self._rows)
         self._rows = []
 

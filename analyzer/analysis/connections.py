@@ -143,7 +143,7 @@ class EndedConnections:
     ports: set[int] = field(default_factory=set)
     _ended: list[pa.Table] = field(default_factory=list)
 
-    def take(self, window: Window) -> None:
+    def take(self, window: Window, *_: object) -> None:
         ended, names = window.connections, window.names
         if not len(ended):
             return
@@ -156,7 +156,7 @@ class EndedConnections:
         """Connections whose rows have not been told yet."""
         return sum(map(len, self._ended))
 
-    def tables(self) -> Iterator[tuple[str, pa.Table]]:
+    def tables(self, *_: object) -> Iterator[tuple[str, pa.Table]]:
         ended, self._ended = self._ended, []
         nothing = tables.empty("connections")
         yield "connections", pa.concat_tables([nothing, *ended]) if ended else nothing

@@ -1,20 +1,21 @@
-"""What clients and brokers tell each other of groups, transactions and logins: the few messages whose bodies matter.
+"""Exchanges of the control APIs with decoded bodies: groups, transactions and logins.
 
-In: windows with the raw messages of `APIS`. Out: their exchanges with decoded bodies, in order (`Heard`), for whoever
-learns from them (`Listener`). Rules: bodies are decoded when somebody asks; what is frequent (Produce, Fetch,
-Heartbeat, OffsetCommit) is not here: a window's columns say of it what matters. A window in which much is heard is
-handed on in pieces, each a window of its own: a decoded body takes some kilobytes, and a window may have fifty
-thousand.
+In: windows with the raw messages of `APIS`. Out: their exchanges, in order (`ControlExchange`), for collectors
+(`analyzer.analysis.Collector`). Rules: bodies are decoded on access; frequent APIs (Produce, Fetch, Heartbeat,
+OffsetCommit) are not here, because a window's columns hold all that matters of them. A window with many control
+exchanges is handed on in pieces, each a window of its own: a decoded body takes some kilobytes, and a window may have
+fifty thousand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple, Protocol, Self
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from analyzer.analysis import TopicName
 from analyzer.bulk import exchange_tables
 from analyzer.bulk.rows import NEVER, Window
 from analyzer.frame import arrow, cells
@@ -38,12 +39,15 @@ APIS: Final = frozenset(
 MOST_AT_ONCE: Final = 4096
 """Exchanges of these that are decoded at a time."""
 
-__all__ = ["APIS", "NEVER", "Border", "Heard", "Hearing", "Listener"]
+__all__ = ["APIS", "NEVER", "Border", "ControlExchange", "ControlExchanges"]
 
 
-class Heard(NamedTuple):
-    """An exchange of `APIS` with its bodies and topic-partitions. `place`: the packet that completed it and the age of
-    its connection, which order all exchanges of a capture point; `row`: which of `Window.every` it is."""
+class ControlExchange(NamedTuple):
+    """An exchange of `APIS` with its bodies and topic-partitions.
+
+    place   the packet that completed it and the age of its connection: they order all exchanges of a capture point
+    row     its index in `Window.every`
+    """
 
     exchange: Exchange
     place: tuple[int, int]
@@ -51,81 +55,53 @@ class Heard(NamedTuple):
 
 
 class Border(NamedTuple):
-    """Where a stretch of a capture ends and another goes on with it. `topic_name`: see `Listener.tables`; `ordinal`:
-    the first packet of the first request about transactions that waits for its answer, so what was asked before it is
-    all there."""
+    """The end of a rotation of a capture that another one continues.
 
-    topic_name: Callable[[str], str]
+    topic_name   see `Collector.tables`
+    ordinal      the first packet of the first transaction request without a response so far: all requests before it
+                 are answered
+    """
+
+    topic_name: TopicName
     ordinal: int
 
 
-class Listener(Protocol):
-    """Learns what traffic means: a `Watcher` that also hears the bodies of `APIS`.
-
-    Its state is plain (arrays, strings, numbers, dataclasses of these), for it is pickled where a capture point's
-    connections are shared out, and each share's is joined to the first's. So names are kept as text, not as numbers of
-    `Names`, and events carry their `place`: what depends on the order of events over connections is worked out in
-    `tables`, when all are there."""
-
-    def take(self, window: Window, heard: Sequence[Heard]) -> None:
-        """One window of the capture point, or a piece of one (`Hearing.pieces`): `window.every`, filtered by nothing,
-        and what was heard in it."""
-        ...
-
-    def join(self, other: Self) -> None:
-        """Take in what another share's learned."""
-        ...
-
-    @property
-    def held_bytes(self) -> int:
-        """About how much memory is held by what happened so far, and goes where it is told (`onward`)."""
-        ...
-
-    def onward(self, border: Border) -> Self:
-        """Another stretch goes on where this one ends: who learns from that. It knows what began here and has not
-        ended, and tells it when it ends; this one tells the rest, and takes no more exchanges."""
-        ...
-
-    def tables(self, capture: str, topic_name: Callable[[str], str]) -> Iterator[tuple[str, pa.Table]]:
-        """All has been taken: (name of a table, its rows). `topic_name` gives the name for a topic's id, where some
-        message of the capture point says it, else what was given."""
-        ...
-
-
-class Hearing:
-    """The exchanges of `APIS`, window by window."""
+class ControlExchanges:
+    """Pairs and decodes the exchanges of `APIS`, window by window."""
 
     def __init__(self) -> None:
         self._messages = Messages(APIS)
         self._groups = Groups()
 
-    def pieces(self, window: Window) -> Iterator[tuple[Window, list[Heard]]]:
-        """A window in pieces, mostly one, each with the exchanges that ended in it. Whoever keeps none of those that it
-        was handed lets go of their bodies before the next are read."""
-        wanted = arrow.among(window.every.column("api_key"), _KEYS)
-        rows = np.flatnonzero(wanted)
+    def pieces(self, window: Window) -> Iterator[tuple[Window, list[ControlExchange]]]:
+        """Divide a window into pieces, mostly one, each with the control exchanges that ended in it.
+
+        A caller that keeps no exchange of a piece frees their bodies before the next piece is decoded.
+        """
+        is_control = arrow.among(window.every.column("api_key"), _KEYS)
+        rows = np.flatnonzero(is_control)
         for piece in window.pieces(rows[MOST_AT_ONCE::MOST_AT_ONCE].tolist()):
             yield piece, self._take(piece)
 
-    def _take(self, window: Window) -> list[Heard]:
+    def _take(self, window: Window) -> list[ControlExchange]:
         self._messages.take(window)
         every = window.every
-        wanted = arrow.among(every.column("api_key"), _KEYS)
-        if not wanted.any():
+        is_control = arrow.among(every.column("api_key"), _KEYS)
+        if not is_control.any():
             return []
-        rows, chosen = np.flatnonzero(wanted).tolist(), every.where(wanted)
+        rows, chosen = np.flatnonzero(is_control).tolist(), every.where(is_control)
         # Rows stay columns: a dict of all cells takes some kilobytes.
         table = _rows(exchange_tables.exchanges(window.names, [chosen]))
         parts = _rows(exchange_tables.partitions(window.names, [chosen]))
         ends = np.searchsorted(chosen.owner, np.arange(len(chosen) + 1)).tolist()
         keys = (chosen.connection, *(chosen.column(name) for name in ("exchange", "reply", "trigger")))
-        heard = []
-        for i, (connection, asked, answered, trigger) in enumerate(zip(*(key.tolist() for key in keys), strict=True)):
-            exchange = Exchange(table[i], *self._messages.pop(connection, asked, answered))
+        exchanges = []
+        for i, (connection, request, reply, trigger) in enumerate(zip(*(key.tolist() for key in keys), strict=True)):
+            exchange = Exchange(table[i], *self._messages.pop(connection, request, reply))
             exchange.partitions = parts[ends[i] : ends[i + 1]]
             exchange.learn_group(self._groups)
-            heard.append(Heard(exchange, (trigger, window.names.born[connection]), rows[i]))
-        return heard
+            exchanges.append(ControlExchange(exchange, (trigger, window.names.born[connection]), rows[i]))
+        return exchanges
 
 
 def _rows(table: pa.Table) -> list[Any]:

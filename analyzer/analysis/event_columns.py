@@ -1,4 +1,4 @@
-"""Events of frequent APIs, gathered as integers: what a `Listener` keeps of them until all are there.
+"""Events of frequent APIs, gathered as integers: what a `ResumableCollector` keeps of them until all are there.
 
 In: columns of windows, in which text is a number of `Names`. Out: the same columns for the whole capture point, in
 order, text numbered by this collection alone. Rules: no event makes a Python object; plain state, so that it can be

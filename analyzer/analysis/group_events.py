@@ -1,8 +1,9 @@
-"""What one exchange says of a group: events, of which rows of `groups` and of `rebalances` are made.
+"""Events of one group exchange, of which rows of `groups` and of `rebalances` are made.
 
-In: exchanges of the group APIs with their bodies (`Heard`), and the rows of frequent ones (Heartbeat, OffsetCommit,
-TxnOffsetCommit) by columns. Out: `Event`s, and when each member was last heard (`Contact`). Rules: a body that is not
-decoded gives what the columns say; names are text; topics of the newer protocols are ids until the table is made.
+In: exchanges of the group APIs with their bodies (`ControlExchange`), and the rows of frequent ones (Heartbeat,
+OffsetCommit, TxnOffsetCommit) by columns. Out: `Event`s, and the last contact of each member (`Contact`). Rules: a body
+that is not decoded leaves what the columns hold; names are text; topics of the newer protocols are ids until the table
+is made.
 
     classic    JoinGroup, SyncGroup, Heartbeat, LeaveGroup; protocol type `connect` is `connect`
     consumer   ConsumerGroupHeartbeat (KIP-848); share: ShareGroupHeartbeat (KIP-932); streams: StreamsGroupHeartbeat
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from analyzer.analysis.control_exchanges import Heard
+from analyzer.analysis.control_exchanges import ControlExchange
 from analyzer.bulk import state as s
 from analyzer.bulk.rows import Window, end_point
 from analyzer.messages.exchange import Exchange
@@ -195,7 +196,7 @@ def row_of(window: Window, row: int) -> Row:
     )
 
 
-def events_of(window: Window, one: Heard) -> Iterator[Event]:
+def events_of(window: Window, one: ControlExchange) -> Iterator[Event]:
     """The events that an exchange of the group APIs is."""
     exchange = one.exchange
     row = row_of(window, one.row)

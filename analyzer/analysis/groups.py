@@ -26,9 +26,10 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from analyzer.analysis import TopicName
 from analyzer.analysis import group_events as g
 from analyzer.analysis.combinations import combinations, largest, smallest
-from analyzer.analysis.control_exchanges import Border, Heard
+from analyzer.analysis.control_exchanges import Border, ControlExchange
 from analyzer.analysis.delivery_times import Fetched
 from analyzer.analysis.event_log import EventLog
 from analyzer.analysis.group_events import Contact, Event
@@ -59,7 +60,7 @@ _INTERVALS: Final = 2
 
 @dataclass(slots=True)
 class Groups:
-    """Learns what happened in groups (a `Listener`)."""
+    """Learns what happened in groups (a `ResumableCollector`)."""
 
     _events: EventLog = field(default_factory=EventLog)
     _contacts: dict[tuple[str, str], Contact] = field(default_factory=dict)  # by group and member
@@ -67,13 +68,13 @@ class Groups:
     _now_ns: int = 0
     _over: tuple[Ordered, Ordered] | None = None  # rows of this stretch, where another goes on
 
-    def take(self, window: Window, heard: Sequence[Heard]) -> None:
+    def take(self, window: Window, control: Sequence[ControlExchange] = ()) -> None:
         if not len(window.every):
             return
         self._now_ns = max(self._now_ns, int(window.every.column("request_end").max()))
         self._fetched.take(window)
         self._frequent(window)
-        for one in heard:
+        for one in control:
             if one.exchange.api_key in _HEARD:
                 for event in g.events_of(window, one):
                     self._hear(event)
@@ -148,13 +149,13 @@ class Groups:
         after._fetched = self._fetched.onward(self._now_ns - REMEMBERED_NS)
         return after
 
-    def tables(self, capture: str, topic_name: Callable[[str], str]) -> Iterator[tuple[str, pa.Table]]:
+    def tables(self, capture: str = "", topic_name: TopicName = str) -> Iterator[tuple[str, pa.Table]]:
         rows, rebalanced = self._over or self._rows(topic_name)
         yield "groups", rows.table(capture)
         yield "rebalances", rebalanced.table(capture)
 
     def _rows(
-        self, topic_name: Callable[[str], str], now_ns: int | None = None, remembered: Container[str] = ()
+        self, topic_name: TopicName, now_ns: int | None = None, remembered: Container[str] = ()
     ) -> tuple[Ordered, Ordered]:
         """Rows of both tables; `now_ns`: it goes on from there in the groups that are `remembered`, else all is
         over."""
@@ -214,7 +215,7 @@ def _row(event: Event) -> dict[str, Any]:
     }
 
 
-def _named(events: Iterable[Event], topic_name: Callable[[str], str]) -> list[Event]:
+def _named(events: Iterable[Event], topic_name: TopicName) -> list[Event]:
     """One group's events with names for ids of topics, each with the group's protocol: as the last before it says it,
     else as the first after it does, else as its API does."""
     found = list(events)
@@ -233,9 +234,7 @@ def _named(events: Iterable[Event], topic_name: Callable[[str], str]) -> list[Ev
     return named
 
 
-def _resolved(
-    partitions: tuple[g.Partition, ...] | None, topic_name: Callable[[str], str]
-) -> tuple[g.Partition, ...] | None:
+def _resolved(partitions: tuple[g.Partition, ...] | None, topic_name: TopicName) -> tuple[g.Partition, ...] | None:
     if partitions is None:
         return None
     return tuple(sorted(((topic_name(topic), number) for topic, number in partitions), key=str))

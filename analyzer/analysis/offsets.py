@@ -15,15 +15,16 @@ was told OFFSET_OUT_OF_RANGE, or that went where ListOffsets pointed. Rules
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from analyzer.analysis import TopicName
 from analyzer.analysis.combinations import combinations, last_of_each
-from analyzer.analysis.control_exchanges import Border, Heard
+from analyzer.analysis.control_exchanges import Border, ControlExchange
 from analyzer.analysis.event_columns import Columns, Noted, places
 from analyzer.analysis.reader_positions import ASKED, LEFT, LISTED, MOVE_COLUMNS, MOVE_TEXTS, REFUSED, Positions
 from analyzer.analysis.replicated_offsets import Replicated
@@ -98,7 +99,7 @@ class Offsets:
     _written: dict[tuple[str, str, int], int] = field(default_factory=dict)  # to ZooKeeper, in earlier stretches
     _goes_on: bool = False
 
-    def take(self, window: Window, heard: Sequence[Heard]) -> None:
+    def take(self, window: Window, control: Sequence[ControlExchange] = ()) -> None:
         every, names = window.every, window.names
         api = every.column("api_key")
         self._take_commits(every, (api == apis.OFFSET_COMMIT) | (api == apis.TXN_OFFSET_COMMIT))
@@ -110,7 +111,7 @@ class Offsets:
         for moves in self._positions.take(window):
             self._moves.put(moves, names.strings, names.connections)
         self._take_members(every, arrow.among(api, _MEMBERS) & (every.column("group_id") != NULL))
-        self._take_ends(heard)
+        self._take_ends(control)
 
     def named(self) -> np.ndarray:
         """Numbers of strings that are meant from window to window: of readers that are open."""
@@ -144,7 +145,7 @@ class Offsets:
         self._goes_on = True
         return after
 
-    def _commits_onward(self, after: Offsets, topic_name: Callable[[str], str]) -> None:
+    def _commits_onward(self, after: Offsets, topic_name: TopicName) -> None:
         """Of each group and partition the last that counts, and those that may count yet."""
         commits = self._commits.inside()
         key, counts = self._counting(commits, self._topics(self._commits, commits, topic_name))
@@ -160,7 +161,7 @@ class Offsets:
         after._commits = self._commits.some(commits, kept)
         after._put_ends(sorted({ends[i] for i in np.flatnonzero(kept).tolist() if i in ends}))
 
-    def tables(self, capture: str, topic_name: Callable[[str], str]) -> Iterator[tuple[str, pa.Table]]:
+    def tables(self, capture: str = "", topic_name: TopicName = str) -> Iterator[tuple[str, pa.Table]]:
         commits = self._commits.inside()
         placed = [*self._resets(topic_name), *self._in_zookeeper()]
         replicated = self._replicated.rows(capture)
@@ -190,9 +191,9 @@ class Offsets:
             yield "offsets", made
 
     # -- commits ------------------------------------------------------------------------------------------------------
-    def _take_ends(self, heard: Sequence[Heard]) -> None:
+    def _take_ends(self, control: Sequence[ControlExchange]) -> None:
         found = []
-        for one in heard:
+        for one in control:
             body = one.exchange.request
             if one.exchange.api_key == apis.END_TXN and one.exchange.error_code == 0 and body is not None:
                 found.append((one.place, body["transactionalId"], body["committed"]))
@@ -230,7 +231,7 @@ class Offsets:
                 every.names.connections,
             )
 
-    def _with_previous(self, commits: Columns, topic_name: Callable[[str], str]) -> Columns:
+    def _with_previous(self, commits: Columns, topic_name: TopicName) -> Columns:
         """Commits with what was committed before each (`previous`), and whether that is in ZooKeeper (0 or 1)."""
         topic = self._topics(self._commits, commits, topic_name)
         key, counts = self._counting(commits, topic)
@@ -286,7 +287,7 @@ class Offsets:
         return key, (commits["error"] == 0) & (~in_transaction | self._committed(commits))
 
     @staticmethod
-    def _topics(noted: Noted, events: Columns, topic_name: Callable[[str], str]) -> np.ndarray:
+    def _topics(noted: Noted, events: Columns, topic_name: TopicName) -> np.ndarray:
         """The topic of each event, by the name of its id where only that was said and some message names it."""
         topic = events["topic"].copy()
         only_id = (topic == NULL) & (events["topic_id"] != NULL)
@@ -367,7 +368,7 @@ class Offsets:
             said = None if client == NULL else names.strings[client]
             self._members.add((said, names.strings[ip], names.strings[group]))
 
-    def _resets(self, topic_name: Callable[[str], str]) -> Iterator[tuple[tuple[int, int], Row]]:
+    def _resets(self, topic_name: TopicName) -> Iterator[tuple[tuple[int, int], Row]]:
         """(place, row) of each reset."""
         moves, text = _of_interest(self._moves.inside()), self._moves.text
         groups: dict[tuple[str | None, str], set[str]] = {}

@@ -93,7 +93,7 @@ class OpenedRecords:
         """What was found so far."""
         return self._made.counts
 
-    def take(self, window: Window) -> None:
+    def take(self, window: Window, *_: object) -> None:
         if self._mode == NO_RECORDS:
             return
         origins = self._origins(window.exchanges)
@@ -103,7 +103,7 @@ class OpenedRecords:
             gone = np.setdiff1d(numbers[numbers != NULL], origins.number)
         self._taken.append(([Kept(*sets) for sets in window.sets], origins, gone))
 
-    def tables(self) -> Iterator[tuple[str, pa.Table]]:
+    def tables(self, *_: object) -> Iterator[tuple[str, pa.Table]]:
         taken, self._taken = self._taken, []
         for one in taken:
             for name, table in self._made.take(*one):

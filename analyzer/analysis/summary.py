@@ -87,7 +87,7 @@ def _by_requests(client: tuple[tuple[str | None, ...], list[int]]) -> tuple[int,
     return -client[1][1], str(client[0])
 
 
-class Told(Protocol):
+class CaptureStats(Protocol):
     """What the reader of a capture point knows when all has been read."""
 
     @property
@@ -159,7 +159,7 @@ class Summary:
     _other_topics: int = 0  # exchanges of topics that are not counted by themselves any more
     _other_clients: list[int] = field(default_factory=lambda: [0, 0, 0])  # the same: connections, requests, errors
 
-    def take(self, window: Window) -> None:
+    def take(self, window: Window, *_: object) -> None:
         self._take_exchanges(window.exchanges)
         self._take_connections(window.connections, window.names)
         self._cut(2 * MOST_COUNTED)
@@ -181,7 +181,7 @@ class Summary:
         """Not all topics and clients are told by themselves."""
         return bool(self._other_topics or self._other_clients[0])
 
-    def tables(self) -> Iterator[tuple[str, Any]]:
+    def tables(self, *_: object) -> Iterator[tuple[str, Any]]:
         yield from ()
 
     def _take_exchanges(self, exchanges: Exchanges) -> None:
@@ -280,7 +280,7 @@ class Summary:
         for topic, count in counted.items():
             self._topics[name(topic)] += count
 
-    def finish(self, point: str, told: Told, ended: EndedConnections, topics: TopicIds) -> None:
+    def finish(self, point: str, told: CaptureStats, ended: EndedConnections, topics: TopicIds) -> None:
         """The capture point of this name has been read."""
         self.coverage.add(ended.coverage)
         self.rename_topics(topics.name)

@@ -23,7 +23,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from analyzer.analysis.control_exchanges import NEVER, Border, Heard
+from analyzer.analysis import TopicName
+from analyzer.analysis.control_exchanges import NEVER, Border, ControlExchange
 from analyzer.analysis.event_columns import Columns, Noted, places
 from analyzer.analysis.ordered import Ordered
 from analyzer.analysis.producers import ABORTED, COMMITTED, Asked, Partition, Place, Producer, Transaction
@@ -100,12 +101,12 @@ class Transactions:
     _holes: dict[str, tuple[int, int]] = field(default_factory=dict)  # by connection of markers, as `_noticed` says
     _over: list[Transaction] | None = None  # those that ended in this stretch, where another goes on
 
-    def take(self, window: Window, heard: Sequence[Heard]) -> None:
+    def take(self, window: Window, control: Sequence[ControlExchange] = ()) -> None:
         every = window.every
         api = every.column("api_key")
         wanted = (api == apis.PRODUCE) | (api == apis.TXN_OFFSET_COMMIT)
         self._take_writes(every, wanted & (every.column("transactional_id") != NULL))
-        for one in heard:
+        for one in control:
             request, response = one.exchange.request, one.exchange.response
             if request is None:
                 if one.exchange.api_key == apis.END_TXN and one.exchange.transactional_id is not None:
@@ -173,7 +174,7 @@ class Transactions:
     def _found(self) -> list[Transaction]:
         return [one for producer in self._producers.values() for one in producer.known]
 
-    def tables(self, capture: str, topic_name: Callable[[str], str]) -> Iterator[tuple[str, pa.Table]]:
+    def tables(self, capture: str = "", topic_name: TopicName = str) -> Iterator[tuple[str, pa.Table]]:
         found = self._over
         if found is None:
             found = self._tell(topic_name)
@@ -186,7 +187,7 @@ class Transactions:
             rows.put((one.place, one.transactional_id or "", one.producer_id or 0), _row(one))
         yield "transactions", rows.table(capture)
 
-    def _tell(self, topic_name: Callable[[str], str]) -> list[Transaction]:
+    def _tell(self, topic_name: TopicName) -> list[Transaction]:
         """Tell producers all there is, in order -> transactions that only markers tell of."""
         markers = sorted(self._markers, key=lambda one: one.event.order)
         marked = self._marked(markers)
@@ -262,7 +263,7 @@ class Transactions:
         )
 
     def _writes(
-        self, topic_name: Callable[[str], str], marked: Mapping[str, Sequence[tuple[_Marker, int]]]
+        self, topic_name: TopicName, marked: Mapping[str, Sequence[tuple[_Marker, int]]]
     ) -> Iterator[tuple[str, Place, Callable[[Producer], None]]]:
         """(transactional id, order, what to tell its producer) of what was written; batches of one partition between
         two things said, markers among them, are told at once."""
@@ -363,7 +364,7 @@ def _written(wrote: Columns, first: int, last: int, text: Callable[[int], str | 
 
 
 def _event(
-    one: Heard, every: Exchanges, error: int | None, producer_id: int | None = None, epoch: int | None = None
+    one: ControlExchange, every: Exchanges, error: int | None, producer_id: int | None = None, epoch: int | None = None
 ) -> Asked:
     row, exchange = one.row, one.exchange
     asked, done = int(every.column("request_time")[row]), int(every.column("response_end")[row])
@@ -382,7 +383,7 @@ def _event(
     )
 
 
-def _said(one: Heard, every: Exchanges, request: Body, response: Body | None) -> Iterator[Said]:
+def _said(one: ControlExchange, every: Exchanges, request: Body, response: Body | None) -> Iterator[Said]:
     api = one.exchange.api_key
     if api == apis.ADD_PARTITIONS_TO_TXN:
         yield from _added(one, every, request, response)
@@ -403,7 +404,7 @@ def _said(one: Heard, every: Exchanges, request: Body, response: Body | None) ->
     yield Said(api, request["transactionalId"], event, (), asked_id, committed, given, timeout_ms)
 
 
-def _added(one: Heard, every: Exchanges, request: Body, response: Body | None) -> Iterator[Said]:
+def _added(one: ControlExchange, every: Exchanges, request: Body, response: Body | None) -> Iterator[Said]:
     """AddPartitionsToTxn: to version 3 of one transaction, then of several: those come from brokers, which ask whether
     a partition is part of it (`verifyOnly`) or add it on the producer's behalf (KIP-890)."""
     if "transactions" in request:
@@ -422,7 +423,12 @@ def _added(one: Heard, every: Exchanges, request: Body, response: Body | None) -
 
 
 def _one_added(
-    one: Heard, every: Exchanges, transactional_id: str, producer: tuple[int, int], results: Any, on_behalf: bool
+    one: ControlExchange,
+    every: Exchanges,
+    transactional_id: str,
+    producer: tuple[int, int],
+    results: Any,
+    on_behalf: bool,
 ) -> Said:
     told = [
         (topic["name"], part["partitionIndex"], part["partitionErrorCode"])
@@ -435,7 +441,7 @@ def _one_added(
     return Said(apis.ADD_PARTITIONS_TO_TXN, transactional_id, event, added, on_behalf=on_behalf)
 
 
-def _markers(one: Heard, every: Exchanges, request: Body, response: Body) -> Iterator[_Marker]:
+def _markers(one: ControlExchange, every: Exchanges, request: Body, response: Body) -> Iterator[_Marker]:
     written = {
         (told["producerId"], topic["name"], part["partitionIndex"])
         for told in response["markers"]

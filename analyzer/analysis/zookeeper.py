@@ -110,12 +110,12 @@ def _node(value: Any) -> int | None:
 
 @dataclass(slots=True)
 class Requests:
-    """How often nodes were asked for, by operation and kind of node, and who was the controller. A `Watcher`."""
+    """How often nodes were asked for, by operation and kind of node, and who was the controller. A `Collector`."""
 
     _counts: Counter[tuple[str, str, int]] = field(default_factory=Counter)
     _controllers: list[tuple[int, int]] = field(default_factory=list)
 
-    def take(self, window: Window) -> None:
+    def take(self, window: Window, *_: object) -> None:
         for one in window.zookeeper:
             key = one.operation, kind_of(one.path), one.error
             if key in self._counts or len(self._counts) < MAX_LISTED:
@@ -125,7 +125,7 @@ class Requests:
             if node is not None and node != known and len(self._controllers) < MAX_LISTED:
                 self._controllers.append((one.time_ns, node))
 
-    def tables(self) -> Iterator[tuple[str, Any]]:
+    def tables(self, *_: object) -> Iterator[tuple[str, Any]]:
         yield from ()
 
     def join(self, other: Requests) -> None:

@@ -27,7 +27,7 @@ from analyzer.bulk.shard_result import Ended
 from analyzer.bulk.zookeeper import Conversations as ZooKeepers
 from captures.attempts import Attempt, Unmet, attempts, unmet
 from captures.files import CapturePoint
-from captures.flows import CONN_BORN, WOKEN_SLOT, Assigned, Flows
+from captures.flows import WOKEN_SLOT, Assigned, Flows
 from captures.kernels import compile_apart
 from captures.out_of_order import WAITING_BYTES
 from captures.packets import Packets, Reader, no_packets
@@ -74,45 +74,40 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Which connections an engine works on: those whose place in order of creation is `number` modulo `of`. `alone`:
-    the reader knows but the time of packets of others."""
+    """The connections that an engine works on: those whose four-tuple is in `groups`, of `among` so many
+    (`captures.chunks.groups`).
+
+    number, of: which share this is, of how many. groups: default: the share's own number of `of`. alone: of other
+    shares' packets the reader knows only the time.
+    """
 
     number: int = 0
     of: int = 1
+    groups: tuple[int, ...] = ()
+    among: int = 0
     alone: ClassVar[bool] = False
 
     def divide(self, assigned: Assigned) -> tuple[Assigned, np.ndarray]:
-        """What concerns these connections, and the slots of others that ended. Packets of others become strays."""
-        mine = self._mine(assigned)
-        slots = np.where(np.append(mine, False)[assigned.slot], assigned.slot, -1)  # -1 is the last: a stray
-        kept = mine[assigned.ends[:, 1]]
-        woken = assigned.woken[mine[assigned.woken[:, WOKEN_SLOT]]]
-        shared = assigned._replace(slot=slots.astype(np.int32), ends=assigned.ends[kept], woken=woken)
-        return shared, assigned.ends[~kept, 1]
+        """The packets and ends of these connections, and the slots of others that ended. Packets of others become
+        strays."""
+        own = self._own(assigned)
+        slots = np.where(np.append(own, False)[assigned.slot], assigned.slot, -1)  # -1 is the last: a stray
+        own_ends = own[assigned.ends[:, 1]]
+        woken = assigned.woken[own[assigned.woken[:, WOKEN_SLOT]]]
+        shared = assigned._replace(slot=slots.astype(np.int32), ends=assigned.ends[own_ends], woken=woken)
+        return shared, assigned.ends[~own_ends, 1]
 
-    def _mine(self, assigned: Assigned) -> np.ndarray:
+    def _own(self, assigned: Assigned) -> np.ndarray:
         """bool: which slots' connections are this share's."""
-        mine: np.ndarray = assigned.connections[:, CONN_BORN] % self.of == self.number
-        return mine
-
-
-@dataclass(frozen=True, slots=True)
-class ShareOfPairs(Share):
-    """The same, by four-tuple: `captures.chunks.groups`, some of `among` so many."""
-
-    groups: tuple[int, ...] = ()
-    among: int = 1
-
-    def _mine(self, assigned: Assigned) -> np.ndarray:
         from captures.chunks.groups import groups_of, pairs_of  # few engines have a share
 
         a_hi, a_lo, b_hi, b_lo, ports = assigned.pairs.T
         a, b = (a_hi, a_lo, ports >> np.uint64(16)), (b_hi, b_lo, ports & np.uint64(0xFFFF))
-        return np.isin(groups_of(pairs_of(a, b), self.among), self.groups)
+        return np.isin(groups_of(pairs_of(a, b), self.among or self.of), self.groups if self.among else (self.number,))
 
 
 class ShareOfPackets(Share):
-    """The same, of a reader that gives the packets of these alone: nothing is left to be divided."""
+    """A share whose reader gives the packets of its connections alone: nothing is left to be divided."""
 
     alone: ClassVar[bool] = True
 

@@ -12,9 +12,9 @@
     matching    requests that wait for answers, their partitions; strings and lists: distinct names
     zookeeper   the same for connections to ZooKeeper: a frame each
     merging     numbers of names, of open connections
-    meaning     `Latency` (throttles, leaders of groups, fetch sessions), `Hearing` (messages of groups and transactions
-                that wait), and `Clients`, `Groups`, `Offsets`, `Transactions`, which keep their events to the end, or
-                tell them where they are too many (`points.MOST_HELD_BYTES`)
+    meaning     `Latency` (throttles, leaders of groups, fetch sessions), `ControlExchanges` (messages of groups and
+                transactions that wait), and `Clients`, `Groups`, `Offsets`, `Transactions`, which keep their events to
+                the end, or make rows of them where they are too many (`points.MOST_HELD_BYTES`)
     watch       seconds that are not over, groups in rebalance, the rows of a lap: bounds of `counts` and `laps`
     summary     counts; coverage of connections that ended: APIs, topics, clients
     records     batches of record sets whose exchange has not ended: `HELD_BYTES`
@@ -89,7 +89,7 @@ _PLAIN: Final = (
     "analyzer.analysis.delivery_times.Fetched",
     "analyzer.analysis.group_events.Contact",
     "analyzer.analysis.groups.Groups",
-    "analyzer.analysis.control_exchanges.Hearing:_messages _groups",
+    "analyzer.analysis.control_exchanges.ControlExchanges:_messages _groups",
     "analyzer.analysis.latency.Latency:_mutes _leaders sessions",
     "analyzer.analysis.latency._Leaders:_answered",
     "analyzer.analysis.latency._Mutes:_until _after _any",

@@ -26,11 +26,11 @@ from analyzer.common.escapes import printable
 from analyzer.common.times import rfc3339
 from analyzer.dataset.dataset import StoredDataset, is_dataset, open_dataset
 from analyzer.findings import evaluate, manual
-from analyzer.findings.capture import Seen
+from analyzer.findings.capture import CaptureFrame
 from analyzer.findings.query import SEVERITIES, Asked
 from analyzer.findings.rules import POLICIES, RULES
-from analyzer.findings.source import Source, Table
 from analyzer.findings.wording import lasting, moment
+from analyzer.frame.parquet import RowGroups, StoredFrame
 
 EXIT_BAD = 1
 
@@ -179,15 +179,15 @@ def _rows(dataset: StoredDataset, asked: Asked, notes: list[str]) -> Iterator[di
         )
     elif unmeant:
         notes.append(f"{dataset.path}: what the traffic of {', '.join(unmeant[:3])} means was not analysed")
-    source = Source.of(dataset)
+    source = RowGroups.of(dataset)
     again = evaluate.concerned(asked)
     for entry in dataset.captures:
         name, only = entry["name"], again if entry.get("meaning") else None
         if only is not None:
-            stored = Table(source, name, "findings").every()
+            stored = StoredFrame(source, name, "findings").every()
             yield from (_named(row) for row in stored if row["code"] not in only)
         if only is None or only:
-            found = evaluate.of_point(Seen(source, entry, asked), only)
+            found = evaluate.of_point(CaptureFrame(source, entry, asked), only)
             yield from (_named(evaluate.row(name, one)) for one in found)
 
 

@@ -196,14 +196,14 @@ def _parser() -> argparse.ArgumentParser:
         "--split-bytes",
         type=_count,
         metavar="BYTES",
-        help="with --engine spark: larger captures are decoded by connection (default: 16 GiB from 3 cores on)",
+        help="with --engine spark: larger captures are read in chunks (default: 16 GiB, from 5 cores on)",
     )
     analyze.add_argument(
         "--chunk-bytes",
         type=_count_or_none,
         metavar="BYTES",
-        help="with --engine spark: these are read in chunks so large, each by one task; 0: each task "
-        "reads all (default: from 5 cores on 1 to 4 GiB, one chunk a core or several; else 0)",
+        help="with --engine spark: the size of a chunk, each read by one task; 0: one task reads a capture whole "
+        "(default: 1 to 4 GiB, one chunk a core or several)",
     )
     _spark_options(analyze)
     analyze.set_defaults(run="analyzer.cli.commands:analyze")
@@ -461,7 +461,7 @@ def _engine_option(parser: argparse.ArgumentParser) -> None:
         "--engine",
         choices=("auto", "embedded", "spark"),
         default="auto",
-        help="what answers: Spark, or an engine inside this process (default: this one for under 20 million exchanges)",
+        help="what answers: Spark, or an engine inside this process (default: this one, where it is installed)",
     )
 
 

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from analyzer.findings.capture import SECOND, Seen, once
-from analyzer.findings.columns import NULL, standing_for
+from analyzer.findings.capture import SECOND, CaptureFrame, once
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.wording import client, count, lasting, listed, name
 from analyzer.frame import arrow
+from analyzer.frame.frame import NULL, codes_of
 
 _PROTOCOLS: Final = ("classic", "consumer")
 """Groups in which a partition has one member. Connect gives out tasks, and streams groups theirs."""
@@ -42,19 +42,19 @@ class _Standing:
         return self.until - self.since
 
 
-def _standing(seen: Seen, least_us: int, wanted: Any) -> Iterator[_Standing]:
+def _standing(seen: CaptureFrame, least_us: int, wanted: Any) -> Iterator[_Standing]:
     """Assignments that stood for so long, of those with as many members and partitions as `wanted` (arrays of both)
     says, in order of groups, the one that stood for longest first."""
     table = seen.table("rebalances")
     if not len(table) or seen.loses or not seen.unbroken.all():
         return
-    group, groups = table.codes("group_id")
-    protocol, protocols = table.codes("protocol")
+    group, groups = table.text("group_id")
+    protocol, protocols = table.text("protocol")
     until = _until(seen)
     members, partitions = _sizes(seen)
-    ended = table.numbers("ended")
+    ended = table["ended"]
     long = (ended != NULL) & (until - ended >= least_us) & (partitions > 0) & (group >= 0)
-    chosen = np.flatnonzero(long & arrow.among(protocol, standing_for(protocols, *_PROTOCOLS)))
+    chosen = np.flatnonzero(long & arrow.among(protocol, codes_of(protocols, *_PROTOCOLS)))
     chosen = chosen[wanted(members[chosen], partitions[chosen])]
     chosen = chosen[np.lexsort((ended[chosen] - until[chosen], group[chosen]))]
     columns = ["protocol", "evidence", "members_after", "assignment_after"]
@@ -72,16 +72,16 @@ def _standing(seen: Seen, least_us: int, wanted: Any) -> Iterator[_Standing]:
 
 
 @once
-def _until(seen: Seen) -> np.ndarray:
+def _until(seen: CaptureFrame) -> np.ndarray:
     """int64[rebalances]: when the next rebalance of the group began, or a member of it left or expired, after each."""
     table, events = seen.table("rebalances"), seen.table("groups")
-    group, groups = table.codes("group_id")
-    ended = table.numbers("ended")
-    whose, _ = events.codes("group_id", {named: number for number, named in enumerate(groups)})
-    kind, kinds = events.codes("event")
-    gone = arrow.among(kind, standing_for(kinds, "leave", "expired"))
-    began = table.numbers("began")
-    ends = [began[began != NULL], events.numbers("time")[gone]]
+    group, groups = table.text("group_id")
+    ended = table["ended"]
+    whose, _ = events.gather({}, {"group_id": {named: number for number, named in enumerate(groups)}}).text("group_id")
+    kind, kinds = events.text("event")
+    gone = arrow.among(kind, codes_of(kinds, "leave", "expired"))
+    began = table["began"]
+    ends = [began[began != NULL], events["time"][gone]]
     keys = np.concatenate([group, group[began != NULL], whose[gone]])
     times = np.concatenate([ended, *ends])
     is_end = np.arange(len(keys)) >= len(group)
@@ -98,7 +98,7 @@ def _until(seen: Seen) -> np.ndarray:
 
 
 @once
-def _sizes(seen: Seen) -> list[np.ndarray]:
+def _sizes(seen: CaptureFrame) -> list[np.ndarray]:
     """int64[rebalances] each: how many members and partitions there were after each."""
     sizes = []
     for column in ("members_after", "assignment_after"):
@@ -110,24 +110,24 @@ def _sizes(seen: Seen) -> list[np.ndarray]:
 
 
 @once
-def _joined(seen: Seen) -> dict[tuple[str, str], tuple[str | None, str | None]]:
+def _joined(seen: CaptureFrame) -> dict[tuple[str, str], tuple[str | None, str | None]]:
     """(client id, address) of members that were seen to join a group."""
     wanted = ["group_id", "member_id", "client_id", "client_ip", "event", "error"]
     told = [row for row in seen.table("groups").every(wanted) if row["event"] == "join" and row["error"] is None]
     return {(row["group_id"], row["member_id"]): (row["client_id"], row["client_ip"]) for row in told}
 
 
-def _who(seen: Seen, group: str, member: str) -> dict[str, str | None]:
+def _who(seen: CaptureFrame, group: str, member: str) -> dict[str, str | None]:
     client_id, client_ip = _joined(seen).get((group, member), (None, None))
     return {"client_id": client_id, "client_ip": client_ip}
 
 
-def _named(seen: Seen, group: str, member: str) -> str:
+def _named(seen: CaptureFrame, group: str, member: str) -> str:
     who = _who(seen, group, member)
     return client(who) if who["client_ip"] is not None else name(member)
 
 
-def _is_streams(seen: Seen, one: _Standing) -> bool:
+def _is_streams(seen: CaptureFrame, one: _Standing) -> bool:
     ids = (_who(seen, one.group, member)["client_id"] or member for member in one.members)
     return any(_OF_STREAMS.search(text) for text in ids)
 
@@ -150,7 +150,7 @@ _SHOWN: Final = 3
     stood_s=60,
     by_clock=True,
 )
-def unassigned(seen: Seen, at: Limits) -> Iterator[Found]:
+def unassigned(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     told = set()
     for one in _standing(seen, int(at.stood_s * SECOND), lambda members, partitions: members > partitions):
         idle = [member for member in one.members if member not in one.has]
@@ -189,7 +189,7 @@ def unassigned(seen: Seen, at: Limits) -> Iterator[Found]:
     times=2,
     by_clock=True,
 )
-def skewed(seen: Seen, at: Limits) -> Iterator[Found]:
+def skewed(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     told = set()
     for one in _standing(seen, int(at.stood_s * SECOND), lambda members, partitions: (members > 1) & (partitions > 3)):
         if one.group in told or _is_streams(seen, one):

@@ -1,8 +1,8 @@
-"""A capture point as rules see it: its exchanges, topic-partitions and connections as arrays, clients by name.
+"""Columns of one capture point for rules: its exchanges, topic-partitions and connections, and clients by name.
 
-In: a `Source`. Out: `Seen`. Rules: an exchange is its row's number, a connection (`link`), client, topic and place
-(topic-partition) a small integer; times are us; nothing is read before a rule asks for it. What every rule needs of an
-exchange takes 40 bytes.
+In: `RowGroups`. Out: `CaptureFrame`. An exchange is the number of its row; a connection (`link`), client, topic and
+topic-partition are small integers; times are us; nothing is read before a rule uses it. The columns of an exchange that
+every rule needs take 40 bytes.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from analyzer.common.times import micros
-from analyzer.findings.columns import NULL, Wanted, standing_for
 from analyzer.findings.query import Asked, Evidence
-from analyzer.findings.source import Source, Table
 from analyzer.findings.wording import UNREAD
 from analyzer.frame import arrow, spill
-from analyzer.frame.grouping import dense, first_of, indexed, put_owners
+from analyzer.frame.columns import ColumnSet
+from analyzer.frame.frame import NULL, codes_of
+from analyzer.frame.grouping import OrdinalIndex, first_rows, number_values
+from analyzer.frame.parquet import RowGroups, StoredFrame
 from analyzer.protocol import api_keys as apis
 from analyzer.protocol import schema
 
@@ -94,7 +95,7 @@ _OFTEN_TEXT_OF_PARTITIONS: Final = ("connection", "topic", "topic_id")
 """Columns that rules often ask for."""
 
 # fmt: off
-OF_BATCHES: Final = Wanted(
+OF_BATCHES: Final = ColumnSet(
     {
         **dict.fromkeys(
             ("producer_id", "producer_epoch", "base_sequence", "record_count", "batch_bytes", "magic"), np.int64
@@ -108,9 +109,9 @@ OF_BATCHES: Final = Wanted(
 # fmt: on
 """Columns of `batches` that are asked for wherever some were produced."""
 
-LARGE: Final[Mapping[str, Wanted]] = {
-    "exchanges": Wanted({**_OF_EXCHANGES, **_OFTEN}, (*_TEXT_OF_EXCHANGES, *_OFTEN_TEXT)),
-    "partitions": Wanted(_OFTEN_OF_PARTITIONS, _OFTEN_TEXT_OF_PARTITIONS),
+LARGE: Final[Mapping[str, ColumnSet]] = {
+    "exchanges": ColumnSet({**_OF_EXCHANGES, **_OFTEN}, (*_TEXT_OF_EXCHANGES, *_OFTEN_TEXT)),
+    "partitions": ColumnSet(_OFTEN_OF_PARTITIONS, _OFTEN_TEXT_OF_PARTITIONS),
 }
 """The same of all large tables that nobody may have asked to be left out."""
 
@@ -120,12 +121,12 @@ _OF_FETCHES: Final = frozenset(
 """Columns that are asked for where some fetches brought nothing, or went on for long: 40 bytes of an exchange."""
 
 
-def _whatever(wanted: Wanted, greatest: Sequence[str] = ()) -> Wanted:
+def _whatever(wanted: ColumnSet, greatest: Sequence[str] = ()) -> ColumnSet:
     numbers = {name: dtype for name, dtype in wanted.numbers.items() if name not in _OF_FETCHES}
-    return Wanted(numbers, wanted.strings, greatest)
+    return ColumnSet(numbers, wanted.texts, greatest)
 
 
-KEPT: Final[Mapping[str, Wanted]] = {
+KEPT: Final[Mapping[str, ColumnSet]] = {
     "exchanges": _whatever(
         LARGE["exchanges"],
         ("broker_us", "latency_us", "max_wait_ms", "queue_us", "request_bytes", "response_bytes"),
@@ -159,7 +160,7 @@ class Exchanges:
 @dataclass(frozen=True, slots=True)
 class Partitions:
     """Arrays with a value a topic-partition of an exchange. owner int32: the exchange; place int32: which
-    topic-partition (`Seen.places`); error int16."""
+    topic-partition (`CaptureFrame.places`); error int16."""
 
     owner: np.ndarray
     place: np.ndarray
@@ -184,22 +185,22 @@ class Attempt:
         return self.refused + self.unanswered
 
 
-class Seen:
+class CaptureFrame:
     """One capture point."""
 
-    def __init__(self, source: Source, entry: Mapping[str, Any], asked: Asked) -> None:
+    def __init__(self, source: RowGroups, entry: Mapping[str, Any], asked: Asked) -> None:
         self.source = source
         self.entry = entry
         self.name: str = entry["name"]
         self.asked = asked
         self.memo: dict[Hashable, Any] = {}
         """What was worked out for several rules."""
-        self._tables: dict[str, Table] = {}
+        self._tables: dict[str, StoredFrame] = {}
 
-    def table(self, name: str) -> Table:
+    def table(self, name: str) -> StoredFrame:
         """Its rows of a table."""
         if name not in self._tables:
-            self._tables[name] = Table(self.source, self.name, name)
+            self._tables[name] = StoredFrame(self.source, self.name, name)
         return self._tables[name]
 
     @property
@@ -247,16 +248,16 @@ class Seen:
 
     @functools.cached_property
     def _named(self) -> tuple[Exchanges, list[str]]:
-        return self._read_exchanges([*self.table("connections").codes("connection")[1]])
+        return self._read_exchanges([*self.table("connections").text("connection")[1]])
 
     @functools.cached_property
     def _ends(self) -> tuple[np.ndarray, list[tuple[str, str | None]], np.ndarray, list[str]]:
         rows = self.table("connections")
         ips, ids, brokers, ports = (
-            rows.codes("client_ip"),
-            self._ids(*rows.codes("client_id")),
-            rows.codes("broker_ip"),
-            rows.numbers("broker_port"),
+            rows.text("client_ip"),
+            self._ids(*rows.text("client_id")),
+            rows.text("broker_ip"),
+            rows["broker_port"],
         )
         # Those without an id, and those whose ids were not captured, are others.
         clients: dict[tuple[str, str | None, bool], int] = {}
@@ -279,18 +280,18 @@ class Seen:
     def _ids(self, codes: np.ndarray, names: list[str]) -> tuple[np.ndarray, list[str]]:
         """Client ids of connections, as table `clients` has them: an empty one is none where another comes after it, as
         from Java's old SimpleConsumer, whose first Metadata says none."""
-        empty = np.flatnonzero(arrow.among(codes, standing_for(names, "")))
+        empty = np.flatnonzero(arrow.among(codes, codes_of(names, "")))
         if not len(empty):
             return codes, names
         rows = self.exchanges
-        said, ids = self.table("exchanges").codes("client_id")
-        none = standing_for(ids, "")
+        said, ids = self.table("exchanges").text("client_id")
+        none = codes_of(ids, "")
         told = spill.where(
             len(said),
             lambda block: (said[block] >= 0) & ~arrow.among(said[block], none) & arrow.among(rows.link[block], empty),
         )
         told = told[np.lexsort((rows.exchange[told], rows.link[told]))]
-        told = told[first_of(rows.link[told])]
+        told = told[first_rows(rows.link[told])]
         known = {name: number for number, name in enumerate(names)}
         codes = codes.copy()
         codes[rows.link[told]] = [known.setdefault(ids[said[row]], len(known)) for row in told.tolist()]
@@ -304,10 +305,10 @@ class Seen:
         lossy = (self.link_numbers("requests") == 0) | ~self.unbroken | (self.link_numbers("opened") == 0)
         unread: np.ndarray = nameless & lossy[: len(nameless)]
         if unread.any():
-            state, states = self.table("exchanges").codes("request_state")
-            whole = standing_for(states, "decoded")
+            state, states = self.table("exchanges").text("request_state")
+            whole = codes_of(states, "decoded")
             read = spill.where(len(state), lambda block: arrow.among(state[block], whole))
-            unread &= ~arrow.among(np.arange(len(unread)), arrow.distinct(spill.taken(self.exchanges.link, read)))
+            unread &= ~arrow.among(np.arange(len(unread)), arrow.distinct(spill.take(self.exchanges.link, read)))
         return unread
 
     @functools.cached_property
@@ -350,9 +351,9 @@ class Seen:
             between[client] |= bool(self.clients[client][1])
         return between
 
-    def links_of(self, table: Table) -> np.ndarray:
+    def links_of(self, table: StoredFrame) -> np.ndarray:
         """int32[rows]: the connection of each row of a table."""
-        return _by_links(self.links, *table.codes("connection"))[0]
+        return _by_links(self.links, *table.text("connection"))[0]
 
     def link_numbers(self, column: str) -> np.ndarray:
         """int64[links]: a column of `connections`; 0 where null or without a row."""
@@ -371,7 +372,7 @@ class Seen:
     @functools.cached_property
     def closed(self) -> list[str]:
         """How each connection ended: `fin`, `rst`, `open`."""
-        codes, names = self.table("connections").codes("closed")
+        codes, names = self.table("connections").text("closed")
         ends = [names[code] if code >= 0 else "open" for code in codes.tolist()]
         return ends + ["open"] * (len(self.links) - len(ends))
 
@@ -410,7 +411,7 @@ class Seen:
     def software(self) -> dict[int, str]:
         """Name and version of clients' software, by client, where some connection said it."""
         rows = self.table("connections")
-        (names, known), (versions, numbers) = rows.codes("software_name"), rows.codes("software_version")
+        (names, known), (versions, numbers) = rows.text("software_name"), rows.text("software_version")
         out: dict[int, str] = {}
         for link in np.flatnonzero(names >= 0).tolist():
             version = f" {numbers[versions[link]]}" if versions[link] >= 0 else ""
@@ -426,10 +427,10 @@ class Seen:
 
     def _read_exchanges(self, links: list[str]) -> tuple[Exchanges, list[str]]:
         """Exchanges, and the names of connections: these, and those that only exchanges name."""
-        read = self.table("exchanges").take(_OF_EXCHANGES, _TEXT_OF_EXCHANGES)
-        link, links = _by_links(links, *read["connection"])
-        codes, statuses = read["status"]
-        status = spill.taken(np.array([*(STATUSES.index(text) for text in statuses), -1], np.int8), codes)
+        read = self.table("exchanges").pop(_OF_EXCHANGES, _TEXT_OF_EXCHANGES)
+        link, links = _by_links(links, *read.text("connection"))
+        codes, statuses = read.text("status")
+        status = spill.take(np.array([*(STATUSES.index(text) for text in statuses), -1], np.int8), codes)
         api, version, error, asked, answered, exchange, reply = (read[name] for name in _OF_EXCHANGES)
         return Exchanges(link, api, version, error, status, asked, answered, exchange, reply), links
 
@@ -472,27 +473,27 @@ class Seen:
     def left_open(self) -> np.ndarray:
         """Exchanges without an answer, as far as the capture shows: of connections without a hole, and none where
         packets are missing at all, for an answer that was lost at a connection's end leaves no hole."""
-        silent = spill.true(self.exchanges.status == UNANSWERED)
+        silent = spill.true_rows(self.exchanges.status == UNANSWERED)
         return silent[:0] if self.loses else silent[self.unbroken[self.exchanges.link[silent]]]
 
     def load(self) -> None:
         """All rules are going to ask: read what most of them need at once."""
         for name, wanted in LARGE.items():
-            if not self.table(name).held:
-                self.table(name).load(wanted.numbers, wanted.strings)
+            if not self.table(name).is_cached:
+                self.table(name).load(wanted.numbers, wanted.texts)
 
     def column(self, name: str) -> np.ndarray:
         """int64[exchanges]: a column of `exchanges`, NULL where null."""
         return self.table("exchanges").numbers(name)
 
-    def most(self, name: str) -> int:
+    def greatest(self, name: str) -> int:
         """The greatest value in a column of `exchanges`, NULL where there is none; mostly without reading it."""
-        return self.table("exchanges").most(name)
+        return self.table("exchanges").greatest(name)
 
     @functools.cached_property
     def groups(self) -> tuple[np.ndarray, list[str]]:
         """int32[exchanges], -1 where none: the group of each; groups by name."""
-        return self.table("exchanges").codes("group_id")
+        return self.table("exchanges").text("group_id")
 
     def of_api(self, *keys: int) -> np.ndarray:
         """Rows of exchanges of these APIs."""
@@ -525,7 +526,7 @@ class Seen:
         """The first and the last moment of the capture point, us."""
         times = [self.exchanges.asked, self.exchanges.answered]
         times += [self.link_times("first_time"), self.link_times("last_time")]
-        known = [extent for part in times if (extent := spill.extent(part, NULL)) is not None]
+        known = [extent for part in times if (extent := spill.value_range(part, NULL)) is not None]
         if not known:  # all of it is encrypted, say
             ends = [micros(time, NULL) for name in ("first_time", "last_time") if (time := self.entry.get(name))]
             return (ends[0], ends[-1]) if ends else (0, 0)
@@ -559,16 +560,16 @@ class Seen:
     places: list[tuple[str, int]]
     """(topic, partition) by place, once `partitions` was asked for."""
 
-    def placed(self, rows: Table) -> tuple[np.ndarray, list[tuple[str, int]]]:
+    def placed(self, rows: StoredFrame) -> tuple[np.ndarray, list[tuple[str, int]]]:
         """int32[rows]: the topic-partition of each row of a table, and (topic, partition) of these. Worked out once."""
         if ("placed", rows.name) not in self.memo:
             self.memo["placed", rows.name] = self._placed(rows)
         found: tuple[np.ndarray, list[tuple[str, int]]] = self.memo["placed", rows.name]
         return found
 
-    def _placed(self, rows: Table) -> tuple[np.ndarray, list[tuple[str, int]]]:
-        topics, names = rows.codes("topic")
-        ids, by_id = rows.codes("topic_id")
+    def _placed(self, rows: StoredFrame) -> tuple[np.ndarray, list[tuple[str, int]]]:
+        topics, names = rows.text("topic")
+        ids, by_id = rows.text("topic_id")
         names = list(names)
         numbers = {name: number for number, name in enumerate(names)}
         for topic_id in by_id:
@@ -588,52 +589,51 @@ class Seen:
             key -= low
             return key
 
-        known, inverse = dense(spill.made(len(topics), np.int64, keys))
+        known, inverse = number_values(spill.compute(len(topics), np.int64, keys))
         places = [(names[one // span - 1] if one >= span else "", one % span + low) for one in known.tolist()]
         return inverse, places
 
-    def owners(self, rows: Table) -> np.ndarray:
+    def owners(self, rows: StoredFrame) -> np.ndarray:
         """int32[rows]: the exchange that each row of a table belongs to, -1 where there is none. Worked out once."""
         if ("owners", rows.name) not in self.memo:
             self.memo["owners", rows.name] = self._owners(rows)
         found: np.ndarray = self.memo["owners", rows.name]
         return found
 
-    def _owners(self, rows: Table) -> np.ndarray:
-        link, _ = _by_links(self.links, *rows.codes("connection"))
+    def _owners(self, rows: StoredFrame) -> np.ndarray:
+        link, _ = _by_links(self.links, *rows.text("connection"))
         asked = rows.numbers("exchange", np.int32)
         out = spill.full(len(link), -1, np.int32)
         null = np.iinfo(np.int32).min
         orphan = asked == null
-        put_owners(out, self._requests[1:], link, asked, ~orphan)
+        self._requests.join(out, link, asked, ~orphan)
         if orphan.any():
             alone = np.where(self.exchanges.exchange == null, self.exchanges.reply, null)
             answered = rows.numbers("reply", np.int32)
-            put_owners(out, self._index(alone), link, answered, orphan & (answered != null))
+            self._index(alone).join(out, link, answered, orphan & (answered != null))
         return out
 
-    def _index(self, ordinals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Exchanges by connection and ordinal: row = index[base[link] + ordinal]. Ordinals count frames, so that they
-        leave few places free."""
+    def _index(self, ordinals: np.ndarray) -> OrdinalIndex:
+        """Index exchanges by connection and ordinal. Ordinals count frames, so there are few gaps."""
         known = ordinals != np.iinfo(np.int32).min
         if known.all():  # mostly: then nothing is chosen
-            return indexed(None, self.exchanges.link, ordinals, len(self.links))
+            return OrdinalIndex(self.exchanges.link, ordinals, len(self.links))
         rows = np.flatnonzero(known)
-        return indexed(rows, self.exchanges.link[rows], ordinals[rows], len(self.links))
+        return OrdinalIndex(self.exchanges.link[rows], ordinals[rows], len(self.links), rows)
 
     @functools.cached_property
-    def _requests(self) -> tuple[dict[str, int], np.ndarray, np.ndarray]:
-        """Connections by name, and `_index` of requests."""
-        return {name: number for number, name in enumerate(self.links)}, *self._index(self.exchanges.exchange)
+    def _requests(self) -> OrdinalIndex:
+        """Exchanges by connection and ordinal of the request."""
+        return self._index(self.exchanges.exchange)
+
+    @functools.cached_property
+    def _link_numbers(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.links)}
 
     def row_of(self, connection: str, exchange: int) -> int | None:
         """The exchange of that key."""
-        links, index, base = self._requests
-        link = links.get(connection)
-        if link is None or not 0 <= exchange < base[link + 1] - base[link]:
-            return None
-        row = int(index[base[link] + exchange])
-        return row if row >= 0 else None
+        link = self._link_numbers.get(connection)
+        return None if link is None else self._requests.row(link, exchange)
 
     @functools.cached_property
     def places_known(self) -> set[tuple[str, int]]:
@@ -672,11 +672,11 @@ class Seen:
 
 
 def _by_links(links: list[str], codes: np.ndarray, names: list[str]) -> tuple[np.ndarray, list[str]]:
-    """A column of connections as `Table.codes` gives it -> int32[rows] by their numbers among `links`, and the names;
-    of one that has no number there, the next."""
+    """int32[rows]: the position of each connection in `links`, and the names, with those appended that were not there.
+    In: a text column."""
     known = {name: number for number, name in enumerate(links)}
     numbers = np.array([*(known.setdefault(name, len(known)) for name in names), -1], np.int32)
-    return spill.taken(numbers, codes), list(known)
+    return spill.take(numbers, codes), list(known)
 
 
 def api_name(key: int) -> str:
@@ -692,17 +692,17 @@ def _end(address: str, port: int) -> str:
 
 
 def _taken(values: np.ndarray, at: np.ndarray) -> np.ndarray:
-    return spill.taken(values, at) if len(values) else np.zeros(0, np.int32)
+    return spill.take(values, at) if len(values) else np.zeros(0, np.int32)
 
 
 T = TypeVar("T")
 
 
-def once(made: Callable[[Seen], T]) -> Callable[[Seen], T]:
+def once(made: Callable[[CaptureFrame], T]) -> Callable[[CaptureFrame], T]:
     """What several rules ask for is worked out for the first of them."""
 
     @functools.wraps(made)
-    def kept(seen: Seen) -> T:
+    def kept(seen: CaptureFrame) -> T:
         if kept not in seen.memo:
             seen.memo[kept] = made(seen)
         found: T = seen.memo[kept]

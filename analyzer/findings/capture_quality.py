@@ -1,5 +1,5 @@
 """What the capture itself lacks. These come before all others: a capture that lost packets says so before anybody
-blames Kafka, and rules that argue from absence leave out the connections concerned (`Seen.whole`)."""
+blames Kafka, and rules that argue from absence leave out the connections concerned (`CaptureFrame.whole`)."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import numpy as np
 
 from analyzer.dataset.tables import OPAQUE_REASONS
 from analyzer.findings import root_causes
-from analyzer.findings.capture import ORPHAN, Seen
+from analyzer.findings.capture import ORPHAN, CaptureFrame
 from analyzer.findings.rules import RULES, Found, Limits, limits_of, rule
 from analyzer.findings.wording import count, lasting, moment, share, size
 
 
-def _worst(seen: Seen, amounts: np.ndarray) -> tuple[int, ...]:
+def _worst(seen: CaptureFrame, amounts: np.ndarray) -> tuple[int, ...]:
     """First, worst and last connection that has some."""
     some = np.flatnonzero(amounts)
     return (int(some[0]), int(amounts.argmax()), int(some[-1])) if len(some) else ()
 
 
-def _lonely(seen: Seen) -> np.ndarray:
+def _lonely(seen: CaptureFrame) -> np.ndarray:
     """bool[links]: the capture point lacks what one side sent. Short ones count where it lacks that of a long one, or
     of all: else what was not captured may be an answer or two."""
     least = limits_of(RULES["capture-one-way"], seen.asked).packets
@@ -46,7 +46,7 @@ def _lonely(seen: Seen) -> np.ndarray:
     judge="a forged capture with holes; captures whose tool counted its drops",
     share=0.0001,
 )
-def lost_packets(seen: Seen, at: Limits) -> Iterator[Found]:
+def lost_packets(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     missing, holes = (np.where(_lonely(seen), 0, seen.link_numbers(name)) for name in ("gap_bytes", "gaps"))
     payload, gone = int(seen.link_numbers("payload_bytes").sum()), int(missing.sum())
     dropped = (seen.entry.get("packets") or {}).get("dropped_by_capture") or 0
@@ -86,7 +86,7 @@ def lost_packets(seen: Seen, at: Limits) -> Iterator[Found]:
     "own.",
     judge="a real capture of which the second half is an hour, and a second, earlier; net-lossy-4.3 does not",
 )
-def clock_back(seen: Seen, at: Limits) -> Iterator[Found]:
+def clock_back(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     if seen.set_back is not None:
         when, amount = seen.set_back
         text = f"The capture's clock went back by {lasting(amount)} or more at {moment(when)}: rules that argue with "
@@ -103,7 +103,7 @@ def clock_back(seen: Seen, at: Limits) -> Iterator[Found]:
     advice="Capture whole packets: tcpdump -s 0.",
     judge="snaplen-96-4.3",
 )
-def snaplen(seen: Seen, at: Limits) -> Iterator[Found]:
+def snaplen(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     cut = seen.link_numbers("snaplen_bytes")
     gone = int(cut.sum())
     if gone:
@@ -124,7 +124,7 @@ def snaplen(seen: Seen, at: Limits) -> Iterator[Found]:
     advice="Begin to capture before the clients start, where what happened at the start matters.",
     judge="midstream-4.3; a capture from its beginning on says nothing",
 )
-def midstream(seen: Seen, at: Limits) -> Iterator[Found]:
+def midstream(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     begun = np.flatnonzero(seen.link_numbers("opened") == 0)
     if not len(begun):
         return
@@ -153,7 +153,7 @@ def midstream(seen: Seen, at: Limits) -> Iterator[Found]:
     judge="a forged capture without the broker's packets",
     packets=10,
 )
-def one_way(seen: Seen, at: Limits) -> Iterator[Found]:
+def one_way(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     lonely = np.flatnonzero(_lonely(seen))
     if len(lonely):
         text = f"Of {count(len(lonely), 'connection')} the capture has one direction only: no latency and no errors "
@@ -172,7 +172,7 @@ def one_way(seen: Seen, at: Limits) -> Iterator[Found]:
     packets=10,
     share=0.1,
 )
-def duplicated(seen: Seen, at: Limits) -> Iterator[Found]:
+def duplicated(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     # Where all came twice, what looks as if TCP had sent it again did so too, farther behind than copies are known by.
     twice = seen.link_numbers("duplicates") + np.where(seen.doubled, seen.link_numbers("retransmissions"), 0)
     packets = int((seen.link_numbers("client_packets") + seen.link_numbers("broker_packets")).sum())
@@ -192,8 +192,8 @@ def duplicated(seen: Seen, at: Limits) -> Iterator[Found]:
     advice="Give the clients' or brokers' TLS key log with --keylog, or capture where it is in the clear.",
     judge="tls13-aiokafka-4.3 without its keys",
 )
-def encrypted(seen: Seen, at: Limits) -> Iterator[Found]:
-    failures, _ = seen.table("connections").codes("tls_failure")
+def encrypted(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
+    failures, _ = seen.table("connections").text("tls_failure")
     said_nothing = seen.link_numbers("decrypted") > 0
     said_nothing[: len(failures)] |= failures >= 0
     sealed = np.where(said_nothing, 0, seen.link_numbers("opaque_encrypted_bytes"))
@@ -224,7 +224,7 @@ _EXPECTED = ("encrypted", "sasl", "prefix")
     judge="a forged capture of an unknown API, and of answers without their requests; errors-librdkafka-4.3",
     share=0.01,
 )
-def opaque(seen: Seen, at: Limits) -> Iterator[Found]:
+def opaque(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     payload = int(seen.link_numbers("payload_bytes").sum())
     parts = {
         reason: seen.link_numbers(f"opaque_{reason}_bytes") for reason in OPAQUE_REASONS if reason not in _EXPECTED
@@ -248,7 +248,7 @@ def opaque(seen: Seen, at: Limits) -> Iterator[Found]:
         )
 
 
-def _without_request(seen: Seen) -> np.ndarray:
+def _without_request(seen: CaptureFrame) -> np.ndarray:
     """int64[links]: bytes of answers whose requests were not seen, which are opaque as those of an unknown API are."""
     out = np.zeros(len(seen.links), np.int64)
     rows = np.flatnonzero(seen.exchanges.status == ORPHAN)

@@ -10,13 +10,14 @@ import numpy as np
 
 from analyzer.common.leader_epochs import Epochs
 from analyzer.findings import root_causes
-from analyzer.findings.capture import SECOND, Seen
-from analyzer.findings.columns import NULL, coded
+from analyzer.findings.capture import SECOND, CaptureFrame
 from analyzer.findings.error_answers import about, found, of, taken, times
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.wording import client, count, lasting, moment, name, place, size, some
 from analyzer.frame import arrow
-from analyzer.frame.grouping import busiest, highest, parted
+from analyzer.frame.columns import encode
+from analyzer.frame.frame import NULL
+from analyzer.frame.grouping import busiest_window, max_by, split
 from analyzer.protocol import api_keys
 
 _NO_LEADER = taken((api_keys.METADATA, api_keys.LIST_OFFSETS, api_keys.FETCH, api_keys.PRODUCE), (5,))
@@ -37,18 +38,18 @@ _NO_LEADER = taken((api_keys.METADATA, api_keys.LIST_OFFSETS, api_keys.FETCH, ap
     start_s=5,
     by_clock=True,
 )
-def metadata_storm(seen: Seen, at: Limits) -> Iterator[Found]:
+def metadata_storm(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     rows = seen.of_one(seen.of_api(api_keys.METADATA))
     if len(rows) < at.rate * at.window_s:
         return
     known = seen.exchanges.asked != NULL
-    first = -highest(seen.client[known], -seen.exchanges.asked[known], len(seen.clients), -np.iinfo(np.int64).max)
-    for mine in parted(rows, seen.client[rows], least=at.rate * at.window_s):
+    first = -max_by(seen.client[known], -seen.exchanges.asked[known], len(seen.clients), -np.iinfo(np.int64).max)
+    for mine in split(rows, seen.client[rows], least=at.rate * at.window_s):
         begun = int(first[seen.client[mine[0]]]) + int(at.start_s * SECOND)
         mine = mine[seen.exchanges.asked[mine] >= begun]
         mine = mine[np.argsort(seen.exchanges.asked[mine], kind="stable")]
         asked = seen.exchanges.asked[mine]
-        most, start, past = busiest(asked, int(at.window_s * SECOND))
+        most, start, past = busiest_window(asked, int(at.window_s * SECOND))
         if most < at.rate * at.window_s or root_causes.near(seen, int(asked[start]), int(asked[past - 1])):
             continue
         who = seen.who(int(seen.client[mine[0]]))
@@ -84,21 +85,21 @@ def metadata_storm(seen: Seen, at: Limits) -> Iterator[Found]:
     spread_s=300,
     by_clock=True,
 )
-def all_topics(seen: Seen, at: Limits) -> Iterator[Found]:
+def all_topics(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     least = min(at.small, at.bytes)
     rows = seen.of_one(seen.of_api(api_keys.METADATA))
-    if not len(rows) or seen.most("response_bytes") < least:
+    if not len(rows) or seen.greatest("response_bytes") < least:
         return
     asked_bytes, told_bytes = (np.zeros(len(rows), np.int64) for _ in range(2))
-    for places, part in seen.table("exchanges").some(rows, ["request_bytes", "response_bytes"]):
+    for places, part in seen.table("exchanges").chosen(rows, ["request_bytes", "response_bytes"]):
         for column, values in zip(part.columns, (asked_bytes, told_bytes), strict=True):
             values[places] = arrow.numbers(column.combine_chunks(), NULL)
     large = (told_bytes >= least) & (asked_bytes == _bytes_without_topics(seen, rows))
     rows, told_bytes = rows[large], told_bytes[large]
     asked = seen.exchanges.asked[rows]
-    for mine in parted(np.arange(len(rows)), seen.client[rows], least=min(at.answers, at.times)):
+    for mine in split(np.arange(len(rows)), seen.client[rows], least=min(at.answers, at.times)):
         mine = mine[np.argsort(asked[mine], kind="stable")]
-        most, start, past = busiest(asked[mine], int(at.window_s * SECOND))
+        most, start, past = busiest_window(asked[mine], int(at.window_s * SECOND))
         spread = int(asked[mine[past - 1]] - asked[mine[start]]) >= at.spread_s * SECOND
         if (told_bytes[mine] >= at.bytes).sum() < at.answers and not (most >= at.times and spread):
             continue
@@ -115,7 +116,7 @@ _HEADER, _BODIES = 14, (4, 4, 4, 4, 5, 5, 5, 5, 7, 6, 6, 5, 5, 5)
 fields of its header from 9 on."""
 
 
-def _bytes_without_topics(seen: Seen, rows: np.ndarray) -> np.ndarray:
+def _bytes_without_topics(seen: CaptureFrame, rows: np.ndarray) -> np.ndarray:
     """int64[rows]: the size of a Metadata request of that version and client that names no topic; -1 where it is not
     known."""
     ids = np.array([len((named or "").encode()) for _, named in seen.clients], np.int64)
@@ -137,7 +138,7 @@ def _bytes_without_topics(seen: Seen, rows: np.ndarray) -> np.ndarray:
     advice="Bring back a replica of it; unclean elections lose records.",
     judge="forged: three such answers over 31 s, and over 29 s",
 )
-def leader_missing(seen: Seen, at: Limits) -> Iterator[Found]:
+def leader_missing(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     for trouble in of(seen, _NO_LEADER):
         text = f"There is no leader{about(trouble)}, {client(seen.who(trouble.client))} is told: {trouble.error}, "
         yield found(seen, trouble, f"{text}{times(trouble)}.")
@@ -169,7 +170,7 @@ class _Shrunk(NamedTuple):
     seconds=60,
     by_clock=True,
 )
-def under_replicated(seen: Seen, at: Limits) -> Iterator[Found]:
+def under_replicated(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     least = int(at.seconds * SECOND)
     if seen.span[1] - seen.span[0] < least:
         return
@@ -208,7 +209,7 @@ def under_replicated(seen: Seen, at: Limits) -> Iterator[Found]:
 _NONE = np.zeros(0, np.int64)
 
 
-def _shrunk(seen: Seen) -> Iterator[_Shrunk]:
+def _shrunk(seen: CaptureFrame) -> Iterator[_Shrunk]:
     """In-sync sets that were told to be smaller than before, until they were told to be larger or others."""
     full: dict[tuple[str, int], tuple[frozenset[int], int]] = {}  # the last, and the smallest size
     open_: dict[tuple[str, int], _Shrunk] = {}
@@ -233,15 +234,15 @@ def _shrunk(seen: Seen) -> Iterator[_Shrunk]:
     yield from open_.values()
 
 
-def _told_of(seen: Seen, topics: set[str], since: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _told_of(seen: CaptureFrame, topics: set[str], since: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Metadata answers that named these topics, from then on, in order of their times, and these."""
     rows = seen.of_api(api_keys.METADATA) if topics else _NONE
     rows = rows[(seen.exchanges.error[rows] == 0) & (seen.exchanges.answered[rows] >= since)]
     known = {topic: number for number, topic in enumerate(topics)}
     found_ = []
-    for places, part in seen.table("exchanges").some(rows, ["topics"]):
+    for places, part in seen.table("exchanges").chosen(rows, ["topics"]):
         lists, text = part.column(0).combine_chunks(), dict(known)
-        items = coded(lists.values, text)
+        items = encode(lists.values, text)
         owners = np.repeat(np.arange(len(lists)), np.diff(lists.offsets.to_numpy().astype(np.int64)))
         ours = np.flatnonzero((items >= 0) & (items < len(topics)))
         found_.append((items[ours], rows[places[owners[ours]]]))
@@ -251,7 +252,7 @@ def _told_of(seen: Seen, topics: set[str], since: int) -> dict[str, tuple[np.nda
     order = np.argsort(seen.exchanges.answered[row], kind="stable")
     topic, row, listed = topic[order], row[order], list(known)
     time = seen.exchanges.answered[row]
-    return {listed[int(topic[mine[0]])]: (row[mine], time[mine]) for mine in parted(None, topic)}
+    return {listed[int(topic[mine[0]])]: (row[mine], time[mine]) for mine in split(None, topic)}
 
 
 @rule(
@@ -267,7 +268,7 @@ def _told_of(seen: Seen, topics: set[str], since: int) -> dict[str, tuple[np.nda
     judge="forged: an advertised address that refuses two SYNs, and one to which another client is connected",
     tries=2,
 )
-def unreachable(seen: Seen, at: Limits) -> Iterator[Found]:
+def unreachable(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     for server, mine in root_causes.unreachable(seen).items():
         tries, clients = sum(one.times for one in mine), sorted({one.client for one in mine})
         if tries < at.tries:

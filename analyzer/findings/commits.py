@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from analyzer.findings.capture import NO_CODE, SECOND, Seen
+from analyzer.findings.capture import NO_CODE, SECOND, CaptureFrame
 from analyzer.findings.error_answers import about, found, of, taken
 from analyzer.findings.fetch import reads
 from analyzer.findings.rules import Found, Limits, replaced, rule
 from analyzer.findings.runs import Run
 from analyzer.findings.wording import client, count, name, place
-from analyzer.frame import arrow, spill
-from analyzer.frame.grouping import busiest, by, first_of, grouped, in_order, parted
+from analyzer.frame import arrow, grouping, spill
+from analyzer.frame.grouping import busiest_window, first_rows, rows_by_key, sort_by, split
 from analyzer.protocol import api_keys
 
 _COMMIT = taken((api_keys.OFFSET_COMMIT,), (12, 22, 25, 27, 28, 110, 113), every=True)
@@ -36,12 +36,12 @@ REBALANCE_IN_PROGRESS = 27
     window_s=10,
     by_clock=True,
 )
-def commit_storm(seen: Seen, at: Limits) -> Iterator[Found]:
+def commit_storm(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     rows = seen.of_one(seen.of_api(api_keys.OFFSET_COMMIT))
     groups, named = seen.groups
-    for mine in parted(rows, seen.client[rows], seen.broker[rows], groups[rows], least=at.rate * at.window_s):
+    for mine in split(rows, seen.client[rows], seen.broker[rows], groups[rows], least=at.rate * at.window_s):
         mine = mine[np.argsort(seen.exchanges.asked[mine], kind="stable")]
-        most, first, past = busiest(seen.exchanges.asked[mine], int(at.window_s * SECOND) - 1)
+        most, first, past = busiest_window(seen.exchanges.asked[mine], int(at.window_s * SECOND) - 1)
         if most < at.rate * at.window_s or seen.seconds < 1:
             continue
         who = seen.who(int(seen.client[mine[0]]), int(seen.broker[mine[0]]))
@@ -78,7 +78,7 @@ def commit_storm(seen: Seen, at: Limits) -> Iterator[Found]:
     again_s=60,
     by_clock=True,
 )
-def commit_failed(seen: Seen, at: Limits) -> Iterator[Found]:
+def commit_failed(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     known_until = seen.span[1] - at.mended_s * SECOND
     for trouble in of(seen, _COMMIT, lasting=False):
         twice, lost = 0, [trouble.rows[:0]]
@@ -109,14 +109,14 @@ def commit_failed(seen: Seen, at: Limits) -> Iterator[Found]:
 _WILL_BE = "those records will be read again."
 
 
-def _told(seen: Seen, run: Run, until: float) -> np.ndarray:
+def _told(seen: CaptureFrame, run: Run, until: float) -> np.ndarray:
     """The refusals of a run that the capture goes on long enough after: what its end cuts off may yet be committed, and
     so may all of a rebalance that goes on."""
     early: np.ndarray = run.rows[seen.exchanges.answered[run.rows] <= until]
     return early if len(early) == len(run.rows) or run.code != REBALANCE_IN_PROGRESS else early[:0]
 
 
-def _read_again(seen: Seen, run: Run, within: int) -> int:
+def _read_again(seen: CaptureFrame, run: Run, within: int) -> int:
     """How many records before the offset of a refused commit the group fetched again, after it."""
     groups, _ = seen.groups
     bad, _ = _commits(seen)
@@ -136,31 +136,31 @@ def _read_again(seen: Seen, run: Run, within: int) -> int:
     return found_
 
 
-def _clients_of(seen: Seen) -> dict[tuple[int, ...], np.ndarray]:
+def _clients_of(seen: CaptureFrame) -> dict[tuple[int, ...], np.ndarray]:
     """The clients of each group, by its number. Worked out once."""
     if "clients of groups" not in seen.memo:
         groups, _ = seen.groups
-        rows = spill.true(groups >= 0)
-        clients, of = spill.taken(seen.client, rows), spill.taken(groups, rows)
-        firsts = first_of(of, clients)
-        seen.memo["clients of groups"] = by(clients[firsts], of[firsts])
+        rows = spill.true_rows(groups >= 0)
+        clients, of = spill.take(seen.client, rows), spill.take(groups, rows)
+        firsts = first_rows(of, clients)
+        seen.memo["clients of groups"] = rows_by_key(clients[firsts], of[firsts])
     kept: dict[tuple[int, ...], np.ndarray] = seen.memo["clients of groups"]
     return kept
 
 
-def _committed(seen: Seen, row: int) -> list[tuple[int, int]]:
+def _committed(seen: CaptureFrame, row: int) -> list[tuple[int, int]]:
     """(place, offset) of the topic-partitions that an OffsetCommit names."""
     if "commits by row" not in seen.memo:
         rows = seen.parts_of(api_keys.OFFSET_COMMIT)
-        owner, rows = in_order(spill.taken(seen.partitions.owner, rows), rows)
-        offset = spill.taken(seen.table("partitions").numbers("offset"), rows)
-        seen.memo["commits by row"] = owner, spill.taken(seen.partitions.place, rows), offset
+        owner, rows = sort_by(spill.take(seen.partitions.owner, rows), rows)
+        offset = spill.take(seen.table("partitions")["offset"], rows)
+        seen.memo["commits by row"] = owner, spill.take(seen.partitions.place, rows), offset
     owner, place_, offset = seen.memo["commits by row"]
     mine = slice(*np.searchsorted(owner, [row, row + 1]).tolist())
     return list(zip(place_[mine].tolist(), offset[mine].tolist(), strict=True))
 
 
-def _mended(seen: Seen, rows: np.ndarray, within: int) -> bool:
+def _mended(seen: CaptureFrame, rows: np.ndarray, within: int) -> bool:
     """A good commit of the same partitions of the group followed."""
     groups, _ = seen.groups
     bad, good = _commits(seen)
@@ -175,7 +175,7 @@ def _mended(seen: Seen, rows: np.ndarray, within: int) -> bool:
     return bool(places)
 
 
-def _commits(seen: Seen) -> tuple[dict[int, list[int]], dict[tuple[int, int], np.ndarray]]:
+def _commits(seen: CaptureFrame) -> tuple[dict[int, list[int]], dict[tuple[int, int], np.ndarray]]:
     """The places that each commit was refused for; by group and place when commits were taken, sorted."""
     if "commits" not in seen.memo:
         parts, (groups, _) = seen.partitions, seen.groups
@@ -187,7 +187,7 @@ def _commits(seen: Seen) -> tuple[dict[int, list[int]], dict[tuple[int, int], np
         taken_ = of_commits[parts.error[of_commits] == 0]
         owner = parts.owner[taken_]
         good = {}
-        for mine in parted(taken_, groups[owner], parts.place[taken_]):
+        for mine in split(taken_, groups[owner], parts.place[taken_]):
             key = int(groups[parts.owner[mine[0]]]), int(parts.place[mine[0]])
             good[key] = np.sort(seen.exchanges.answered[parts.owner[mine]])
         seen.memo["commits"] = bad, good
@@ -207,18 +207,18 @@ def _commits(seen: Seen) -> tuple[dict[int, list[int]], dict[tuple[int, int], np
     judge="forged: a lower commit of a member, and one without a member",
     by_clock=True,
 )
-def commit_goes_back(seen: Seen, at: Limits) -> Iterator[Found]:
+def commit_goes_back(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     if not len(seen.of_api(api_keys.OFFSET_COMMIT)):
         return
-    parts, offset = seen.partitions, seen.table("partitions").numbers("offset")
+    parts, offset = seen.partitions, seen.table("partitions")["offset"]
     rows = seen.parts_of(api_keys.OFFSET_COMMIT)
     rows = rows[(parts.error[rows] == 0) & (offset[rows] >= 0)]
     groups, named = seen.groups
-    member, members = seen.table("exchanges").codes("member_id")
+    member, members = seen.table("exchanges").text("member_id")
     nobody = members.index("") if "" in members else -1
     owner = parts.owner[rows]
     rows = rows[(groups[owner] >= 0)]
-    order, _, _ = grouped(groups[parts.owner[rows]], parts.place[rows], seen.exchanges.asked[parts.owner[rows]])
+    order = grouping.group(groups[parts.owner[rows]], parts.place[rows], seen.exchanges.asked[parts.owner[rows]]).order
     rows = rows[order]
     owner = parts.owner[rows]
     same = (groups[owner[1:]] == groups[owner[:-1]]) & (parts.place[rows[1:]] == parts.place[rows[:-1]])

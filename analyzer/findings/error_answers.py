@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from analyzer.findings import root_causes
-from analyzer.findings.capture import Seen, api_name
+from analyzer.findings.capture import CaptureFrame, api_name
 from analyzer.findings.query import Severity
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import EVERY, Run, Trouble, runs, together
@@ -22,7 +22,7 @@ TAKEN: list[Callable[[Run], bool]] = []
 """Who takes runs for a rule of its own: true where it does."""
 
 
-TOLD: list[Callable[[Seen, Trouble], bool]] = []
+TOLD: list[Callable[[CaptureFrame, Trouble], bool]] = []
 """Who tells of a trouble that nobody takes where a capture shows what it comes of: true where one does."""
 
 
@@ -41,7 +41,7 @@ def taken(api: tuple[int, ...], codes: tuple[int, ...], every: bool = False) -> 
     return mine
 
 
-def of(seen: Seen, mine: Callable[[Run], bool], lasting: bool = True) -> list[Trouble]:
+def of(seen: CaptureFrame, mine: Callable[[Run], bool], lasting: bool = True) -> list[Trouble]:
     """A rule's runs, by client and thing; `lasting`: those that are faults, else all (that are `taken` so). Runs that a
     lost broker or a moved leader explains are left out."""
     return together(
@@ -53,7 +53,7 @@ _OF_MOVES = (3, 5, 6, 14, 15, 16, 74, 75, 100, 103, 9, 13, 19, 20, 22, 25, 56, 7
 """What clients are told while leaders and coordinators move."""
 
 
-def _explained(seen: Seen, run: Run) -> bool:
+def _explained(seen: CaptureFrame, run: Run) -> bool:
     """It passed, and began with the loss of a broker or a moved leader."""
     return run.code in _OF_MOVES and run.cleared and root_causes.near(seen, run.since, run.until)
 
@@ -99,7 +99,7 @@ def what(trouble: Trouble) -> dict[str, str | None]:
 
 
 def found(
-    seen: Seen,
+    seen: CaptureFrame,
     trouble: Trouble,
     text: str,
     severity: Severity | None = None,
@@ -138,7 +138,7 @@ def _untaken(run: Run) -> bool:
     advice="The error's own meaning says what to do; begin with the first exchange named.",
     judge="forged: each code of the enum, once, as a run that passes and as one that stays",
 )
-def error_answers(seen: Seen, at: Limits) -> Iterator[Found]:
+def error_answers(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     for trouble in of(seen, _untaken):
         judgement = trouble.runs[0].judgement
         if judgement.kind == "admin" or any(tells(seen, trouble) for tells in TOLD):
@@ -164,7 +164,7 @@ _ALREADY_EXISTS = 36
     advice="Ask whoever asked.",
     judge="errors-librdkafka-4.3, admin-*; forged: a topic that is there, asked for by an application and by a broker",
 )
-def admin_refused(seen: Seen, at: Limits) -> Iterator[Found]:
+def admin_refused(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     for trouble in of(seen, _untaken, lasting=False):
         if trouble.code == _ALREADY_EXISTS and seen.between_brokers[trouble.client]:
             continue
@@ -198,7 +198,7 @@ TAKEN.append(_misnamed)
     advice="Create it, or mend the name; allow.auto.create.topics hides such mistakes.",
     judge="errors-librdkafka-4.3; captures that create topics say nothing",
 )
-def topic_missing(seen: Seen, at: Limits) -> Iterator[Found]:
+def topic_missing(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     troubles = [*of(seen, _MISSING), *of(seen, _misnamed, lasting=False)]
     troubles = sorted(troubles, key=lambda one: (-one.answers, one.since))
     if not troubles:

@@ -1,7 +1,7 @@
-"""All rules over all capture points of a dataset: what they found, as rows of `findings`.
+"""Evaluate all rules over all capture points of a dataset.
 
-In: a `Source`. Out: `Finding`s by capture point, and the table. Rules: a cause that explains others is told once, with
-how many it explains (`roots`); of one code at most `MOST` are told one by one, the worst, and the rest is counted.
+In: `RowGroups`. Out: `Finding`s by capture point, and the table `findings`. A cause that explains other findings is
+reported once, with their number (`root_causes`); of one code the `MOST` worst are listed, and the rest is counted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from analyzer.dataset import tables
-from analyzer.findings import (  # noqa: F401  (each brings its rules)
+from analyzer.findings import (  # noqa: F401  (each registers its rules)
     assignments,
     capture_quality,
     cluster,
@@ -32,12 +32,12 @@ from analyzer.findings import (  # noqa: F401  (each brings its rules)
     transactions,
     versions,
 )
-from analyzer.findings.capture import Seen
-from analyzer.findings.columns import NULL
+from analyzer.findings.capture import CaptureFrame
 from analyzer.findings.query import SEVERITIES, Asked, Evidence, Severity
 from analyzer.findings.rules import FAMILIES, RULES, Finding, Found, Rule, concerns, limits_of
-from analyzer.findings.source import Source
 from analyzer.findings.wording import UNREAD, count
+from analyzer.frame.frame import NULL
+from analyzer.frame.parquet import RowGroups
 from analyzer.frame.spill import reuse
 
 MOST = 50
@@ -48,9 +48,13 @@ USUAL = Asked()
 _ORDER = {family: number for number, family in enumerate(FAMILIES)}
 
 
-def judged(source: Source, asked: Asked = USUAL) -> list[tuple[str, Finding]]:
+def judged(source: RowGroups, asked: Asked = USUAL) -> list[tuple[str, Finding]]:
     """(capture point, finding) of a dataset, worst first, then by time. Raises DatasetError where files are damaged."""
-    found = [(entry["name"], finding) for entry in source.captures for finding in of_point(Seen(source, entry, asked))]
+    found = [
+        (entry["name"], finding)
+        for entry in source.captures
+        for finding in of_point(CaptureFrame(source, entry, asked))
+    ]
     return sorted(found, key=lambda one: (_rank(one[1]), one[0]))
 
 
@@ -59,7 +63,7 @@ def concerned(asked: Asked) -> frozenset[str]:
     return frozenset(code for code, rule in RULES.items() if concerns(asked, rule))
 
 
-def of_point(seen: Seen, only: Collection[str] | None = None) -> list[Finding]:
+def of_point(seen: CaptureFrame, only: Collection[str] | None = None) -> list[Finding]:
     """Findings of one capture point, of these rules or of all, worst first, then by time."""
     rows = len(seen.table("connections")) + len(seen.table("exchanges")) + len(seen.sealed) + len(seen.attempts)
     if not rows:
@@ -88,7 +92,7 @@ def _rank(finding: Finding) -> tuple[Any, ...]:
     return severity, finding.family != "quality", since, _ORDER[finding.family], finding.code, finding.text
 
 
-def _finding(seen: Seen, rule: Rule, found: Found) -> Finding:
+def _finding(seen: CaptureFrame, rule: Rule, found: Found) -> Finding:
     rows = [seen.key(row) for row in found.rows]
     proof: list[Evidence] = rows or [(seen.links[link], None, None) for link in found.links]
     proof = proof * 3 if len(proof) == 1 else [proof[0], proof[-1], proof[-1]] if len(proof) == 2 else proof
@@ -176,13 +180,13 @@ def _evidence(key: Evidence | None) -> dict[str, Any] | None:
     return None if key is None else dict(zip(("connection", "exchange", "reply"), key, strict=True))
 
 
-def stored(source: Source) -> list[tuple[str, Finding]]:
+def stored(source: RowGroups) -> list[tuple[str, Finding]]:
     """What `analyze` stores of the capture points that it read: nothing of those whose meaning it left out."""
     return [
         (entry["name"], finding)
         for entry in source.captures
         if entry.get("meaning")
-        for finding in of_point(Seen(source, entry, USUAL))
+        for finding in of_point(CaptureFrame(source, entry, USUAL))
     ]
 
 

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 
 from analyzer.findings import root_causes
-from analyzer.findings.capture import SECOND, Seen, api_name
-from analyzer.findings.columns import NULL
+from analyzer.findings.capture import SECOND, CaptureFrame, api_name
 from analyzer.findings.error_answers import about, found, of, taken, times
 from analyzer.findings.query import Severity
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import runs
 from analyzer.findings.wording import client, count, lasting, name, place, size
-from analyzer.frame import arrow, spill
-from analyzer.frame.grouping import busiest, by, grouped, highest, in_order, parted
+from analyzer.frame import arrow, grouping, spill
+from analyzer.frame.frame import NULL
+from analyzer.frame.grouping import busiest_window, max_by, rows_by_key, sort_by, split
 from analyzer.protocol import api_keys
 
 _OUT_OF_RANGE = taken((api_keys.FETCH,), (1,), every=True)
@@ -49,28 +49,28 @@ class Reads:
             lag, end = self.lag[block], self.end[block]
             return np.where((lag != NULL) & (end != NULL), end - lag, self.at[block])
 
-        return spill.made(len(self.at), np.int64, of_block)
+        return spill.compute(len(self.at), np.int64, of_block)
 
 
-def reads(seen: Seen) -> Reads:
+def reads(seen: CaptureFrame) -> Reads:
     """What was fetched. Worked out once."""
     if "reads" not in seen.memo:
         parts, table = seen.partitions, seen.table("partitions")
         chosen = seen.parts_of(api_keys.FETCH)
-        owner = spill.taken(parts.owner, chosen)
-        times_, chosen, owner = in_order(spill.taken(seen.exchanges.answered, owner), chosen, owner)
+        owner = spill.take(parts.owner, chosen)
+        times_, chosen, owner = sort_by(spill.take(seen.exchanges.answered, owner), chosen, owner)
         whole = table.together(("offset", "high_watermark", "last_stable_offset", "lag", "record_bytes"))
-        at, end, stable, lag, size_ = (spill.taken(values, chosen) for values in whole)
-        place_ = spill.taken(parts.place, chosen)
+        at, end, stable, lag, size_ = (spill.take(values, chosen) for values in whole)
+        place_ = spill.take(parts.place, chosen)
         seen.memo["reads"] = Reads(chosen, owner, place_, at, end, stable, lag, size_, times_)
     kept: Reads = seen.memo["reads"]
     return kept
 
 
-def _empty_at_once(seen: Seen, quick_us: float) -> np.ndarray:
+def _empty_at_once(seen: CaptureFrame, quick_us: float) -> np.ndarray:
     """Fetch exchanges that were answered at once, without an error, a pause, or a record, though they might wait."""
     got = np.zeros(len(seen.exchanges) + 1, bool)  # the last is of topic-partitions without an exchange
-    owner, size_ = seen.partitions.owner, seen.table("partitions").numbers("record_bytes")
+    owner, size_ = seen.partitions.owner, seen.table("partitions")["record_bytes"]
     for block in spill.blocks(len(owner)):
         got[owner[block][size_[block] > 0]] = True
     rows = spill.where(
@@ -79,7 +79,7 @@ def _empty_at_once(seen: Seen, quick_us: float) -> np.ndarray:
     if not len(rows):
         return rows
     whole = seen.table("exchanges").together(("latency_us", "max_wait_ms", "min_bytes", "throttle_us"))
-    latency, wait, least, pause = (spill.taken(values, rows) for values in whole)
+    latency, wait, least, pause = (spill.take(values, rows) for values in whole)
     quick: np.ndarray = rows[
         (seen.exchanges.error[rows] == 0)
         & (latency >= 0)
@@ -109,7 +109,7 @@ def _empty_at_once(seen: Seen, quick_us: float) -> np.ndarray:
     quick_ms=5,
     by_clock=True,
 )
-def above_watermark(seen: Seen, at: Limits) -> Iterator[Found]:
+def above_watermark(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     yield from _spins(seen, at.answers, at.quick_ms, above=True)
 
 
@@ -127,17 +127,17 @@ def above_watermark(seen: Seen, at: Limits) -> Iterator[Found]:
     quick_ms=5,
     by_clock=True,
 )
-def spin(seen: Seen, at: Limits) -> Iterator[Found]:
+def spin(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     yield from _spins(seen, at.answers, at.quick_ms, above=False)
 
 
-def _spins(seen: Seen, answers: float, quick_ms: float, above: bool) -> Iterator[Found]:
+def _spins(seen: CaptureFrame, answers: float, quick_ms: float, above: bool) -> Iterator[Found]:
     quick = _empty_at_once(seen, quick_ms * 1000)
     spinning = []
-    for rows in parted(quick, seen.exchanges.link[quick], least=answers):
+    for rows in split(quick, seen.exchanges.link[quick], least=answers):
         when = seen.exchanges.answered[rows]
         rows, when = rows[np.argsort(when, kind="stable")], np.sort(when)
-        most, first, past = busiest(when, SECOND)
+        most, first, past = busiest_window(when, SECOND)
         if most >= answers:
             spinning.append((int(seen.exchanges.link[rows[0]]), rows, when, most, (first, past - 1)))
     if not spinning:
@@ -175,16 +175,16 @@ def _spins(seen: Seen, answers: float, quick_ms: float, above: bool) -> Iterator
 class _Asked:
     """What some connections asked for, and how far the logs of these topic-partitions were readable."""
 
-    def __init__(self, seen: Seen, links: list[int]) -> None:
+    def __init__(self, seen: CaptureFrame, links: list[int]) -> None:
         self._seen = seen
         read = reads(seen)
-        link = spill.taken(seen.exchanges.link, read.owner)
+        link = spill.take(seen.exchanges.link, read.owner)
         mine = spill.where(len(link), lambda block: arrow.among(link[block], links) & (read.at[block] != NULL))
         self._asked = _courses(read, mine, read.at, link)
         self._places: dict[int, list[int]] = defaultdict(list)
         for one, where in self._asked:
             self._places[one].append(where)
-        wanted = arrow.distinct(spill.taken(read.place, mine))
+        wanted = arrow.distinct(spill.take(read.place, mine))
         told = spill.where(len(link), lambda block: arrow.among(read.place[block], wanted) & (read.end[block] >= 0))
         self._ends = _courses(read, told, read.end, None)
 
@@ -217,14 +217,15 @@ def _courses(
 ) -> dict[tuple[int, int], _Course]:
     """Values of some reads, by whose they are (`whose` has a number for each read; None: all are 0's) and place; of
     those that were answered, for what was asked last is no beginning."""
-    rows = rows[spill.taken(read.time, rows) != NULL]
-    mine = np.zeros(len(rows), np.int8) if whose is None else spill.taken(whose, rows)
-    place_ = spill.taken(read.place, rows)
-    order, starts, ends = grouped(mine, place_)
+    rows = rows[spill.take(read.time, rows) != NULL]
+    mine = np.zeros(len(rows), np.int8) if whose is None else spill.take(whose, rows)
+    place_ = spill.take(read.place, rows)
+    groups = grouping.group(mine, place_)
+    order, starts, ends = groups.order, groups.starts, groups.ends
     heads = order[starts]
     keys = zip(mine[heads].tolist(), place_[heads].tolist(), strict=True)
-    rows = spill.taken(rows, order)
-    times_, values = spill.taken(read.time, rows), spill.taken(values, rows)
+    rows = spill.take(rows, order)
+    times_, values = spill.take(read.time, rows), spill.take(values, rows)
     each = zip(keys, starts.tolist(), ends.tolist(), strict=True)
     return {key: _Course(times_[start:end], values[start:end]) for key, start, end in each}
 
@@ -242,15 +243,15 @@ def _courses(
     judge="forged: a reader beyond the start, thrown back; errors-librdkafka-4.3, old-java-0.10.2 (first fetch)",
     by_clock=True,
 )
-def out_of_range(seen: Seen, at: Limits) -> Iterator[Found]:
+def out_of_range(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     troubles = of(seen, _OUT_OF_RANGE, lasting=False)
     if not troubles:
         return
     read = reads(seen)
     numbers = _numbers_of(seen, {where for trouble in troubles for where in trouble.places})
     known = spill.where(len(read.place), lambda block: arrow.among(read.place[block], list(numbers.values())))
-    whose = spill.taken(seen.client, spill.taken(read.owner, known))
-    rows_of = by(known, whose, spill.taken(read.place, known))
+    whose = spill.take(seen.client, spill.take(read.owner, known))
+    rows_of = rows_by_key(known, whose, spill.take(read.place, known))
     told = _told(seen, list(numbers.values()))
     for trouble in troubles:
         for where in trouble.places:
@@ -307,7 +308,7 @@ class _Moved:
         return 0 if self.asked is None or self.then is None else max(self.asked - self.then, 0)
 
 
-def _moves(seen: Seen, mine: np.ndarray, refused: np.ndarray, told: np.ndarray | tuple[()]) -> list[_Moved]:
+def _moves(seen: CaptureFrame, mine: np.ndarray, refused: np.ndarray, told: np.ndarray | tuple[()]) -> list[_Moved]:
     """What became of each place that a reader lost: of its reads (`mine`), in order, those that were `refused`, one
     after the other. `told`: as `_told`."""
     read = reads(seen)
@@ -329,7 +330,7 @@ def _moves(seen: Seen, mine: np.ndarray, refused: np.ndarray, told: np.ndarray |
     return made
 
 
-def _numbers_of(seen: Seen, wanted: set[tuple[str, int]]) -> dict[tuple[str, int], int]:
+def _numbers_of(seen: CaptureFrame, wanted: set[tuple[str, int]]) -> dict[tuple[str, int], int]:
     """The numbers of some topic-partitions."""
     numbers: dict[tuple[str, int], int] = {}
     for number, where in enumerate(seen.places):
@@ -338,9 +339,9 @@ def _numbers_of(seen: Seen, wanted: set[tuple[str, int]]) -> dict[tuple[str, int
     return numbers
 
 
-def _told(seen: Seen, places: list[int]) -> dict[tuple[int, ...], np.ndarray]:
+def _told(seen: CaptureFrame, places: list[int]) -> dict[tuple[int, ...], np.ndarray]:
     """By client and topic-partition, of these: where the client was told, or said itself, that it stands."""
-    parts, offset = seen.partitions, seen.table("partitions").numbers("offset")
+    parts, offset = seen.partitions, seen.table("partitions")["offset"]
     apis = api_keys.OFFSET_FETCH, api_keys.OFFSET_COMMIT, api_keys.LIST_OFFSETS
 
     def are_of_groups(block: slice) -> Any:
@@ -348,7 +349,7 @@ def _told(seen: Seen, places: list[int]) -> dict[tuple[int, ...], np.ndarray]:
         return there & arrow.among(seen.api_of(parts.owner[block]), apis)
 
     rows = spill.where(len(offset), are_of_groups)
-    return by(spill.taken(offset, rows), seen.client[parts.owner[rows]], spill.taken(parts.place, rows))
+    return rows_by_key(spill.take(offset, rows), seen.client[parts.owner[rows]], spill.take(parts.place, rows))
 
 
 @rule(
@@ -364,19 +365,19 @@ def _told(seen: Seen, places: list[int]) -> dict[tuple[int, ...], np.ndarray]:
     "where its reader stands, as Fetch or OffsetForLeaderEpoch says, and one that ends there",
     by_clock=True,
 )
-def truncated(seen: Seen, at: Limits) -> Iterator[Found]:
+def truncated(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     if len(seen.brokers) > 1:
         yield from _of_one_topic(seen, _given_twice(seen))
     yield from _of_one_topic(seen, _fallen(seen))
     yield from _of_one_topic(seen, _diverged(seen))
 
 
-def _of_one_topic(seen: Seen, cuts: Iterator[Found]) -> Iterator[Found]:
+def _of_one_topic(seen: CaptureFrame, cuts: Iterator[Found]) -> Iterator[Found]:
     """Those of topics that were not made anew: another topic of that name begins again."""
     return (one for one in cuts if one.what["topic"] not in seen.remade)
 
 
-def _given_twice(seen: Seen) -> Iterator[Found]:
+def _given_twice(seen: CaptureFrame) -> Iterator[Found]:
     """Offsets that one broker gave, and then another."""
     table, parts = seen.table("partitions"), seen.partitions
     offset, records = table.together(("offset", "record_count"))
@@ -386,9 +387,10 @@ def _given_twice(seen: Seen) -> Iterator[Found]:
         return of_produce & (parts.error[block] == 0) & (offset[block] != NULL)
 
     rows = spill.where(len(offset), are_given)
-    owner, place_ = spill.taken(parts.owner, rows), spill.taken(parts.place, rows)
-    rows = rows[_several(place_, spill.taken(seen.broker, owner), len(seen.places))]
-    order, starts, ends = grouped(parts.place[rows], seen.exchanges.answered[parts.owner[rows]])
+    owner, place_ = spill.take(parts.owner, rows), spill.take(parts.place, rows)
+    rows = rows[_several(place_, spill.take(seen.broker, owner), len(seen.places))]
+    groups = grouping.group(parts.place[rows], seen.exchanges.answered[parts.owner[rows]])
+    order, starts, ends = groups.order, groups.starts, groups.ends
     del starts, ends
     rows = rows[order]
     same = parts.place[rows[1:]] == parts.place[rows[:-1]]
@@ -425,24 +427,24 @@ def _several(place_: np.ndarray, values: np.ndarray, places: int) -> np.ndarray:
     for block in spill.blocks(len(place_)):
         some = place_[block]
         more[some[values[block] != one[some]]] = True
-    return spill.taken(more, place_)
+    return spill.take(more, place_)
 
 
-def _diverged(seen: Seen) -> Iterator[Found]:
+def _diverged(seen: CaptureFrame) -> Iterator[Found]:
     """Readers that were told that the log ends before where they stood: by Fetch (`divergingEpoch`), or by
     OffsetForLeaderEpoch (KIP-320). Replicas are told so in the course of things."""
-    diverging = seen.table("partitions").numbers("diverging_offset")
+    diverging = seen.table("partitions")["diverging_offset"]
     if diverging.max(initial=NULL) == NULL and not len(seen.of_api(api_keys.OFFSET_FOR_LEADER_EPOCH)):
         return
-    offset, parts = seen.table("partitions").numbers("offset"), seen.partitions
+    offset, parts = seen.table("partitions")["offset"], seen.partitions
 
     def told(block: slice) -> np.ndarray:
         of_epochs = seen.api_of(parts.owner[block]) == api_keys.OFFSET_FOR_LEADER_EPOCH
         ends = of_epochs & (parts.error[block] == 0) & (offset[block] >= 0)
         return np.where(ends, offset[block], diverging[block])
 
-    ends = spill.made(len(offset), np.int64, told)
-    rows = spill.true((parts.owner >= 0) & (ends != NULL))
+    ends = spill.compute(len(offset), np.int64, told)
+    rows = spill.true_rows((parts.owner >= 0) & (ends != NULL))
     rows = rows[~(seen.between_brokers | seen.mixed)[seen.client[parts.owner[rows]]]] if len(rows) else rows
     stood_at = _stood(seen, parts.place[rows]) if len(rows) else {}
     worst: dict[tuple[int, int], tuple[int, int, int]] = {}
@@ -471,25 +473,25 @@ def _diverged(seen: Seen) -> Iterator[Found]:
         )
 
 
-def _stood(seen: Seen, places: np.ndarray) -> dict[tuple[int, int], _Course]:
+def _stood(seen: CaptureFrame, places: np.ndarray) -> dict[tuple[int, int], _Course]:
     """By client and topic-partition, of these, where the client stood after each answer."""
     read = reads(seen)
     position, wanted = read.position(), arrow.distinct(places)
     known = spill.where(len(position), lambda block: arrow.among(read.place[block], wanted) & (position[block] != NULL))
-    return _courses(read, known, position, spill.taken(seen.client, read.owner))
+    return _courses(read, known, position, spill.take(seen.client, read.owner))
 
 
-def _fallen(seen: Seen) -> Iterator[Found]:
+def _fallen(seen: CaptureFrame) -> Iterator[Found]:
     """High watermarks that one broker told, and that fell with a higher leader epoch."""
-    epoch = seen.table("partitions").numbers("leader_epoch")
+    epoch = seen.table("partitions")["leader_epoch"]
     if epoch.max(initial=NULL) < 0:
         return
     read = reads(seen)
     known = spill.where(len(read.end), lambda block: (read.end[block] >= 0) & (epoch[read.part[block]] >= 0))
-    epochs = spill.taken(epoch, spill.taken(read.part, known))
-    known = known[_several(spill.taken(read.place, known), epochs, len(seen.places))]
+    epochs = spill.take(epoch, spill.take(read.part, known))
+    known = known[_several(spill.take(read.place, known), epochs, len(seen.places))]
     broker = seen.broker[read.owner[known]]
-    order, _, _ = grouped(read.place[known], broker, read.time[known])
+    order = grouping.group(read.place[known], broker, read.time[known]).order
     rows, servers = known[order], broker[order]
     same = (read.place[rows[1:]] == read.place[rows[:-1]]) & (servers[1:] == servers[:-1])
     later = epoch[read.part[rows[1:]]] > epoch[read.part[rows[:-1]]]
@@ -529,14 +531,14 @@ def _fallen(seen: Seen) -> Iterator[Found]:
     seconds=60,
     by_clock=True,
 )
-def lag_grows(seen: Seen, at: Limits) -> Iterator[Found]:
+def lag_grows(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     width = int(at.window_s * SECOND)
     if seen.span[1] - seen.span[0] < at.windows * width:
         return
     read = reads(seen)
-    known = spill.true(read.lag >= 0)  # NULL is below
-    clients = spill.taken(seen.client, spill.taken(read.owner, known))
-    for mine in parted(known, clients, spill.taken(read.place, known)):
+    known = spill.true_rows(read.lag >= 0)  # NULL is below
+    clients = spill.take(seen.client, spill.take(read.owner, known))
+    for mine in split(known, clients, spill.take(read.place, known)):
         if seen.mixed[seen.client[read.owner[mine[0]]]]:
             continue
         if len(mine) <= at.windows or read.time[mine[-1]] - read.time[mine[0]] < at.windows * width:
@@ -579,7 +581,7 @@ def lag_grows(seen: Seen, at: Limits) -> Iterator[Found]:
     stuck_s=60,
     by_clock=True,
 )
-def stuck(seen: Seen, at: Limits) -> Iterator[Found]:
+def stuck(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     if seen.span[1] - seen.span[0] < at.stuck_s * SECOND:
         return
     read = reads(seen)
@@ -589,7 +591,7 @@ def stuck(seen: Seen, at: Limits) -> Iterator[Found]:
     for block in spill.blocks(len(read.owner)):
         moved = block.start + np.flatnonzero(read.size[block] > 0)
         latest[seen.client[read.owner[moved]]] = read.time[moved]  # they come in order of time
-    for mine in parted(None, spill.taken(seen.client, read.owner), read.place):
+    for mine in split(None, spill.take(seen.client, read.owner), read.place):
         mine = mine[(position[mine] != NULL) & (read.time[mine] != NULL)]  # no answer, no moment
         if not len(mine) or (seen.between_brokers | seen.mixed)[seen.client[read.owner[mine[0]]]]:
             continue
@@ -625,7 +627,7 @@ def stuck(seen: Seen, at: Limits) -> Iterator[Found]:
 _AGAIN = 3
 
 
-def _rebalanced(seen: Seen) -> dict[tuple[str, str | None], int]:
+def _rebalanced(seen: CaptureFrame) -> dict[tuple[str, str | None], int]:
     """By client (address and id) when the last rebalance of one of its groups ended."""
     table = seen.table("rebalances")
     last: dict[str, int] = {}
@@ -640,20 +642,20 @@ def _rebalanced(seen: Seen) -> dict[tuple[str, str | None], int]:
     }
 
 
-def _followed(seen: Seen) -> dict[tuple[int, tuple[str, int]], int]:
+def _followed(seen: CaptureFrame) -> dict[tuple[int, tuple[str, int]], int]:
     """By client and topic-partition the last moment at which it was part of a fetch session of the client."""
     table = seen.table("readers")
-    link, _ = table.codes("connection", {name: number for number, name in enumerate(seen.links)})
+    link = seen.links_of(table)
     place_, places = seen.placed(table)
     last: dict[tuple[int, tuple[str, int]], int] = {}
-    for at, where, time in zip(link.tolist(), place_.tolist(), table.numbers("to_time").tolist(), strict=True):
+    for at, where, time in zip(link.tolist(), place_.tolist(), table["to_time"].tolist(), strict=True):
         if 0 <= at < len(seen.links) and time != NULL:
             key = int(seen.client_of[at]), places[where]
             last[key] = max(last.get(key, time), time)
     return last
 
 
-def _last_ends(seen: Seen) -> dict[tuple[str, int], int]:
+def _last_ends(seen: CaptureFrame) -> dict[tuple[str, int], int]:
     """Of each topic-partition the end of its log as anybody was last told."""
     table, parts = seen.table("partitions"), seen.partitions
     end, offset, records = table.together(("high_watermark", "offset", "record_count"))
@@ -662,7 +664,7 @@ def _last_ends(seen: Seen) -> dict[tuple[str, int], int]:
         written = (seen.api_of(parts.owner[block]) == api_keys.PRODUCE) & (parts.error[block] == 0)
         after = offset[block] + np.maximum(records[block], 0)
         known = np.where(written & (offset[block] >= 0), after, end[block])
-        last = np.maximum(last, highest(parts.place[block], known, len(last), -1))
+        last = np.maximum(last, max_by(parts.place[block], known, len(last), -1))
     return {seen.places[number]: int(value) for number, value in enumerate(last.tolist()) if value >= 0}
 
 
@@ -679,7 +681,7 @@ def _last_ends(seen: Seen) -> dict[tuple[str, int], int]:
     losses=20,
     window_s=120,
 )
-def session_churn(seen: Seen, at: Limits) -> Iterator[Found]:
+def session_churn(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     lost: dict[int, list[int]] = defaultdict(list)
     for run in runs(seen):
         if _SESSIONS(run) and not seen.mixed[run.client]:
@@ -689,7 +691,7 @@ def session_churn(seen: Seen, at: Limits) -> Iterator[Found]:
         if len(rows) >= at.losses:
             rows = rows[~root_causes.near_each(seen, seen.exchanges.answered[rows])]
         when = np.sort(seen.exchanges.answered[rows])
-        most, first, past = busiest(when, int(at.window_s * SECOND))
+        most, first, past = busiest_window(when, int(at.window_s * SECOND))
         if most >= at.losses:
             who = seen.who(client_, int(seen.broker[rows[0]]))
             text = f"Fetch sessions of {client(who)} were lost {count(most, 'time')} in "
@@ -722,14 +724,14 @@ def session_churn(seen: Seen, at: Limits) -> Iterator[Found]:
     requests=100,
     bytes=1_000_000,
 )
-def sessionless(seen: Seen, at: Limits) -> Iterator[Found]:
+def sessionless(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     owner, clients = seen.partitions.owner, len(seen.clients)
     if len(owner) < at.requests * at.partitions or not _has_runs(owner, int(at.partitions)):
         return
     rows = seen.of_one(seen.of_api(api_keys.FETCH))
     if len(rows) < at.requests:
         return
-    client_of_row = spill.taken(seen.client, rows)
+    client_of_row = spill.take(seen.client, rows)
     requests = np.bincount(client_of_row, minlength=clients)
     named = np.zeros(clients, np.int64)
     for block in spill.blocks(len(owner)):
@@ -738,16 +740,16 @@ def sessionless(seen: Seen, at: Limits) -> Iterator[Found]:
     many = (requests >= at.requests) & (named >= at.partitions * requests) & ~seen.between_brokers
     if not many.any():
         return
-    many[client_of_row[spill.taken(seen.exchanges.version, rows) < _WITH_SESSIONS]] = False
+    many[client_of_row[spill.take(seen.exchanges.version, rows) < _WITH_SESSIONS]] = False
     table = seen.table("readers")
     reader, session = seen.links_of(table), table.numbers("session_id", np.int32)
     reads_ = np.bincount(seen.client_of[reader[reader >= 0]], minlength=clients)
     many[seen.client_of[reader[(reader >= 0) & (session > 0)]]] = False
     rows = rows[(many & (reads_ > 0))[client_of_row]]
-    for some in parted(rows, seen.client[rows]):
+    for some in split(rows, seen.client[rows]):
         asked = sum(
             int(np.maximum(arrow.numbers(part.column(0).combine_chunks(), 0), 0).sum())
-            for _, part in seen.table("exchanges").some(some, ["request_bytes"])
+            for _, part in seen.table("exchanges").chosen(some, ["request_bytes"])
         )
         if asked < at.bytes:
             continue
@@ -788,7 +790,7 @@ def _has_runs(owner: np.ndarray, least: int) -> bool:
     advice="advertised.listeners, stale metadata (metadata.max.age.ms).",
     judge="forged: ten such answers over 2 s, and nine",
 )
-def wrong_leader(seen: Seen, at: Limits) -> Iterator[Found]:
+def wrong_leader(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     for trouble in of(seen, _WRONG_LEADER):
         who = seen.who(trouble.client, int(seen.broker[trouble.rows[-1]]))
         text = f"{client(who)} kept asking {who['broker']}{about(trouble)} by {api_name(trouble.api)} for "
@@ -808,7 +810,7 @@ def wrong_leader(seen: Seen, at: Limits) -> Iterator[Found]:
     transfer_s=1,
     rate=10_000_000,
 )
-def slow_transfer(seen: Seen, at: Limits) -> Iterator[Found]:
+def slow_transfer(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     rows, began = seen.exchanges, seen.column("response_time")
     least = at.transfer_s * SECOND
 
@@ -822,7 +824,7 @@ def slow_transfer(seen: Seen, at: Limits) -> Iterator[Found]:
     sent = seen.column("response_bytes")
     slow = slow[(sent[slow] * SECOND < at.rate * (rows.answered[slow] - began[slow])) & (sent[slow] > 0)]
     slow = slow[~seen.between_brokers[seen.client[slow]]]
-    for mine in parted(slow, seen.client[slow], seen.broker[slow]):
+    for mine in split(slow, seen.client[slow], seen.broker[slow]):
         took = rows.answered[mine] - began[mine]
         worst, longest = int(mine[took.argmax()]), int(took.max())
         who = seen.who(int(seen.client[worst]), int(seen.broker[worst]))
@@ -849,15 +851,15 @@ def slow_transfer(seen: Seen, at: Limits) -> Iterator[Found]:
     advice="Upgrade the client.",
     judge="forged: Fetch v2 of a topic that is written with v3 and later; and one that is not",
 )
-def down_conversion(seen: Seen, at: Limits) -> Iterator[Found]:
+def down_conversion(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     table = seen.table("batches")
     if not len(table):
         return
-    magic = table.numbers("magic")
+    magic = table["magic"]
     if not (magic < 2).any():
         return
     owner = seen.owners(table)
-    (where, places), amount = seen.placed(table), table.numbers("batch_bytes")
+    (where, places), amount = seen.placed(table), table["batch_bytes"]
     valid = np.flatnonzero(owner >= 0)
     fresh = {places[number][0] for number in arrow.distinct(where[valid[magic[valid] == 2]]).tolist()}
     api, version = seen.exchanges.api[owner[valid]], seen.exchanges.version[owner[valid]]

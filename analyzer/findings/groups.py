@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from analyzer.findings import root_causes
-from analyzer.findings.capture import ANSWERED, NO_CODE, SECOND, Seen, once
-from analyzer.findings.columns import NULL, standing_for
+from analyzer.findings.capture import ANSWERED, NO_CODE, SECOND, CaptureFrame, once
 from analyzer.findings.error_answers import about, found, of, taken, times
 from analyzer.findings.rules import RULES, Found, Limits, limits_of, rule
 from analyzer.findings.runs import runs
 from analyzer.findings.wording import client, count, lasting, moment, name
 from analyzer.frame import arrow, spill
-from analyzer.frame.grouping import busiest, by, parted
+from analyzer.frame.frame import NULL, codes_of
+from analyzer.frame.grouping import busiest_window, rows_by_key, split
 from analyzer.protocol import api_keys
 
 _JOIN = taken(
@@ -41,13 +41,13 @@ _BEATS = (*_HEARTBEATS, api_keys.JOIN_GROUP, api_keys.SYNC_GROUP, api_keys.OFFSE
 """What a coordinator takes for a sign of life."""
 
 
-def _rows_at(seen: Seen, events: list[dict[str, Any]]) -> tuple[int, ...]:
+def _rows_at(seen: CaptureFrame, events: list[dict[str, Any]]) -> tuple[int, ...]:
     """Exchanges that show events: first, worst (the last), last."""
     known = [row for row in (_row_of(seen, event) for event in (events[0], events[-1])) if row is not None]
     return (known[0], known[-1], known[-1]) if known else ()
 
 
-def _row_of(seen: Seen, event: dict[str, Any] | None) -> int | None:
+def _row_of(seen: CaptureFrame, event: dict[str, Any] | None) -> int | None:
     """The exchange that an event or a piece of evidence names."""
     if not event or event.get("connection") is None or event.get("exchange") is None:
         return None
@@ -82,12 +82,12 @@ def _pairs(what: str, rows: list[dict[str, Any]]) -> dict[Any, list[dict[str, An
     stopped=0.2,
     by_clock=True,
 )
-def rebalance_storm(seen: Seen, at: Limits) -> Iterator[Found]:
+def rebalance_storm(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     for group, rows in _pairs("group_id", seen.table("rebalances").every()).items():
         begun = _steady(rows, int(at.start_s * SECOND))
         when = np.array([row["began"] for row in begun], np.int64)
         window = int(at.window_s * SECOND)
-        most, first, past = busiest(when, window)
+        most, first, past = busiest_window(when, window)
         if not most:
             continue
         mine = begun[first:past]
@@ -119,7 +119,7 @@ def rebalance_storm(seen: Seen, at: Limits) -> Iterator[Found]:
         )
 
 
-def _once_each(seen: Seen, rows: list[dict[str, Any]]) -> bool:
+def _once_each(seen: CaptureFrame, rows: list[dict[str, Any]]) -> bool:
     """No client left, or joined, twice: its members may have other ids each time."""
     if "clients of members" not in seen.memo:
         told = seen.table("groups").every(["member_id", "client_ip", "client_id"])
@@ -172,7 +172,7 @@ def _counted(words: Iterator[str]) -> dict[str, int]:
     moved_s=60,
     by_clock=True,
 )
-def session_timeout(seen: Seen, at: Limits) -> Iterator[Found]:
+def session_timeout(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     told = seen.table("groups").every()
     moved = [(row["group_id"], row["time"]) for row in told if row["event"] == "coordinator_moved"]
     expired = [row for row in told if row["event"] == "expired"]
@@ -220,13 +220,16 @@ def _stopped(told: list[dict[str, Any]]) -> set[tuple[str, str]]:
     return out
 
 
-def _unheard(seen: Seen, wanted: set[str]) -> set[str]:
+def _unheard(seen: CaptureFrame, wanted: set[str]) -> set[str]:
     """Of these members those that may have said something that was not captured."""
     if not wanted or (seen.unbroken.all() and not seen.loses):
         return set()
-    member, members = seen.table("exchanges").codes("member_id")
-    rows = spill.true(arrow.among(member, standing_for(members, *wanted)))
-    links = {members[key[0]]: arrow.distinct(mine) for key, mine in by(seen.exchanges.link[rows], member[rows]).items()}
+    member, members = seen.table("exchanges").text("member_id")
+    rows = spill.true_rows(arrow.among(member, codes_of(members, *wanted)))
+    links = {
+        members[key[0]]: arrow.distinct(mine)
+        for key, mine in rows_by_key(seen.exchanges.link[rows], member[rows]).items()
+    }
     open_ = np.array([end == "open" for end in seen.closed], bool)
     doubtful = ~seen.unbroken | (open_ & seen.loses)
     return {one for one in wanted if one not in links or doubtful[links[one]].any()}
@@ -248,7 +251,7 @@ def _unheard(seen: Seen, wanted: set[str]) -> set[str]:
     back_s=60,
     by_clock=True,
 )
-def poll_interval(seen: Seen, at: Limits) -> Iterator[Found]:
+def poll_interval(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     rows = seen.exchanges
     leaves = seen.of_one(seen.of_api(api_keys.LEAVE_GROUP))
     leavers = arrow.distinct(seen.client[leaves])
@@ -295,7 +298,7 @@ def poll_interval(seen: Seen, at: Limits) -> Iterator[Found]:
 class _Timeouts:
     """What members said when they joined. `sessions`: by member how long it may be silent, us."""
 
-    def __init__(self, seen: Seen) -> None:
+    def __init__(self, seen: CaptureFrame) -> None:
         self.sessions: dict[str, int] = {}
         self._rebalances: dict[tuple[tuple[str, str | None], str | None], list[tuple[int, int]]] = defaultdict(list)
         table = seen.table("groups")
@@ -314,14 +317,14 @@ class _Timeouts:
         return said[at - 1][1] if at else None
 
 
-def _by_client(seen: Seen, rows: np.ndarray, clients: np.ndarray) -> dict[int, np.ndarray]:
+def _by_client(seen: CaptureFrame, rows: np.ndarray, clients: np.ndarray) -> dict[int, np.ndarray]:
     """Of these clients the exchanges, by time."""
     rows = rows[arrow.among(seen.client[rows], clients) & (seen.exchanges.asked[rows] != NULL)]
     rows = rows[np.argsort(seen.exchanges.asked[rows], kind="stable")]
-    return {int(seen.client[mine[0]]): mine for mine in parted(rows, seen.client[rows])}
+    return {int(seen.client[mine[0]]): mine for mine in split(rows, seen.client[rows])}
 
 
-def _between(seen: Seen, rows: np.ndarray | None, since: int, until: int) -> np.ndarray:
+def _between(seen: CaptureFrame, rows: np.ndarray | None, since: int, until: int) -> np.ndarray:
     """Those of exchanges, by time, that were asked from `since` on and before `until`."""
     if rows is None:
         return np.zeros(0, np.int64)
@@ -348,10 +351,10 @@ def _between(seen: Seen, rows: np.ndarray | None, since: int, until: int) -> np.
     often=3,
     by_clock=True,
 )
-def heartbeat_late(seen: Seen, at: Limits) -> Iterator[Found]:
+def heartbeat_late(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     rows = seen.of_api(*_BEATS)
     rows = rows[seen.exchanges.asked[rows] != NULL]
-    member, members = seen.table("exchanges").codes("member_id")
+    member, members = seen.table("exchanges").text("member_id")
     groups, named = seen.groups
     # Commits without a member are no beats, and who never sent a heartbeat owes none.
     beats = member[seen.of_api(*_HEARTBEATS)]
@@ -361,7 +364,7 @@ def heartbeat_late(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = rows[arrow.among(member[rows], alive) & (groups[rows] >= 0) & seen_whole]
     rows = rows[np.argsort(seen.exchanges.asked[rows], kind="stable")]
     said, partial = _Timeouts(seen), root_causes.has_brokers_elsewhere(seen)
-    for mine in parted(rows, groups[rows], member[rows]):
+    for mine in split(rows, groups[rows], member[rows]):
         asked = seen.exchanges.asked[mine]
         gap = asked[1:] - np.maximum(asked[:-1], seen.exchanges.answered[mine[:-1]])
         session = said.sessions.get(members[member[mine[0]]], int(at.session_s * SECOND))
@@ -402,12 +405,12 @@ def heartbeat_late(seen: Seen, at: Limits) -> Iterator[Found]:
     pause_s=5,
     by_clock=True,
 )
-def slow_member(seen: Seen, at: Limits) -> Iterator[Found]:
+def slow_member(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     rows = seen.of_api(api_keys.JOIN_GROUP)
     groups, named = seen.groups
     generation = seen.column("generation")
     rows = rows[(seen.exchanges.error[rows] == 0) & (groups[rows] >= 0) & (seen.exchanges.answered[rows] != NULL)]
-    for mine in parted(rows, groups[rows], generation[rows]):
+    for mine in split(rows, groups[rows], generation[rows]):
         asked, answered = seen.exchanges.asked[mine], seen.exchanges.answered[mine]
         together = answered >= answered.max() - SECOND
         mine, asked = mine[together], asked[together]
@@ -444,7 +447,7 @@ def slow_member(seen: Seen, at: Limits) -> Iterator[Found]:
     judge="forged: refused after 5 s, and beside one that is answered",
     wait_s=1,
 )
-def sync_never_came(seen: Seen, at: Limits) -> Iterator[Found]:
+def sync_never_came(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     rows, leaves = seen.of_api(api_keys.SYNC_GROUP), seen.of_api(api_keys.LEAVE_GROUP)
     if not len(rows):
         return
@@ -453,9 +456,9 @@ def sync_never_came(seen: Seen, at: Limits) -> Iterator[Found]:
     rows = rows[groups[rows] >= 0]
     if not len(_in_vain(seen, rows)):
         return
-    leaves_of = by(leaves, groups[leaves])
+    leaves_of = rows_by_key(leaves, groups[leaves])
     unstable = _never_stable(seen)
-    for mine in parted(rows, groups[rows], generation[rows]):
+    for mine in split(rows, groups[rows], generation[rows]):
         if int(groups[mine[0]]) in unstable:
             continue
         error = seen.exchanges.error[mine]
@@ -500,7 +503,7 @@ def sync_never_came(seen: Seen, at: Limits) -> Iterator[Found]:
     least_s=30,
     by_clock=True,
 )
-def never_stable(seen: Seen, at: Limits) -> Iterator[Found]:
+def never_stable(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     unstable = list(_unstable(seen, at))
     if not unstable:
         return  # mostly, and then no column is read
@@ -528,13 +531,13 @@ def never_stable(seen: Seen, at: Limits) -> Iterator[Found]:
 
 
 @once
-def _never_stable(seen: Seen) -> set[int]:
+def _never_stable(seen: CaptureFrame) -> set[int]:
     """Groups of which group-never-stable tells, by number."""
     at = limits_of(RULES["group-never-stable"], seen.asked)
     return {int(seen.groups[0][mine[0]]) for mine in _unstable(seen, at)}
 
 
-def _in_vain(seen: Seen, rows: np.ndarray) -> np.ndarray:
+def _in_vain(seen: CaptureFrame, rows: np.ndarray) -> np.ndarray:
     """Of SyncGroups those that were refused when they had waited."""
     least = limits_of(RULES["sync-never-came"], seen.asked).wait_s * SECOND
     refused = rows[arrow.among(seen.exchanges.error[rows], (25, 27))]
@@ -542,7 +545,7 @@ def _in_vain(seen: Seen, rows: np.ndarray) -> np.ndarray:
     return found_
 
 
-def _unstable(seen: Seen, at: Limits) -> Iterator[np.ndarray]:
+def _unstable(seen: CaptureFrame, at: Limits) -> Iterator[np.ndarray]:
     """Of each group without a good answer to SyncGroup its joins that went well, by time of the answer, where they are
     of as many generations and last so long."""
     joins = seen.of_api(api_keys.JOIN_GROUP)
@@ -555,7 +558,7 @@ def _unstable(seen: Seen, at: Limits) -> Iterator[np.ndarray]:
     joins = joins[~arrow.among(groups[joins], arrow.distinct(groups[syncs[doubtful]]))]
     joins = joins[~arrow.among(groups[joins], arrow.distinct(groups[joins[~seen.unbroken[rows.link[joins]]]]))]
     generation = seen.column("generation")
-    for mine in parted(joins, groups[joins], least=at.generations):
+    for mine in split(joins, groups[joins], least=at.generations):
         mine = mine[np.argsort(rows.answered[mine], kind="stable")]
         lasted = rows.answered[mine[-1]] - rows.answered[mine[0]]
         if lasted >= at.least_s * SECOND and len(arrow.distinct(generation[mine])) >= at.generations:
@@ -572,7 +575,7 @@ def _unstable(seen: Seen, at: Limits) -> Iterator[np.ndarray]:
     advice="One assignor that all members have; a session timeout that the broker allows.",
     judge="forged: one such answer; a MEMBER_ID_REQUIRED",
 )
-def join_refused(seen: Seen, at: Limits) -> Iterator[Found]:
+def join_refused(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     for trouble in of(seen, _JOIN):
         who = client(seen.who(trouble.client))
         text = f"{who} may not join group {name(trouble.thing.group)}: {trouble.error}, {times(trouble)}."
@@ -589,7 +592,7 @@ def join_refused(seen: Seen, at: Limits) -> Iterator[Found]:
     advice="Compaction of __consumer_offsets or __transaction_state.",
     judge="forged: three such answers over 31 s, and over 29 s",
 )
-def coordinator_loading(seen: Seen, at: Limits) -> Iterator[Found]:
+def coordinator_loading(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     for trouble in of(seen, _LOADING):
         text = f"The coordinator{about(trouble).replace(' for ', ' of ', 1)} still loaded after "
         text += f"{lasting(trouble.longest)} "
@@ -607,7 +610,7 @@ def coordinator_loading(seen: Seen, at: Limits) -> Iterator[Found]:
     advice="Restarts of brokers; leaders of __consumer_offsets; enough brokers for its replication factor.",
     judge="forged: ten such answers over a second, and nine",
 )
-def coordinator_flaps(seen: Seen, at: Limits) -> Iterator[Found]:
+def coordinator_flaps(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     for trouble in of(seen, _MOVING):
         text = f"{client(seen.who(trouble.client))} finds no coordinator{about(trouble)}: {trouble.error}, "
         yield found(seen, trouble, f"{text}{times(trouble)}.")
@@ -625,9 +628,9 @@ def coordinator_flaps(seen: Seen, at: Limits) -> Iterator[Found]:
     often=2,
     window_s=300,
 )
-def member_fenced(seen: Seen, at: Limits) -> Iterator[Found]:
+def member_fenced(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     fenced: dict[tuple[int, str | None, str, int], list[int]] = defaultdict(list)
-    member, members = seen.table("exchanges").codes("member_id")
+    member, members = seen.table("exchanges").text("member_id")
     for run in runs(seen):
         if _FENCED(run) and (run.code == 110 or run.lasting):
             for row in run.rows.tolist():  # clients of one name and host may be several members
@@ -635,7 +638,7 @@ def member_fenced(seen: Seen, at: Limits) -> Iterator[Found]:
                 fenced[run.client, run.thing.group, named, run.code].append(row)
     for (client_, group, named, code), some in fenced.items():
         when = np.sort(seen.exchanges.answered[some])
-        most, first, past = busiest(when, int(at.window_s * SECOND))
+        most, first, past = busiest_window(when, int(at.window_s * SECOND))
         if most >= at.often:
             text = f"A member of group {name(group)} at {client(seen.who(client_))} was fenced {count(most, 'time')}: "
             label = "FENCED_MEMBER_EPOCH (110)" if code == 110 else "UNRELEASED_INSTANCE_ID (111)"

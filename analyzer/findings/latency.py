@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from analyzer.findings.capture import HELD, SECOND, Seen, api_name
-from analyzer.findings.columns import NULL
+from analyzer.findings.capture import HELD, SECOND, CaptureFrame, api_name
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.wording import client, count, lasting, moment, share
 from analyzer.frame import arrow, spill
-from analyzer.frame.grouping import by, in_order, parted
+from analyzer.frame.frame import NULL
+from analyzer.frame.grouping import rows_by_key, sort_by, split
 from analyzer.protocol import api_keys
 
 JUDGED = 100
@@ -29,7 +29,7 @@ def _quantile(values: np.ndarray, percent: int) -> int:
     return int(np.partition(values, rank)[rank])
 
 
-def _lasted(seen: Seen, rows: np.ndarray) -> int:
+def _lasted(seen: CaptureFrame, rows: np.ndarray) -> int:
     """From the first request to the last answer of exchanges that were answered, us."""
     return int(seen.exchanges.answered[rows].max() - seen.exchanges.asked[rows].min())
 
@@ -54,18 +54,18 @@ def _lasted(seen: Seen, rows: np.ndarray) -> int:
     over_s=OVER_S,
     by_clock=True,
 )
-def broker_slow(seen: Seen, at: Limits) -> Iterator[Found]:
-    if seen.most("broker_us") < at.note_ms * 1000:
+def broker_slow(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
+    if seen.greatest("broker_us") < at.note_ms * 1000:
         return
     spent = seen.column("broker_us")
-    rows = spill.true((spent != NULL) & (seen.exchanges.answered != NULL))
+    rows = spill.true_rows((spent != NULL) & (seen.exchanges.answered != NULL))
     # Followers' and voters' fetches wait for data that nobody may write for a while.
     rows = rows[~(seen.between_brokers[seen.client[rows]] & arrow.among(seen.exchanges.api[rows], HELD))]
     if len(rows) < at.answers:
         return
     window = (seen.exchanges.answered[rows] - seen.span[0]) // int(at.window_s * SECOND)
     worst: dict[tuple[int, int], tuple[int, np.ndarray]] = {}
-    for mine in parted(rows, seen.broker[rows], seen.exchanges.api[rows], window, least=at.answers):
+    for mine in split(rows, seen.broker[rows], seen.exchanges.api[rows], window, least=at.answers):
         if _lasted(seen, mine) < at.over_s * SECOND:
             continue
         late = _quantile(spent[mine], 99)
@@ -109,14 +109,14 @@ def broker_slow(seen: Seen, at: Limits) -> Iterator[Found]:
     burst_ms=100,
     by_clock=True,
 )
-def broker_stall(seen: Seen, at: Limits) -> Iterator[Found]:
+def broker_stall(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     rows = seen.exchanges
     pause = int(at.pause_ms * 1000)
     asked: np.ndarray | None = None
-    known = spill.true(rows.answered != NULL)
-    for mine in parted(known, spill.taken(seen.broker, known)):
+    known = spill.true_rows(rows.answered != NULL)
+    for mine in split(known, spill.take(seen.broker, known)):
         broker = int(seen.broker[mine[0]])
-        times, mine = in_order(spill.taken(rows.answered, mine), mine)
+        times, mine = sort_by(spill.take(rows.answered, mine), mine)
         for gap in _apart(times, pause).tolist():
             begin, end = int(times[gap]), int(times[gap + 1])
             burst = int(np.searchsorted(times, end + at.burst_ms * 1000, side="right"))
@@ -171,14 +171,14 @@ def _apart(times: np.ndarray, least: int) -> np.ndarray:
     compared=30,
     over_s=OVER_S,
 )
-def replication_slow(seen: Seen, at: Limits) -> Iterator[Found]:
-    if seen.most("latency_us") < at.slow_ms * 1000:
+def replication_slow(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
+    if seen.greatest("latency_us") < at.slow_ms * 1000:
         return
     rows, acks = seen.exchanges, seen.column("acks")
     taken = _own(seen)
     good = (rows.error == 0) & (taken != NULL)
-    every = spill.true(good & (rows.api == api_keys.PRODUCE) & (acks == -1))
-    plain = spill.true(good & (((rows.api == api_keys.PRODUCE) & (acks == 1)) | arrow.among(rows.api, _PROMPT)))
+    every = spill.true_rows(good & (rows.api == api_keys.PRODUCE) & (acks == -1))
+    plain = spill.true_rows(good & (((rows.api == api_keys.PRODUCE) & (acks == 1)) | arrow.among(rows.api, _PROMPT)))
     for broker in arrow.distinct(seen.broker[every]).tolist():
         mine, others = every[seen.broker[every] == broker], plain[seen.broker[plain] == broker]
         if len(mine) < at.answers or len(others) < at.compared:
@@ -209,7 +209,7 @@ def replication_slow(seen: Seen, at: Limits) -> Iterator[Found]:
         )
 
 
-def _spell(seen: Seen, rows: np.ndarray) -> np.ndarray:
+def _spell(seen: CaptureFrame, rows: np.ndarray) -> np.ndarray:
     """Of exchanges in which ten seconds of the capture they were asked."""
     found: np.ndarray = (seen.exchanges.asked[rows] - seen.span[0]) // (OVER_S * SECOND)
     return found
@@ -218,7 +218,7 @@ def _spell(seen: Seen, rows: np.ndarray) -> np.ndarray:
 _PROMPT = (api_keys.HEARTBEAT, api_keys.METADATA, api_keys.CONSUMER_GROUP_HEARTBEAT)
 
 
-def _own(seen: Seen) -> np.ndarray:
+def _own(seen: CaptureFrame) -> np.ndarray:
     """Latency without the client's queue and the pauses of quotas, NULL where absent."""
     latency, queue, muted = seen.table("exchanges").together(("latency_us", "queue_us", "muted_us"))
 
@@ -227,7 +227,7 @@ def _own(seen: Seen) -> np.ndarray:
         rest = whole - np.where(queue[block] == NULL, 0, queue[block]) - np.where(muted[block] == NULL, 0, muted[block])
         return np.where(whole == NULL, NULL, np.maximum(rest, 0))
 
-    return spill.made(len(latency), np.int64, of_block)
+    return spill.compute(len(latency), np.int64, of_block)
 
 
 @rule(
@@ -244,15 +244,15 @@ def _own(seen: Seen) -> np.ndarray:
     share=0.1,
     pause_ms=1000,
 )
-def client_throttled(seen: Seen, at: Limits) -> Iterator[Found]:
+def client_throttled(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     throttle = seen.column("throttle_us")
-    rows = spill.true(throttle > 0)
-    for mine in parted(rows, seen.client[rows], seen.broker[rows]):
+    rows = spill.true_rows(throttle > 0)
+    for mine in split(rows, seen.client[rows], seen.broker[rows]):
         who = seen.who(int(seen.client[mine[0]]), int(seen.broker[mine[0]]))
         since, until = int(seen.exchanges.answered[mine].min()), int(seen.exchanges.answered[mine].max())
         whole, longest = int(throttle[mine].sum()), int(throttle[mine].max())
         window = max(until - since, _MINUTE)
-        most = _most_in_a_minute(*in_order(seen.exchanges.answered[mine], throttle[mine]))
+        most = _most_in_a_minute(*sort_by(seen.exchanges.answered[mine], throttle[mine]))
         felt = longest >= at.pause_ms * 1000 or (most >= at.share * _MINUTE and not seen.mixed[seen.client[mine[0]]])
         text = f"{client(who)} was told to pause {lasting(whole)} in {lasting(window)} by {who['broker']} "
         text += f"({count(len(mine), 'answer')}, the longest {lasting(longest)}"
@@ -292,12 +292,12 @@ def _most_in_a_minute(when: np.ndarray, amounts: np.ndarray) -> int:
     judge="forged: a request half a second into a pause of one; and after it",
     slack_ms=50,
 )
-def throttle_ignored(seen: Seen, at: Limits) -> Iterator[Found]:
+def throttle_ignored(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     throttle, rows = seen.column("throttle_us"), seen.exchanges
-    paused = spill.true((throttle > at.slack_ms * 1000) & (rows.answered != NULL))
+    paused = spill.true_rows((throttle > at.slack_ms * 1000) & (rows.answered != NULL))
     if not len(paused):
         return
-    ours = spill.true(arrow.among(rows.link, arrow.distinct(rows.link[paused])) & (rows.asked != NULL))
+    ours = spill.true_rows(arrow.among(rows.link, arrow.distinct(rows.link[paused])) & (rows.asked != NULL))
     ours = ours[np.lexsort((rows.asked[ours], rows.link[ours]))]
     found: dict[tuple[int, int], set[int]] = {}
     place = rows.link[ours].astype(np.int64)
@@ -341,13 +341,13 @@ def throttle_ignored(seen: Seen, at: Limits) -> Iterator[Found]:
     answers=30,
     over_s=OVER_S,
 )
-def own_queue(seen: Seen, at: Limits) -> Iterator[Found]:
-    if seen.most("queue_us") < at.queue_ms * 1000:
+def own_queue(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
+    if seen.greatest("queue_us") < at.queue_ms * 1000:
         return
     queue, latency = seen.table("exchanges").together(("queue_us", "latency_us"))
-    rows = seen.of_one(spill.true((queue != NULL) & (latency != NULL)))
-    keys = (spill.taken(column, rows) for column in (seen.client, seen.broker, seen.exchanges.api))
-    for mine in parted(rows, *keys, least=at.answers):
+    rows = seen.of_one(spill.true_rows((queue != NULL) & (latency != NULL)))
+    keys = (spill.take(column, rows) for column in (seen.client, seen.broker, seen.exchanges.api))
+    for mine in split(rows, *keys, least=at.answers):
         waited, whole = int(queue[mine].sum()), int(latency[mine].sum())
         if waited < at.share * whole or _quantile(queue[mine], 95) < at.queue_ms * 1000:
             continue
@@ -375,21 +375,21 @@ def own_queue(seen: Seen, at: Limits) -> Iterator[Found]:
         )
 
 
-def _behind_pauses(seen: Seen, rows: np.ndarray) -> np.ndarray:
+def _behind_pauses(seen: CaptureFrame, rows: np.ndarray) -> np.ndarray:
     """int64: how much of the queue of each of these exchanges was time in which an earlier one of the same connection
     waited for the end of a quota's pause, us."""
     out = np.zeros(len(rows), np.int64)
-    if seen.most("throttle_us") <= 0:
+    if seen.greatest("throttle_us") <= 0:
         return out
     came, queue, muted = seen.table("exchanges").together(("request_end", "queue_us", "muted_us"))
     links = arrow.distinct(seen.exchanges.link[rows])
-    pauses = spill.true((muted > 0) & (queue != NULL) & (came != NULL) & arrow.among(seen.exchanges.link, links))
-    by_link = by(pauses, seen.exchanges.link[pauses])
-    for places in parted(np.arange(len(rows)), seen.exchanges.link[rows]):
+    pauses = spill.true_rows((muted > 0) & (queue != NULL) & (came != NULL) & arrow.among(seen.exchanges.link, links))
+    by_link = rows_by_key(pauses, seen.exchanges.link[pauses])
+    for places in split(np.arange(len(rows)), seen.exchanges.link[rows]):
         mine, before = rows[places], by_link.get((int(seen.exchanges.link[rows[places[0]]]),))
         if before is not None:
             # One after the other: so much of them was over at each of their beginnings and ends.
-            begin, before = in_order(came[before] + queue[before], before)
+            begin, before = sort_by(came[before] + queue[before], before)
             over = np.cumsum(muted[before])
             moments = np.stack([begin, begin + muted[before]], 1).ravel()
             past = np.stack([over - muted[before], over], 1).ravel()

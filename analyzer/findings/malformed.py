@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from analyzer.findings import root_causes
-from analyzer.findings.capture import ANSWERED, ORPHAN, Seen, api_name
-from analyzer.findings.columns import NULL
+from analyzer.findings.capture import ANSWERED, ORPHAN, CaptureFrame, api_name
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.wording import client, count, name, place, size
 from analyzer.frame import arrow
-from analyzer.frame.grouping import parted
+from analyzer.frame.frame import NULL
+from analyzer.frame.grouping import split
 from analyzer.protocol import api_keys
 
 
@@ -28,7 +28,7 @@ from analyzer.protocol import api_keys
     advice="Look for a proxy or a broker of another make, or a client that reuses ids.",
     judge="forged: an answer of its own on a whole connection, and on one that began before",
 )
-def mismatch(seen: Seen, at: Limits) -> Iterator[Found]:
+def mismatch(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     rows = np.flatnonzero(seen.exchanges.status == ORPHAN)
     rows = rows[seen.whole[seen.exchanges.link[rows]]]
     by: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -55,8 +55,8 @@ def mismatch(seen: Seen, at: Limits) -> Iterator[Found]:
     advice="Name the client's software and version to its authors; kwire show --tree --hex shows the place.",
     judge="zoo-confluent-2.5.3-on-mock-2.0.2; old-librdkafka-1.3.0-on-3.9 (trailing bytes: a note)",
 )
-def malformed(seen: Seen, at: Limits) -> Iterator[Found]:
-    reasons, texts = seen.table("exchanges").codes("reason")
+def malformed(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
+    reasons, texts = seen.table("exchanges").text("reason")
     by: dict[tuple[int, int, str, bool], list[int]] = defaultdict(list)
     odd = [number for number, text in enumerate(texts) if "malformed" in text or "trailing" in text]
     for row in np.flatnonzero(arrow.among(reasons, odd)).tolist():
@@ -81,7 +81,7 @@ def malformed(seen: Seen, at: Limits) -> Iterator[Found]:
         )
 
 
-def _time(seen: Seen, row: int) -> int | None:
+def _time(seen: CaptureFrame, row: int) -> int | None:
     time = int(seen.exchanges.asked[row])
     return time if time != NULL else None
 
@@ -100,8 +100,8 @@ _UNKNOWN = ("request: unknown_api", "unsupported_version")
     advice="A client of another protocol, or damaged bytes; the broker closes the connection.",
     judge="errors-librdkafka-4.3; forged: such a request, and one of ApiVersions",
 )
-def unknown_api(seen: Seen, at: Limits) -> Iterator[Found]:
-    reasons, texts = seen.table("exchanges").codes("reason")
+def unknown_api(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
+    reasons, texts = seen.table("exchanges").text("reason")
     odd = [number for number, text in enumerate(texts) if any(words in text for words in _UNKNOWN)]
     by: dict[tuple[int, int, int, int], list[int]] = defaultdict(list)
     told = set(root_causes.refused_versions(seen).tolist())  # by version-refused
@@ -137,10 +137,10 @@ def unknown_api(seen: Seen, at: Limits) -> Iterator[Found]:
     judge="Kafka 4.3, to which a request of 200 MB was sent; forged: such a request, and one that was answered",
     bytes=104_857_600,
 )
-def oversized(seen: Seen, at: Limits) -> Iterator[Found]:
+def oversized(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     rows = root_causes.oversized(seen)
     sizes = seen.column("request_bytes") if len(rows) else rows
-    for mine in parted(rows, seen.client[rows], seen.broker[rows], seen.exchanges.api[rows]):
+    for mine in split(rows, seen.client[rows], seen.broker[rows], seen.exchanges.api[rows]):
         api = api_name(int(seen.exchanges.api[mine[0]]))
         who = seen.who(int(seen.client[mine[0]]), int(seen.broker[mine[0]]))
         worst = int(mine[sizes[mine].argmax()])
@@ -171,7 +171,7 @@ def oversized(seen: Seen, at: Limits) -> Iterator[Found]:
     advice="Give that health check, scraper or browser the port that it wants.",
     judge="errors-librdkafka-4.3; curl at Kafka 4.3; forged: GET at a broker's port, and at another; a proxy's port",
 )
-def not_kafka(seen: Seen, at: Limits) -> Iterator[Found]:
+def not_kafka(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     by: dict[tuple[str, str], list[str]] = defaultdict(list)
     for one in seen.unrecognised("HTTP"):
         asking, _, asked = one["connection"].rpartition("#")[0].partition("-")
@@ -206,15 +206,15 @@ def not_kafka(seen: Seen, at: Limits) -> Iterator[Found]:
     times=100,
     bytes=64_000_000,
 )
-def bomb(seen: Seen, at: Limits) -> Iterator[Found]:
+def bomb(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     table = seen.table("batches")
     if not len(table):
         return
-    reason, reasons = table.codes("reason")
+    reason, reasons = table.text("reason")
     told = arrow.among(reason, [number for number, text in enumerate(reasons) if "decompress to more than" in text])
-    if not told.any() and table.most("uncompressed_bytes") <= at.bytes:
+    if not told.any() and table.greatest("uncompressed_bytes") <= at.bytes:
         return
-    inside, outside = table.numbers("uncompressed_bytes"), table.numbers("batch_bytes")
+    inside, outside = table["uncompressed_bytes"], table["batch_bytes"]
     large = (inside != NULL) & (inside > at.bytes) & (inside > at.times * np.maximum(outside, 1))
     if not (told | large).any():
         return
@@ -243,8 +243,8 @@ def bomb(seen: Seen, at: Limits) -> Iterator[Found]:
     judge="forged: six minutes, and five",
     wait_ms=300_000,
 )
-def silly_wait(seen: Seen, at: Limits) -> Iterator[Found]:
-    if seen.most("max_wait_ms") <= at.wait_ms:
+def silly_wait(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
+    if seen.greatest("max_wait_ms") <= at.wait_ms:
         return
     wait = seen.column("max_wait_ms")
     rows = np.flatnonzero(wait > at.wait_ms)

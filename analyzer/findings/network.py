@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from analyzer.findings import root_causes
-from analyzer.findings.capture import HELD, IN_FLIGHT, SECOND, UNANSWERED, Attempt, Seen, api_name
-from analyzer.findings.columns import NULL, standing_for
+from analyzer.findings.capture import HELD, IN_FLIGHT, SECOND, UNANSWERED, Attempt, CaptureFrame, api_name
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.wording import client, count, lasting, moment, name, share
 from analyzer.frame import arrow, spill
-from analyzer.frame.grouping import busiest, by, highest, parted
+from analyzer.frame.frame import NULL, codes_of
+from analyzer.frame.grouping import busiest_window, max_by, rows_by_key, split
 from analyzer.protocol import api_keys
 
 _IDLE = (
@@ -34,18 +34,18 @@ _IDLE = (
 _LOGIN = (api_keys.SASL_HANDSHAKE, api_keys.SASL_AUTHENTICATE)
 
 
-def _next_answered(seen: Seen, rows: np.ndarray) -> np.ndarray:
+def _next_answered(seen: CaptureFrame, rows: np.ndarray) -> np.ndarray:
     """bool[rows]: on the same connection a later request was answered."""
     last = np.full(len(seen.links), -1, np.int64)
     for block in spill.blocks(len(seen.exchanges)):
         answered = block.start + np.flatnonzero(seen.exchanges.status[block] == 0)
         link, exchange = seen.exchanges.link[answered], seen.exchanges.exchange[answered]
-        last = np.maximum(last, highest(link, exchange, len(seen.links), -1))
+        last = np.maximum(last, max_by(link, exchange, len(seen.links), -1))
     later: np.ndarray = last[seen.exchanges.link[rows]] > seen.exchanges.exchange[rows]
     return later
 
 
-def _silent(seen: Seen) -> np.ndarray:
+def _silent(seen: CaptureFrame) -> np.ndarray:
     """Exchanges that no answer came to although one was owed, as far as the capture can show."""
     rows = np.flatnonzero(seen.exchanges.status == UNANSWERED)
     if not len(rows):
@@ -54,8 +54,8 @@ def _silent(seen: Seen) -> np.ndarray:
     fin = np.array([end == "fin" for end in seen.closed], bool)[link]
     last = ~_next_answered(seen, rows)
     left_open = arrow.among(api, _IDLE) & last
-    table, state = seen.table("exchanges").codes("request_state")
-    decoded = arrow.among(table[rows], standing_for(state, "decoded"))
+    table, state = seen.table("exchanges").text("request_state")
+    decoded = arrow.among(table[rows], codes_of(state, "decoded"))
     refused = arrow.among(link, seen.exchanges.link[seen.exchanges.error == 58])
     chosen: np.ndarray = rows[
         seen.whole[link]
@@ -84,7 +84,7 @@ def _silent(seen: Seen) -> np.ndarray:
     judge="forged: a request that later answers pass by; errors-librdkafka-4.3, cluster-*",
     closes=3,
 )
-def request_unanswered(seen: Seen, at: Limits) -> Iterator[Found]:
+def request_unanswered(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     rows = _silent(seen)
     # A close without an answer to what a broker does not take is told by version-refused and frame-oversized.
     rows = rows[
@@ -96,7 +96,7 @@ def request_unanswered(seen: Seen, at: Limits) -> Iterator[Found]:
     reset = np.array([end == "rst" for end in seen.closed], bool)[seen.exchanges.link[rows]]
     causes = np.where(later, 0, np.where(reset, 1, 2))
     keys = seen.client[rows], seen.broker[rows], seen.exchanges.api[rows], causes
-    for some in parted(np.arange(len(rows)), *keys):
+    for some in split(np.arange(len(rows)), *keys):
         mine, cause = rows[some], _CAUSES[causes[some[0]]]
         who = seen.who(int(seen.client[mine[0]]), int(seen.broker[mine[0]]))
         # Who closes in order is not known: one that does with a last request open may just have left.
@@ -145,7 +145,7 @@ TIMEOUTS = (30 * SECOND, 60 * SECOND)
     around_s=1,
     by_clock=True,
 )
-def answer_after_timeout(seen: Seen, at: Limits) -> Iterator[Found]:
+def answer_after_timeout(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     rows = seen.exchanges
     if seen.span[1] - seen.span[0] < (30 - at.around_s) * SECOND:
         return
@@ -163,7 +163,7 @@ def answer_after_timeout(seen: Seen, at: Limits) -> Iterator[Found]:
     around = int(at.around_s * SECOND)
     if not len(chosen):
         return
-    begun, last = _begun(seen), highest(rows.link, rows.asked, len(seen.links), NULL)
+    begun, last = _begun(seen), max_by(rows.link, rows.asked, len(seen.links), NULL)
     for row in chosen.tolist():
         link, answered = int(rows.link[row]), int(rows.answered[row])
         pair = int(seen.client[row]), int(seen.broker[row])
@@ -194,11 +194,11 @@ def answer_after_timeout(seen: Seen, at: Limits) -> Iterator[Found]:
         )
 
 
-def _begun(seen: Seen) -> dict[tuple[int, ...], np.ndarray]:
+def _begun(seen: CaptureFrame) -> dict[tuple[int, ...], np.ndarray]:
     """By client and broker when their connections began, in order."""
     first = seen.link_times("first_time")
     links = np.flatnonzero((seen.link_numbers("opened") > 0) & (first != NULL))
-    pairs = by(first[links], seen.client_of[links], seen.broker_of[links])
+    pairs = rows_by_key(first[links], seen.client_of[links], seen.broker_of[links])
     return defaultdict(lambda: np.zeros(0, np.int64), {pair: np.sort(times) for pair, times in pairs.items()})
 
 
@@ -220,7 +220,7 @@ def _begun(seen: Seen) -> dict[tuple[int, ...], np.ndarray]:
     repair_ms=200,
     rate=10_000_000,
 )
-def retransmission(seen: Seen, at: Limits) -> Iterator[Found]:
+def retransmission(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     again = np.where(seen.doubled, 0, seen.link_numbers("retransmissions"))
     packets = seen.link_numbers("client_packets") + seen.link_numbers("broker_packets")
     repaired = _repaired(seen, at.repair_ms, at.rate) if again.any() else {}
@@ -250,7 +250,7 @@ def retransmission(seen: Seen, at: Limits) -> Iterator[Found]:
         )
 
 
-def _repaired(seen: Seen, repair_ms: float, rate: float) -> dict[tuple[int, ...], np.ndarray]:
+def _repaired(seen: CaptureFrame, repair_ms: float, rate: float) -> dict[tuple[int, ...], np.ndarray]:
     """By client and broker the exchanges whose time on the network is longer than TCP's least timeout, without the way
     itself and what their bytes take at that rate, on connections where something was sent again."""
     network = seen.column("network_us")
@@ -260,18 +260,18 @@ def _repaired(seen: Seen, repair_ms: float, rate: float) -> dict[tuple[int, ...]
     rest = network[slow] - seen.link_numbers("rtt_us")[link] - sent * SECOND / rate
     waited = seen.link_numbers("zero_windows")[link] > 0  # those waited for room
     slow = slow[(rest >= repair_ms * 1000) & ~waited & (seen.link_numbers("retransmissions")[link] > 0)]
-    return by(slow, seen.client[slow], seen.broker[slow])
+    return rows_by_key(slow, seen.client[slow], seen.broker[slow])
 
 
-def _pairs(seen: Seen, links: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
+def _pairs(seen: CaptureFrame, links: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
     """Of connections: (client, broker, all connections between these two)."""
     pair = seen.client_of.astype(np.int64) << 32 | seen.broker_of
     every = np.flatnonzero(arrow.among(pair, arrow.distinct(pair[links]))) if len(links) else links
-    for (client_, broker), mine in by(every, seen.client_of[every], seen.broker_of[every]).items():
+    for (client_, broker), mine in rows_by_key(every, seen.client_of[every], seen.broker_of[every]).items():
         yield client_, broker, mine
 
 
-def _these(seen: Seen, links: np.ndarray) -> np.ndarray:
+def _these(seen: CaptureFrame, links: np.ndarray) -> np.ndarray:
     """bool[links]: it is one of these connections."""
     found = np.zeros(len(seen.links), bool)
     found[links] = True
@@ -291,20 +291,20 @@ def _these(seen: Seen, links: np.ndarray) -> np.ndarray:
     judge="forged: a zero window while an answer is on its way",
     stall_ms=200,
 )
-def zero_window(seen: Seen, at: Limits) -> Iterator[Found]:
+def zero_window(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     said = seen.link_numbers("zero_windows")
     full = np.flatnonzero(said)
     if not len(full):
         return
     rows = seen.exchanges
-    ours = spill.true(arrow.among(rows.link, full))
+    ours = spill.true_rows(arrow.among(rows.link, full))
     paused = arrow.distinct(rows.link[ours[seen.column("throttle_us")[ours] > 0]])
     answer = _span(seen.column("response_time")[ours], rows.answered[ours])
     request = _span(rows.asked[ours], seen.column("request_end")[ours])
     sides = []
     for waited, blame in ((answer, "client"), (request, "broker")):
         long = np.flatnonzero(waited >= at.stall_ms * 1000)
-        sides.append((waited, blame, by(long, seen.client[ours[long]], seen.broker[ours[long]])))
+        sides.append((waited, blame, rows_by_key(long, seen.client[ours[long]], seen.broker[ours[long]])))
     for client_, broker, links in _pairs(seen, full):
         for waited, blame, of_pairs in sides:
             stalled = of_pairs.get((client_, broker))
@@ -354,9 +354,9 @@ def _span(first: np.ndarray, last: np.ndarray) -> np.ndarray:
     resets=3,
     window_s=60,
 )
-def connection_reset(seen: Seen, at: Limits) -> Iterator[Found]:
+def connection_reset(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     rows = seen.exchanges
-    still = spill.true(rows.status == IN_FLIGHT) if not seen.loses else seen.left_open[:0]
+    still = spill.true_rows(rows.status == IN_FLIGHT) if not seen.loses else seen.left_open[:0]
     open_ = arrow.distinct(np.concatenate([rows.link[seen.left_open], rows.link[still]]))
     open_ = open_[~root_causes.explained_links(seen)[open_] & seen.unbroken[open_]]
     open_ = open_[~arrow.among(open_, arrow.distinct(rows.link[root_causes.oversized(seen)]))]
@@ -366,7 +366,7 @@ def connection_reset(seen: Seen, at: Limits) -> Iterator[Found]:
     for client_, broker, links in _pairs(seen, reset):
         mine = links[wanted[links]]
         mine = mine[np.argsort(ended[mine], kind="stable")]
-        most, _, _ = busiest(ended[mine], int(at.window_s * SECOND))
+        most, _, _ = busiest_window(ended[mine], int(at.window_s * SECOND))
         who = seen.who(client_, broker)
         many = most >= at.resets and not seen.mixed[client_]
         text = f"{count(len(mine), 'connection')} of {client(who)} to {who['broker']} "
@@ -395,9 +395,9 @@ def connection_reset(seen: Seen, at: Limits) -> Iterator[Found]:
     idle_s=535,
     by_clock=True,
 )
-def idle_close(seen: Seen, at: Limits) -> Iterator[Found]:
+def idle_close(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     rows = seen.exchanges
-    last = highest(rows.link, rows.answered, len(seen.links), NULL)
+    last = max_by(rows.link, rows.answered, len(seen.links), NULL)
     open_ = np.zeros(len(seen.links), bool)
     open_[rows.link[rows.status == UNANSWERED]] = True
     ended = seen.link_times("last_time")
@@ -438,10 +438,10 @@ def idle_close(seen: Seen, at: Limits) -> Iterator[Found]:
     life_s=5,
     by_clock=True,
 )
-def reconnect_loop(seen: Seen, at: Limits) -> Iterator[Found]:
+def reconnect_loop(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     first, last = seen.link_times("first_time"), seen.link_times("last_time")
     fresh = np.flatnonzero((seen.link_numbers("opened") > 0) & (first != NULL))
-    if not any(True for _ in parted(fresh, seen.client_of[fresh], seen.broker_of[fresh], least=at.opened)):
+    if not any(True for _ in split(fresh, seen.client_of[fresh], seen.broker_of[fresh], least=at.opened)):
         return
     fresh = fresh[~_bootstraps(seen)[fresh] & ~seen.mixed[seen.client_of[fresh]]]
     errands = _served(seen, ~arrow.among(seen.exchanges.api, _WORK))
@@ -449,7 +449,7 @@ def reconnect_loop(seen: Seen, at: Limits) -> Iterator[Found]:
     for client_, broker, links in _pairs(seen, fresh):
         mine = links[wanted[links]]
         mine = mine[np.argsort(first[mine], kind="stable")]
-        most, start, stop = busiest(first[mine], int(at.window_s * SECOND))
+        most, start, stop = busiest_window(first[mine], int(at.window_s * SECOND))
         if most < at.opened:
             continue
         some = mine[start:stop]
@@ -473,7 +473,7 @@ def reconnect_loop(seen: Seen, at: Limits) -> Iterator[Found]:
         )
 
 
-def _bootstraps(seen: Seen) -> np.ndarray:
+def _bootstraps(seen: CaptureFrame) -> np.ndarray:
     """bool[links]: it asked for versions and metadata, was answered, and that was all."""
     return _served(seen, arrow.among(seen.exchanges.api, (api_keys.API_VERSIONS, api_keys.METADATA, *_LOGIN)))
 
@@ -492,7 +492,7 @@ _WORK = (
 """What applications ask, and tools that look do not."""
 
 
-def _served(seen: Seen, asked: np.ndarray) -> np.ndarray:
+def _served(seen: CaptureFrame, asked: np.ndarray) -> np.ndarray:
     """bool[links]: it has such exchanges alone (`asked` is bool[exchanges]), and all were answered well."""
     rows = seen.exchanges
     good = asked & (rows.status == 0) & (rows.error == 0)
@@ -518,7 +518,7 @@ def _served(seen: Seen, asked: np.ndarray) -> np.ndarray:
     window_s=10,
     by_clock=True,
 )
-def connection_storm(seen: Seen, at: Limits) -> Iterator[Found]:
+def connection_storm(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     first = seen.link_times("first_time")
     fresh = np.flatnonzero((seen.link_numbers("opened") > 0) & (first != NULL))
     begin, end = seen.span
@@ -526,9 +526,9 @@ def connection_storm(seen: Seen, at: Limits) -> Iterator[Found]:
     windows = (end - begin) // width
     if windows < 6:
         return
-    for links in parted(fresh, seen.broker_of[fresh]):
+    for links in split(fresh, seen.broker_of[fresh]):
         links = links[np.argsort(first[links], kind="stable")]
-        most, at_, past = busiest(first[links], width)
+        most, at_, past = busiest_window(first[links], width)
         counts = np.bincount((first[links] - begin) // width, minlength=windows)
         usual = float(np.median(counts))
         since = int(first[links[at_]])
@@ -574,7 +574,7 @@ def connection_storm(seen: Seen, at: Limits) -> Iterator[Found]:
     start_s=60,
     by_clock=True,
 )
-def connect_failed(seen: Seen, at: Limits) -> Iterator[Found]:
+def connect_failed(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     told = {one.server for several in root_causes.unreachable(seen).values() for one in several}
     for one in seen.attempts:
         lost = any(
@@ -604,13 +604,13 @@ def connect_failed(seen: Seen, at: Limits) -> Iterator[Found]:
         )
 
 
-def _answers_are_missing(seen: Seen, one: Attempt) -> bool:
+def _answers_are_missing(seen: CaptureFrame, one: Attempt) -> bool:
     """Of a capture that lacks packets: so many were refused there, or got in meanwhile, that the few without an answer
     may have had one."""
     return 10 * one.unanswered <= one.refused + _listening(seen, one, 0)[3]
 
 
-def _listening(seen: Seen, one: Attempt, around: int) -> tuple[str, bool, bool, int]:
+def _listening(seen: CaptureFrame, one: Attempt, around: int) -> tuple[str, bool, bool, int]:
     """Of an end point that was asked in vain: the cause, whether it is proven, whether it is usual (the broker began to
     listen soon after, or had just stopped), and how many connections came about between the first try and the last."""
     known = one.server in seen.brokers

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from analyzer.findings.capture import NO_CODE, OF_BATCHES, SECOND, Seen, once
-from analyzer.findings.columns import NULL, standing_for
+from analyzer.findings.capture import NO_CODE, OF_BATCHES, SECOND, CaptureFrame, once
 from analyzer.findings.error_answers import about, found, of, taken, times
 from analyzer.findings.query import Severity
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import Trouble
 from analyzer.findings.wording import client, count, lasting, listed, name, place, share, size, some
-from analyzer.frame import arrow, spill
-from analyzer.frame.grouping import busiest, by, first_of, in_order, numbered, parted, summed
+from analyzer.frame import arrow, grouping, spill
+from analyzer.frame.frame import NULL, codes_of
+from analyzer.frame.grouping import busiest_window, first_rows, rows_by_key, sort_by, split, sum_positive_by
 from analyzer.protocol import api_keys
 
 _TOO_LARGE = taken((api_keys.PRODUCE,), (10, 18))
@@ -45,20 +45,20 @@ class Batches:
 
 
 @once
-def batches(seen: Seen) -> Batches:
+def batches(seen: CaptureFrame) -> Batches:
     """The batches that clients wrote, in order."""
     table = seen.table("batches")
     if not len(table):
         none = np.zeros(0, np.int64)
         return Batches(none, none, none, [], *[none] * 7)
-    rest = () if table.held else OF_BATCHES.greatest
-    table.load({**OF_BATCHES.numbers, **dict.fromkeys(rest, np.int64)}, OF_BATCHES.strings)
-    side, sides = table.codes("side")
-    chosen = spill.true(arrow.among(side, standing_for(sides, "produce")))
+    rest = () if table.is_cached else OF_BATCHES.greatest
+    table.load({**OF_BATCHES.numbers, **dict.fromkeys(rest, np.int64)}, OF_BATCHES.texts)
+    side, sides = table.text("side")
+    chosen = spill.true_rows(arrow.among(side, codes_of(sides, "produce")))
     places, known = seen.placed(table)
-    owner, place_ = spill.taken(seen.owners(table), chosen), spill.taken(places, chosen)
+    owner, place_ = spill.take(seen.owners(table), chosen), spill.take(places, chosen)
     columns = zip(_COLUMNS, table.together(tuple(_COLUMNS.values())), strict=True)
-    values = {field: spill.taken(column, chosen) for field, column in columns}
+    values = {field: spill.take(column, chosen) for field, column in columns}
     error, at = _answers(seen, owner, place_, known)
     return Batches(chosen, owner, place_, known, **values, error=error, at=at)
 
@@ -73,10 +73,10 @@ _COLUMNS = {
 
 
 def _answers(
-    seen: Seen, owner: np.ndarray, place_: np.ndarray, places: list[tuple[str, int]]
+    seen: CaptureFrame, owner: np.ndarray, place_: np.ndarray, places: list[tuple[str, int]]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Of batches the error and the base offset that the answer gave to their topic-partition (of `places`)."""
-    parts, offset = seen.partitions, seen.table("partitions").numbers("offset")
+    parts, offset = seen.partitions, seen.table("partitions")["offset"]
     if not len(owner) or not len(parts.owner):
         return np.full(len(owner), NO_CODE, np.int16), np.full(len(owner), NULL, np.int64)
     numbers = {name: number for number, name in enumerate(seen.places)}
@@ -85,23 +85,23 @@ def _answers(
     first = spill.full(len(seen.exchanges) + 1, 0, np.int32)
     for block in reversed(list(spill.blocks(len(parts.owner)))):  # of what is written twice the last stays
         first[parts.owner[block][::-1]] = np.arange(block.stop - 1, block.start - 1, -1)
-    spot = spill.taken(first, owner)
+    spot = spill.take(first, owner)
 
     def is_first(block: slice) -> Any:
         at = spot[block]
         return (parts.owner[at] == owner[block]) & (parts.place[at] == asked[place_[block]])
 
-    same = spill.made(len(spot), np.bool_, is_first)
-    rest = spill.true(~same)
+    same = spill.compute(len(spot), np.bool_, is_first)
+    rest = spill.true_rows(~same)
     if not len(rest):
-        return spill.taken(parts.error, spot), spill.taken(offset, spot)
+        return spill.take(parts.error, spot), spill.take(offset, spot)
 
     def their_key(block: slice) -> Any:
         return (parts.owner[block].astype(np.int64) << 32) | parts.place[block]
 
-    theirs = spill.made(len(parts.owner), np.int64, their_key)
+    theirs = spill.compute(len(parts.owner), np.int64, their_key)
     order = np.argsort(theirs, kind="stable")
-    ordered = spill.taken(theirs, order)
+    ordered = spill.take(theirs, order)
     for block in spill.blocks(len(rest)):
         some = rest[block]
         mine = (owner[some].astype(np.int64) << 32) | (asked[place_[some]].astype(np.int64) & 0xFFFFFFFF)
@@ -109,12 +109,12 @@ def _answers(
         same[some] = theirs[spot[some]] == mine
 
     def answered(values: np.ndarray, absent: int) -> np.ndarray:
-        return spill.made(len(spot), values.dtype, lambda block: np.where(same[block], values[spot[block]], absent))
+        return spill.compute(len(spot), values.dtype, lambda block: np.where(same[block], values[spot[block]], absent))
 
     return answered(parts.error, NO_CODE), answered(offset, NULL)
 
 
-def _who(seen: Seen, client_: int) -> str:
+def _who(seen: CaptureFrame, client_: int) -> str:
     return client(seen.who(client_))
 
 
@@ -130,7 +130,7 @@ def _who(seen: Seen, client_: int) -> str:
     judge="errors-librdkafka-4.3; forged: refused and split",
     split_s=5,
 )
-def too_large(seen: Seen, at: Limits) -> Iterator[Found]:
+def too_large(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     troubles = of(seen, _TOO_LARGE)
     sent_by = _sent_by(seen, troubles) if troubles else {}
     for trouble in troubles:
@@ -152,28 +152,30 @@ _SentBy = dict[int, dict[tuple[str, int], list[np.ndarray]]]
 """By client, then by topic-partition, rows of `Batches`."""
 
 
-def _sent_by(seen: Seen, troubles: list[Trouble]) -> _SentBy:
+def _sent_by(seen: CaptureFrame, troubles: list[Trouble]) -> _SentBy:
     """What these clients sent to the topic-partitions of their troubles."""
     made = batches(seen)
     wanted = {where for trouble in troubles for where in trouble.places}
     places = [number for number, where in enumerate(made.places) if where in wanted]
     rows = spill.where(len(made.place), lambda block: arrow.among(made.place[block], places))
     found: _SentBy = defaultdict(lambda: defaultdict(list))
-    for (client_, where), mine in by(rows, seen.client[np.maximum(made.owner[rows], 0)], made.place[rows]).items():
+    for (client_, where), mine in rows_by_key(
+        rows, seen.client[np.maximum(made.owner[rows], 0)], made.place[rows]
+    ).items():
         found[client_][made.places[where]].append(mine)
     return found
 
 
-def _split(seen: Seen, trouble: Trouble, sent_by: _SentBy, within: int) -> bool:
+def _split(seen: CaptureFrame, trouble: Trouble, sent_by: _SentBy, within: int) -> bool:
     """Every refusal was followed by good answers to this client and partition that hold as many records, in two
     batches or more."""
     made = batches(seen)
     sent = sent_by.get(trouble.client, {})
     mine = [rows for where in trouble.places for rows in sent.get(where, ())]
     rows = np.sort(np.concatenate([np.zeros(0, np.int64), *mine]))
-    by_owner, batch_of = in_order(spill.taken(made.owner, rows), rows)
+    by_owner, batch_of = sort_by(spill.take(made.owner, rows), rows)
     good = rows[made.error[rows] == 0]
-    asked, good = in_order(seen.exchanges.asked[np.maximum(made.owner[good], 0)], good)
+    asked, good = sort_by(seen.exchanges.asked[np.maximum(made.owner[good], 0)], good)
     for row in trouble.rows.tolist():
         time = int(seen.exchanges.answered[row])
         later = good[slice(*np.searchsorted(asked, [time, time + within + 1]).tolist())]
@@ -195,7 +197,7 @@ def _split(seen: Seen, trouble: Trouble, sent_by: _SentBy, within: int) -> bool:
     judge="cluster-kraft-3.9, cluster-zk-2.8",
     block_s=30,
 )
-def not_enough_replicas(seen: Seen, at: Limits) -> Iterator[Found]:
+def not_enough_replicas(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     for trouble in of(seen, _REPLICAS):
         where = place(trouble.places[0]) if len(trouble.places) == 1 else f"topic {name(trouble.thing.topic)}"
         text = f"{where} lacks in-sync replicas: {_who(seen, trouble.client)} was refused {times(trouble)}."
@@ -218,7 +220,7 @@ def not_enough_replicas(seen: Seen, at: Limits) -> Iterator[Found]:
     judge="forged: an answer with the error after 30 s, and one at once",
     least_s=1,
 )
-def timed_out(seen: Seen, at: Limits) -> Iterator[Found]:
+def timed_out(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     for trouble in of(seen, _EXPIRED):
         waited = int(seen.column("latency_us")[trouble.rows].max())
         late = waited >= at.least_s * SECOND
@@ -246,12 +248,12 @@ def timed_out(seen: Seen, at: Limits) -> Iterator[Found]:
     judge="errors-librdkafka-4.3, old-java-0.10.2",
     minds=("acks",),
 )
-def acks_zero(seen: Seen, at: Limits) -> Iterator[Found]:
+def acks_zero(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     strict = seen.asked.policies.get("acks") == "all"
     acks = seen.column("acks")
     wrong = (acks == 0) | ((acks == 1) if strict else False)
-    rows = spill.true(wrong & (seen.exchanges.api == api_keys.PRODUCE))
-    parts = list(parted(rows, spill.taken(seen.client, rows), spill.taken(acks, rows)))
+    rows = spill.true_rows(wrong & (seen.exchanges.api == api_keys.PRODUCE))
+    parts = list(split(rows, spill.take(seen.client, rows), spill.take(acks, rows)))
     for mine, topics in zip(parts, _topics(seen, parts), strict=True):
         who, level = seen.who(int(seen.client[mine[0]])), int(acks[mine[0]])
         text = f"{client(who)} writes {some(topics)} with acks={level} ({count(len(mine), 'request')}): losses "
@@ -269,7 +271,7 @@ def acks_zero(seen: Seen, at: Limits) -> Iterator[Found]:
         )
 
 
-def _topics(seen: Seen, parts: list[np.ndarray]) -> list[list[str]]:
+def _topics(seen: CaptureFrame, parts: list[np.ndarray]) -> list[list[str]]:
     """Topics of exchanges, of which each is in one part at most."""
     if not parts:
         return []
@@ -295,13 +297,13 @@ class _Repeat:
     again: int
 
 
-def _repeats(seen: Seen, made: Batches) -> list[_Repeat]:
+def _repeats(seen: CaptureFrame, made: Batches) -> list[_Repeat]:
     """Batches of idempotent producers that came in two requests (same producer, epoch, partition and sequence), in
     order of the time of the second."""
-    chosen = spill.true((made.producer >= 0) & (made.sequence >= 0) & (made.owner >= 0))  # NULL is below
-    key = [spill.taken(column, chosen) for column in (made.producer, made.epoch, made.place, made.sequence)]
+    chosen = spill.true_rows((made.producer >= 0) & (made.sequence >= 0) & (made.owner >= 0))  # NULL is below
+    key = [spill.take(column, chosen) for column in (made.producer, made.epoch, made.place, made.sequence)]
     found_ = []
-    for mine in parted(chosen, *key, least=2):
+    for mine in split(chosen, *key, least=2):
         first = int(mine[0])
         for row in mine[1:].tolist():
             # A sequence begins again after 2**31 records, and after an epoch; a batch that was split begins as it did.
@@ -325,7 +327,7 @@ def _repeats(seen: Seen, made: Batches) -> list[_Repeat]:
     share=0.01,
     batches=1000,
 )
-def produce_retried(seen: Seen, at: Limits) -> Iterator[Found]:
+def produce_retried(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     made = batches(seen)
     by_client: dict[int, list[_Repeat]] = defaultdict(list)
     for repeat in _repeats(seen, made):
@@ -361,7 +363,7 @@ def produce_retried(seen: Seen, at: Limits) -> Iterator[Found]:
     advice="Find out why the broker forgot the producer (restart with old state, expired id).",
     judge="forged: a batch acknowledged at two offsets",
 )
-def duplicate_records(seen: Seen, at: Limits) -> Iterator[Found]:
+def duplicate_records(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     made = batches(seen)
     twice: dict[tuple[int, int], list[_Repeat]] = defaultdict(list)
     for repeat in _repeats(seen, made):
@@ -399,7 +401,7 @@ def _passed(
     stored, rows = np.flatnonzero(good), np.flatnonzero(failed)
     if not len(stored) or not len(rows):
         return
-    sent, stored = in_order(asked[stored], stored)
+    sent, stored = sort_by(asked[stored], stored)
     like = np.argsort(alike[stored], kind="stable")  # of those that are alike by time
     kinds, times, first = alike[stored][like], sent[like], stored[like]
     # The first from each on that is like it: others stand farther away than all rows are.
@@ -426,23 +428,23 @@ def _passed(
     turns=2,
     by_clock=True,
 )
-def retry_may_reorder(seen: Seen, at: Limits) -> Iterator[Found]:
+def retry_may_reorder(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     made = batches(seen)
     if not (made.error > 0).any():
         return
-    plain = spill.true((made.producer < 0) & (made.owner >= 0))  # NULL is below
+    plain = spill.true_rows((made.producer < 0) & (made.owner >= 0))  # NULL is below
     failed = plain[arrow.among(made.error[plain], _RETRIABLE)]
     if not len(failed):
         return
     stamps = [seen.table("batches").numbers(f"{which}_timestamp") for which in ("first", "last")]
-    first, last = (spill.taken(one, made.row) for one in stamps)
+    first, last = (spill.take(one, made.row) for one in stamps)
     asked, answered = seen.exchanges.asked, seen.exchanges.answered
-    for mine in parted(plain, spill.taken(seen.client, spill.taken(made.owner, plain)), spill.taken(made.place, plain)):
+    for mine in split(plain, spill.take(seen.client, spill.take(made.owner, plain)), spill.take(made.place, plain)):
         retried = arrow.among(made.error[mine], _RETRIABLE)
         if not retried.any():
             continue
         owner = made.owner[mine]
-        alike = numbered(*(column[mine] for column in (made.records, made.size, first, last)))
+        alike = grouping.group(*(column[mine] for column in (made.records, made.size, first, last))).numbers()
         threes = _passed(asked[owner], answered[owner], alike, retried, made.error[mine] == 0)
         at_ = made.at[mine]
         some_ = [owner[[*three]].tolist() for three in threes if at_[three[2]] > at_[three[1]] >= 0]
@@ -476,16 +478,16 @@ def retry_may_reorder(seen: Seen, at: Limits) -> Iterator[Found]:
     advice="Agree on one setting.",
     judge="forged: two producers; txn-librdkafka-4.3 says nothing",
 )
-def mixed_idempotence(seen: Seen, at: Limits) -> Iterator[Found]:
+def mixed_idempotence(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     made = batches(seen)
     kinds: dict[str, tuple[dict[int, int], dict[int, int]]] = {}
     safe = made.producer >= 0  # NULL is below
     if safe.all() or not safe.any():
         return
-    good = spill.true(made.owner >= 0)
-    owner = spill.taken(made.owner, good)
-    columns = spill.taken(made.place, good), spill.taken(seen.client, owner), spill.taken(safe.view(np.int8), good)
-    firsts = np.sort(np.array([mine[0] for mine in parted(None, *columns)], np.int64))
+    good = spill.true_rows(made.owner >= 0)
+    owner = spill.take(made.owner, good)
+    columns = spill.take(made.place, good), spill.take(seen.client, owner), spill.take(safe.view(np.int8), good)
+    firsts = np.sort(np.array([mine[0] for mine in split(None, *columns)], np.int64))
     first = zip(*(column[firsts].tolist() for column in (*columns, owner)), strict=True)
     for where, client_, kind, row in first:
         kinds.setdefault(made.places[where][0], ({}, {}))[kind].setdefault(client_, row)
@@ -498,7 +500,7 @@ def mixed_idempotence(seen: Seen, at: Limits) -> Iterator[Found]:
             )
 
 
-def _several(seen: Seen, clients: dict[int, int]) -> str:
+def _several(seen: CaptureFrame, clients: dict[int, int]) -> str:
     return listed([_who(seen, one) for one in list(clients)[:3]], len(clients))
 
 
@@ -523,19 +525,19 @@ def _several(seen: Seen, clients: dict[int, int]) -> str:
     linger_ms=5,
     by_clock=True,
 )
-def tiny_batches(seen: Seen, at: Limits) -> Iterator[Found]:
+def tiny_batches(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     made = batches(seen)
     if not len(made.row):
         return
     for mine, some_ in _often(seen, made, at.rate * at.window_s):
-        sizes, records = spill.taken(made.size, some_), spill.taken(made.records, some_)
+        sizes, records = spill.take(made.size, some_), spill.take(made.records, some_)
         # Compressed batches of the old formats do not say how many records they hold: NULL is below, and may be many.
         counted = records >= 0
         records = np.where(counted, records, np.iinfo(np.int64).max) if not counted.all() else records
         if not (_mostly_below(sizes, at.small_bytes) and _mostly_below(records, at.records)):
             continue
-        asked, by_time = in_order(spill.taken(seen.exchanges.asked, mine), mine)
-        most, first, past = busiest(asked, int(at.window_s * SECOND))
+        asked, by_time = sort_by(spill.take(seen.exchanges.asked, mine), mine)
+        most, first, past = busiest_window(asked, int(at.window_s * SECOND))
         seconds = min(at.window_s, seen.seconds)
         if most < at.rate * at.window_s or seconds < 1:
             continue
@@ -562,35 +564,35 @@ def tiny_batches(seen: Seen, at: Limits) -> Iterator[Found]:
         )
 
 
-def _ended(seen: Seen, client_: int, since: int, until: int) -> int:
+def _ended(seen: CaptureFrame, client_: int, since: int, until: int) -> int:
     """How many transactions a client ended in that time."""
     ends = _ends(seen).get((client_,))
     return 0 if ends is None else int(np.diff(np.searchsorted(ends, [since, until + 1]))[0])
 
 
 @once
-def _ends(seen: Seen) -> dict[tuple[int, ...], np.ndarray]:
+def _ends(seen: CaptureFrame) -> dict[tuple[int, ...], np.ndarray]:
     """By client when it ended transactions, in order."""
     rows = seen.of_api(api_keys.END_TXN)
-    times_, rows = in_order(spill.taken(seen.exchanges.asked, rows), rows)
-    return by(times_, spill.taken(seen.client, rows))
+    times_, rows = sort_by(spill.take(seen.exchanges.asked, rows), rows)
+    return rows_by_key(times_, spill.take(seen.client, rows))
 
 
-def _often(seen: Seen, made: Batches, least: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _often(seen: CaptureFrame, made: Batches, least: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """(Produce requests, rows of `Batches` in them) of each client and broker with at least so many, where they hold
     some."""
-    rows = seen.of_one(spill.true((seen.exchanges.api == api_keys.PRODUCE) & (seen.exchanges.asked != NULL)))
-    whose = spill.taken(seen.client, rows), spill.taken(seen.broker, rows)
+    rows = seen.of_one(spill.true_rows((seen.exchanges.api == api_keys.PRODUCE) & (seen.exchanges.asked != NULL)))
+    whose = spill.take(seen.client, rows), spill.take(seen.broker, rows)
     if len(made.owner) == len(rows) and (made.owner == rows).all():  # mostly: one batch a request
-        yield from ((spill.taken(rows, places), places) for places in parted(None, *whose, least=least))
+        yield from ((spill.take(rows, places), places) for places in split(None, *whose, least=least))
         return
-    often = list(parted(rows, *whose, least=least))
+    often = list(split(rows, *whose, least=least))
     number_of = spill.full(len(seen.exchanges) + 1, -1, np.int32)
     for number, mine in enumerate(often):
         number_of[mine] = number
-    group = spill.taken(number_of, made.owner)
-    of_group = spill.true(group >= 0)
-    for some_ in parted(of_group, spill.taken(group, of_group)):
+    group = spill.take(number_of, made.owner)
+    of_group = spill.true_rows(group >= 0)
+    for some_ in split(of_group, spill.take(group, of_group)):
         yield often[group[some_[0]]], some_
 
 
@@ -625,15 +627,15 @@ def _lingering(times_: np.ndarray, linger: int) -> int:
     rate=1_000_000,
     total=100_000_000,
 )
-def no_compression(seen: Seen, at: Limits) -> Iterator[Found]:
+def no_compression(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     made = batches(seen)
     begin, end = seen.span
     seconds = max((end - begin) / SECOND, 1)
     enough = min(at.total, at.rate * seconds) if seconds >= 10 else at.total
     if sum(int(np.maximum(made.size[block], 0).sum()) for block in spill.blocks(len(made.size))) < enough:
         return
-    codec, codecs = seen.table("batches").codes("codec")
-    none = standing_for(codecs, "none")
+    codec, codecs = seen.table("batches").text("codec")
+    none = codes_of(codecs, "none")
 
     def are_plain(block: slice) -> np.ndarray:
         return arrow.among(codec[made.row[block]], none) & (made.owner[block] >= 0)
@@ -642,13 +644,13 @@ def no_compression(seen: Seen, at: Limits) -> Iterator[Found]:
     strict = seen.asked.policies.get("compression") == "required"
     topics: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     numbers = [made.places[where][0] for where in range(len(made.places))]
-    sums = summed(spill.taken(made.place, some_), spill.taken(made.size, some_), len(numbers))
+    sums = sum_positive_by(spill.take(made.place, some_), spill.take(made.size, some_), len(numbers))
     first: dict[str, int] = {}
     for where, amount in enumerate(sums.tolist()):
         if amount:
             topics[numbers[where]][0] += int(amount)
     shown = some_[:: max(1, len(some_) // 100_000)]
-    for batch in sorted(int(mine[0]) for mine in parted(shown, made.place[shown])):
+    for batch in sorted(int(mine[0]) for mine in split(shown, made.place[shown])):
         first.setdefault(made.places[made.place[batch]][0], int(made.owner[batch]))
     for topic, (amount, _) in topics.items():
         if amount >= enough:
@@ -681,20 +683,20 @@ def no_compression(seen: Seen, at: Limits) -> Iterator[Found]:
     judge="forged: ten batches of lz4 that come back as zstd, and nine; a real topic with compression.type=gzip",
     batches=10,
 )
-def recompressed(seen: Seen, at: Limits) -> Iterator[Found]:
+def recompressed(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     made = batches(seen)
     if not len(made.row):
         return
     table = seen.table("batches")
-    (codec, codecs), (side, sides), (where, _) = table.codes("codec"), table.codes("side"), seen.placed(table)
-    fetched, kinds = standing_for(sides, "fetch"), len(codecs) + 1
+    (codec, codecs), (side, sides), (where, _) = table.text("codec"), table.text("side"), seen.placed(table)
+    fetched, kinds = codes_of(sides, "fetch"), len(codecs) + 1
 
     def kind(some_: np.ndarray | slice) -> np.ndarray:
         """Place and codec of batches as one."""
         found_: np.ndarray = where[some_].astype(np.int64) * kinds + codec[some_]
         return found_
 
-    written = spill.distinct(spill.made(len(made.row), np.int64, lambda block: kind(made.row[block])))
+    written = spill.distinct(spill.compute(len(made.row), np.int64, lambda block: kind(made.row[block])))
     topics = arrow.distinct(written // kinds)
 
     def is_other(block: slice) -> Any:
@@ -709,10 +711,10 @@ def recompressed(seen: Seen, at: Limits) -> Iterator[Found]:
     wanted = ("base_offset", "record_count", "producer_id", "producer_epoch", "base_sequence", "magic", "is_control")
     base, *alike, magic, control = table.together(wanted)
     stamps = [table.numbers(f"{which}_timestamp") for which in ("first", "last")]
-    given, given_kinds = table.codes("timestamp_type")
-    of_clients = standing_for(given_kinds, "CreateTime")
+    given, given_kinds = table.text("timestamp_type")
+    of_clients = codes_of(given_kinds, "CreateTime")
     rows = np.concatenate([made.row[ours], other])
-    keys = numbered(where[rows], np.concatenate([made.at[ours], base[other]]))
+    keys = grouping.group(where[rows], np.concatenate([made.at[ours], base[other]])).numbers()
     of_key = np.full(len(rows), -1, np.int64)
     of_key[keys[: len(ours)]] = np.arange(len(ours))  # of what was written twice the last
     ours_at = of_key[keys[len(ours) :]]
@@ -725,7 +727,7 @@ def recompressed(seen: Seen, at: Limits) -> Iterator[Found]:
     same &= by_broker | ((stamps[0][mine] == stamps[0][other]) & (stamps[1][mine] == stamps[1][other]))
     other, ours_at, mine = other[same], ours[ours_at[same]], mine[same]
     told: dict[tuple[str, str, str], list[int]] = defaultdict(list)
-    firsts = first_of(ours_at, codec[other])
+    firsts = first_rows(ours_at, codec[other])
     for batch, one in zip(ours_at[firsts].tolist(), other[firsts].tolist(), strict=True):
         topic = made.places[made.place[batch]][0]
         told[topic, codecs[codec[made.row[batch]]], codecs[codec[one]]].append(int(made.owner[batch]))
@@ -758,14 +760,14 @@ def recompressed(seen: Seen, at: Limits) -> Iterator[Found]:
     advice="Keep the capture; look at the network and at the memory of the sender, or of the host that captured.",
     judge="forged: a batch with a flipped bit",
 )
-def crc_bad(seen: Seen, at: Limits) -> Iterator[Found]:
+def crc_bad(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     table = seen.table("batches")
-    wrong = spill.true(table.numbers("crc_ok", np.int8) == 0)
+    wrong = spill.true_rows(table.numbers("crc_ok", np.int8) == 0)
     wrong = wrong[table.numbers("partial", np.int8)[wrong] != 1] if len(wrong) else wrong
     if not len(wrong):
         return
     owner, (where, places) = seen.owners(table), seen.placed(table)
-    for mine in parted(wrong, where[wrong]):
+    for mine in split(wrong, where[wrong]):
         rows = [int(row) for row in owner[mine].tolist() if row >= 0]
         conflicts = seen.link_numbers("overlap_conflicts")[seen.exchanges.link[rows]].any() if rows else False
         if conflicts:
@@ -802,17 +804,17 @@ _BAD_TIME = taken((api_keys.PRODUCE,), (32,))
     refused_s=3600,
     by_clock=True,
 )
-def timestamps_off(seen: Seen, at: Limits) -> Iterator[Found]:
+def timestamps_off(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     made = batches(seen)
     ahead = _ahead(seen, made, at.note_s * SECOND)
-    off = spill.true(ahead >= at.note_s * SECOND)
+    off = spill.true_rows(ahead >= at.note_s * SECOND)
     topic_of = np.array([0] * len(made.places), np.int64)
     topics: dict[str, int] = {}
     for number, (topic, _) in enumerate(made.places):
         topic_of[number] = topics.setdefault(topic, len(topics))
     listed = list(topics)
     if len(off):
-        for mine in parted(off, seen.client[made.owner[off]], topic_of[made.place[off]]):
+        for mine in split(off, seen.client[made.owner[off]], topic_of[made.place[off]]):
             most = int(ahead[mine].max())
             topic = listed[int(topic_of[made.place[mine[0]]])]
             who = seen.who(int(seen.client[made.owner[mine[0]]]))
@@ -835,22 +837,22 @@ def timestamps_off(seen: Seen, at: Limits) -> Iterator[Found]:
         yield found(seen, trouble, text + f"{times(trouble)}.")
 
 
-def _ahead(seen: Seen, made: Batches, least: float) -> np.ndarray:
+def _ahead(seen: CaptureFrame, made: Batches, least: float) -> np.ndarray:
     """int64[batches]: how far the last timestamps that clients gave are ahead of the capture's clock, us; empty where
     none is so far ahead."""
     table = seen.table("batches")
-    if table.most("last_timestamp") - seen.span[0] < least:
+    if table.greatest("last_timestamp") - seen.span[0] < least:
         return np.zeros(0, np.int64)
-    kinds, names_ = table.codes("timestamp_type")
-    of_clients = standing_for(names_, "CreateTime")
-    last = table.numbers("last_timestamp")
+    kinds, names_ = table.text("timestamp_type")
+    of_clients = codes_of(names_, "CreateTime")
+    last = table["last_timestamp"]
 
     def of_block(block: slice) -> np.ndarray:
         row, owner = made.row[block], made.owner[block]
         ours = arrow.among(kinds[row], of_clients) & (last[row] != NULL) & (owner >= 0)
         return np.where(ours, last[row] - seen.exchanges.asked[np.maximum(owner, 0)], 0)
 
-    return spill.made(len(made.row), np.int64, of_block)
+    return spill.compute(len(made.row), np.int64, of_block)
 
 
 def _hours(micros: int) -> str:
@@ -872,14 +874,14 @@ def _hours(micros: int) -> str:
     fair=5,
     share=0.3,
 )
-def hot_partition(seen: Seen, at: Limits) -> Iterator[Found]:
+def hot_partition(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     made = batches(seen)
     if max(Counter(topic for topic, _ in made.places).values(), default=0) < at.partitions:
         return
-    valid = spill.true(made.owner >= 0)
-    where = spill.taken(made.place, valid)
-    amounts = summed(where, spill.taken(made.size, valid), len(made.places))
-    records = summed(where, spill.taken(made.records, valid), len(made.places))
+    valid = spill.true_rows(made.owner >= 0)
+    where = spill.take(made.place, valid)
+    amounts = sum_positive_by(where, spill.take(made.size, valid), len(made.places))
+    records = sum_positive_by(where, spill.take(made.records, valid), len(made.places))
     topics: dict[str, list[int]] = defaultdict(list)
     for number, (topic, _) in enumerate(made.places):
         if amounts[number]:

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from analyzer.common.leader_epochs import Epochs
-from analyzer.findings.capture import SECOND, UNANSWERED, Attempt, Seen, once
-from analyzer.findings.columns import NULL
+from analyzer.findings.capture import SECOND, UNANSWERED, Attempt, CaptureFrame, once
 from analyzer.findings.rules import RULES, Found, Limits, limits_of, rule
 from analyzer.findings.wording import count, moment, place, some
-from analyzer.frame import arrow, spill
-from analyzer.frame.grouping import by, grouped, parted
+from analyzer.frame import arrow, grouping, spill
+from analyzer.frame.frame import NULL
+from analyzer.frame.grouping import rows_by_key, split
 from analyzer.protocol import api_keys
 
 AROUND_US = 10 * SECOND
@@ -40,13 +40,13 @@ class Loss:
 
 
 @once
-def losses(seen: Seen) -> list[Loss]:
+def losses(seen: CaptureFrame) -> list[Loss]:
     """Brokers that went away: two clients' connections or more broke off within a second, nothing of the broker was
     heard for a second after, and others led its partitions then, or those clients came back to it."""
     return list(_losses(seen))
 
 
-def _losses(seen: Seen) -> Iterator[Loss]:
+def _losses(seen: CaptureFrame) -> Iterator[Loss]:
     ended, first, unready = seen.link_times("last_time"), seen.link_times("first_time"), _unready(seen)
     closed = np.array([end != "open" for end in seen.closed], bool) & (ended != NULL)
     closed &= ~seen.one_way  # of a broker that is not heard nobody knows when it was silent
@@ -70,7 +70,7 @@ def _losses(seen: Seen) -> Iterator[Loss]:
         # Connections that stayed open, and talk on, are those of a broker that lives.
         if not answered_by:
             told = spill.where(len(answered), lambda block: answered[block] != NULL)
-            answered_by = by(told, spill.taken(seen.broker, told))
+            answered_by = rows_by_key(told, spill.take(seen.broker, told))
         heard = np.sort(answered[answered_by.get((broker,), links[:0])])
         last = times[past - 1]
         after = np.searchsorted(heard, last, side="right")
@@ -124,17 +124,17 @@ class _Crowd:
         self._spans[side] = begin, max(end, until)
 
 
-def _led_elsewhere(seen: Seen, time: int) -> bool:
+def _led_elsewhere(seen: CaptureFrame, time: int) -> bool:
     """Leaders moved within ten seconds."""
     return _near(_move_times(seen), time, time)
 
 
 @once
-def _move_times(seen: Seen) -> np.ndarray:
+def _move_times(seen: CaptureFrame) -> np.ndarray:
     return np.array(sorted(move.time for move in moves(seen)), np.int64)
 
 
-def _unready(seen: Seen) -> np.ndarray:
+def _unready(seen: CaptureFrame) -> np.ndarray:
     """bool[links]: the connection broke off with a request open, or by a reset. An answer may be what the capture lost
     at its end: that alone makes no broker that went."""
     reset = np.array([end == "rst" for end in seen.closed], bool)
@@ -153,14 +153,14 @@ class Move:
     after: int | None
 
 
-def leaders_in_time(seen: Seen, columns: list[str]) -> list[dict[str, Any]]:
+def leaders_in_time(seen: CaptureFrame, columns: list[str]) -> list[dict[str, Any]]:
     """Rows of `leaders` in order of time, one of the columns. What was told in a connection with holes is later in the
     table than it was told."""
     return sorted(seen.table("leaders").every(columns), key=lambda row: NULL if row["time"] is None else row["time"])
 
 
 @once
-def moves(seen: Seen) -> list[Move]:
+def moves(seen: CaptureFrame) -> list[Move]:
     """Changes of leaders that were seen to be others before."""
     known: dict[tuple[str, int, str | None], int | None] = {}
     current = Epochs()
@@ -179,18 +179,18 @@ def moves(seen: Seen) -> list[Move]:
 
 
 @once
-def times(seen: Seen) -> np.ndarray:
+def times(seen: CaptureFrame) -> np.ndarray:
     """When something of that kind happened, sorted, us."""
     found = [loss.time for loss in losses(seen)] + [move.time for move in moves(seen)]
     return np.array(sorted(found), np.int64)
 
 
-def near(seen: Seen, since: int, until: int) -> bool:
+def near(seen: CaptureFrame, since: int, until: int) -> bool:
     """Whether a broker was lost or a leader moved within ten seconds of that time."""
     return _near(times(seen), since, until)
 
 
-def near_each(seen: Seen, when: np.ndarray) -> np.ndarray:
+def near_each(seen: CaptureFrame, when: np.ndarray) -> np.ndarray:
     """bool[n]: the same of each of these times."""
     causes = np.append(times(seen), np.iinfo(np.int64).max)
     found: np.ndarray = causes[np.searchsorted(causes, when - AROUND_US)] <= when + AROUND_US
@@ -203,7 +203,7 @@ def _near(causes: np.ndarray, since: int, until: int) -> bool:
     return at < len(causes) and int(causes[at]) <= until + AROUND_US
 
 
-def explained_links(seen: Seen) -> np.ndarray:
+def explained_links(seen: CaptureFrame) -> np.ndarray:
     """bool[links]: the connection broke off with its broker."""
     out = np.zeros(len(seen.links), bool)
     for loss in losses(seen):
@@ -211,13 +211,13 @@ def explained_links(seen: Seen) -> np.ndarray:
     return out
 
 
-def explained(seen: Seen, rows: np.ndarray) -> np.ndarray:
+def explained(seen: CaptureFrame, rows: np.ndarray) -> np.ndarray:
     """bool[rows]: the exchange's connection broke off with its broker."""
     marked: np.ndarray = explained_links(seen)[seen.exchanges.link[rows]]
     return marked
 
 
-def unreachable(seen: Seen) -> dict[str, list[Attempt]]:
+def unreachable(seen: CaptureFrame) -> dict[str, list[Attempt]]:
     """By end point that metadata sends clients to, and that no client was connected to: attempts to be."""
     found: dict[str, list[Attempt]] = defaultdict(list)
     for one in seen.attempts:
@@ -231,13 +231,13 @@ def end_point(host: str | None, port: int | None) -> str:
     return f"[{host}]:{port}" if ":" in (host or "") else f"{host}:{port}"
 
 
-def has_brokers_elsewhere(seen: Seen) -> bool:
+def has_brokers_elsewhere(seen: CaptureFrame) -> bool:
     """Whether Metadata names brokers that the capture has no connection to: what was said there it does not show."""
     return bool(_elsewhere(seen))
 
 
 @once
-def _elsewhere(seen: Seen) -> set[str]:
+def _elsewhere(seen: CaptureFrame) -> set[str]:
     """End points that Metadata names, and that nobody was connected to."""
     told = {end_point(row["host"], row["port"]) for row in seen.table("brokers").every(["host", "port"])}
     return told - set(seen.brokers)
@@ -250,12 +250,12 @@ def outcome(some: list[Attempt]) -> str:
 
 
 @once
-def refused_versions(seen: Seen) -> np.ndarray:
+def refused_versions(seen: CaptureFrame) -> np.ndarray:
     """Exchanges without an answer whose version the broker does not offer, as it said itself."""
-    rows = spill.true(seen.exchanges.status == UNANSWERED)
+    rows = spill.true_rows(seen.exchanges.status == UNANSWERED)
     offers = _offers(seen) if len(rows) else {}
     found = [rows[:0]]
-    for mine in parted(rows, seen.broker[rows], seen.exchanges.api[rows]) if offers else ():
+    for mine in split(rows, seen.broker[rows], seen.exchanges.api[rows]) if offers else ():
         api, version = int(seen.exchanges.api[mine[0]]), seen.exchanges.version[mine]
         lowest, highest = offers.get((seen.brokers[seen.broker[mine[0]]], api), (0, 1 << 15))
         if api != api_keys.API_VERSIONS:
@@ -264,11 +264,11 @@ def refused_versions(seen: Seen) -> np.ndarray:
 
 
 @once
-def oversized(seen: Seen) -> np.ndarray:
+def oversized(seen: CaptureFrame) -> np.ndarray:
     """Requests that are larger than brokers take unless they are told to, and on which the connection was closed."""
     least = 4 + limits_of(RULES["frame-oversized"], seen.asked).bytes  # with its length
     rows = seen.left_open
-    if not len(rows) or seen.most("request_bytes") <= least:
+    if not len(rows) or seen.greatest("request_bytes") <= least:
         return rows[:0]
     closed = np.array([end != "open" for end in seen.closed], bool)
     link = seen.exchanges.link[rows]
@@ -276,16 +276,16 @@ def oversized(seen: Seen) -> np.ndarray:
     return found
 
 
-def _offers(seen: Seen) -> dict[tuple[str, int], tuple[int, int]]:
+def _offers(seen: CaptureFrame) -> dict[tuple[str, int], tuple[int, int]]:
     """By broker and API the versions that it offers, as it said last."""
     table = seen.table("api_versions")
     if not len(table):
         return {}
     numbers = dict.fromkeys(("api_key", "min", "max"), np.int64)
-    read = table.take(numbers, ["broker"])
-    (broker, brokers), columns = read["broker"], [read[name] for name in numbers]
-    order, _, ends = grouped(broker, columns[0])
-    last = order[ends - 1]
+    read = table.pop(numbers, ["broker"])
+    (broker, brokers), columns = read.text("broker"), [read[name] for name in numbers]
+    by_broker = grouping.group(broker, columns[0])
+    last = by_broker.order[by_broker.ends - 1]
     last = last[broker[last] >= 0]
     each = zip(broker[last].tolist(), *(column[last].tolist() for column in columns), strict=True)
     return {(brokers[code], api): (low, high) for code, api, low, high in each}
@@ -306,12 +306,15 @@ def _offers(seen: Seen) -> dict[tuple[str, int], tuple[int, int]]:
     judge="cluster-kraft-3.9 and cluster-zk-2.8 (SIGKILL of a leader); clients that leave in order say nothing",
     by_clock=True,
 )
-def broker_lost(seen: Seen, at: Limits) -> Iterator[Found]:
+def broker_lost(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     known = losses(seen)
     if not known:
         return
     silent = seen.left_open
-    silent_of, in_time = by(silent, seen.exchanges.link[silent]), sorted(moves(seen), key=lambda move: move.time)
+    silent_of, in_time = (
+        rows_by_key(silent, seen.exchanges.link[silent]),
+        sorted(moves(seen), key=lambda move: move.time),
+    )
     for loss in known:
         clients = {int(seen.client_of[link]) for link in loss.links.tolist()}
         mine = [silent_of[link,] for link in loss.links.tolist() if (link,) in silent_of]
@@ -346,7 +349,7 @@ def broker_lost(seen: Seen, at: Limits) -> Iterator[Found]:
     advice="Nothing, where it was meant (a restart, a reassignment, a preferred election).",
     judge="cluster-*; captures of one broker say nothing",
 )
-def leaders_moved(seen: Seen, at: Limits) -> Iterator[Found]:
+def leaders_moved(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     lost = np.array(sorted(loss.time for loss in losses(seen)), np.int64)
     rest = [move for move in moves(seen) if not _near(lost, move.time, move.time)]
     groups: dict[int, list[Move]] = defaultdict(list)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from analyzer.findings.capture import Seen
+from analyzer.findings.capture import CaptureFrame
 from analyzer.findings.query import Asked, Evidence, Severity
 
 FAMILIES = {
@@ -89,7 +89,7 @@ class Rule:
     limits: Mapping[str, float]
     minds: frozenset[str]
     by_clock: bool
-    look: Callable[[Seen, Limits], Iterator[Found]]
+    look: Callable[[CaptureFrame, Limits], Iterator[Found]]
 
 
 class Limits:
@@ -127,10 +127,12 @@ def rule(
     minds: tuple[str, ...] = (),
     by_clock: bool = False,
     **limits: float,
-) -> Callable[[Callable[[Seen, Limits], Iterator[Found]]], Callable[[Seen, Limits], Iterator[Found]]]:
+) -> Callable[[Callable[[CaptureFrame, Limits], Iterator[Found]]], Callable[[CaptureFrame, Limits], Iterator[Found]]]:
     """Make a function a rule."""
 
-    def take(look: Callable[[Seen, Limits], Iterator[Found]]) -> Callable[[Seen, Limits], Iterator[Found]]:
+    def take(
+        look: Callable[[CaptureFrame, Limits], Iterator[Found]],
+    ) -> Callable[[CaptureFrame, Limits], Iterator[Found]]:
         assert code not in RULES, code
         assert family in FAMILIES, family
         silent = unless + _CLOCK if by_clock else unless

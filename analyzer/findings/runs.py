@@ -17,10 +17,10 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from analyzer.findings.capture import NO_CODE, SECOND, Seen, api_name
-from analyzer.findings.columns import NULL, coded
-from analyzer.frame import arrow, spill
-from analyzer.frame.grouping import grouped
+from analyzer.findings.capture import NO_CODE, SECOND, CaptureFrame, api_name
+from analyzer.frame import arrow, grouping, spill
+from analyzer.frame.columns import encode
+from analyzer.frame.frame import NULL
 from analyzer.protocol import api_keys, errors
 from analyzer.protocol.error_severity import Judgement, judge
 
@@ -96,7 +96,7 @@ def _asked_for(api: int, code: int) -> bool:
     return any(asks(api, code) for asks in EVERY) or judge(code, api_name(api)).kind == "admin"
 
 
-def runs(seen: Seen) -> list[Run]:
+def runs(seen: CaptureFrame) -> list[Run]:
     """All of a capture point that are faults or `_asked_for`, by client, API and time. Worked out once."""
     if _KEPT not in seen.memo:
         found = [*_of_partitions(seen), *_of_exchanges(seen)]
@@ -106,7 +106,7 @@ def runs(seen: Seen) -> list[Run]:
     return kept
 
 
-def _of_partitions(seen: Seen) -> list[Run]:
+def _of_partitions(seen: CaptureFrame) -> list[Run]:
     """Runs by topic-partition."""
     parts, rows = seen.partitions, seen.exchanges
     said = (parts.error != NO_CODE) & (parts.owner >= 0)
@@ -127,12 +127,12 @@ def _of_partitions(seen: Seen) -> list[Run]:
         found: np.ndarray = key << bits | about
         return found
 
-    concerned = _different(keys, spill.true(broken))
+    concerned = _different(keys, spill.true_rows(broken))
     chosen = spill.where(len(said), lambda block: said[block] & arrow.among_ordered(keys(block), concerned))
-    owner = spill.taken(parts.owner, chosen)
+    owner = spill.take(parts.owner, chosen)
     made = []
-    key = spill.made(len(chosen), np.int64, lambda block: keys(chosen[block]))
-    for packed, code, which, cleared in _runs(seen, key, bits, spill.taken(parts.error, chosen), owner):
+    key = spill.compute(len(chosen), np.int64, lambda block: keys(chosen[block]))
+    for packed, code, which, cleared in _runs(seen, key, bits, spill.take(parts.error, chosen), owner):
         client, api = packed >> bits + 10, packed >> bits & 0x3FF
         of_group, place = divmod(packed & (1 << bits) - 1, places)
         thing = Thing(groups[of_group - 1] if of_group else None, None, *seen.places[place])
@@ -144,14 +144,14 @@ _ROOM: Final = 53
 """Bits of a key beside its API. Of more clients, groups and topic-partitions than that groups are not told apart."""
 
 
-def _of_exchanges(seen: Seen) -> list[Run]:
+def _of_exchanges(seen: CaptureFrame) -> list[Run]:
     """Runs of answers whose error is not that of a topic-partition."""
     rows, parts = seen.exchanges, seen.partitions
     placed = np.zeros(len(rows), bool)
     for block in spill.blocks(len(parts.owner)):
         owner, error = parts.owner[block], parts.error[block]
         placed[owner[(error != NO_CODE) & (error != 0) & (owner >= 0)]] = True
-    broken = spill.true((rows.error != NO_CODE) & (rows.error != 0) & ~placed)
+    broken = spill.true_rows((rows.error != NO_CODE) & (rows.error != 0) & ~placed)
     if not len(broken):
         return []
 
@@ -168,14 +168,14 @@ def _of_exchanges(seen: Seen) -> list[Run]:
     numbers: dict[Thing, int] = {}
     several = set[int]()
     about = spill.empty(len(chosen), np.int32)
-    for places, some in seen.table("exchanges").some(chosen, ["group_id", "transactional_id", "topics", "api_key"]):
+    for places, some in seen.table("exchanges").chosen(chosen, ["group_id", "transactional_id", "topics", "api_key"]):
         for start in range(0, len(some), _TOGETHER):
             at = places[start : start + _TOGETHER]
             about[at] = _about(some.slice(start, _TOGETHER), rows.error[chosen[at]] != 0, numbers, several)
     things = [replace(thing, several=number in several) for thing, number in numbers.items()]
-    whole = spill.made(len(chosen), np.int64, lambda block: (keys(chosen[block]) << 32) | about[block])
+    whole = spill.compute(len(chosen), np.int64, lambda block: (keys(chosen[block]) << 32) | about[block])
     made = []
-    for packed, code, which, cleared in _runs(seen, whole, 32, spill.taken(rows.error, chosen), chosen):
+    for packed, code, which, cleared in _runs(seen, whole, 32, spill.take(rows.error, chosen), chosen):
         client, api = packed >> 42, (packed >> 32) & 0x3FF
         made.append(_run(seen, client, api, code, things[packed & 0xFFFFFFFF], which, cleared))
     return made
@@ -194,7 +194,7 @@ def _about(rows: pa.Table, wrong: np.ndarray, numbers: dict[Thing, int], several
     lists = rows.column("topics").combine_chunks()
     ends = lists.offsets.to_numpy().astype(np.int64)
     many = np.diff(ends)
-    items = np.append(coded(lists.values, texts[2]), -1)
+    items = np.append(encode(lists.values, texts[2]), -1)
     columns = [_one(rows, name, text) for name, text in zip(_WHOM, texts, strict=False)]
     columns.append(items[np.where(many > 0, ends[:-1], -1)])
     named = arrow.among(arrow.numbers(rows.column("api_key").combine_chunks(), NULL), _NAMED_ALL) & (many > 0)
@@ -228,33 +228,35 @@ _WHOM: Final = ("group_id", "transactional_id")
 
 def _one(rows: pa.Table, name: str, text: dict[str, int]) -> np.ndarray:
     """A column of strings as their numbers."""
-    return np.concatenate([coded(chunk, text) for chunk in rows.column(name).chunks])
+    return np.concatenate([encode(chunk, text) for chunk in rows.column(name).chunks])
 
 
 def _runs(
-    seen: Seen, key: np.ndarray, api_at: int, code: np.ndarray, row: np.ndarray
+    seen: CaptureFrame, key: np.ndarray, api_at: int, code: np.ndarray, row: np.ndarray
 ) -> Iterator[tuple[int, int, np.ndarray, bool]]:
     """(key, error, its exchanges in order of time, cleared) of runs: answers with one error between two good ones of
     the same key, whose bits have the API from `api_at` on."""
-    answered = spill.taken(seen.exchanges.answered, row)
+    answered = spill.take(seen.exchanges.answered, row)
     if ((answered[1:] < answered[:-1]) | ((answered[1:] == answered[:-1]) & (row[1:] < row[:-1]))).any():
         in_time = np.lexsort((row, answered))
-        key, code, row = (spill.taken(values, in_time) for values in (key, code, row))
+        key, code, row = (spill.take(values, in_time) for values in (key, code, row))
     known = spill.distinct(key)
-    number = spill.made(len(key), np.int32, lambda block: np.searchsorted(known, key[block]).astype(np.int32))
-    order, starts, ends = grouped(number)
-    code = spill.taken(code, order)
-    good, bad = spill.true(code == 0), spill.true(code != 0)
+    number = spill.compute(len(key), np.int32, lambda block: np.searchsorted(known, key[block]).astype(np.int32))
+    groups = grouping.group(number)
+    order, starts, ends = groups.order, groups.starts, groups.ends
+    code = spill.take(code, order)
+    good, bad = spill.true_rows(code == 0), spill.true_rows(code != 0)
     last_good = np.append(good, -1)[np.searchsorted(good, ends) - 1]
     begins = np.zeros(len(code), np.bool_)
     begins[starts] = True
-    begins = spill.taken(begins, bad)
+    begins = spill.take(begins, bad)
     begins[1:] |= bad[1:] != bad[:-1] + 1
     stretch = np.cumsum(begins, dtype=np.int32, out=spill.empty(len(bad), np.int32))
     # Between two good answers there may be errors of several kinds: a run each, in order of their first.
-    places, firsts, pasts = grouped(stretch, spill.taken(code, bad))
-    places = spill.taken(bad, places)
-    rows = spill.taken(row, spill.taken(order, places))
+    runs = grouping.group(stretch, spill.take(code, bad))
+    firsts, pasts = runs.starts, runs.ends
+    places = spill.take(bad, runs.order)
+    rows = spill.take(row, spill.take(order, places))
     of = np.searchsorted(starts, places[firsts], side="right") - 1
     codes, tries = code[places[firsts]], pasts - firsts
     since, until = (seen.exchanges.answered[rows[at]] for at in (firsts, pasts - 1))
@@ -271,7 +273,7 @@ def _runs(
         yield int(known[of[at]]), int(codes[at]), rows[firsts[at] : pasts[at]], cleared
 
 
-def _run(seen: Seen, client: int, api: int, code: int, thing: Thing, rows: np.ndarray, cleared: bool) -> Run:
+def _run(seen: CaptureFrame, client: int, api: int, code: int, thing: Thing, rows: np.ndarray, cleared: bool) -> Run:
     times = seen.exchanges.answered[rows]
     known = times[times != NULL]
     since, until = (int(known.min()), int(known.max())) if len(known) else (seen.span[0], seen.span[0])
@@ -280,7 +282,7 @@ def _run(seen: Seen, client: int, api: int, code: int, thing: Thing, rows: np.nd
 
 def _different(keys: Callable[[np.ndarray], np.ndarray], rows: np.ndarray) -> np.ndarray:
     """The keys of some rows, each once, in order."""
-    return spill.distinct(spill.made(len(rows), np.int64, lambda block: keys(rows[block])))
+    return spill.distinct(spill.compute(len(rows), np.int64, lambda block: keys(rows[block])))
 
 
 @dataclass(frozen=True)

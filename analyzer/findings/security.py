@@ -8,34 +8,34 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from analyzer.findings.capture import ANSWERED, SECOND, Seen, api_name, once
-from analyzer.findings.columns import NULL
+from analyzer.findings.capture import ANSWERED, SECOND, CaptureFrame, api_name, once
 from analyzer.findings.error_answers import about, found, of, taken, times
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.wording import client, count, listed, moment, name, size
 from analyzer.frame import arrow, spill
-from analyzer.frame.grouping import highest, parted
+from analyzer.frame.frame import NULL
+from analyzer.frame.grouping import max_by, split
 from analyzer.protocol import api_keys
 
 _LOGIN = taken((api_keys.SASL_HANDSHAKE, api_keys.SASL_AUTHENTICATE), (33, 34, 58))
 _RIGHTS = taken((), (29, 30, 31, 53, 65))
 
 
-def _principal(seen: Seen, client_: int, column: str = "principal") -> str | None:
+def _principal(seen: CaptureFrame, client_: int, column: str = "principal") -> str | None:
     """The name that a client logged in with, or (`refused_principal`) was not let in with, where the table `clients`
     has it."""
     return _principals(seen).get(seen.clients[client_], {}).get(column)
 
 
 @once
-def _principals(seen: Seen) -> dict[tuple[str, str | None], dict[str, str | None]]:
+def _principals(seen: CaptureFrame) -> dict[tuple[str, str | None], dict[str, str | None]]:
     rows = seen.table("clients").every(["client_id", "client_ip", "principal", "refused_principal"])
     return {(row["client_ip"], row["client_id"]): row for row in rows}
 
 
-def _mechanisms(seen: Seen) -> list[str | None]:
+def _mechanisms(seen: CaptureFrame) -> list[str | None]:
     """Of each connection the SASL mechanism it asked for."""
-    codes, mechanisms = seen.table("connections").codes("sasl_mechanism")
+    codes, mechanisms = seen.table("connections").text("sasl_mechanism")
     return [mechanisms[code] if code >= 0 else None for code in codes.tolist()]
 
 
@@ -56,14 +56,14 @@ def _mechanisms(seen: Seen) -> list[str | None]:
     close_s=2,
     closes=3,
 )
-def authentication_failed(seen: Seen, at: Limits) -> Iterator[Found]:
+def authentication_failed(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     mechanisms = _mechanisms(seen)
     good = seen.of_api(api_keys.SASL_AUTHENTICATE)
     good = good[seen.exchanges.error[good] == 0]
     troubles = of(seen, _LOGIN)
     # SCRAM's first message is answered well although the second will not be: what counts is what came after.
     final = good[_went_on(seen)[seen.exchanges.link[good]]] if troubles else good
-    last_in = highest(seen.client[final], seen.exchanges.asked[final], len(seen.clients), NULL)
+    last_in = max_by(seen.client[final], seen.exchanges.asked[final], len(seen.clients), NULL)
     for trouble in troubles:
         last = int(trouble.rows[-1])
         link = int(seen.exchanges.link[last])
@@ -76,9 +76,9 @@ def authentication_failed(seen: Seen, at: Limits) -> Iterator[Found]:
         text += "; it was let in after." if let_in else "."
         yield found(seen, trouble, text, "warning" if let_in else None)
     shut = _shut_out(seen, int(at.close_s * SECOND))
-    into = spill.true(_went_on(seen)) if shut else np.zeros(0, np.int64)
+    into = spill.true_rows(_went_on(seen)) if shut else np.zeros(0, np.int64)
     began, ends = seen.link_times("first_time"), seen.link_times("last_time")
-    last_into = highest(seen.client_of[into], began[into], len(seen.clients), NULL)
+    last_into = max_by(seen.client_of[into], began[into], len(seen.clients), NULL)
     for (client_, broker, mechanism), links in shut.items():
         who, principal, ended = seen.who(client_, broker), _principal(seen, client_), ends[links]
         let_in = bool(last_into[client_] > ended.max())
@@ -100,20 +100,20 @@ def authentication_failed(seen: Seen, at: Limits) -> Iterator[Found]:
         )
 
 
-def _shut_out(seen: Seen, within: int) -> dict[tuple[int, int, str], list[int]]:
+def _shut_out(seen: CaptureFrame, within: int) -> dict[tuple[int, int, str], list[int]]:
     """By client, broker and mechanism connections that ended soon after a token that is no request, to which nothing
     was said."""
-    codes, mechanisms = seen.table("connections").codes("sasl_mechanism")
+    codes, mechanisms = seen.table("connections").text("sasl_mechanism")
     closed = np.array([end != "open" for end in seen.closed], bool)
-    asking = spill.true(codes >= 0)
+    asking = spill.true_rows(codes >= 0)
     asking = asking[(closed & seen.whole & ~_went_on(seen))[asking]] if len(asking) and not seen.loses else asking[:0]
     if not len(asking):
         return {}
     rows, sizes = seen.exchanges, seen.column("response_bytes")
     tokens, said = seen.link_numbers("opaque_sasl_bytes"), seen.link_numbers("broker_bytes")
-    ended, ours = seen.link_times("last_time"), spill.true(arrow.among(rows.link, asking))
+    ended, ours = seen.link_times("last_time"), spill.true_rows(arrow.among(rows.link, asking))
     found_: dict[tuple[int, int, str], list[int]] = defaultdict(list)
-    for mine in parted(ours, rows.link[ours]):
+    for mine in split(ours, rows.link[ours]):
         link, last = int(rows.link[mine[0]]), int(mine[rows.asked[mine].argmax()])
         sent = rows.api[last] == api_keys.SASL_HANDSHAKE and rows.error[last] == 0 and tokens[link] > 0
         silent = said[link] <= np.maximum(sizes[mine], 0).sum() and ended[link] - rows.asked[last] <= within
@@ -122,7 +122,7 @@ def _shut_out(seen: Seen, within: int) -> dict[tuple[int, int, str], list[int]]:
     return found_
 
 
-def _went_on(seen: Seen) -> np.ndarray:
+def _went_on(seen: CaptureFrame) -> np.ndarray:
     """bool[links]: the client asked for something else than a login on that connection, and was answered."""
     asked = ~arrow.among(
         seen.exchanges.api, (api_keys.SASL_HANDSHAKE, api_keys.SASL_AUTHENTICATE, api_keys.API_VERSIONS)
@@ -143,7 +143,7 @@ def _went_on(seen: Seen) -> np.ndarray:
     advice="An ACL for that principal.",
     judge="sasl-librdkafka-4.3; forged: one refusal",
 )
-def authorization_failed(seen: Seen, at: Limits) -> Iterator[Found]:
+def authorization_failed(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     for trouble in of(seen, _RIGHTS):
         principal = _principal(seen, trouble.client)
         who = f"{name(principal)}, " if principal else ""
@@ -172,7 +172,7 @@ _CHANGES: Mapping[str, tuple[int, ...]] = {
     advice="See whether it was meant: kwire show --filter 'api == CreateAcls' --tree shows each, its secrets left out.",
     judge="admin-librdkafka-4.3, admin-java-4.3; forged: an ACL that was made, and one that was refused",
 )
-def changed(seen: Seen, at: Limits) -> Iterator[Found]:
+def changed(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     rows = seen.of_api(*(key for keys in _CHANGES.values() for key in keys))
     rows = rows[(seen.exchanges.status[rows] == ANSWERED) & (seen.exchanges.error[rows] == 0)]
     if len(rows):
@@ -180,7 +180,7 @@ def changed(seen: Seen, at: Limits) -> Iterator[Found]:
         rows = rows[(answer == NULL) | (answer > _OF_NO_CHANGE)]
     for what, keys in _CHANGES.items():
         mine = rows[arrow.among(seen.exchanges.api[rows], keys)]
-        for some in parted(mine, seen.client[mine]):
+        for some in split(mine, seen.client[mine]):
             client_, api = int(seen.client[some[0]]), seen.exchanges.api[some]
             many = {api_name(key): number for key in keys if (number := int((api == key).sum()))}
             who, principal = seen.who(client_), _principal(seen, client_)
@@ -218,7 +218,7 @@ _REVEALING = ("PLAIN", "OAUTHBEARER")
     advice="SASL_SSL; SCRAM rather than PLAIN.",
     judge="sasl-librdkafka-4.3 (loopback: a note); forged: PLAIN between two hosts, and SCRAM",
 )
-def in_clear(seen: Seen, at: Limits) -> Iterator[Found]:
+def in_clear(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     tls = seen.table("connections").numbers("tls", np.int8)
     by: dict[tuple[str, bool], list[int]] = defaultdict(list)
     for link, mechanism in enumerate(_mechanisms(seen)):
@@ -266,7 +266,7 @@ def _loopback(address: str) -> bool:
     judge="forged: two hosts, and the loopback interface",
     minds=("tls",),
 )
-def plain_traffic(seen: Seen, at: Limits) -> Iterator[Found]:
+def plain_traffic(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     tls, decoded = seen.table("connections").numbers("tls", np.int8), seen.link_numbers("decoded_bytes")
     near = np.array([_loopback(address) for address, _ in seen.clients], bool)
     plain = np.flatnonzero((tls != 1) & (decoded[: len(tls)] > 0))

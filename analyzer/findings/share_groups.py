@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from analyzer.findings.capture import SECOND, Seen
-from analyzer.findings.columns import NULL
+from analyzer.findings.capture import SECOND, CaptureFrame
 from analyzer.findings.error_answers import found, of, taken
 from analyzer.findings.rules import Found, Limits, replaced, rule
 from analyzer.findings.runs import runs
 from analyzer.findings.wording import client, count, moment, name, share
-from analyzer.frame.grouping import parted
+from analyzer.frame.frame import NULL
+from analyzer.frame.grouping import split
 from analyzer.protocol import api_keys
 
 _LOCK = taken((api_keys.SHARE_FETCH, api_keys.SHARE_ACKNOWLEDGE), (121,), every=True)
@@ -37,9 +37,9 @@ _LOCK = taken((api_keys.SHARE_FETCH, api_keys.SHARE_ACKNOWLEDGE), (121,), every=
     deliveries=5,
     left_s=60,
 )
-def share_redelivery(seen: Seen, at: Limits) -> Iterator[Found]:
+def share_redelivery(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     table, parts = seen.table("partitions"), seen.partitions
-    most = table.numbers("delivery_count")
+    most = table["delivery_count"]
     rows = np.flatnonzero((parts.owner >= 0) & (most > 0))
     if not len(rows):
         return
@@ -47,11 +47,11 @@ def share_redelivery(seen: Seen, at: Limits) -> Iterator[Found]:
     gone = _gone(seen)
     locked = {run.thing.group for run in runs(seen) if _LOCK(run)}
     # Batches come whole; what is not given out of them is others', or done. Older datasets lack how many that are.
-    again, acquired = table.numbers("redelivered"), table.numbers("acquired")
-    given = np.where(acquired >= 0, acquired, table.numbers("record_count"))
+    again, acquired = table["redelivered"], table["acquired"]
+    given = np.where(acquired >= 0, acquired, table["record_count"])
     topics: dict[str, int] = {}
     topic_of = np.array([topics.setdefault(topic, len(topics)) for topic, _ in seen.places], np.int64)
-    for mine in parted(rows, groups[parts.owner[rows]], topic_of[parts.place[rows]]):
+    for mine in split(rows, groups[parts.owner[rows]], topic_of[parts.place[rows]]):
         group = named[groups[parts.owner[mine[0]]]] if groups[parts.owner[mine[0]]] >= 0 else None
         mine = mine[~_soon(gone.get(group), seen.exchanges.answered[parts.owner[mine]], int(at.left_s * SECOND))]
         twice = mine[again[mine] > 0]
@@ -96,7 +96,7 @@ def share_redelivery(seen: Seen, at: Limits) -> Iterator[Found]:
     judge="forged: one such answer, and one after a member left; a real consumer that takes longer than the lock",
     left_s=60,
 )
-def share_lock(seen: Seen, at: Limits) -> Iterator[Found]:
+def share_lock(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     troubles = of(seen, _LOCK, lasting=False)
     gone = _gone(seen) if troubles else {}
     for trouble in troubles:
@@ -124,7 +124,7 @@ def share_lock(seen: Seen, at: Limits) -> Iterator[Found]:
 _LOCKED = "members hold records for longer than their lock"
 
 
-def _gone(seen: Seen) -> dict[Any, np.ndarray]:
+def _gone(seen: CaptureFrame) -> dict[Any, np.ndarray]:
     """When members left or expired, by group, in order."""
     told = seen.table("groups").every(["time", "group_id", "event"])
     by_group: dict[Any, list[int]] = defaultdict(list)

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from analyzer.findings.capture import SECOND, Seen
+from analyzer.findings.capture import SECOND, CaptureFrame
 from analyzer.findings.error_answers import taken
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import runs
 from analyzer.findings.wording import client, count, listed, moment, name
 from analyzer.frame import arrow
-from analyzer.frame.grouping import busiest, parted
+from analyzer.frame.grouping import busiest_window, split
 from analyzer.protocol import api_keys
 
 _STATIC = taken(
@@ -50,16 +50,16 @@ _STATIC = taken(
     often=2,
     window_s=600,
 )
-def instance_twice(seen: Seen, at: Limits) -> Iterator[Found]:
+def instance_twice(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     some = [run for run in runs(seen) if _STATIC(run)]
     if not some:
         return
     joined = _joined_as(seen)
     instance = {(group, who): named for (group, named), some in joined.items() for _, who, _ in some}
-    member, members = seen.table("exchanges").codes("member_id")
+    member, members = seen.table("exchanges").text("member_id")
     fenced: dict[tuple[str | None, str | None], list[tuple[str, np.ndarray]]] = defaultdict(list)
     for run in some:
-        for mine in parted(run.rows, member[run.rows]):
+        for mine in split(run.rows, member[run.rows]):
             who = members[member[mine[0]]] if member[mine[0]] >= 0 else ""
             made = _OF_STATIC.fullmatch(who)  # where its join was not captured
             named = instance.get((run.thing.group, who), made.group(1) if made else None)
@@ -84,7 +84,7 @@ def instance_twice(seen: Seen, at: Limits) -> Iterator[Found]:
         for who, mine in theirs:
             first = int(seen.exchanges.answered[mine].min())
             firsts[who] = min(first, firsts.get(who, first))
-        often = busiest(np.sort([*firsts.values()]), int(at.window_s * SECOND))[0] >= at.often
+        often = busiest_window(np.sort([*firsts.values()]), int(at.window_s * SECOND))[0] >= at.often
         yield Found(
             text,
             len(rows),
@@ -106,7 +106,7 @@ _Client = tuple[str, str | None]
 """Address, client id."""
 
 
-def _joined_as(seen: Seen) -> dict[tuple[str | None, str | None], list[tuple[int, str, _Client]]]:
+def _joined_as(seen: CaptureFrame) -> dict[tuple[str | None, str | None], list[tuple[int, str, _Client]]]:
     """By group and static name who joined with it: when, as which member, and which client that was; by time."""
     wanted = ["time", "group_id", "member_id", "group_instance_id", "client_id", "client_ip", "event", "error"]
     found_: dict[tuple[str | None, str | None], list[tuple[int, str, _Client]]] = defaultdict(list)

@@ -11,10 +11,10 @@ import numpy as np
 
 from analyzer.common.times import micros
 from analyzer.common.times import moment as date
-from analyzer.findings.capture import SECOND, Seen, once
-from analyzer.findings.columns import NULL
+from analyzer.findings.capture import SECOND, CaptureFrame, once
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.wording import client, count, moment, name
+from analyzer.frame.frame import NULL
 
 _OTHERS: Final = (443, 8443)
 """Ports of HTTP: what fails there is no matter of Kafka's, unless Kafka was heard there."""
@@ -37,19 +37,19 @@ class _Sealed(NamedTuple):
 
 
 @once
-def _connections(seen: Seen) -> list[_Sealed]:
+def _connections(seen: CaptureFrame) -> list[_Sealed]:
     """Those of the table, then those in which nothing was understood."""
     return [*_of_table(seen), *_of_manifest(seen)]
 
 
-def _of_table(seen: Seen) -> Iterator[_Sealed]:
+def _of_table(seen: CaptureFrame) -> Iterator[_Sealed]:
     rows = seen.table("connections")
     if not len(rows):
         return
-    (subjects, by_name), (failures, reasons) = rows.codes("tls_subject"), rows.codes("tls_failure")
-    ends, times = rows.numbers("tls_not_after"), rows.numbers("first_time")
-    versions, _ = rows.codes("tls_version")
-    clear = (rows.numbers("requests") > 0) & (versions < 0) & ~(rows.numbers("decrypted") > 0)
+    (subjects, by_name), (failures, reasons) = rows.text("tls_subject"), rows.text("tls_failure")
+    ends, times = rows["tls_not_after"], rows["first_time"]
+    versions, _ = rows.text("tls_version")
+    clear = (rows["requests"] > 0) & (versions < 0) & ~(rows["decrypted"] > 0)
     for link in np.flatnonzero((subjects >= 0) | (failures >= 0) | (ends != NULL)).tolist():
         yield _Sealed(
             link,
@@ -63,7 +63,7 @@ def _of_table(seen: Seen) -> Iterator[_Sealed]:
         )
 
 
-def _of_manifest(seen: Seen) -> Iterator[_Sealed]:
+def _of_manifest(seen: CaptureFrame) -> Iterator[_Sealed]:
     for one in seen.sealed:
         said = one.get("tls") or {}
         asking, _, asked = one["connection"].rpartition("#")[0].partition("-")
@@ -100,7 +100,7 @@ def _links(some: list[_Sealed]) -> tuple[int, ...]:
     judge="forged: a certificate that ended a second before, and one that ends later; a day before it ends (a warning)",
     days=14,
 )
-def certificate_expired(seen: Seen, at: Limits) -> Iterator[Found]:
+def certificate_expired(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     by: dict[tuple[str, str | None, int, bool], list[_Sealed]] = defaultdict(list)
     for one in _connections(seen):
         if one.until is not None and one.until - one.time < at.days * _DAY:
@@ -181,7 +181,7 @@ _COMPARE: Final = "Compare security.protocol of the client with the listener's (
     judge="forged: an unknown_ca of the client, and a close_notify; what OpenSSL's client says of a certificate that "
     "nobody signed; Kafka 4.3's to a client of the clear",
 )
-def tls_alert(seen: Seen, at: Limits) -> Iterator[Found]:
+def tls_alert(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     for (failure, clear, *_), some in _failures(seen).items():
         side, _, alert = failure.partition(": ")
         if alert in _SILENT:
@@ -218,7 +218,7 @@ def tls_alert(seen: Seen, at: Limits) -> Iterator[Found]:
     advice=_COMPARE,
     judge="forged: a ClientHello and the end of the connection, and one with an answer",
 )
-def not_tls(seen: Seen, at: Limits) -> Iterator[Found]:
+def not_tls(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     for (failure, *_), some in _failures(seen).items():
         alert = failure.partition(": ")[2]
         if alert in _SILENT:
@@ -243,7 +243,7 @@ def _span(some: list[_Sealed]) -> str:
     return f"{first} to {last}" if len(some) > 1 else first
 
 
-def _failures(seen: Seen) -> dict[tuple[str, bool, str, str, str], list[_Sealed]]:
+def _failures(seen: CaptureFrame) -> dict[tuple[str, bool, str, str, str], list[_Sealed]]:
     """By what failed and between whom, in order of time. Of most nobody knows the client's id."""
     by: dict[tuple[str, bool, str, str, str], list[_Sealed]] = defaultdict(list)
     for one in sorted(_connections(seen), key=lambda one: one.time):

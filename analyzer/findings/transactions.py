@@ -9,15 +9,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analyzer.findings.capture import SECOND, Seen, once
-from analyzer.findings.columns import NULL, standing_for
+from analyzer.findings.capture import SECOND, CaptureFrame, once
 from analyzer.findings.error_answers import TOLD, about, found, of, taken, times
 from analyzer.findings.fetch import reads
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.runs import Run, Trouble, runs
 from analyzer.findings.wording import client, count, lasting, name, place, share
 from analyzer.frame import arrow, spill
-from analyzer.frame.grouping import busiest, by, first_of, in_order, parted
+from analyzer.frame.frame import NULL, codes_of
+from analyzer.frame.grouping import busiest_window, first_rows, rows_by_key, sort_by, split
 from analyzer.protocol import api_keys
 
 _OF_TRANSACTIONS = (
@@ -47,7 +47,7 @@ _WAITING = taken(_OF_TRANSACTIONS, (51,))
     judge="forged: two clients fenced in turn, and one fenced once",
     often=2,
 )
-def producer_fenced(seen: Seen, at: Limits) -> Iterator[Found]:
+def producer_fenced(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     by_id: dict[tuple[str | None, str, int], list[tuple[Run, list[int]]]] = defaultdict(list)
     for run in runs(seen):
         # An epoch that is refused and raised again by the same producer is KIP-360, and passes.
@@ -93,15 +93,15 @@ def producer_fenced(seen: Seen, at: Limits) -> Iterator[Found]:
         )
 
 
-def _transaction_of(seen: Seen, rows: np.ndarray) -> list[str | None]:
+def _transaction_of(seen: CaptureFrame, rows: np.ndarray) -> list[str | None]:
     """The transactional id that each exchange says: Produce does, and is about topics."""
-    codes, said = seen.table("exchanges").codes("transactional_id")
+    codes, said = seen.table("exchanges").text("transactional_id")
     return [said[code] if code >= 0 else None for code in codes[rows].tolist()]
 
 
-def _taken_by(seen: Seen, transaction: str) -> set[int]:
+def _taken_by(seen: CaptureFrame, transaction: str) -> set[int]:
     """The clients that InitProducerId gave an id."""
-    codes, said = seen.table("exchanges").codes("transactional_id")
+    codes, said = seen.table("exchanges").text("transactional_id")
     rows = seen.of_api(api_keys.INIT_PRODUCER_ID)
     if transaction not in said:
         return set()
@@ -124,7 +124,7 @@ def _topic(run: Run) -> str:
     advice="Unclean election, retention or DeleteRecords under the producer, a broker restarted with old state.",
     judge="forged: a gap by itself, and one behind a failed batch",
 )
-def sequence_gap(seen: Seen, at: Limits) -> Iterator[Found]:
+def sequence_gap(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     for trouble in of(seen, _SEQUENCE, lasting=False):
         rows = [row for row in trouble.rows.tolist() if not _behind(seen, row, trouble.places)]
         if not rows or (trouble.code == 59 and not any(run.lasting for run in trouble.runs)):
@@ -133,7 +133,7 @@ def sequence_gap(seen: Seen, at: Limits) -> Iterator[Found]:
         yield found(seen, trouble, f"{text}records may be lost.")
 
 
-def _behind(seen: Seen, row: int, places: list[tuple[str, int]]) -> bool:
+def _behind(seen: CaptureFrame, row: int, places: list[tuple[str, int]]) -> bool:
     """It was asked before an earlier request of the same connection to those partitions was answered, and failed."""
     rows, failed = seen.exchanges, _failed(seen)
     # Whatever failed while this one was on its way, or just before, leaves a hole before it.
@@ -145,7 +145,7 @@ def _behind(seen: Seen, row: int, places: list[tuple[str, int]]) -> bool:
     )
 
 
-def _failed(seen: Seen) -> dict[tuple[int, tuple[str, int]], list[tuple[int, int]]]:
+def _failed(seen: CaptureFrame) -> dict[tuple[int, tuple[str, int]], list[tuple[int, int]]]:
     """(ordinal, time of the answer) of what failed, by connection and topic-partition. Worked out once."""
     if "failed" not in seen.memo:
         rows, parts = seen.exchanges, seen.partitions
@@ -177,14 +177,14 @@ def _failed(seen: Seen) -> dict[tuple[int, tuple[str, int]], list[tuple[int, int
     slack_s=15,
     by_clock=True,
 )
-def hanging(seen: Seen, at: Limits) -> Iterator[Found]:
+def hanging(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     timeouts = _timeouts(seen)
     shortest = min(at.timeout_s, min(timeouts.values(), default=int(1e18)) / SECOND + at.slack_s)
     if seen.span[1] - seen.span[0] < shortest * SECOND:
         return
     read = reads(seen)
-    known = spill.true((read.stable >= 0) & (read.end >= 0))
-    for mine in parted(known, spill.taken(read.place, known)):
+    known = spill.true_rows((read.stable >= 0) & (read.end >= 0))
+    for mine in split(known, spill.take(read.place, known)):
         last = int(read.stable[mine[-1]])
         same = mine[read.stable[mine] == last]
         since, until = int(read.time[same[0]]), int(read.time[same[-1]])
@@ -210,7 +210,7 @@ def hanging(seen: Seen, at: Limits) -> Iterator[Found]:
         )
 
 
-def _timeouts(seen: Seen) -> dict[tuple[str, int], int]:
+def _timeouts(seen: CaptureFrame) -> dict[tuple[str, int], int]:
     """By topic-partition the longest that a transaction which wrote there may last, us, where InitProducerId said it;
     not where the limit of one is not known."""
     table = seen.table("transactions")
@@ -243,7 +243,7 @@ def _timeouts(seen: Seen) -> dict[tuple[str, int], int]:
     "EndTxn that finds none; real producers that wait, with what brokers say to each other and without",
     by_clock=True,
 )
-def timed_out(seen: Seen, at: Limits) -> Iterator[Found]:
+def timed_out(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     for (transaction, client_id), some in _late(seen).items():
         worst = max(some, key=lambda one: one.lasted)
         text = f"{count(len(some), 'transaction')} of {name(client_id)} ({name(transaction)}) went on beyond "
@@ -280,16 +280,16 @@ _Whose = tuple[str | None, str | None]
 
 
 @once
-def _late(seen: Seen) -> dict[_Whose, list[_Late]]:
+def _late(seen: CaptureFrame) -> dict[_Whose, list[_Late]]:
     """Transactions that a coordinator aborted after their time was over, or whose producer was refused by then, and
     nobody was seen to take their id; in order."""
     table, rows = seen.table("transactions"), seen.exchanges
     lasted, timeout, began, ended = table.together(("duration_us", "timeout_ms", "began", "ended"))
-    (whose, ids), (client_, clients) = table.codes("transactional_id"), table.codes("client_id")
-    outcome, outcomes = table.codes("outcome")
-    limited = (timeout > 0) & (table.codes("fenced_by")[0] < 0)
+    (whose, ids), (client_, clients) = table.text("transactional_id"), table.text("client_id")
+    outcome, outcomes = table.text("outcome")
+    limited = (timeout > 0) & (table.text("fenced_by")[0] < 0)
     over = limited & (lasted // 1000 >= timeout) & (began != NULL) & (ended != NULL)
-    over &= arrow.among(outcome, standing_for(outcomes, "fenced", "aborted"))
+    over &= arrow.among(outcome, codes_of(outcomes, "fenced", "aborted"))
     found_: list[tuple[int, _Late]] = []
     chosen = np.flatnonzero(over)
     for row, shown in zip(chosen.tolist(), table.rows(chosen, ["outcome", "evidence"]), strict=True):
@@ -299,8 +299,8 @@ def _late(seen: Seen) -> dict[_Whose, list[_Late]]:
         if shown["outcome"] == "fenced" or (end is not None and int(rows.api[end]) == api_keys.WRITE_TXN_MARKERS):
             found_.append((row, _Late(int(lasted[row]), int(timeout[row]) * 1000, int(ended[row]), end)))
     refused = _no_transaction(seen)
-    open_ = limited & (began != NULL) & arrow.among(outcome, standing_for(outcomes, "open"))
-    for row in np.flatnonzero(open_ & arrow.among(whose, standing_for(ids, *refused))).tolist():
+    open_ = limited & (began != NULL) & arrow.among(outcome, codes_of(outcomes, "open"))
+    for row in np.flatnonzero(open_ & arrow.among(whose, codes_of(ids, *refused))).tolist():
         ends = refused[ids[whose[row]]]
         at = bisect.bisect_left(ends, int(began[row]), key=lambda end: int(rows.asked[end]))
         went_on = int(rows.asked[ends[at]] - began[row]) if at < len(ends) else 0
@@ -317,21 +317,21 @@ _INVALID_TXN_STATE = 48
 """To EndTxn, where the coordinator ended the transaction by itself (KIP-890)."""
 
 
-def _no_transaction(seen: Seen) -> dict[str, list[int]]:
+def _no_transaction(seen: CaptureFrame) -> dict[str, list[int]]:
     """By transactional id the EndTxns that found none open, by time."""
     rows = seen.exchanges
     ends = seen.of_api(api_keys.END_TXN)
     ends = ends[(rows.error[ends] == _INVALID_TXN_STATE) & (rows.asked[ends] != NULL)]
     if not len(ends):
         return {}
-    codes, said = seen.table("exchanges").codes("transactional_id")
+    codes, said = seen.table("exchanges").text("transactional_id")
     ends = ends[codes[ends] >= 0]
     ends = ends[np.argsort(rows.asked[ends], kind="stable")]
-    return {said[key]: mine.tolist() for (key,), mine in by(ends, codes[ends]).items()}
+    return {said[key]: mine.tolist() for (key,), mine in rows_by_key(ends, codes[ends]).items()}
 
 
 @once
-def _since(seen: Seen) -> dict[str | None, int]:
+def _since(seen: CaptureFrame) -> dict[str | None, int]:
     """Transactional ids of which transaction-timed-out tells, each with the first moment."""
     since: dict[str | None, int] = {}
     for (transaction, _), some in _late(seen).items() if seen.set_back is None else ():
@@ -339,7 +339,7 @@ def _since(seen: Seen) -> dict[str | None, int]:
     return since
 
 
-def _told_as_late(seen: Seen, trouble: Trouble) -> bool:
+def _told_as_late(seen: CaptureFrame, trouble: Trouble) -> bool:
     if (trouble.api, trouble.code) != (api_keys.END_TXN, _INVALID_TXN_STATE):
         return False
     since = _since(seen).get(trouble.thing.transaction)
@@ -361,7 +361,7 @@ TOLD.append(_told_as_late)
     advice="Slow markers: the brokers that lead the transaction's partitions.",
     judge="forged: ten such answers over a second, and nine",
 )
-def transaction_retries(seen: Seen, at: Limits) -> Iterator[Found]:
+def transaction_retries(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     for trouble in of(seen, _WAITING):
         text = f"{client(seen.who(trouble.client))} waited {lasting(trouble.longest)} for its previous transaction "
         text += f"({name(trouble.thing.transaction)}): {trouble.error}, {times(trouble)}."
@@ -384,18 +384,18 @@ def transaction_retries(seen: Seen, at: Limits) -> Iterator[Found]:
     records=10,
     by_clock=True,
 )
-def tiny_transactions(seen: Seen, at: Limits) -> Iterator[Found]:
+def tiny_transactions(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     table = seen.table("transactions")
     if len(table) < at.rate * at.window_s or seen.seconds < at.window_s:
         return
     began, records = table.together(("began", "records"))
-    whose, ids = table.codes("transactional_id")
-    outcome, outcomes = table.codes("outcome")
-    over = arrow.among(outcome, standing_for(outcomes, "committed", "aborted"))
-    rows = spill.true(over & (began != NULL) & (records >= 0) & (whose >= 0))
-    for mine in parted(rows, whose[rows], least=at.rate * at.window_s):
-        when, mine = in_order(began[mine], mine)
-        most, first, past = busiest(when, int(at.window_s * SECOND))
+    whose, ids = table.text("transactional_id")
+    outcome, outcomes = table.text("outcome")
+    over = arrow.among(outcome, codes_of(outcomes, "committed", "aborted"))
+    rows = spill.true_rows(over & (began != NULL) & (records >= 0) & (whose >= 0))
+    for mine in split(rows, whose[rows], least=at.rate * at.window_s):
+        when, mine = sort_by(began[mine], mine)
+        most, first, past = busiest_window(when, int(at.window_s * SECOND))
         mine = mine[first:past]
         if most < at.rate * at.window_s or np.median(records[mine]) >= at.records:
             continue
@@ -434,20 +434,20 @@ def tiny_transactions(seen: Seen, at: Limits) -> Iterator[Found]:
     life_s=60,
     by_clock=True,
 )
-def producer_churn(seen: Seen, at: Limits) -> Iterator[Found]:
+def producer_churn(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     rows, known = seen.exchanges, seen.of_one(seen.of_api(api_keys.INIT_PRODUCER_ID))
     known = known[(rows.error[known] == 0) & (rows.asked[known] != NULL)]
     if len(known) < at.often:
         return
-    known = known[seen.table("exchanges").codes("transactional_id")[0][known] < 0]
-    known = known[first_of(rows.link[known])]
+    known = known[seen.table("exchanges").text("transactional_id")[0][known] < 0]
+    known = known[first_rows(rows.link[known])]
     life = seen.link_times("last_time")[rows.link[known]] - rows.asked[known]
     closed = np.array([end != "open" for end in seen.closed], bool)[rows.link[known]]
     short = closed & (life >= 0) & (life <= at.life_s * SECOND)
     known, life = known[short], life[short]
-    for places in parted(None, seen.client[known], least=at.often):
-        asked, places = in_order(rows.asked[known[places]], places)
-        most, first, past = busiest(asked, int(at.window_s * SECOND))
+    for places in split(None, seen.client[known], least=at.often):
+        asked, places = sort_by(rows.asked[known[places]], places)
+        most, first, past = busiest_window(asked, int(at.window_s * SECOND))
         if most < at.often or asked[past - 1] - asked[first] < at.spread_s * SECOND:
             continue
         mine, longest = known[places[first:past]], int(life[places[first:past]].max())
@@ -469,7 +469,7 @@ def producer_churn(seen: Seen, at: Limits) -> Iterator[Found]:
     share=0.1,
     transactions=20,
 )
-def aborts_many(seen: Seen, at: Limits) -> Iterator[Found]:
+def aborts_many(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     by_id: dict[str | None, list[str]] = defaultdict(list)
     clients: dict[str | None, str | None] = {}
     for row in seen.table("transactions").every(["transactional_id", "outcome", "client_id"]):

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from analyzer.findings import root_causes
-from analyzer.findings.capture import ANSWERED, BY_BROKERS, NO_CODE, SECOND, Seen, api_name, once
-from analyzer.findings.columns import NULL, standing_for
+from analyzer.findings.capture import ANSWERED, BY_BROKERS, NO_CODE, SECOND, CaptureFrame, api_name, once
 from analyzer.findings.query import Severity
 from analyzer.findings.rules import Found, Limits, rule
 from analyzer.findings.wording import client, count, lasting, listed, name, some
 from analyzer.frame import arrow, spill
-from analyzer.frame.grouping import by, first_of, highest, parted
+from analyzer.frame.frame import NULL, codes_of
+from analyzer.frame.grouping import first_rows, max_by, rows_by_key, split
 from analyzer.protocol import api_keys, schema
 
 REMOVED: Mapping[int, int] = {
@@ -49,7 +49,7 @@ REMOVED: Mapping[int, int] = {
 offers Produce from 0 on, for old librdkafka's sake (KAFKA-18659), and refuses 0 to 2."""
 
 
-def _lowest(seen: Seen) -> dict[int, int]:
+def _lowest(seen: CaptureFrame) -> dict[int, int]:
     """The lowest version of each API that the target takes. Those that it has no more only brokers asked."""
     target = seen.asked.target
     if target is None:
@@ -64,7 +64,7 @@ _MANY_CLIENTS = 10_000
 """Rows of `clients` up to which a look at them is cheaper than one at all exchanges."""
 
 
-def _maybe_old(seen: Seen, lowest: Mapping[int, int]) -> bool:
+def _maybe_old(seen: CaptureFrame, lowest: Mapping[int, int]) -> bool:
     """Whether some client may have used a version below these: table `clients` says which each did, but for those that
     it has in one row."""
     rows = seen.table("clients")
@@ -89,13 +89,13 @@ that 4.0 needs (KIP-896); what older ones ask for tells nobody whether they have
 _SEE = "See whether this client knows versions that the target takes, by its own documents; if not, upgrade it first."
 
 
-def _newest(seen: Seen, old: np.ndarray) -> np.ndarray:
+def _newest(seen: CaptureFrame, old: np.ndarray) -> np.ndarray:
     """bool[old]: on the exchange's connection a client of Kafka 2.4 or later asked which versions there are, and this
     one is the newest that it was told."""
     table = seen.table("api_versions")
     if not len(old) or not len(table):
         return np.zeros(len(old), bool)
-    api, highest, link = table.numbers("api_key"), table.numbers("max"), seen.links_of(table)
+    api, highest, link = table["api_key"], table["max"], seen.links_of(table)
     told = np.flatnonzero((api >= 0) & (api < _APIS) & (link >= 0))
     key, highest = link[told].astype(np.int64) * _APIS + api[told], highest[told]
     order = np.lexsort((highest, key))
@@ -111,7 +111,7 @@ def _newest(seen: Seen, old: np.ndarray) -> np.ndarray:
 
 
 @once
-def _old(seen: Seen) -> np.ndarray:
+def _old(seen: CaptureFrame) -> np.ndarray:
     """Exchanges of clients in versions below those that the target takes."""
     lowest = _lowest(seen)
     if not _maybe_old(seen, lowest):
@@ -142,12 +142,12 @@ def _old(seen: Seen) -> np.ndarray:
     judge="forged: Fetch 3 against 4.0, and Fetch 4; old-* (notes); old-librdkafka-0.10.2, whose clients are of 2026",
     minds=("target",),
 )
-def removed(seen: Seen, at: Limits) -> Iterator[Found]:
+def removed(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     rows, old = seen.exchanges, _old(seen)
     strict, target = seen.asked.target is not None, seen.asked.target_name or "4.0"
     newest = _newest(seen, old)
-    for mine in parted(old, seen.client[old]):
-        firsts = mine[first_of(rows.api[mine], rows.version[mine])].tolist()
+    for mine in split(old, seen.client[old]):
+        firsts = mine[first_rows(rows.api[mine], rows.version[mine])].tolist()
         used = sorted((api_name(int(rows.api[row])), int(rows.version[row])) for row in firsts)
         shown = listed([f"{api} {version}" for api, version in used[:6]], len(used))
         who = seen.who(int(seen.client[mine[0]]))
@@ -181,7 +181,7 @@ def removed(seen: Seen, at: Limits) -> Iterator[Found]:
     advice="Upgrade the client.",
     judge="errors-librdkafka-4.3; forged: a version beyond those offered, and one of them",
 )
-def refused(seen: Seen, at: Limits) -> Iterator[Found]:
+def refused(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     rows = seen.exchanges
     found_: dict[tuple[int, int, int, int], list[int]] = defaultdict(list)
     for row in root_causes.refused_versions(seen).tolist():
@@ -223,7 +223,7 @@ _LOGIN = (api_keys.SASL_HANDSHAKE, api_keys.SASL_AUTHENTICATE)
     "old-*, zoo-* (whoever does not ask there is named by version-removed-in-target)",
     minds=("target",),
 )
-def unasked(seen: Seen, at: Limits) -> Iterator[Found]:
+def unasked(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     silent = np.ones(len(seen.clients), bool)
     silent[seen.client_of[~seen.whole]] = False
     if seen.loses or not silent.any():
@@ -235,8 +235,8 @@ def unasked(seen: Seen, at: Limits) -> Iterator[Found]:
         return
     silent &= _answered(seen, silent)
     numbers = {seen.clients[client_]: client_ for client_ in np.flatnonzero(silent).tolist()}
-    theirs = spill.true(silent[seen.client_of])
-    links = by(theirs, seen.client_of[theirs])
+    theirs = spill.true_rows(silent[seen.client_of])
+    links = rows_by_key(theirs, seen.client_of[theirs])
     columns = ["client_id", "client_ip", "apis", "first_time", "last_time"]
     for row in seen.table("clients").every(columns):
         client_ = numbers.get((row["client_ip"], row["client_id"]))
@@ -268,7 +268,7 @@ def _span(use: Mapping[str, Any]) -> str:
     return f"{use['api']} {low}" + (f" to {high}" if high != low else "")
 
 
-def _answered(seen: Seen, wanted: np.ndarray) -> np.ndarray:
+def _answered(seen: CaptureFrame, wanted: np.ndarray) -> np.ndarray:
     """bool[clients]: those that got an answer, as far as they are `wanted`."""
     rows, found_ = seen.exchanges, np.zeros(len(seen.clients), bool)
     for block in spill.blocks(len(rows)):
@@ -288,16 +288,16 @@ def _answered(seen: Seen, wanted: np.ndarray) -> np.ndarray:
     advice="Upgrade the client, or raise what it is told to speak.",
     judge="old-java-0.8.2; forged: magic 1, and 2",
 )
-def old_format(seen: Seen, at: Limits) -> Iterator[Found]:
+def old_format(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     table = seen.table("batches")
     if not len(table):
         return
-    magic = table.numbers("magic")
+    magic = table["magic"]
     if not (magic < 2).any():
         return
     owner, (where, places) = seen.owners(table), seen.placed(table)
-    side, sides = table.codes("side")
-    written = arrow.among(side, standing_for(sides, "produce"))
+    side, sides = table.text("side")
+    written = arrow.among(side, codes_of(sides, "produce"))
     old = np.flatnonzero(written & (owner >= 0) & (magic >= 0) & (magic < 2))
     by: dict[tuple[int, str, int], list[int]] = defaultdict(list)
     for batch in old.tolist():
@@ -328,17 +328,17 @@ def old_format(seen: Seen, at: Limits) -> Iterator[Found]:
     "(kafka-consumer-groups.sh --reset-offsets).",
     judge="old-java-0.10.2, old-java-0.8.2; zookeeper-java-0.8.2; forged: OffsetCommit 0, and 1",
 )
-def in_zookeeper(seen: Seen, at: Limits) -> Iterator[Found]:
+def in_zookeeper(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     table = seen.table("offsets")
-    kind, kinds = table.codes("kind")
-    rows = spill.true(arrow.among(kind, standing_for(kinds, "zookeeper")))
+    kind, kinds = table.text("kind")
+    rows = spill.true_rows(arrow.among(kind, codes_of(kinds, "zookeeper")))
     if not len(rows):
         return
-    group, groups = table.codes("group_id")
-    rows = rows[(table.codes("error")[0][rows] < 0) & (group[rows] >= 0)]
+    group, groups = table.text("group_id")
+    rows = rows[(table.text("error")[0][rows] < 0) & (group[rows] >= 0)]
     place_, places = seen.placed(table)
-    time, link = table.numbers("time"), seen.links_of(table)
-    for mine in parted(rows, group[rows]):
+    time, link = table["time"], seen.links_of(table)
+    for mine in split(rows, group[rows]):
         where = [places[one] for one in arrow.distinct(place_[mine]).tolist()]
         shown = some(sorted({topic for topic, _ in where}))
         to_brokers = link[mine][link[mine] < len(seen.links)]  # the rest went to ZooKeeper itself
@@ -393,14 +393,14 @@ that; features and settings decide of others."""
     minutes=10,
     by_clock=True,
 )
-def brokers_differ(seen: Seen, at: Limits) -> Iterator[Found]:
+def brokers_differ(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     steady = _steady_offers(seen)
     if len(set(steady.values())) < 2:
         return
     links = _links_that_were_told(seen)
     links = links[arrow.among(seen.broker_of[links], [*steady])]
-    first = -highest(seen.broker_of[links], -seen.link_times("first_time")[links], len(seen.brokers), -_NO_TIME)
-    last = highest(seen.broker_of[links], seen.link_times("last_time")[links], len(seen.brokers), -_NO_TIME)
+    first = -max_by(seen.broker_of[links], -seen.link_times("first_time")[links], len(seen.brokers), -_NO_TIME)
+    last = max_by(seen.broker_of[links], seen.link_times("last_time")[links], len(seen.brokers), -_NO_TIME)
     for mine in _clusters(seen, [*steady]):
         of_kind: dict[tuple[tuple[int, int, int], ...], list[int]] = defaultdict(list)
         for broker in mine:
@@ -448,7 +448,7 @@ def _shown(offers: Iterable[tuple[int, int, int]]) -> str:
     return listed([f"{api} {low} to {high}" for api, low, high in told[:4]], len(told))
 
 
-def _links_that_were_told(seen: Seen) -> np.ndarray:
+def _links_that_were_told(seen: CaptureFrame) -> np.ndarray:
     """Connections on which a broker said what it offers."""
     link = seen.links_of(seen.table("api_versions"))
     link = arrow.distinct(link[link >= 0])
@@ -457,7 +457,7 @@ def _links_that_were_told(seen: Seen) -> np.ndarray:
     return found
 
 
-def _steady_offers(seen: Seen) -> dict[int, tuple[tuple[int, int, int], ...]]:
+def _steady_offers(seen: CaptureFrame) -> dict[int, tuple[tuple[int, int, int], ...]]:
     """By broker (API, lowest, highest version) of what clients ask, where it said the same each time. Not controllers,
     which nobody produces to."""
     table = seen.table("api_versions")
@@ -477,7 +477,7 @@ def _steady_offers(seen: Seen) -> dict[int, tuple[tuple[int, int, int], ...]]:
     }
 
 
-def _clusters(seen: Seen, brokers: list[int]) -> list[list[int]]:
+def _clusters(seen: CaptureFrame, brokers: list[int]) -> list[list[int]]:
     """Those of these brokers that are shown to be of one cluster."""
     head = {broker: broker for broker in brokers}
 
@@ -503,11 +503,11 @@ _EVERYWHERE = ("AAAAAAAAAAAAAAAAAAAAAA", "AAAAAAAAAAAAAAAAAAAAAQ")
 """Ids of no topic, and of `__cluster_metadata`: every cluster has them."""
 
 
-def _of_topics(seen: Seen) -> Iterator[list[int]]:
+def _of_topics(seen: CaptureFrame) -> Iterator[list[int]]:
     """Brokers that answered well for a topic, which has its id in one cluster only."""
     table, parts = seen.table("partitions"), seen.partitions
-    ids, texts = table.codes("topic_id")
-    everywhere = standing_for(texts, *_EVERYWHERE)
+    ids, texts = table.text("topic_id")
+    everywhere = codes_of(texts, *_EVERYWHERE)
     rows = spill.where(
         len(ids),
         lambda block: (
@@ -517,13 +517,13 @@ def _of_topics(seen: Seen) -> Iterator[list[int]]:
             & ~arrow.among(ids[block], everywhere)
         ),
     )
-    broker = spill.taken(seen.broker, spill.taken(parts.owner, rows))
-    pairs = spill.distinct(spill.taken(ids, rows).astype(np.int64) << 32 | broker)
-    for some_ in parted(pairs & 0xFFFFFFFF, pairs >> 32, least=2):
+    broker = spill.take(seen.broker, spill.take(parts.owner, rows))
+    pairs = spill.distinct(spill.take(ids, rows).astype(np.int64) << 32 | broker)
+    for some_ in split(pairs & 0xFFFFFFFF, pairs >> 32, least=2):
         yield some_.tolist()
 
 
-def _in_sync(seen: Seen) -> Iterator[list[int]]:
+def _in_sync(seen: CaptureFrame) -> Iterator[list[int]]:
     """Brokers that some in-sync set names, where each id has one address, which somebody connected to."""
     numbers = {end: number for number, end in enumerate(seen.brokers)}
     ends: dict[int, set[str]] = defaultdict(set)

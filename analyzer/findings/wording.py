@@ -50,7 +50,7 @@ def moment(micros: int) -> str:
 
 
 UNREAD = "unread"
-"""What `Seen.who` says beside a client: that its id was not captured, and whether it is `one`, or `several` in one."""
+"""Key of `CaptureFrame.who`: the client id was not captured, and it is `one` client or `several`."""
 
 _NAMELESS = {"one": "a client whose id was not captured", "several": "a set of clients whose ids were not captured"}
 

@@ -71,6 +71,24 @@ def absent(values: pa.Array) -> np.ndarray:
     return np.asarray(~_bits(values.buffers()[0], values.offset, len(values)))
 
 
+def list_lengths(values: pa.Array) -> np.ndarray:
+    """int64[n]: how many elements each list has; a null has none."""
+    lengths = np.diff(np.asarray(values.offsets)).astype(np.int64)
+    if values.null_count:
+        lengths[absent(values)] = 0
+    return lengths
+
+
+def list_elements(values: pa.Array) -> pa.Array:
+    """The elements of all lists, one list after the other."""
+    if not len(values):
+        return values.values.slice(0, 0)
+    if values.null_count and np.diff(np.asarray(values.offsets))[absent(values)].any():
+        return values.flatten()  # there are elements below a null; pyarrow.compute is loaded to leave them out
+    first, last = (values.offsets[position].as_py() for position in (0, len(values)))
+    return values.values.slice(first, last - first)
+
+
 def _bits(buffer: Any, offset: int, length: int) -> np.ndarray:
     bits = np.unpackbits(np.frombuffer(buffer or b"", np.uint8), bitorder="little")
     return bits[offset : offset + length].astype(np.bool_)

@@ -1,75 +1,114 @@
-"""Arrays with a value for each of very many rows: where they lie, and how rows of them are chosen and taken.
+"""Arrays of very many rows, in files without a name where they are large, computed block by block.
 
-In: arrays, and how many rows. Out: arrays. Rules: a large one lies in a file without a name, which the system may write
-out and read back, so that what a process holds does not grow with what was captured (and fresh pages of a file cost a
-fraction of what those of memory cost where a host lends it); what is worked out on the way is as large as a block.
+In: sizes, functions of a block of rows, or parts of unknown number. Out: arrays. A large array is mapped from a file
+that the system may write out and read back, so that the memory of a process does not grow with the capture (fresh pages
+of a file cost a fraction of fresh memory where a host lends it); temporary results are as large as a block. A
+computation whose caller has gone ends between two blocks.
 """
 
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 import mmap
 import os
 import tempfile
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 
+from analyzer.dataset.dataset import DatasetError
 from analyzer.frame import arrow
 
 BLOCK: Final = 1 << 20
-"""Rows worked on at a time."""
+"""Rows computed at a time."""
 
 LARGE_BYTES: Final = 32 << 20
-"""What an array has that lies in a file."""
+"""An array of as many bytes goes to a file."""
 
 
-class _Files:
-    """Files whose arrays are gone, kept while somebody works who may need the like: their pages are there, and to get
-    pages takes longer than to fill them."""
+class Cancelled(Exception):
+    """Nobody waits for the result any more."""
+
+
+_cancelled: contextvars.ContextVar[threading.Event | None] = contextvars.ContextVar("_cancelled", default=None)
+
+
+@contextlib.contextmanager
+def cancellable(cancelled: threading.Event) -> Iterator[None]:
+    """Make loops over `blocks` in this context raise Cancelled once the event is set."""
+    token = _cancelled.set(cancelled)
+    try:
+        yield
+    finally:
+        _cancelled.reset(token)
+
+
+def check_cancelled() -> None:
+    """Raise Cancelled if nobody waits for the result of this context any more."""
+    cancelled = _cancelled.get()
+    if cancelled is not None and cancelled.is_set():
+        raise Cancelled
+
+
+def blocks(rows: int, size: int = BLOCK) -> Iterator[slice]:
+    """Slices of `size` rows that cover `rows`. Raises Cancelled."""
+    for begin in range(0, rows, size):
+        check_cancelled()
+        yield slice(begin, min(begin + size, rows))
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+class _FilePool:
+    """Files of arrays that are gone, for reuse while a computation runs: getting pages takes longer than filling
+    them."""
 
     def __init__(self) -> None:
         self._free: list[mmap.mmap] = []
-        self._workers = 0
+        self._users = 0
         self._lock = threading.Lock()
 
     def begin(self) -> None:
         with self._lock:
-            self._workers += 1
+            self._users += 1
 
     def end(self) -> None:
         with self._lock:
-            self._workers -= 1
-            if not self._workers:
+            self._users -= 1
+            if not self._users:
                 self._free = []
 
-    def take(self, size: int) -> mmap.mmap:
-        """One of at least so many bytes: the smallest that is not much larger, or a new one. Raises OSError where there
-        is no room for that."""
+    def acquire(self, size: int) -> mmap.mmap:
+        """Return a file of at least `size` bytes: the smallest that is not much larger, or a new one. Raises OSError
+        where there is no room."""
         with self._lock:
-            fitting = [(len(one), at) for at, one in enumerate(self._free) if size <= len(one) <= 2 * size]
+            fitting = [
+                (len(memory), position) for position, memory in enumerate(self._free) if size <= len(memory) <= 2 * size
+            ]
             if fitting:
                 return self._free.pop(min(fitting)[1])
         with tempfile.TemporaryFile(dir=_folder()) as file:
             os.posix_fallocate(file.fileno(), 0, size)  # else a full disk would end the process at some access
             return mmap.mmap(file.fileno(), size)
 
-    def give_back(self, memory: mmap.mmap) -> None:
-        """Without the lock: an array may end while this thread has it."""
-        if self._workers:
+    def release(self, memory: mmap.mmap) -> None:
+        """Offer a file for reuse. Takes no lock, because an array may end while this thread holds it."""
+        if self._users:
             self._free.append(memory)
 
 
-_files: Final = _Files()
+_files: Final = _FilePool()
 
 
 @contextlib.contextmanager
 def reuse() -> Iterator[None]:
-    """Large arrays that are gone make room for others meanwhile."""
+    """Let new large arrays take over the files of arrays that are gone."""
     _files.begin()
     try:
         yield
@@ -77,47 +116,133 @@ def reuse() -> Iterator[None]:
         _files.end()
 
 
-def empty(rows: int, dtype: Any) -> np.ndarray:
-    """An array, whatever is in it. Where a file cannot be made so large, it is in memory."""
-    kind = np.dtype(dtype)
-    size = rows * kind.itemsize
-    if size < LARGE_BYTES:
-        return np.empty(rows, kind)
-    try:
-        memory = _files.take(size)
-    except (OSError, AttributeError):  # no room, no folder; macOS has no such call
-        return np.empty(rows, kind)
-    array = np.frombuffer(memory, kind, rows)
-    # What is a part of the array has it as its base, so nothing is left of it when it is gone.
-    weakref.finalize(array, _files.give_back, memory).atexit = False
-    return array
-
-
-def full(rows: int, value: int, dtype: Any) -> np.ndarray:
-    """An array of one value, which is going to be written to."""
-    out = empty(rows, dtype)
-    out.fill(value)
-    return out
-
-
 @functools.cache
 def _folder() -> str:
-    """Where large temporary files belong: often `/tmp` is memory itself."""
+    """Folder for large temporary files: often `/tmp` is memory itself."""
     usual = "/var/tmp"
     return usual if "TMPDIR" not in os.environ and os.access(usual, os.W_OK) else tempfile.gettempdir()
 
 
-def blocks(rows: int) -> Iterator[slice]:
-    """So many rows, a block at a time."""
-    for begin in range(0, rows, BLOCK):
-        yield slice(begin, min(begin + BLOCK, rows))
+def no_room(what: str, error: OSError) -> DatasetError:
+    """Describe why a temporary file could not be written."""
+    hint = "TMPDIR names a folder with more space"
+    return DatasetError(f"{_folder()}: cannot unpack {what}: {error.strerror or error}", hint)
 
 
-def made(rows: int, dtype: Any, values: Callable[[slice], Any]) -> np.ndarray:
-    """An array of what `values` gives for each block."""
+class Heap:
+    """A temporary file without a name that holds the older bytes of many `GrowingBytes`. Raises DatasetError where
+    there is no room."""
+
+    def __init__(self) -> None:
+        self._file: BinaryIO | None = None
+        self._end = 0
+
+    def put(self, data: bytes | bytearray) -> tuple[int, int]:
+        """Append bytes and return their offset and size."""
+        try:
+            if self._file is None:
+                self._file = tempfile.TemporaryFile(dir=_folder())  # noqa: SIM115 (it ends with this object)
+            self._file.seek(self._end)
+            self._file.write(data)
+        except OSError as error:
+            raise no_room("what was read", error) from None
+        self._end += len(data)
+        return self._end - len(data), len(data)
+
+    def get(self, offset: int, size: int) -> bytes:
+        """Read bytes back. Raises DatasetError if bytes that were still buffered find no room."""
+        assert self._file is not None
+        try:
+            self._file.seek(offset)
+            return self._file.read(size)
+        except OSError as error:
+            raise no_room("what was read", error) from None
+
+    def __del__(self) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()
+
+
+RECENT_BYTES: Final = 1 << 14
+"""Bytes of each `GrowingBytes` that wait in memory: there may be one for each of a hundred thousand partitions."""
+
+
+class GrowingBytes:
+    """Bytes that only grow: the last `RECENT_BYTES` are in memory, the others in a heap."""
+
+    def __init__(self, heap: Heap) -> None:
+        self._heap = heap
+        self._stored: list[tuple[int, int]] = []
+        self._recent = bytearray()
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def extend(self, data: bytes) -> None:
+        """Append bytes."""
+        self._recent += data
+        self._size += len(data)
+        if len(self._recent) >= RECENT_BYTES:
+            self._stored.append(self._heap.put(self._recent))
+            self._recent = bytearray()
+
+    def data(self) -> bytes:
+        """Return all bytes."""
+        return b"".join([*(self._heap.get(*extent) for extent in self._stored), self._recent])
+
+
+# --- arrays -----------------------------------------------------------------------------------------------------------
+
+
+def empty(rows: int, dtype: Any, large_bytes: int = LARGE_BYTES) -> np.ndarray:
+    """Return an array of any content; it is in memory where a file cannot be made so large."""
+    kind = np.dtype(dtype)
+    size = rows * kind.itemsize
+    if size < large_bytes or not size:
+        return np.empty(rows, kind)
+    try:
+        memory = _files.acquire(size)
+    except (OSError, AttributeError):  # no room, no folder; macOS has no such call
+        return np.empty(rows, kind)
+    array = np.frombuffer(memory, kind, rows)
+    # Views of the array have it as their base, so the file is released when the last of them is gone.
+    weakref.finalize(array, _files.release, memory).atexit = False
+    return array
+
+
+def full(rows: int, value: int, dtype: Any, large_bytes: int = LARGE_BYTES) -> np.ndarray:
+    """Return an array of one value that will be written to."""
+    out = empty(rows, dtype, large_bytes)
+    out.fill(value)
+    return out
+
+
+def concat(parts: Iterable[np.ndarray], dtype: Any = np.int64) -> np.ndarray:
+    """Return parts of any number, one after the other, mapped from a file; writes to it stay in memory. Raises
+    DatasetError where there is no room."""
+    kind = np.dtype(dtype)
+    try:
+        with tempfile.TemporaryFile(dir=_folder()) as file:
+            for part in parts:
+                file.write(np.ascontiguousarray(part, kind).data)
+            file.flush()
+            size = file.tell()
+            if not size:
+                return np.empty(0, kind)
+            return np.frombuffer(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY), kind)
+    except OSError as error:
+        if error.errno is None:
+            raise  # of Arrow: the table is damaged
+        raise no_room("an index", error) from None
+
+
+def compute(rows: int, dtype: Any, values: Callable[[slice], Any]) -> np.ndarray:
+    """Return an array of what `values` returns for each block of rows."""
     if rows <= BLOCK:
-        only: np.ndarray = values(slice(0, rows))
-        return only
+        single: np.ndarray = values(slice(0, rows))
+        return single
     out = empty(rows, dtype)
     for block in blocks(rows):
         out[block] = values(block)
@@ -125,44 +250,44 @@ def made(rows: int, dtype: Any, values: Callable[[slice], Any]) -> np.ndarray:
 
 
 def where(rows: int, test: Callable[[slice], Any]) -> np.ndarray:
-    """int64: the rows of which `test` is true; it gives bool for each of a block."""
-    return true(made(rows, np.bool_, test))
+    """int64: the rows for which `test`, which returns bool for each row of a block, is true."""
+    return true_rows(compute(rows, np.bool_, test))
 
 
-def true(values: np.ndarray) -> np.ndarray:
-    """int64: which of bool[n] are true."""
-    if len(values) <= BLOCK:
-        return np.flatnonzero(values)
-    out = empty(int(np.count_nonzero(values)), np.int64)
-    at = 0
-    for block in blocks(len(values)):
-        some = np.flatnonzero(values[block])
-        np.add(some, block.start, out=out[at : at + len(some)])
-        at += len(some)
+def true_rows(mask: np.ndarray) -> np.ndarray:
+    """int64: the rows where bool[n] is true."""
+    if len(mask) <= BLOCK:
+        return np.flatnonzero(mask)
+    out = empty(int(np.count_nonzero(mask)), np.int64)
+    end = 0
+    for block in blocks(len(mask)):
+        rows = np.flatnonzero(mask[block])
+        np.add(rows, block.start, out=out[end : end + len(rows)])
+        end += len(rows)
     return out
 
 
-def taken(values: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """values[at]; where all values are one, they still take no memory."""
+def take(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """values[rows]; a column of one repeated value stays without memory."""
     if values.strides == (0,):
-        return np.broadcast_to(values[:1], len(at))
-    return made(len(at), values.dtype, lambda block: values[at[block]])
+        return np.broadcast_to(values[:1], len(rows))
+    return compute(len(rows), values.dtype, lambda block: values[rows[block]])
 
 
 def distinct(values: np.ndarray) -> np.ndarray:
-    """Each value once, in order."""
-    found = values[:0]
+    """Each value once, in ascending order."""
+    result = values[:0]
     for block in blocks(len(values)):
-        found = arrow.distinct(np.concatenate([found, arrow.distinct(values[block])]))
-    return found
+        result = arrow.distinct(np.concatenate([result, arrow.distinct(values[block])]))
+    return result
 
 
-def extent(values: np.ndarray, absent: int) -> tuple[int, int] | None:
-    """The least and the greatest value that are not `absent`; None: there is none."""
-    found = []
+def value_range(values: np.ndarray, null: int) -> tuple[int, int] | None:
+    """The least and the greatest value, or None if all are `null`."""
+    extremes = []
     for block in blocks(len(values)):
-        some = values[block]
-        known = some[some != absent]
+        part = values[block]
+        known = part[part != null]
         if len(known):
-            found += [int(known.min()), int(known.max())]
-    return (min(found), max(found)) if found else None
+            extremes += [int(known.min()), int(known.max())]
+    return (min(extremes), max(extremes)) if extremes else None

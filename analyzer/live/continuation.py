@@ -8,8 +8,8 @@ In: stretches, one after the other. Out: what each gives, as if it had been read
   said are known.
 - A connection that is open is a row of each stretch in which it had packets. Its numbers are those of that stretch
   alone, so that they add up; its times, its ends and what is known of it are its own.
-- What the traffic means goes on (`hearing.Listener.onward`): a rebalance, a transaction, a reset is a row once it is
-  over; clients and readers that go on are a row of each stretch in which they did something.
+- What the traffic means goes on (`analysis.ResumableCollector.onward`): a rebalance, a transaction, a reset is a row
+  once it is over; clients and readers that go on are a row of each stretch in which they did something.
 
 At a border the engine is copied (`snapshots`), and the copy's connections end; the engine itself goes on. Names are
 never forgotten one by one: beyond `MOST_NAMES` a stretch ends as a capture does, and the next begins anew.

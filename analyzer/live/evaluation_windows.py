@@ -22,7 +22,7 @@ from analyzer.bulk.rows import Window
 from analyzer.dataset import tables
 from analyzer.dataset.dataset import concatenated
 from analyzer.findings import evaluate
-from analyzer.findings.source import Source
+from analyzer.frame.parquet import RowGroups
 from analyzer.pipeline.points import Choice, PointTables
 from captures.files import CapturePoint
 from captures.kernels import NULL
@@ -123,7 +123,7 @@ class Laps:
         read = made.finish(self._point, self._engine.reader, ())
         parts = {name: concatenated(name, some) for name, some in self._parts.items()}
         self._begin()
-        for capture, finding in evaluate.judged(Source(parts, [read.capture])):
+        for capture, finding in evaluate.judged(RowGroups(parts, [read.capture])):
             row = evaluate.row(capture, finding)
             who = who_of(row)
             last = self.told.get(who)

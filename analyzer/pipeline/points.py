@@ -16,19 +16,18 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 import pyarrow as pa
 
-from analyzer.analysis import Watcher
+from analyzer.analysis import Collector, ResumableCollector
 from analyzer.analysis import control_exchanges as hearing
 from analyzer.analysis.clients import Clients
 from analyzer.analysis.clients import Key as ClientKey
 from analyzer.analysis.cluster_metadata import Brokers, Leaders, Offers, TopicIds
 from analyzer.analysis.connections import EndedConnections
-from analyzer.analysis.control_exchanges import Listener
 from analyzer.analysis.groups import Groups
 from analyzer.analysis.latency import Latency
 from analyzer.analysis.offsets import Offsets
 from analyzer.analysis.record_sets import OpenedRecords, RowGroups
 from analyzer.analysis.sessions import readers_table
-from analyzer.analysis.summary import MOST_COUNTED, Summary, Told
+from analyzer.analysis.summary import MOST_COUNTED, CaptureStats, Summary
 from analyzer.analysis.transactions import Transactions
 from analyzer.analysis.zookeeper import Requests
 from analyzer.bulk import exchange_tables
@@ -78,8 +77,9 @@ __all__ = [
 ]
 
 MOST_HELD_BYTES: Final = 96 << 20
-"""What a listener keeps until the capture ends (`Listener.held_bytes`), beside what it knew when it told last: beyond
-it what has ended becomes rows at once. That is 600,000 commits, or 100,000 events of groups or of transactions."""
+"""Bytes that a collector keeps until the capture ends (`ResumableCollector.held_bytes`), beside its state after the
+last rows: beyond them, what has ended becomes rows at once. That is 600,000 commits, or 100,000 events of groups or of
+transactions."""
 
 LARGE_POINT: Final = 768 << 20
 """Bytes of a capture point of which more is read at a time: of a smaller one, to get the memory for it takes longer."""
@@ -383,10 +383,10 @@ class Known:
     brokers: Brokers
     offers: Offers
     latency: Latency
-    hearing: hearing.Hearing
+    hearing: hearing.ControlExchanges
     messages: Messages
     opened: OpenedRecords
-    listeners: tuple[Listener, ...]
+    listeners: tuple[ResumableCollector, ...]
 
 
 class PointTables:
@@ -413,9 +413,9 @@ class PointTables:
         self._look_up = look_up or self.topics.name
         self._choice = choice
         self._messages = Messages(keep_secrets=choice.keep_secrets) if before is None else before.messages
-        self._hearing = hearing.Hearing() if before is None else before.hearing
+        self._hearing = hearing.ControlExchanges() if before is None else before.hearing
         self.latency = Latency() if before is None else before.latency
-        self.listeners: tuple[Listener, ...] = ()
+        self.listeners: tuple[ResumableCollector, ...] = ()
         if choice.means:
             self.listeners = _listeners() if before is None else before.listeners
         self._known_before = [0 for _ in self.listeners]
@@ -428,8 +428,8 @@ class PointTables:
         leaders = Leaders(self.topics)
         self._zookeeper = Requests()
         # names first
-        self._learners: tuple[Watcher, ...] = (self.topics, leaders, brokers, offers, self._ended, self._zookeeper)
-        self._small: tuple[Watcher, ...] = (self._ended, leaders, brokers, self.topics, offers)  # as tables stand
+        self._learners: tuple[Collector, ...] = (self.topics, leaders, brokers, offers, self._ended, self._zookeeper)
+        self._small: tuple[Collector, ...] = (self._ended, leaders, brokers, self.topics, offers)  # as tables stand
         self._opened = (
             OpenedRecords(choice.records, threads, choice.limits, self._look_up, choice.everything)
             if before is None
@@ -597,7 +597,7 @@ class PointTables:
         self._matched += passed[0]
         self._seen += passed[1]
 
-    def join_listeners(self, listeners: Sequence[Listener]) -> None:
+    def join_listeners(self, listeners: Sequence[ResumableCollector]) -> None:
         """Take in what those of another share learned."""
         for mine, theirs in zip(self.listeners, listeners, strict=True):
             mine.join(theirs)
@@ -606,7 +606,7 @@ class PointTables:
         """All has been taken: the summary has the counts of record batches too."""
         self.summary.records.join(self._opened.counts)
 
-    def finish(self, point: CapturePoint, told: Told, attempts: Sequence[Attempt]) -> PointRead:
+    def finish(self, point: CapturePoint, told: CaptureStats, attempts: Sequence[Attempt]) -> PointRead:
         """What is known besides the rows; `told`: what the reader knows; `attempts`: connections that never were."""
         self.join_counts()
         self.summary.finish(point.name, told, self._ended, self.topics)
@@ -669,7 +669,7 @@ def _groups(clients: pa.Table, before: Mapping[ClientKey, set[str]]) -> dict[Cli
     return found
 
 
-def _listeners() -> tuple[Listener, ...]:
+def _listeners() -> tuple[ResumableCollector, ...]:
     """Who learns what the traffic means."""
     return Clients(), Groups(), Offsets(), Transactions()
 
@@ -767,7 +767,7 @@ def check_names(points: Sequence[CapturePoint | LogPoint], writer: Writer) -> No
             )
 
 
-def _entry(point: CapturePoint, told: Told) -> dict[str, Any]:
+def _entry(point: CapturePoint, told: CaptureStats) -> dict[str, Any]:
     """A capture point's entry in `_kwire.json`."""
     files = told.files
     first = min((info.first_ns for info in files if info.first_ns is not None), default=None)

@@ -18,7 +18,7 @@ takes those of all shares does so in order, window by window, as one reader does
 that tell how long those of others were held (Produce, Fetch: `measuring.ACROSS`) are among them; how long is decided
 there, and put into the rows when they are merged. Rows carry the packet that completed them and their connection's
 number, and merging sorts by both. Who runs shares, where, and carries pieces from one to the other is not said here:
-Spark's tasks do (`reports.spark.split`).
+Spark's tasks do (`reports.spark.merging`).
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from analyzer.analysis import ResumableCollector
 from analyzer.analysis.cluster_metadata import TopicIds
-from analyzer.analysis.control_exchanges import Listener
 from analyzer.analysis.latency import is_across, put_rest
 from analyzer.analysis.summary import Summary
 from analyzer.bulk import exchange_tables
-from analyzer.bulk.engine import Engine, Settings, Share, ShareOfPackets, ShareOfPairs
+from analyzer.bulk.engine import Engine, Settings, Share, ShareOfPackets
 from analyzer.bulk.facts import Facts, Naming, facts_of, put_together
 from analyzer.bulk.rows import Exchanges, Merging, Names
 from analyzer.bulk.wire_format import Carried, carry, put_in_order
@@ -61,7 +61,6 @@ __all__ = [
     "Piece",
     "Share",
     "ShareOfPackets",
-    "ShareOfPairs",
     "Shared",
     "by_range",
     "decided_path",
@@ -105,7 +104,7 @@ class Overall(NamedTuple):
 
     summary: Summary
     passed: tuple[int, int]
-    listeners: tuple[Listener, ...]
+    listeners: tuple[ResumableCollector, ...]
     unmet: Unmet | None
 
 

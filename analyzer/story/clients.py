@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,10 +19,11 @@ import pyarrow.compute as pc
 
 from analyzer.cli.text import size
 from analyzer.common.times import moment
-from analyzer.findings.columns import NULL, coded, standing_for
-from analyzer.findings.source import Table
-from analyzer.frame import arrow, spill
-from analyzer.frame.grouping import grouped, indexed, put_owners
+from analyzer.frame import arrow, grouping, spill
+from analyzer.frame.columns import encode
+from analyzer.frame.frame import NULL, Frame, codes_of
+from analyzer.frame.grouping import OrdinalIndex
+from analyzer.frame.parquet import StoredFrame
 from analyzer.protocol.error_severity import judge
 from analyzer.story.events import WHY, Event, Row, count, error, later, places, some, span, who, within
 from analyzer.story.sources import ASKED, Source
@@ -116,54 +117,55 @@ def _carried(source: Source) -> Iterator[Row]:
     texts: dict[str, dict[str, int]] = {"connection": {}, "client_id": {}, "client_ip": {}, "api": {}}
     times = dict.fromkeys(("exchange", "request_time", "response_end", "acks"), np.int64)
     asked = source.stored("exchanges").gather(times, texts)
-    links, names = asked["connection"]
-    api, apis = asked["api"]
-    of_data = arrow.among(api, standing_for(apis, "Produce", "Fetch"))
+    links, names = asked.text("connection")
+    api, apis = asked.text("api")
+    of_data = arrow.among(api, codes_of(apis, "Produce", "Fetch"))
     of_data &= (asked["exchange"] != NULL) & (asked["request_time"] != NULL)
-    rows = spill.true(of_data)
+    rows = spill.true_rows(of_data)
     if not len(rows):
         return
     numbers = dict.fromkeys(("exchange", "partition", "record_count", "record_bytes", "error_code"), np.int64)
     known = {name: number for number, name in enumerate(names)}
     parts = source.stored("partitions").gather(numbers, {"connection": known, "topic": {}, "topic_id": {}})
     owner = spill.full(len(parts["exchange"]), -1, np.int32)
-    index = indexed(rows, spill.taken(links, rows), spill.taken(asked["exchange"], rows), len(names))
-    put_owners(owner, index, parts["connection"][0], parts["exchange"], parts["exchange"] != NULL)
-    chosen = spill.true(owner >= 0)
-    owner = spill.taken(owner, chosen)
-    keys = [spill.taken(asked[name][0], owner) for name in ("client_id", "client_ip", "api")]
-    keys += [spill.taken(parts[name][0], chosen) for name in ("topic", "topic_id")]
-    error, acks = spill.taken(parts["error_code"], chosen), spill.taken(asked["acks"], owner)
+    index = OrdinalIndex(spill.take(links, rows), spill.take(asked["exchange"], rows), len(names), rows)
+    index.join(owner, parts.text("connection").codes, parts["exchange"], parts["exchange"] != NULL)
+    chosen = spill.true_rows(owner >= 0)
+    owner = spill.take(owner, chosen)
+    keys = [spill.take(asked.text(name).codes, owner) for name in ("client_id", "client_ip", "api")]
+    keys += [spill.take(parts.text(name).codes, chosen) for name in ("topic", "topic_id")]
+    error, acks = spill.take(parts["error_code"], chosen), spill.take(asked["acks"], owner)
     unanswered = (error == NULL) & (acks != NULL) & (acks != 0)
-    keys += [spill.taken(parts["partition"], chosen)]
+    keys += [spill.take(parts["partition"], chosen)]
     keys += [np.where(unanswered, _UNANSWERED, np.where((error == 0) | (error == NULL), _TAKEN, _REFUSED))]
-    order, starts, _ = grouped(*keys)
+    groups = grouping.group(*keys)
+    order, starts = groups.order, groups.starts
     if not len(order):
         return
-    chosen, owner = spill.taken(chosen, order), spill.taken(owner, order)
+    chosen, owner = spill.take(chosen, order), spill.take(owner, order)
 
     def many(name: str) -> np.ndarray:
         whole = parts[name]
-        return spill.made(len(chosen), np.int64, lambda block: np.maximum(whole[chosen[block]], 0))
+        return spill.compute(len(chosen), np.int64, lambda block: np.maximum(whole[chosen[block]], 0))
 
     records, amount = parts["record_count"], parts["record_bytes"]
-    uncounted = spill.made(
+    uncounted = spill.compute(
         len(chosen), np.bool_, lambda block: (records[chosen[block]] == NULL) & (amount[chosen[block]] > 0)
     )
     sums = np.add.reduceat(many("record_count"), starts), np.add.reduceat(many("record_bytes"), starts)
     some_uncounted = np.logical_or.reduceat(uncounted, starts)
-    begun = spill.taken(asked["request_time"], owner)
+    begun = spill.take(asked["request_time"], owner)
     first = np.minimum.reduceat(begun, starts)
-    last = np.maximum.reduceat(np.maximum(spill.taken(asked["response_end"], owner), begun), starts)
+    last = np.maximum.reduceat(np.maximum(spill.take(asked["response_end"], owner), begun), starts)
     heads = order[starts]
     for at in np.argsort(heads).tolist():
-        client, ip, api, topic, topic_id, partition, outcome = (int(key[heads[at]]) for key in keys)
+        client, ip, api_code, topic, topic_id, partition, outcome = (int(key[heads[at]]) for key in keys)
         yield {
-            "client_id": _text(asked["client_id"][1], client),
-            "client_ip": _text(asked["client_ip"][1], ip),
-            "api": apis[api],
-            "topic": _text(parts["topic"][1], topic),
-            "topic_id": _text(parts["topic_id"][1], topic_id),
+            "client_id": _text(asked.text("client_id").values, client),
+            "client_ip": _text(asked.text("client_ip").values, ip),
+            "api": apis[api_code],
+            "topic": _text(parts.text("topic").values, topic),
+            "topic_id": _text(parts.text("topic_id").values, topic_id),
             "partition": None if partition == NULL else partition,
             "outcome": outcome,
             "records": int(sums[0][at]),
@@ -189,9 +191,9 @@ def _refusals(source: Source) -> Iterator[Event]:
     bad = _refused(source, asked)
     if not len(bad):
         return
-    codes = {name: spill.taken(asked[name][0], bad) for name in _WHOSE}
-    texts = {name: asked[name][1] for name in _WHOSE}
-    begun, ended = (spill.taken(asked[name], bad) for name in times)
+    codes = {name: spill.take(asked.text(name).codes, bad) for name in _WHOSE}
+    texts = {name: asked.text(name).values for name in _WHOSE}
+    begun, ended = (spill.take(asked[name], bad) for name in times)
     begun, ended = np.where(begun != NULL, begun, ended), np.where(ended != NULL, ended, begun)
     topic, topics = _first_topics(source, stored, bad)
     clients = sorted({_text(texts["client_id"], code) or "" for code in arrow.distinct(codes["client_id"]).tolist()})
@@ -209,7 +211,8 @@ def _refusals(source: Source) -> Iterator[Event]:
     )
     in_time = np.argsort(begun, kind="stable")
     keys = [*(codes[name] for name in _WHOSE[:3]), topic, *(codes[name] for name in _WHOSE[3:])]
-    order, starts, ends = grouped(*(key[in_time] for key in keys))
+    groups = grouping.group(*(key[in_time] for key in keys))
+    order, starts, ends = groups.order, groups.starts, groups.ends
     order = in_time[order]
     runs: list[tuple[int, int, int, _After | None]] = []  # the first, the last, how many, what came next
     heads = order[starts]
@@ -231,25 +234,25 @@ def _refusals(source: Source) -> Iterator[Event]:
         yield _refusal(source, row, moment(int(ended[first])), moment(int(ended[last])), many, then)
 
 
-def _refused(source: Source, asked: Mapping[str, Any]) -> np.ndarray:
+def _refused(source: Source, asked: Frame) -> np.ndarray:
     """Exchanges with an error, but for those that are told of as commits and resets."""
-    error, api = asked["error"], asked["api"]
-    bad = spill.true(error[0] >= 0)
+    error, api = asked.text("error"), asked.text("api")
+    bad = spill.true_rows(error[0] >= 0)
     if not len(bad) or not source.dataset.offsets.count_rows():
         return bad
 
     def are(column: tuple[np.ndarray, list[str]], *named: str) -> np.ndarray:
-        return arrow.among(spill.taken(column[0], bad), standing_for(column[1], *named))
+        return arrow.among(spill.take(column[0], bad), codes_of(column[1], *named))
 
     resets = are(api, "Fetch") & are(error, "OFFSET_OUT_OF_RANGE")
-    return spill.taken(bad, np.flatnonzero(~resets & ~are(api, "OffsetCommit", "TxnOffsetCommit")))
+    return spill.take(bad, np.flatnonzero(~resets & ~are(api, "OffsetCommit", "TxnOffsetCommit")))
 
 
-def _first_topics(source: Source, stored: Table, rows: np.ndarray) -> tuple[np.ndarray, list[str]]:
+def _first_topics(source: Source, stored: StoredFrame, rows: np.ndarray) -> tuple[np.ndarray, list[str]]:
     """Of exchanges the topic that each names first, -1 where none, and the topics' names."""
     known: dict[str, int] = {}
     out = spill.empty(len(rows), np.int32)
-    for places_, some_rows in stored.some(rows, ["topics"]):
+    for places_, some_rows in stored.chosen(rows, ["topics"]):
         out[places_] = _firsts(some_rows.column("topics").combine_chunks(), known)
     return _by_name(source, out, known)
 
@@ -258,13 +261,13 @@ def _by_name(source: Source, codes: np.ndarray, known: Iterable[str]) -> tuple[n
     """Numbers of topics as numbers of their names: a topic's id and its name are one."""
     numbers: dict[str, int] = {}
     number_of = [numbers.setdefault(source.topics.get(text, text), len(numbers)) for text in known]
-    return spill.taken(np.array([*number_of, -1], np.int32), codes), list(numbers)
+    return spill.take(np.array([*number_of, -1], np.int32), codes), list(numbers)
 
 
 def _firsts(lists: pa.Array, known: dict[str, int]) -> np.ndarray:
     """int32: the number of the string that each list begins with, -1 where it is empty; new strings get the next."""
     ends = lists.offsets.to_numpy().astype(np.int64)
-    return np.append(coded(lists.values, known), np.int32(-1))[np.where(np.diff(ends) > 0, ends[:-1], -1)]
+    return np.append(encode(lists.values, known), np.int32(-1))[np.where(np.diff(ends) > 0, ends[:-1], -1)]
 
 
 class _After(NamedTuple):
@@ -317,7 +320,8 @@ class _Successes:
         ports, self._ports = _coded(good["broker_port"].combine_chunks())
         times = good["response_end"].combine_chunks().cast(pa.int64()).to_numpy()
         in_time = np.argsort(times, kind="stable")
-        order, starts, ends = grouped(*(key[in_time] for key in (*codes, first)))
+        groups = grouping.group(*(key[in_time] for key in (*codes, first)))
+        order, starts, ends = groups.order, groups.starts, groups.ends
         order = in_time[order]
         for head, tail in zip(starts.tolist(), ends.tolist(), strict=True):
             row = order[head]
@@ -393,17 +397,18 @@ def _unanswered(source: Source) -> Iterator[Event]:
     """Requests that never had an answer, by connection. By columns: where answers were not captured, that are all."""
     stored = source.stored("exchanges")
     asked = stored.gather({"exchange": np.int64}, {"status": {}, "connection": {}, "api": {}})
-    (status, known), (link, links), (api, apis) = (asked[name] for name in ("status", "connection", "api"))
+    (status, known), (link, links), (api, apis) = map(asked.text, ("status", "connection", "api"))
     ordinal = asked["exchange"]
-    lost = spill.true(arrow.among(status, standing_for(known, "unanswered")))
+    lost = spill.true_rows(arrow.among(status, codes_of(known, "unanswered")))
     if not len(lost):
         return
     answered = np.full(len(links), -1)
     """The last request of each connection that was answered."""
-    some_answered = spill.true(arrow.among(status, standing_for(known, "answered")))
-    np.maximum.at(answered, spill.taken(link, some_answered), spill.taken(ordinal, some_answered))
-    link, api, ordinal = (spill.taken(column, lost) for column in (link, api, ordinal))
-    order, starts, ends = grouped(link)
+    some_answered = spill.true_rows(arrow.among(status, codes_of(known, "answered")))
+    np.maximum.at(answered, spill.take(link, some_answered), spill.take(ordinal, some_answered))
+    link, api, ordinal = (spill.take(column, lost) for column in (link, api, ordinal))
+    groups = grouping.group(link)
+    order, starts, ends = groups.order, groups.starts, groups.ends
     each = sorted(zip(order[starts].tolist(), starts.tolist(), ends.tolist(), strict=True))
     firsts = source.picked(stored, lost[[head for head, _, _ in each]], ASKED)
     for first, (head, start, end) in zip(firsts, each, strict=True):

@@ -14,9 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analyzer.findings.columns import NULL, coded
 from analyzer.frame import arrow
-from analyzer.frame.grouping import indexed, put_owners
+from analyzer.frame.columns import encode
+from analyzer.frame.frame import NULL
+from analyzer.frame.grouping import OrdinalIndex
 from analyzer.story.events import Event, Row, some, who, within
 from analyzer.story.sources import ASKED, Source
 
@@ -73,7 +74,7 @@ def _offsets_told(source: Source, told: pa.Table) -> Iterator[tuple[int, list[Ro
     if not len(told):
         return
     known: dict[str, int] = {}
-    links = coded(told["connection"].combine_chunks(), known)
+    links = encode(told["connection"].combine_chunks(), known)
     listed = source.table(
         "partitions",
         ("connection", "exchange", "topic", "topic_id", "partition", "offset", "offset_kind"),
@@ -84,8 +85,8 @@ def _offsets_told(source: Source, told: pa.Table) -> Iterator[tuple[int, list[Ro
     exchange, of = (arrow.numbers(table["exchange"].combine_chunks(), NULL) for table in (told, listed))
     rows = np.flatnonzero(exchange != NULL)
     owner = np.full(len(listed), -1, np.int32)
-    link = coded(listed["connection"].combine_chunks(), known)
-    put_owners(owner, indexed(rows, links[rows], exchange[rows], len(known)), link, of, of != NULL)
+    link = encode(listed["connection"].combine_chunks(), known)
+    OrdinalIndex(links[rows], exchange[rows], len(known), rows).join(owner, link, of, of != NULL)
     order = np.argsort(owner, kind="stable")
     order = order[np.count_nonzero(owner < 0) :]
     whose = zip(map(int, owner[order]), source.each("partitions", listed, order), strict=True)
@@ -128,7 +129,7 @@ def _begins(source: Source, table: pa.Table) -> np.ndarray:
     topics = table["topics"].combine_chunks()
     change[1:] = _other_than_before(topics, source.topics)
     for name in ("api", "error", "status"):
-        codes = coded(table[name].combine_chunks(), {})
+        codes = encode(table[name].combine_chunks(), {})
         change[1:] |= codes[1:] != codes[:-1]
     return np.flatnonzero(change)
 
@@ -136,7 +137,7 @@ def _begins(source: Source, table: pa.Table) -> np.ndarray:
 def _other_than_before(lists: pa.ListArray, names: Mapping[str, str]) -> np.ndarray:
     """bool[n - 1]: whether each list of topics is another than the one before, ids by their `names`."""
     raw: dict[str, int] = {}
-    codes = coded(lists.flatten(), raw)
+    codes = encode(lists.flatten(), raw)
     called: dict[str, int] = {}
     anew = np.array([-1, *(called.setdefault(names.get(topic, topic), len(called)) for topic in raw)], np.int32)
     codes = anew[codes + 1]

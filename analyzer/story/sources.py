@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from analyzer.analysis.cluster_metadata import METADATA_TOPIC
 from analyzer.dataset import tables
 from analyzer.dataset.dataset import StoredDataset
-from analyzer.findings import source as stored_tables
-from analyzer.findings.source import Table
+from analyzer.frame import parquet as stored_tables
+from analyzer.frame.parquet import StoredFrame
 from analyzer.story.events import Row
 
 ASKED = (
@@ -79,13 +79,13 @@ class Source:
             return pa.schema([stored.schema.field(column) for column in there]).empty_table()
         return stored.to_table(columns=there, filter=chosen)
 
-    def stored(self, name: str) -> Table:
+    def stored(self, name: str) -> StoredFrame:
         """The rows of a table as arrays of numbers."""
-        return Table(self._read, self.capture, name)
+        return StoredFrame(self._read, self.capture, name)
 
     @functools.cached_property
-    def _read(self) -> stored_tables.Source:
-        return stored_tables.Source.of(self.dataset)
+    def _read(self) -> stored_tables.RowGroups:
+        return stored_tables.RowGroups.of(self.dataset)
 
     def rows(self, name: str, columns: Sequence[str] = (), where: Any = None) -> list[Row]:
         """The same as dictionaries, topics by the names that the capture says."""
@@ -101,7 +101,7 @@ class Source:
                 some = table.take(pa.array(order[start : start + _TOGETHER]))
             yield from self._named(name, some.to_pylist())
 
-    def picked(self, stored: Table, chosen: np.ndarray, columns: Sequence[str]) -> Iterator[Row]:
+    def picked(self, stored: StoredFrame, chosen: np.ndarray, columns: Sequence[str]) -> Iterator[Row]:
         """Chosen rows in the order given, some at a time; times as us."""
         for start in range(0, len(chosen), _TOGETHER):
             yield from self._named(stored.name, stored.rows(chosen[start : start + _TOGETHER], columns))

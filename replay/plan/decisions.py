@@ -18,9 +18,9 @@ from replay.plan import apis, batches, convert, produce_requests, sessions
 from replay.plan.apis import Policy, Route
 from replay.plan.cluster import Cluster
 from replay.plan.early_members import speakers
-from replay.plan.first_pass import Survey
+from replay.plan.first_pass import FirstPass
 from replay.plan.order import Order
-from replay.plan.owned_names import Ours
+from replay.plan.owned_names import OwnedNames
 from replay.plan.produce_requests import Quick
 from replay.plan.sessions import Decoded, Request, Session
 from replay.plan.steps import Plan, Skip, Step
@@ -37,7 +37,7 @@ class PlanOptions:
     allow: frozenset[int] = frozenset()
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     partitions: Mapping[str, int] = field(default_factory=dict)
-    ours: Ours | None = None
+    ours: OwnedNames | None = None
 
 
 # --- one request ---
@@ -234,38 +234,40 @@ def _produce(body: Body, version: int) -> bool:
 
 @dataclass(slots=True)
 class _Captured:
-    """All requests of the sessions; `in_time`: (when sent, session, place in it), in this order; `quick`: what was read
-    by hand, by session and place."""
+    """All requests of the sessions.
+
+    `in_time`: (when sent, session, position in it), in this order; `fast_paths`: by session and position.
+    """
 
     sessions: Sequence[Session]
     in_time: list[tuple[int, int, int]] = field(default_factory=list)
-    quick: list[list[Quick | None]] = field(default_factory=list)
+    fast_paths: list[list[Quick | None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for index, session in enumerate(self.sessions):
-            self.quick.append([quick(request) for request in session.requests])
-            self.in_time += [(request.sent_ns, index, place) for place, request in enumerate(session.requests)]
+            self.fast_paths.append([fast_path(request) for request in session.requests])
+            self.in_time += [(request.sent_ns, index, position) for position, request in enumerate(session.requests)]
         self.in_time.sort()
 
     def again(self) -> Iterator[Decoded]:
-        """All of it, as it stands, then what is beside it."""
-        for session, some in zip(self.sessions, self.quick, strict=True):
+        """All requests, session by session, then those that are not sent."""
+        for session, some in zip(self.sessions, self.fast_paths, strict=True):
             yield from map(Decoded, session.requests, some)
         yield from self.beside()
 
     def beside(self) -> Iterator[Decoded]:
-        """What tells of the captured cluster, and is not sent."""
+        """Requests that are not sent, but say something of the captured cluster."""
         for session in self.sessions:
             yield from map(Decoded, session.beside)
 
     def by_time(self) -> Iterator[tuple[int, Decoded]]:
         """(session, request)."""
-        for _, index, place in self.in_time:
-            yield index, Decoded(self.sessions[index].requests[place], self.quick[index][place])
+        for _, index, position in self.in_time:
+            yield index, Decoded(self.sessions[index].requests[position], self.fast_paths[index][position])
 
 
-def quick(request: Request) -> Quick | None:
-    """What is read by hand of a request, where it is plain enough."""
+def fast_path(request: Request) -> Quick | None:
+    """Read a Produce request without decoding it, if it is simple enough."""
     if request.row["api_key"] != api_keys.PRODUCE or request.data is None or request.answer is None:
         return None
     return produce_requests.read(request.data, request.answer)
@@ -274,7 +276,7 @@ def quick(request: Request) -> Quick | None:
 def make(captured: Sequence[Session], offers: Offers, options: PlanOptions) -> tuple[Plan, Cluster]:
     """Decide about every captured exchange. Steps are numbered in order of captured time."""
     everything = _Captured(captured)
-    survey = Survey()
+    survey = FirstPass()
     for index, message in sessions.decoded(everything.by_time()):
         survey.take(index, message)
     for message in everything.beside():

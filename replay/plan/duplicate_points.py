@@ -40,7 +40,7 @@ _OF_CLIENTS: Final = frozenset(
 """APIs that write, read and commit, for clients."""
 
 
-def captured_twice(sessions: Sequence[Session]) -> tuple[str, str, int] | None:
+def duplicate_points(sessions: Sequence[Session]) -> tuple[str, str, int] | None:
     """Two captures, and how many connections are in both; None where there are none."""
     found: Counter[tuple[str, str]] = Counter()
     by_ends: dict[str, list[Session]] = {}

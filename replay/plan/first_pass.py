@@ -39,7 +39,7 @@ _UNSENT: Final = (apis.Policy.INTERNAL, apis.Policy.REPLAYER, apis.Policy.LOGIN,
 
 
 @dataclass(slots=True)
-class Survey:
+class FirstPass:
     """`learning`, `early`: what is known of the cluster, and of who had joined. `start_ns`: the first request's time;
     `ends`: when each session sent its last one; `requests`: how many there are. `named`: topics (or ids) by API, of
     what may be sent; `subscribed`: that members subscribe to by name; `times`: of records by topic (or id), where it is

@@ -36,7 +36,7 @@ _GROUPS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Ours:
+class OwnedNames:
     """`map_topic`: captured topics that have other names on the target; `all_topics`: all have (`--prefix-topics`);
     `groups`: under which names groups are sent."""
 

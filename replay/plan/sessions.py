@@ -194,7 +194,7 @@ def request_of(row: Mapping[str, Any], data: bytes | None, answer: bytes | None)
     return Request(row, sent, _nanoseconds(row, "response_end"), data, answer)
 
 
-def gathered(some: Iterable[Told], topic_ids: Mapping[str, str] | None = None) -> list[Session]:
+def gathered(some: Iterable[CapturedExchange], topic_ids: Mapping[str, str] | None = None) -> list[Session]:
     """Exchanges in any order -> sessions in order of their first request."""
     requests: dict[tuple[str, str], list[Request]] = {}
     orphans: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
@@ -223,7 +223,7 @@ def _begun(session: Session) -> tuple[int, str]:
     return session.requests[0].sent_ns if session.requests else 0, session.connection
 
 
-class Told(NamedTuple):
+class CapturedExchange(NamedTuple):
     """A captured exchange: its row of the table `exchanges`, both frames without their lengths (None: not seen, or not
     whole), and who has logged in with it."""
 
@@ -233,7 +233,7 @@ class Told(NamedTuple):
     user: str | None
 
 
-def told(
+def read_exchanges(
     captures: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
     how: Reading,
@@ -242,7 +242,7 @@ def told(
     progress: Callable[[str, int, int], None] | None = None,
     ordered: bool | None = None,
     look: Look | None = None,
-) -> Iterator[Told]:
+) -> Iterator[CapturedExchange]:
     """Exchanges of captures, about in order of their requests; not `ordered` (of stdin always): as they end. `look`:
     as of `analyzer.api.light`; frames of Produce and Fetch are not kept then. Raises CaptureError and FilterError
     as `analyzer.exchanges` does."""
@@ -260,7 +260,7 @@ def told(
         if row["api_key"] in _LOGINS:
             ended = logins.setdefault((row["capture"], row["connection"]), Login()).take(one.exchange())
             user = ended.name if ended is not None and ended.let_in else None
-        yield Told(
+        yield CapturedExchange(
             row,
             data.data[4:] if data is not None and data.complete else None,
             answer.data[4:] if answer is not None and answer.complete else None,
@@ -277,4 +277,4 @@ def from_captures(
     progress: Callable[[str, int, int], None] | None = None,
 ) -> list[Session]:
     """Read captures as `how` says. Raises CaptureError and FilterError as `analyzer.exchanges` does."""
-    return gathered(told(captures, how=how, filter=filter, notes=notes, progress=progress))
+    return gathered(read_exchanges(captures, how=how, filter=filter, notes=notes, progress=progress))

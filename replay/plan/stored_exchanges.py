@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from replay.plan.sessions import Session, Told, gathered
+from replay.plan.sessions import CapturedExchange, Session, gathered
 
 if TYPE_CHECKING:
     import pyarrow.dataset
@@ -26,7 +26,7 @@ _Place = tuple[str, str, str, int]
 """Capture, connection, direction and ordinal of a message."""
 
 
-def told(path: str | os.PathLike[str]) -> Iterator[Told]:
+def read_exchanges(path: str | os.PathLike[str]) -> Iterator[CapturedExchange]:
     """Its exchanges. Raises DatasetError."""
     from analyzer.dataset.dataset import DatasetError, open_dataset, readable
 
@@ -38,7 +38,7 @@ def told(path: str | os.PathLike[str]) -> Iterator[Told]:
             if row["exchange"] is not None and row["request_time"] is None:
                 raise DatasetError(f"{path}: has an exchange without its time", "analyse the capture again")
             connection = row["capture"], row["connection"]
-            yield Told(
+            yield CapturedExchange(
                 row,
                 messages.take((*connection, "request", row["exchange"])),
                 messages.take((*connection, "response", row["reply"])),
@@ -50,7 +50,7 @@ def told(path: str | os.PathLike[str]) -> Iterator[Told]:
 
 def from_dataset(path: str | os.PathLike[str]) -> list[Session]:
     """All of it. Raises DatasetError."""
-    return gathered(told(path), topic_ids(path))
+    return gathered(read_exchanges(path), topic_ids(path))
 
 
 def topic_ids(path: str | os.PathLike[str]) -> dict[str, str]:

@@ -1,9 +1,9 @@
-"""A capture that is gone through twice and never held: once for the survey, then in windows of requests. Pure.
+"""Reads a capture twice without ever holding it: once for the first pass, then in windows of requests. Pure.
 
-In: what gives the captured exchanges, each time that it is called. Out: `surveyed` (sessions without requests, and a
-`Survey`), and `Window`s in order of captured time. Rules: sessions have the numbers that they would have if all were
-read at once, and requests come in the same order, as far as they are out of order by no more than `HELD` requests or
-`HELD_BYTES`; what is later than that comes when it is there. A session's requests stay in order.
+In: a function that gives the captured exchanges, each time that it is called. Out: sessions without requests, a
+`FirstPass`, and `Window`s in order of captured time. Rules: sessions have the numbers that they would have if all were
+read at once, and requests come in the same order, as long as they are out of order by no more than `HELD` requests or
+`HELD_BYTES`; what comes later than that is passed on when it comes. A session's requests stay in order.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from replay.plan import decisions, renaming, sessions
-from replay.plan.first_pass import Survey
+from replay.plan.first_pass import FirstPass
 from replay.plan.renaming import Renaming
-from replay.plan.sessions import Decoded, Request, Session, Told
+from replay.plan.sessions import CapturedExchange, Decoded, Request, Session
 
 if TYPE_CHECKING:
     from analyzer.analysis.traffic_summary import Asked
@@ -26,18 +26,21 @@ if TYPE_CHECKING:
 
 HELD: Final = 4_096
 HELD_BYTES: Final = 32 << 20
-"""Requests that are held back, and bytes of theirs and their answers', so that earlier ones go first."""
+"""Requests, and bytes of them and their answers, that are held back so that earlier ones go first."""
 WINDOW: Final = 256
 WINDOW_BYTES: Final = 4 << 20
-"""Requests of a window, and bytes."""
+"""Requests of a window, and bytes of them and their answers."""
 
 Key = tuple[str, str]
 
 
 @dataclass(slots=True)
 class Window:
-    """Requests in order of time, each with its session; sessions that are met first, and those that have sent their
-    last; rows of responses without a request."""
+    """A bounded number of requests in order of time, each with its session.
+
+    `met`: sessions that begin here; `over`: sessions that have sent their last request; `orphans`: rows of responses
+    without a request.
+    """
 
     requests: list[tuple[int, Decoded]] = field(default_factory=list)
     met: list[int] = field(default_factory=list)
@@ -45,9 +48,29 @@ class Window:
     orphans: list[Mapping[str, Any]] = field(default_factory=list)
 
 
+class WindowReader(Protocol):
+    """Gives the windows of a capture."""
+
+    @property
+    def request_count(self) -> int | None:
+        """How many requests there are; None if the capture may go on for ever."""
+
+    def windows(self) -> Iterator[Window]:
+        """Give the windows, in order of time."""
+
+    def session(self, number: int) -> Session:
+        """The session of this number, until it is forgotten."""
+
+    def forget(self, number: int) -> None:
+        """Drop a session that is over, and was handed on as that."""
+
+
 @dataclass(slots=True)
-class _Met:
-    """A session as the survey meets it; `began`: when it sent its first request, 0: none; `first`: its ordinal."""
+class _MetSession:
+    """A session as the first pass meets it.
+
+    `began`: when it sent its first request, 0 if it sent none; `first`: the ordinal of that request.
+    """
 
     number: int
     broker: tuple[str, int]
@@ -56,72 +79,88 @@ class _Met:
     user: str | None = None
     first: int = -1
 
-    def take(self, asked: Asked) -> None:
-        """What it sent, some of it."""
-        self.requests += asked.requests
-        if asked.requests and (self.first < 0 or asked.first < self.first):
-            self.first, self.began = asked.first, _micro(asked.first_ns)
+    def take(self, activity: Asked) -> None:
+        """Count requests of this session."""
+        self.requests += activity.requests
+        if activity.requests and (self.first < 0 or activity.first < self.first):
+            self.first, self.began = activity.first, _micro(activity.first_ns)
 
 
 def _micro(nanoseconds: int) -> int:
-    """As the tables have it."""
+    """Round down to microseconds, as the tables have times."""
     return nanoseconds // 1000 * 1000
 
 
 @dataclass(slots=True)
-class Flow:
-    """`told`: goes through the capture; `names`: how groups and clients are renamed; `glanced`: goes through it as
-    well, telling Produce and Fetch in columns, where it has any; `topic_ids`: as of a `Session`."""
+class TwoPassReader:
+    """Reads a capture twice.
 
-    told: Callable[[], Iterable[Told]]
+    - `exchanges`: goes through the capture
+    - `names`: how groups and clients are renamed
+    - `by_columns`: goes through it too, but gives Produce and Fetch in columns, if there are columns
+    - `topic_ids`: as of a `Session`
+    - `sessions`, `first`: what `read_first_pass` finds
+    """
+
+    exchanges: Callable[[], Iterable[CapturedExchange]]
     names: Renaming = field(default_factory=Renaming)
-    glanced: Callable[[Look], Iterable[Told]] | None = None
+    by_columns: Callable[[Look], Iterable[CapturedExchange]] | None = None
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     sessions: list[Session] = field(default_factory=list)
-    survey: Survey = field(default_factory=lambda: Survey(timed=True))
+    first: FirstPass = field(default_factory=lambda: FirstPass(timed=True))
     _numbers: dict[Key, int] = field(default_factory=dict)
     _left: list[int] = field(default_factory=list)
 
-    def look(self) -> None:
-        """Go through it for the first time."""
-        met: dict[Key, _Met] = {}
-        if self.glanced is not None:
-            self._glance(self.glanced, met)
+    @property
+    def request_count(self) -> int:
+        return self.first.requests
+
+    def session(self, number: int) -> Session:
+        return self.sessions[number]
+
+    def forget(self, number: int) -> None:
+        """Keep the session: it was there before the windows."""
+
+    def read_first_pass(self) -> None:
+        """Go through the capture for the first time."""
+        met: dict[Key, _MetSession] = {}
+        if self.by_columns is not None:
+            self._read_columns(self.by_columns, met)
         else:
-            for number, message in sessions.decoded(self._surveyed(met)):
-                self.survey.take(number, message)
-        order = sorted(met.items(), key=lambda each: (each[1].began, each[0][1]))
+            for number, message in sessions.decoded(self._read_bodies(met)):
+                self.first.take(number, message)
+        order = sorted(met.items(), key=lambda entry: (entry[1].began, entry[0][1]))
         self._numbers = {key: number for number, (key, _) in enumerate(order)}
-        self._left = [one.requests for _, one in order]
+        self._left = [session.requests for _, session in order]
         ids = self.topic_ids
-        self.sessions = [Session(*key, one.broker, (), (), ids, user=one.user) for key, one in order]
-        places = {one.number: number for number, (_, one) in enumerate(order)}
-        self.survey.ends = {places[number]: end for number, end in self.survey.ends.items()}
+        self.sessions = [Session(*key, session.broker, (), (), ids, user=session.user) for key, session in order]
+        positions = {session.number: number for number, (_, session) in enumerate(order)}
+        self.first.ends = {positions[number]: end for number, end in self.first.ends.items()}
 
     def again(self) -> Iterator[Decoded]:
-        """All requests once more."""
-        for _, message, _ in self._ordered(self.told, lambda row: 0, lambda one: None):
+        """Go through all requests once more."""
+        for _, message, _ in self._ordered(self.exchanges, lambda row: 0, lambda exchange: None):
             yield message
 
     def windows(self) -> Iterator[Window]:
-        """Go through it for the second time."""
+        """Go through the capture for the second time."""
         window, size = Window(), 0
-        left, seen = list(self._left), set[int]()
+        left, open_sessions = list(self._left), set[int]()
 
-        def orphan(one: Told) -> None:
-            window.orphans.append(one.row)
+        def orphan(exchange: CapturedExchange) -> None:
+            window.orphans.append(exchange.row)
 
         for number, message, bytes_ in self._ordered(
-            self.told, lambda row: self._numbers[row["capture"], row["connection"]], orphan
+            self.exchanges, lambda row: self._numbers[row["capture"], row["connection"]], orphan
         ):
             window.requests.append((number, message))
             size += bytes_
-            if number not in seen:
-                seen.add(number)
+            if number not in open_sessions:
+                open_sessions.add(number)
                 window.met.append(number)
             left[number] -= 1
             if not left[number]:
-                seen.discard(number)
+                open_sessions.discard(number)
                 window.over.append(number)
             if len(window.requests) >= WINDOW or size >= WINDOW_BYTES:
                 yield window
@@ -129,53 +168,56 @@ class Flow:
         if window.requests or window.orphans:
             yield window
 
-    def _glance(self, glanced: Callable[[Look], Iterable[Told]], met: dict[Key, _Met]) -> None:
-        """Survey it by its columns, and the bodies of what is not in them."""
+    def _read_columns(
+        self, by_columns: Callable[[Look], Iterable[CapturedExchange]], met: dict[Key, _MetSession]
+    ) -> None:
+        """Make the first pass over columns, and over the bodies of what is not in them."""
         from analyzer.analysis.traffic_summary import Gists
 
-        survey = self.survey
-        gists = Gists(survey.learning.cluster.topic_names)
+        first = self.first
+        gists = Gists(first.learning.cluster.topic_names)
 
         def look(window: rows.Window) -> rows.Exchanges:
             gist = gists.take(window)
-            for asked in gist.asked:
-                session = met.setdefault((window.names.capture, asked.connection), _Met(len(met), asked.broker))
-                session.take(asked)
-                if asked.requests:
-                    survey.sent(session.number, _micro(asked.earliest_ns))
-                    survey.sent(session.number, _micro(asked.last_ns), asked.requests - 1)
+            for activity in gist.asked:
+                key = window.names.capture, activity.connection
+                session = met.setdefault(key, _MetSession(len(met), activity.broker))
+                session.take(activity)
+                if activity.requests:
+                    first.sent(session.number, _micro(activity.earliest_ns))
+                    first.sent(session.number, _micro(activity.last_ns), activity.requests - 1)
             for touched in gist.touched:
                 address, client = touched.client
-                survey.touch(touched, (address, self.names.transaction(client or "") or client))
+                first.touch(touched, (address, self.names.transaction(client or "") or client))
             for fetched in gist.fetched:
-                survey.learning.fetched(*fetched)
+                first.learning.fetched(*fetched)
             return gist.rest
 
-        def see(one: Told) -> None:
-            session = met[one.row["capture"], one.row["connection"]]
-            session.user = session.user or one.user
+        def see(exchange: CapturedExchange) -> None:
+            session = met[exchange.row["capture"], exchange.row["connection"]]
+            session.user = session.user or exchange.user
 
         def number(row: Mapping[str, Any]) -> int:
             return met[row["capture"], row["connection"]].number
 
-        rest = self._ordered(lambda: glanced(look), number, lambda one: None, see)
+        rest = self._ordered(lambda: by_columns(look), number, lambda exchange: None, see)
         for _, message in sessions.decoded((index, message) for index, message, _ in rest):
-            survey.learn(message)
+            first.learn(message)
 
-    def _surveyed(self, met: dict[Key, _Met]) -> Iterator[tuple[int, Decoded]]:
+    def _read_bodies(self, met: dict[Key, _MetSession]) -> Iterator[tuple[int, Decoded]]:
         def number(row: Mapping[str, Any]) -> int:
             return met[row["capture"], row["connection"]].number
 
-        def see(one: Told) -> None:
-            row = one.row
+        def see(exchange: CapturedExchange) -> None:
+            row = exchange.row
             key = row["capture"], row["connection"]
             session = met.get(key)
             if session is None:
-                session = met[key] = _Met(len(met), (row["broker_ip"], row["broker_port"]))
-            session.user = session.user or one.user
+                session = met[key] = _MetSession(len(met), (row["broker_ip"], row["broker_port"]))
+            session.user = session.user or exchange.user
 
-        by_number: dict[int, _Met] = {}
-        for index, message, _ in self._ordered(self.told, number, lambda one: None, see):
+        by_number: dict[int, _MetSession] = {}
+        for index, message, _ in self._ordered(self.exchanges, number, lambda exchange: None, see):
             session = by_number.get(index)
             if session is None:
                 row = message.request.row
@@ -186,58 +228,61 @@ class Flow:
 
     def _ordered(
         self,
-        told: Callable[[], Iterable[Told]],
+        exchanges: Callable[[], Iterable[CapturedExchange]],
         number: Callable[[Mapping[str, Any]], int],
-        orphan: Callable[[Told], None],
-        see: Callable[[Told], None] = lambda one: None,
+        orphan: Callable[[CapturedExchange], None],
+        see: Callable[[CapturedExchange], None] = lambda exchange: None,
     ) -> Iterator[tuple[int, Decoded, int]]:
-        """(session, request, bytes) in order of time. `see` gets all that is told, `orphan` what has no request."""
-        held = _Held()
-        for one in told():
-            see(one)
-            if one.row["exchange"] is None:
-                orphan(one)
+        """Give (session, request, bytes) in order of time. `see` gets each exchange, `orphan` those without a
+        request."""
+        held = _HeldRequests()
+        for exchange in exchanges():
+            see(exchange)
+            if exchange.row["exchange"] is None:
+                orphan(exchange)
                 continue
-            request = sessions.request_of(*one[:3])
+            request = sessions.request_of(*exchange[:3])
             if self.names:
                 request = renaming.request(request, self.names)
-            held.put(request, number(one.row))
+            held.put(request, number(exchange.row))
             while len(held) > HELD or held.bytes > HELD_BYTES:
                 yield held.pop()
         while len(held):
             yield held.pop()
 
 
-class _Held:
-    """Requests that are held back, `bytes` of them. Nearly all come in order: those wait in a row, and only who is
-    late in a heap."""
+class _HeldRequests:
+    """Requests that are held back; `bytes`: their size.
+
+    Nearly all come in order: those wait in a queue, and only late ones in a heap.
+    """
 
     def __init__(self) -> None:
         self.bytes = 0
         self._count = 0
-        self._row: deque[_Place] = deque()
-        self._late: list[_Place] = []
+        self._queue: deque[_HeldRequest] = deque()
+        self._late: list[_HeldRequest] = []
 
     def __len__(self) -> int:
-        return len(self._row) + len(self._late)
+        return len(self._queue) + len(self._late)
 
     def put(self, request: Request, session: int) -> None:
         size = len(request.data or b"") + len(request.answer or b"")
         self._count += 1
-        place = request.sent_ns, session, request.exchange, self._count, size, request
-        if not self._row or self._row[-1] < place:
-            self._row.append(place)
+        held = request.sent_ns, session, request.exchange, self._count, size, request
+        if not self._queue or self._queue[-1] < held:
+            self._queue.append(held)
         else:
-            heapq.heappush(self._late, place)
+            heapq.heappush(self._late, held)
         self.bytes += size
 
     def pop(self) -> tuple[int, Decoded, int]:
-        """(session, request, bytes) of the earliest."""
-        late = self._late and (not self._row or self._late[0] < self._row[0])
-        _, session, _, _, size, first = heapq.heappop(self._late) if late else self._row.popleft()
+        """Take the earliest, as (session, request, bytes)."""
+        is_late = self._late and (not self._queue or self._late[0] < self._queue[0])
+        _, session, _, _, size, request = heapq.heappop(self._late) if is_late else self._queue.popleft()
         self.bytes -= size
-        return session, Decoded(first, decisions.quick(first)), size
+        return session, Decoded(request, decisions.fast_path(request)), size
 
 
-_Place = tuple[int, int, int, int, int, Request]
-"""When a request was sent, its session, its ordinal there, how many came before it, and bytes."""
+_HeldRequest = tuple[int, int, int, int, int, Request]
+"""When a request was sent, its session, its ordinal there, how many came before it, bytes, and itself."""

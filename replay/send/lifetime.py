@@ -30,7 +30,7 @@ _SHIFT: Final = "--timestamps shift makes them as old as they were when captured
 Settings = Mapping[str, str]
 
 
-async def told(target: Target, times: Mapping[str, Times], map_topic: Mapping[str, str], now_ms: int) -> list[str]:
+async def warnings(target: Target, times: Mapping[str, Times], map_topic: Mapping[str, str], now_ms: int) -> list[str]:
     """The sentences. `times`: by captured topic. Raises LinkError where the target goes away."""
     wanted = {map_topic.get(name, name): one for name, one in times.items() if one.records}
     there = sorted(name for name in wanted if name in target.topology.partitions)

@@ -19,9 +19,8 @@ import os
 import re
 import tempfile
 import threading
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import duckdb
@@ -57,36 +56,22 @@ _HUGE = pa.decimal128(38, 0)
 """How sums of integers come. Spark's are 64 bits wide, and an error beyond."""
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What one of many engines has, each on one core. `rows`: of the files of exchanges the first, and the one behind
-    the last; `memory`: bytes; `given`: tables besides, by name. `clients`: instead of rows the exchanges of some
-    clients, the first number of which the second says how many there are."""
-
-    rows: Mapping[str, tuple[int, int]]
-    memory: int
-    given: Mapping[str, pa.Table]
-    clients: tuple[int, int] | None = None
-
-
 class Embedded:
     """Datasets to ask; none: relations without rows."""
 
     at_once = 2
     """DuckDB itself uses all cores for a question, but plans it, and puts together what it finds, on one."""
 
-    def __init__(self, paths: Sequence[str | os.PathLike[str]], folder: str, share: Share | None = None) -> None:
-        """`folder`: for temporary files. `share`: see there; None: all, on all cores. Raises DatasetError."""
+    def __init__(self, paths: Sequence[str | os.PathLike[str]], folder: str) -> None:
+        """`folder`: for temporary files. Raises DatasetError."""
         self._opened = [datasets.open_dataset(path) for path in paths]
-        self._share = share
-        memory = MEMORY if share is None else share.memory
         self._connection = duckdb.connect(
             config={
                 "autoinstall_known_extensions": "false",
                 "autoload_known_extensions": "false",
                 "temp_directory": os.path.join(folder, "spilled"),
-                "memory_limit": f"{memory >> 20}MiB",
-                "threads": str(os.cpu_count() or 1) if share is None else "1",
+                "memory_limit": f"{MEMORY >> 20}MiB",
+                "threads": str(os.cpu_count() or 1),
                 "python_enable_replacements": "false",
             }
         )
@@ -95,10 +80,7 @@ class Embedded:
         self._mine = threading.local()
         self._making = threading.Lock()
         functions.install(self._connection, relations.bucketed(self._opened))
-        given = {} if share is None else share.given
-        for name, table in given.items():
-            self._connection.register(name, table)
-        self._names = frozenset(relations.names()) | frozenset(given)
+        self._names = frozenset(relations.names())
         self._prepared = Prepared(self._names)
         self._made: set[str] = set()
         self._rows = relations.besides(self._opened)
@@ -210,22 +192,9 @@ class Embedded:
 
     def _part(self, name: str, files: Sequence[str], renamed: dict[str, str]) -> str:
         """A table of a dataset: its columns by name, null where the files, older than this kwire, lack one."""
-        if name == "exchanges" and self._share is not None and self._share.clients is not None:
-            part, parts_of = self._share.clients
-            of_all = self._read(name, files, renamed)
-            return f"SELECT * FROM ({of_all}) WHERE hash(client_id, client_ip) % {parts_of} = {part}"
-        if name == "exchanges" and self._share is not None:
-            parts = [self._read(name, [file], renamed, rows) for file in files if (rows := self._share.rows.get(file))]
-            return " UNION ALL ".join(parts) if parts else f"{self._read(name, files, renamed)} WHERE false"
-        return self._read(name, files, renamed)
-
-    def _read(
-        self, name: str, files: Sequence[str], renamed: dict[str, str], rows: tuple[int, int] | None = None
-    ) -> str:
-        """`_part`, of these files; `rows`: of one, from the first to the one behind the last."""
         listed = ", ".join(_text(_escaped(file)) for file in files)
         settings = f"hive_partitioning = false, union_by_name = {str(len(files) > 1).lower()}"
-        source = f"read_parquet([{listed}], {settings}{', file_row_number = true' if rows else ''})"
+        source = f"read_parquet([{listed}], {settings})"
         stored = dict(row[:2] for row in self._connection.execute(f"DESCRIBE SELECT * FROM {source}").fetchall())
         columns = []
         for column in tables.TABLES[name]:
@@ -237,8 +206,7 @@ class Embedded:
                 cases = " ".join(f"WHEN {_text(old)} THEN {_text(new)}" for old, new in renamed.items())
                 value = f"CASE {value} {cases} ELSE {value} END"
             columns.append(f'{value} AS "{column.name}"')
-        where = f" WHERE file_row_number BETWEEN {rows[0]} AND {rows[1] - 1}" if rows else ""
-        return f"SELECT {', '.join(columns)} FROM {source}{where}"
+        return f"SELECT {', '.join(columns)} FROM {source}"
 
     def _literal(self, name: str) -> None:
         """Rows that are known here."""
@@ -251,10 +219,10 @@ class Embedded:
 
 
 @contextlib.contextmanager
-def opened(paths: Sequence[str | os.PathLike[str]], share: Share | None = None) -> Iterator[Embedded]:
-    """The engine over these datasets, and its end; `share`: see `Embedded`. Raises DatasetError."""
+def opened(paths: Sequence[str | os.PathLike[str]]) -> Iterator[Embedded]:
+    """Open the engine over these datasets, and close it at the end. Raises DatasetError."""
     with tempfile.TemporaryDirectory(prefix="kwire-sql-") as folder, _interruptible():
-        engine = Embedded(paths, folder, share)
+        engine = Embedded(paths, folder)
         try:
             yield engine
         finally:

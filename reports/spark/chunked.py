@@ -1,24 +1,26 @@
-"""A capture point read in chunks, each byte by one task, and decoded by connection.
+"""Read a capture point in chunks, each byte by one task, and decode it in shares of its connections.
 
 In: a capture point. Out: the dataset files that the local engine would write for it, row for row and in the same order.
 
 ```
  capture ──▶ chunk 0 ──▶ packets of group 0 ... n ─┐              ┌──▶ share 0 of k ─┐
- capture ──▶ chunk 1 ──▶ packets of group 0 ... n ─┼── verified ──┼──▶ share 1 of k ─┼──▶ as in `split`
+ capture ──▶ chunk 1 ──▶ packets of group 0 ... n ─┼── verified ──┼──▶ share 1 of k ─┼──▶ `merging`
  capture ──▶ ...              (in files)          ─┘              └──▶ ...          ─┘
 ```
 
 A chunk's task finds packets, and sorts them by four-tuple into a file: columns, nothing pickled, and bytes, but for
 those that are reached with less work where they lie in the capture. Sharing tasks read, of all files, the time of each
-packet (4 bytes) and the packets of their own connections; so all see the same batches, clock and order, as in `split`,
-and nothing is guessed of what a connection said before. Only where so many connections come and go, for so long, that
-some are forgotten, they read what tells connections apart of all packets (some 40 bytes each).
+packet (4 bytes) and the packets of their own connections; so all see the same batches, clock and order. Only where so
+many connections come and go, for so long, that some are forgotten, they read the columns that tell connections apart
+of all packets (some 40 bytes each).
 
-What is guessed is where a chunk's first record is and how it is to be read. The driver takes what chunks say in order,
+Where a chunk's first record is, and how it is to be read, is a guess. The driver takes the chunks' results in order,
 and has those read again whose guess was wrong (`captures.chunks.chunk_reader.Joining`). Where that is more than a
-tenth, the
-capture point is decoded as before: each share reads all of it. What it costs is room for up to a second copy of what
-TCP packets hold, in the folder of the unfinished dataset.
+tenth, or where there is but one chunk (as of compressed files), the caller decodes the point whole, in one task. The
+cost is room for up to a second copy of all TCP packets, in the folder of the unfinished dataset.
+
+Filters and records of internal topics need names of topic ids that any connection may tell, later ones too: for them
+the shares are read for all names first (`_topic_names`), in a stage that makes no rows.
 """
 
 from __future__ import annotations
@@ -31,12 +33,12 @@ from typing import TYPE_CHECKING
 
 from analyzer.dataset.dataset import DatasetError
 from analyzer.pipeline.points import Choice
-from analyzer.pipeline.shares import Share, Shared, ShareOfPackets, ShareOfPairs
+from analyzer.pipeline.shares import Share, Shared, ShareOfPackets, names_said, share
 from captures.chunks.chunk_reader import Chunk, ChunkReader, Joining, Known, Said, chunks_of
 from captures.chunks.routing import MOST_IN_PLACE, Routed, check_same
 from captures.chunks.sorting import Stored, apart, divided, store
 from captures.files import CaptureError, CapturePoint, stored_bytes
-from reports.spark import split
+from reports.spark.merging import PIECES, merge_shares, range_packets
 from reports.spark.tasks import Done, Refused, attempt
 
 if TYPE_CHECKING:
@@ -48,14 +50,17 @@ LEAST_CHUNK_BYTES, MOST_CHUNK_BYTES = 1 << 30, 4 << 30
 """Bytes of a task that reads: some seconds, or a part of one. The first that a Python process reads, and each that a
 task begins with, take it a twentieth of a second more, and memory of a host is dear: so not more tasks than cores."""
 
+MOST_SHARES = 16
+"""Tasks that decode a capture point. Each reads the times of all packets, and more of them gain hardly any time."""
+
 FEW_SHARES = 4
-"""So many tasks read all of a capture in less processor time than it takes to sort its packets first."""
+"""With so many cores or fewer, one task with threads is about as fast as sorting the packets for shares first."""
 
 SMALLEST_BYTES = 1 << 15
 """A chunk is not smaller."""
 
 GROUPS = 4
-"""Groups of four-tuples a share, which is given some of them by how much there is to do for each."""
+"""Groups of four-tuples for each share, which gets some of them by the work that each group is."""
 
 MOST_AGAIN = 0.1
 """The part of a point's chunks that may have to be read again, one after the other."""
@@ -65,14 +70,14 @@ WINDOW_BYTES = 16 << 20
 twice as many, sixteen a third of four times as many. Where they stay in the capture, `sorting` reads fewer at once."""
 
 RECORDS_IN_PLACE = MOST_IN_PLACE // 2
-"""The same as MOST_IN_PLACE where record sets are kept until a batch is worked off: memory is fresh once in each task,
-and of more of it a task is slower by a tenth."""
+"""Like MOST_IN_PLACE, where record sets are held until a batch is worked off: memory is fresh once in each task, and
+with more of it a task is slower by a tenth."""
 
 Tell = Callable[[str], None]
 
 
-class _TooMany(Exception):
-    """Chunks were guessed wrong."""
+class _TooManyWrongGuesses(Exception):
+    """More chunks than may be read again began or read otherwise than guessed."""
 
 
 def chunk_point(
@@ -84,40 +89,46 @@ def chunk_point(
     label: str,
     chunk_bytes: int | None = None,
     tell: Tell = lambda _: None,
-) -> Done | Refused:
-    """Decode one capture point into files in `folder`, whose names begin with `label`, in chunks of so many bytes (0:
-    not in chunks, None: where that pays). `tell` hears why it is not done in chunks although it was to be."""
-    count = split.share_count(context.defaultParallelism)
-    if chunk_bytes is None:
-        chunk_bytes = chunk_bytes_of(point, context.defaultParallelism) if count > FEW_SHARES else 0
-    if not chunk_bytes:
-        return split.split_point(context, point, settings, choice, folder, label)
+) -> Done | Refused | None:
+    """Decode one capture point in chunks of `chunk_bytes` (None: by its size and the cores).
+
+    Writes files into `folder`, whose names begin with `label`. None: it cannot be divided into chunks, and nothing was
+    written; `tell` gets a line that says why, if guesses were wrong.
+    """
+    count = share_count(context.defaultParallelism)
     try:
-        chunks = chunks_of(point, max(chunk_bytes, SMALLEST_BYTES))
+        chunks = chunks_of(point, max(chunk_bytes or chunk_bytes_of(point, context.defaultParallelism), SMALLEST_BYTES))
     except CaptureError as failure:
         return Refused(str(failure), failure.hint)
     if len(chunks) < 2:
-        return split.split_point(context, point, settings, choice, folder, label)
-    (folder / split.PIECES).mkdir(mode=0o700, exist_ok=True)
-    made: list[str] = []
+        return None
+    (folder / PIECES).mkdir(mode=0o700, exist_ok=True)
+    written: list[str] = []
     try:
-        reading = _Reading(context, chunks, count, window_bytes(settings, count), folder, label, made)
-        said, stored = reading.verified(point)
-        return _shared(context, point, settings, choice, folder, label, said, stored, count)
-    except _TooMany as found:
-        tell(f"{point.name}: not read in chunks: {found}; each task reads all of it")
-        return split.split_point(context, point, settings, choice, folder, label)
+        reading = _ChunkReading(context, chunks, count, window_bytes(settings, count), folder, label, written)
+        joined, stored = reading.verified(point)
+        return _decode_shares(context, point, settings, choice, folder, label, joined, stored, count)
+    except _TooManyWrongGuesses as failure:
+        tell(f"{point.name}: not read in chunks: {failure}; one task reads it whole")
+        return None
     except (CaptureError, DatasetError) as failure:
         return Refused(str(failure), failure.hint)
     finally:
-        for path in made:
+        for path in written:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
 
 
+def share_count(cores: int) -> int:
+    """The number of tasks that decode a capture point where Spark has so many cores."""
+    return max(1, min(MOST_SHARES, cores))
+
+
 def chunk_bytes_of(point: CapturePoint, cores: int) -> int:
-    """As large as chunks are where nobody says it: as many as there are cores, or several times that. Where the point's
-    files cannot be looked at, whoever reads them says so."""
+    """The default size of a chunk: as many chunks as there are cores, or several times that.
+
+    If the point's files cannot be looked at, the task that reads them says so.
+    """
     try:
         size = stored_bytes(point)
     except (CaptureError, OSError):
@@ -136,8 +147,8 @@ def in_place_bytes(choice: Choice) -> int:
     return RECORDS_IN_PLACE if choice.keep_records else MOST_IN_PLACE
 
 
-class _Reading:
-    """The chunks of one point, read by tasks; `made` gets the files that they wrote."""
+class _ChunkReading:
+    """The chunks of one point, read by tasks; the paths of the files that they write are appended to `written`."""
 
     def __init__(
         self,
@@ -147,54 +158,56 @@ class _Reading:
         window_bytes: int,
         folder: Path,
         label: str,
-        made: list[str],
+        written: list[str],
     ) -> None:
-        self._context, self._chunks, self._made = context, chunks, made
-        self._how = (shares, window_bytes, str(folder / split.PIECES / f"{label}-chunk"))
+        self._context, self._chunks, self._written = context, chunks, written
+        self._how = (shares, window_bytes, str(folder / PIECES / f"{label}-chunk"))
 
     def verified(self, point: CapturePoint) -> tuple[Joining, list[Stored]]:
-        """What all chunks say together, and where their packets lie. Raises CaptureError, and `_TooMany`."""
+        """The results of all chunks joined, and their packets' files. Raises CaptureError, _TooManyWrongGuesses."""
         how, chunks = self._how, self._chunks
-        found = (
+        results = (
             self._context.parallelize(range(len(chunks)), len(chunks))
             .map(lambda number: _read(chunks[number], number, None, *how))
             .collect()
         )
-        self._made += [one[1].path for one in found if not isinstance(one, Refused)]
+        self._written += [result[1].path for result in results if not isinstance(result, Refused)]
         joining = Joining(point)
         stored: list[Stored] = []
         again = 0
-        for number, (chunk, one) in enumerate(zip(chunks, found, strict=True)):
+        for number, (chunk, result) in enumerate(zip(chunks, results, strict=True)):
             if not joining.wants(chunk):
                 continue
-            said, kept = _accepted(one)
-            if not joining.fits(chunk, said):
+            chunk_result, file = _accepted(result)
+            if not joining.fits(chunk, chunk_result):
                 again += 1
                 if again > max(2, len(chunks) * MOST_AGAIN):
-                    raise _TooMany(f"{again} of {number + 1} chunks were guessed wrong")
-                said, kept = self._again(number, joining.begin(chunk))
-            joining.take(chunk, said)
-            stored.append(kept._replace(number=joining.numbers[-1]))
+                    raise _TooManyWrongGuesses(f"{again} of {number + 1} chunks were guessed wrong")
+                chunk_result, file = self._again(number, joining.begin(chunk))
+            joining.take(chunk, chunk_result)
+            stored.append(file._replace(number=joining.numbers[-1]))
         return joining, stored
 
     def _again(self, number: int, known: Known) -> tuple[Said, Stored]:
         how, chunk = self._how, self._chunks[number]
-        [one] = self._context.parallelize([number], 1).map(lambda number: _read(chunk, number, known, *how)).collect()
-        said, kept = _accepted(one)
-        self._made.append(kept.path)
-        return said, kept
+        [result] = (
+            self._context.parallelize([number], 1).map(lambda number: _read(chunk, number, known, *how)).collect()
+        )
+        chunk_result, file = _accepted(result)
+        self._written.append(file.path)
+        return chunk_result, file
 
 
-def _accepted(one: tuple[Said, Stored] | Refused) -> tuple[Said, Stored]:
-    if isinstance(one, Refused):
-        raise CaptureError(one.message, one.hint)
-    return one
+def _accepted(result: tuple[Said, Stored] | Refused) -> tuple[Said, Stored]:
+    if isinstance(result, Refused):
+        raise CaptureError(result.message, result.hint)
+    return result
 
 
 def _read(
     chunk: Chunk, number: int, known: Known | None, shares: int, window_bytes: int, name: str
 ) -> tuple[Said, Stored] | Refused:
-    """One chunk, in a task. What is wrong with it is a value."""
+    """Read one chunk, in a task. An error of its input is a value."""
     path = Path(f"{name}{number:06d}-{'true' if known else 'guess'}-{attempt()}")
     try:
         return store(ChunkReader(chunk, known, window_bytes), GROUPS * shares, shares, path)
@@ -207,37 +220,66 @@ def _read(
         return Refused(f"{path.parent}: cannot be written: {failure.strerror or failure}", hint)
 
 
-def _shared(
+def _decode_shares(
     context: SparkContext,
     point: CapturePoint,
     settings: Settings,
     choice: Choice,
     folder: Path,
     label: str,
-    said: Joining,
+    joined: Joining,
     stored: list[Stored],
     count: int,
 ) -> Done | Refused:
-    packets, whole = split.range_packets(choice), said.said()
+    packets, whole = range_packets(choice), joined.said()
     groups, every = divided(stored, count), not apart(stored)
 
     def read(number: int) -> tuple[Share, Routed]:
-        mine = groups[number]
-        part = ShareOfPairs(number, count, mine, GROUPS * count) if every else ShareOfPackets(number, count)
-        return part, Routed(point, whole, stored, mine, every, in_place_bytes(choice))
+        own = groups[number]
+        part = Share(number, count, own, GROUPS * count) if every else ShareOfPackets(number, count)
+        return part, Routed(point, whole, stored, own, every, in_place_bytes(choice))
 
-    topics = split.names_of(context, point, settings, choice, read, count)
+    topics = _topic_names(context, point, settings, read, count) if choice.asks_names else {}
     if isinstance(topics, Refused):
         return topics
 
     def decode(number: int) -> Shared | Refused:
-        path = folder / split.PIECES / f"{label}-{number:02d}-{attempt()}"
+        path = folder / PIECES / f"{label}-{number:02d}-{attempt()}"
         part, reader = read(number)
-        return split.shared(point, settings, choice, part, packets, path, reader, topics)
+        try:
+            return share(point, settings, choice, part, packets, path, reader, topics)
+        except (CaptureError, DatasetError) as failure:
+            return Refused(str(failure), failure.hint)
+        except OSError as failure:
+            hint = "give a folder to -o that all machines may write to"
+            return Refused(f"{path.parent}: cannot be written: {failure.strerror or failure}", hint)
 
     try:
         shares = context.parallelize(range(count), count).map(decode).collect()
     except Exception:
         check_same(point, whole.files)
         raise
-    return split.together(context, shares, point, choice, folder, label)
+    return merge_shares(context, shares, point, choice, folder, label)
+
+
+def _topic_names(
+    context: SparkContext,
+    point: CapturePoint,
+    settings: Settings,
+    read: Callable[[int], tuple[Share, Routed]],
+    count: int,
+) -> dict[str, str] | Refused:
+    """The names of topic ids that all shares tell, by id: a stage of its own, before any row is made."""
+
+    def names(number: int) -> dict[str, str] | Refused:
+        try:
+            return names_said(point, settings, *read(number))
+        except CaptureError as failure:
+            return Refused(str(failure), failure.hint)
+
+    topics: dict[str, str] = {}
+    for result in context.parallelize(range(count), count).map(names).collect():
+        if isinstance(result, Refused):
+            return result
+        topics |= result
+    return topics

@@ -13,11 +13,9 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from analyzer.dataset.dataset import open_dataset
-from reports import catalog, relations
+from reports import relations
 from reports.engine_protocol import interruptibly
 from reports.query_errors import WrongQuery, column_hint, unknown_relation
-from reports.spark.slices import Sliced
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,31 +35,23 @@ class Spark:
         paths: Sequence[str | os.PathLike[str]],
         only: Container[str] | None = None,
         conf: Mapping[str, str] | None = None,
-        sliced: bool = False,
     ) -> None:
-        """`only`, as in `relations.register`; `conf`: settings of this session; `sliced`: walks over all exchanges are
-        the embedded engine's, in tasks (`slices`). Raises DatasetError."""
+        """`only`, as in `relations.register`; `conf`: settings of this session. Raises DatasetError."""
         self._spark = spark.newSession()
         for name, value in (conf or {}).items():
             self._spark.conf.set(name, value)
-        self._sliced = Sliced(self._spark, [open_dataset(path) for path in paths]) if sliced else None
-        with self._told():
-            relations.register(self._spark, paths, only, self._sliced.later if self._sliced else None)
+        with self._errors():
+            relations.register(self._spark, paths, only)
 
     def ask(self, query: str, rows: int | None = None, ours: bool = False) -> tuple[pa.Table, bool]:
         """The answer, and whether there are more than `rows`. Raises WrongQuery with Spark's message."""
         if threading.current_thread() is not threading.main_thread():
-            return self._ask(query, rows, ours)  # no interrupt comes
-        return interruptibly(self, partial(self._ask, query, rows, ours))
+            return self._ask(query, rows)  # no interrupt comes
+        return interruptibly(self, partial(self._ask, query, rows))
 
-    def _ask(self, query: str, rows: int | None, ours: bool) -> tuple[pa.Table, bool]:
-        counted = self._sliced.here(query) if self._sliced and ours else None
-        if counted is not None:
-            return (counted, False) if rows is None else (counted.slice(0, rows), len(counted) > rows)
-        with self._told():
-            if self._sliced:
-                self._sliced.need(catalog.needed(query))
-            frame = self._spark.sql(self._sliced.rewritten(query) if self._sliced and ours else query)
+    def _ask(self, query: str, rows: int | None) -> tuple[pa.Table, bool]:
+        with self._errors():
+            frame = self._spark.sql(query)
             if rows is None:
                 return frame.toArrow(), False
             # One row more than wanted tells whether there are more, for the price of nothing.
@@ -69,8 +59,8 @@ class Spark:
             return table.slice(0, rows), len(table) > rows
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        """What Spark says went wrong, as WrongQuery."""
+    def _errors(self) -> Iterator[None]:
+        """Turn Spark's errors into WrongQuery."""
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 

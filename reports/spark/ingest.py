@@ -28,9 +28,9 @@ from analyzer.dataset.dataset import Dataset, DatasetError, Parts, Writer
 from analyzer.pipeline.points import BATCHES, Choice, check_names, joined, manifest, read_point
 from analyzer.pipeline.read_options import FEW_THREADS, Reading
 from captures.files import CaptureError, CapturePoint, capture_points, stored_bytes
-from reports.spark.chunked import Tell, chunk_point
+from reports.spark.chunked import FEW_SHARES, Tell, chunk_point
+from reports.spark.merging import PIECES
 from reports.spark.session import cancel
-from reports.spark.split import PIECES
 from reports.spark.tasks import Done, Refused, attempt
 
 if TYPE_CHECKING:
@@ -49,18 +49,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """How large capture points are divided: those whose files hold `more_than` so many bytes (None: where that pays),
-    in chunks of `chunk_bytes` (0: not in chunks; None: where that pays); `tell` hears why one is not."""
+    """How large capture points are divided: those whose files hold more than `more_than` bytes (None: where that pays),
+    into chunks of `chunk_bytes` (0: none is divided; None: by its size and the cores). `tell` gets a line about each
+    that could not be."""
 
     more_than: int | None = None
     chunk_bytes: int | None = None
     tell: Tell = lambda _: None
 
     def is_large(self, point: CapturePoint, cores: int) -> bool:
-        """Whether a capture point is divided among so many cores. One task of two threads does on two of them what
-        tasks that divide it take twice as long for."""
+        """Whether a capture point is divided among so many cores."""
+        if self.chunk_bytes == 0:
+            return False
         if self.more_than is None:
-            return cores > FEW_THREADS and stored_bytes(point) > SPLIT_BYTES
+            return cores > (FEW_THREADS if self.chunk_bytes else FEW_SHARES) and stored_bytes(point) > SPLIT_BYTES
         return stored_bytes(point) > self.more_than
 
 
@@ -90,10 +92,10 @@ def analyze(
 ) -> Dataset:
     """Decode captures in Spark and write them to `out` as a dataset; arguments as in `analyzer.analyze`.
 
-    threads: of each task; split_bytes: a capture point whose files hold more is decoded by connection (None: more than
-    16 GiB, where Spark has more cores than a task has threads); chunk_bytes: it
-    is read in chunks of so many, each by one task (0: each task reads all; None: that, unless they are more than a
-    few). `tell` hears where that could not be. The `Dataset` that comes back has no tables. Raises CaptureError,
+    threads: of each task; split_bytes: a capture point whose files hold more is read in chunks (None: more than 16 GiB,
+    where Spark has five cores or more), all others by one task each; chunk_bytes: the size of a chunk, each read by one
+    task (0: no capture point is divided; None: by its size and the cores). `tell` gets a line for each that could not
+    be divided. The `Dataset` that comes back has no tables. Raises CaptureError,
     DatasetError, and `pyspark.errors.PySparkException` or py4j's error where Spark itself fails; the dataset is then as
     it was.
     """
@@ -143,7 +145,7 @@ def task_points(
 def _decoded(
     spark: SparkSession, points: list[CapturePoint], settings: Settings, choice: Choice, writer: Writer, how: Split
 ) -> list[Done]:
-    """A task for each capture point, and many for each that is large."""
+    """Decode each capture point in one task, and each that is large in many."""
     folder, run = writer.folder, writer.run
     labels = [f"{run}-{number:05d}" for number in range(len(points))]
     context = spark.sparkContext
@@ -154,19 +156,21 @@ def _decoded(
         for i in chosen:
             yield i, decode_point(points[i], settings, choice, folder, f"{labels[i]}-{attempt()}")
 
-    results: dict[int, Done | Refused] = {}
-    if small:
-        results.update(context.parallelize(small, len(small)).mapPartitions(work).collect())
+    def whole(chosen: Sequence[int]) -> dict[int, Done | Refused]:
+        return dict(context.parallelize(chosen, len(chosen)).mapPartitions(work).collect()) if chosen else {}
+
+    results = whole(small)
 
     def split(i: int) -> Done | Refused:
-        return chunk_point(context, points[i], settings, choice, folder, labels[i], how.chunk_bytes, how.tell)
+        done = chunk_point(context, points[i], settings, choice, folder, labels[i], how.chunk_bytes, how.tell)
+        return whole([i])[i] if done is None else done
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         splits = [pool.submit(split, i) for i in large]
         try:
-            results.update((i, one.result()) for i, one in zip(large, splits, strict=True))
+            results.update((i, future.result()) for i, future in zip(large, splits, strict=True))
         except BaseException:
-            cancel(spark, [one for one in splits if not one.cancel()])
+            cancel(spark, [future for future in splits if not future.cancel()])
             raise
     with contextlib.suppress(OSError):  # none was made, or a task that Spark gave up is not at its end
         (folder / PIECES).rmdir()

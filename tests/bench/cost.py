@@ -33,7 +33,7 @@ from captures.chunks.chunk_reader import ChunkReader, Heard, Joining, Said, chun
 from captures.chunks.routing import Routed
 from captures.chunks.sorting import Stored, divided, store
 from captures.files import CapturePoint, capture_points
-from reports.spark import split
+from reports.spark import chunked, merging
 from reports.spark.chunked import GROUPS, in_place_bytes, window_bytes
 from tests.bench import generate
 from tests.bench.__main__ import say
@@ -72,12 +72,12 @@ class Cost:
 
     def seconds(self, cores: int) -> float:
         """How long it takes, where nothing else is waited for."""
-        count = split.share_count(cores)
+        count = chunked.share_count(cores)
         return self.sort / cores + self.decode / count + self.merge / cores + self.alone
 
     def processor(self, cores: int) -> float:
         """Seconds of processor time of all cores together."""
-        return self.sort + split.share_count(cores) * self.seen + self.decode + self.facts + self.merge + self.judge
+        return self.sort + chunked.share_count(cores) * self.seen + self.decode + self.facts + self.merge + self.judge
 
 
 def taken(work: Callable[[], T]) -> tuple[float, T]:
@@ -138,7 +138,7 @@ def _shared(
     folder: Path,
 ) -> list[tuple[float, shares.Shared]]:
     """Each share, with its processor time."""
-    packets, groups = split.range_packets(choice), divided(stored, count)
+    packets, groups = merging.range_packets(choice), divided(stored, count)
     return [
         taken(
             lambda number=number: shares.share(  # type: ignore[misc]

@@ -26,9 +26,9 @@ import pyarrow.parquet as pq
 from analyzer.cli.parser import main as kwire
 from analyzer.dataset.dataset import StoredDataset, open_dataset
 from analyzer.findings import evaluate
-from analyzer.findings.capture import Seen
+from analyzer.findings.capture import CaptureFrame
 from analyzer.findings.rules import RULES, limits_of
-from analyzer.findings.source import Source
+from analyzer.frame.parquet import RowGroups
 from tests.bench.__main__ import say
 from tests.shared import capture_files, sample_folders, shared_folders
 
@@ -76,10 +76,10 @@ def judged(tables: Mapping[str, pa.Table], dataset: StoredDataset) -> dict[str, 
 
 
 def _judged(tables: Mapping[str, pa.Table], dataset: StoredDataset) -> dict[str, float]:
-    source = Source(tables, dataset.captures, dataset.manifest["unrecognised"]["listed"])
+    source = RowGroups(tables, dataset.captures, dataset.manifest["unrecognised"]["listed"])
     took: dict[str, float] = {}
     for entry in dataset.captures:
-        seen = Seen(source, entry, evaluate.USUAL)
+        seen = CaptureFrame(source, entry, evaluate.USUAL)
         seen.load()
         for code, rule in RULES.items():
             began = time.perf_counter()

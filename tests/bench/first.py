@@ -22,7 +22,7 @@ from typing import Any, Final
 from analyzer.pipeline.read_options import Reading
 from analyzer.protocol import api_keys, tree
 from analyzer.protocol.encoding import encode_response
-from replay import run, source
+from replay import inputs, run
 from replay.options import Options
 from replay.send import link
 from replay.send.settings import Settings
@@ -93,7 +93,7 @@ def send(capture: str, how: str, port: int, out: str) -> None:
     )
     print(time.time(), flush=True)
     notes: list[str] = []
-    asked = source.source("-" if how == "stdin" else capture, options, how=Reading(threads=2), notes=notes)
+    asked = inputs.open_source("-" if how == "stdin" else capture, options, how=Reading(threads=2), notes=notes)
     print(time.time(), flush=True)
     asyncio.run(run.replay(asked, options, link.tcp(), out, notes))
 

@@ -37,6 +37,7 @@ from replay.plan.sessions import Request, Session
 from replay.send import link
 from replay.send.engine import Engine
 from replay.send.settings import Settings
+from replay.source import MemorySource
 from tests.bench.__main__ import machine, save, say, versions
 from tests.replay.batching import batch, produced, produced_answer
 
@@ -244,7 +245,7 @@ def measure(connections: int, requests: int, rate: float | None, profiled: bool,
 
             patch.setattr(Engine, "run", watched)
         before = os.times()
-        result = asyncio.run(run.replay(found, chosen, link.tcp(), f"{folder}/run", []))
+        result = asyncio.run(run.replay(MemorySource(found), chosen, link.tcp(), f"{folder}/run", []))
         after = os.times()
         sinks = used(process)
     process.terminate()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from analyzer.pipeline.read_options import Reading
 from replay.plan import sessions
-from replay.plan.windows import Flow
+from replay.plan.windows import TwoPassReader
 from tests.bench import generate
 from tests.bench.__main__ import Run, kwire, measured, say
 
@@ -21,11 +21,12 @@ from tests.bench.__main__ import Run, kwire, measured, say
 def survey(capture: str) -> int:
     """Go through it; how many requests it has."""
     how = Reading(threads=2)
-    flow = Flow(
-        lambda: sessions.told(capture, how=how), glanced=lambda look: sessions.told(capture, how=how, look=look)
+    flow = TwoPassReader(
+        lambda: sessions.read_exchanges(capture, how=how),
+        by_columns=lambda look: sessions.read_exchanges(capture, how=how, look=look),
     )
-    flow.look()
-    return flow.survey.requests
+    flow.read_first_pass()
+    return flow.first.requests
 
 
 def processor(run: Run) -> float:

@@ -22,11 +22,12 @@ from typing import Final
 
 from analyzer.cli import parser
 from captures.errors import KwireError
-from replay import run, source
+from replay import inputs, run
 from replay.options import Options
 from replay.plan.sessions import Session
 from replay.remap.retry import Limits
 from replay.send.settings import Settings
+from replay.source import MemorySource
 from tests.fuzz import mutations, rogue
 from tests.fuzz.checking import Broken, Outcome, must
 from tests.replay.conversation import play
@@ -219,7 +220,7 @@ def planning(number: int, seed: int, folder: Path) -> Outcome:
 @cache
 def _sessions(name: str, deep: bool) -> list[Session]:
     """The first connections of a sample, and the first of what they said: a few of each kind are mostly enough."""
-    whole = source.read([str(path) for path in capture_files(SAMPLES / name)])
+    whole = inputs.read([str(path) for path in capture_files(SAMPLES / name)])
     connections, requests = (12, 60) if deep else (4, 8)
     return [dataclasses.replace(session, requests=session.requests[:requests]) for session in whole[:connections]]
 
@@ -238,7 +239,7 @@ def replaying(number: int, seed: int, folder: Path) -> Outcome:
     with _told(f"{name}; {cluster.what}"):
         try:
             dial = options.access.reach(rogue.HOST, rogue.PORT).guard(cluster.dial)
-            result = play(run.replay(sessions, options, dial, folder / "run", []))
+            result = play(run.replay(MemorySource(sessions), options, dial, folder / "run", []))
         except KwireError as problem:
             must(bool(str(problem)) and "\n" not in str(problem), f"no line: {problem!r}")
             refused = True

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from analyzer.pipeline.read_options import Reading
-from replay import run, source
+from replay import inputs, run
 from replay.diff import pairs
 from replay.diff.compare import Comparison, compare
 from replay.options import Options
@@ -19,6 +19,7 @@ from replay.plan.sessions import Session
 from replay.run import Result
 from replay.send import link
 from replay.send.settings import Settings
+from replay.source import MemorySource
 from tests.brokers.cluster import Cluster
 from tests.shared import SHARED, capture_files
 
@@ -64,9 +65,9 @@ def replay_capture(
     files = [str(path) for path in capture_files(folder)]
     host, _, port = cluster.bootstrap.rpartition(":")
     notes: list[str] = []
-    sessions = _later(source.read(files, how=Reading(rotated=len(files) > 1), notes=notes), since)
+    sessions = _later(inputs.read(files, how=Reading(rotated=len(files) > 1), notes=notes), since)
     chosen = dataclasses.replace(Options(host, int(port), settings=Settings(speed=speed), seed_topics=True), **options)
-    result = asyncio.run(run.replay(sessions, chosen, link.tcp(), out, notes))
+    result = asyncio.run(run.replay(MemorySource(sessions), chosen, link.tcp(), out, notes))
     found = pairs.from_run(out)
     return Replayed(out, result, found, compare(found), notes)
 
@@ -74,7 +75,7 @@ def replay_capture(
 def replayed_at(capture: Path, port: int, out: Path) -> None:
     """Replay a capture at a server of the test's own, as fast as answers allow."""
     chosen = Options("127.0.0.1", port, settings=Settings(speed=None), yes=True)
-    asyncio.run(run.replay(source.read(capture), chosen, link.tcp(), out, []))
+    asyncio.run(run.replay(MemorySource(inputs.read(capture)), chosen, link.tcp(), out, []))
 
 
 def replayed_at_less(out: Path) -> Path:

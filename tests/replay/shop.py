@@ -26,6 +26,7 @@ from replay.plan import batches
 from replay.plan.sessions import Session
 from replay.send.link import Receiver
 from replay.send.settings import Settings
+from replay.source import MemorySource
 from tests.replay.conversation import Captured, play
 from tests.replay.forging import batch
 
@@ -585,7 +586,7 @@ def replayed_at(shop: Shop, out: Path, *, speed: float | None = None, loading: b
     wanted = replace(Options(shop.host, 9092, settings=Settings(speed=speed), audit=False), **options)
 
     async def sent_and_audited() -> None:
-        await run.replay(_sessions(loading), wanted, shop.dial, out, [])
+        await run.replay(MemorySource(_sessions(loading)), wanted, shop.dial, out, [])
         shop.later()
         await auditor.audit(out, shop.host, 9092, shop.dial, wanted.access.reach(shop.host, 9092))
 

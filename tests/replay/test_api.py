@@ -17,7 +17,7 @@ import pytest
 import replay
 from analyzer.cli import parser
 from captures.errors import KwireError
-from replay import api, request, run, source
+from replay import api, inputs, request, run
 from replay.options import Options
 from tests.shared import SAMPLES
 
@@ -54,7 +54,7 @@ def test_what_is_asked_for_in_python_is_what_the_command_does(monkeypatch: pytes
     seen: list[tuple[Any, ...]] = []
 
     async def noted(captured: Any, wanted: Options, dial: Any, out: Any, notes: Any, wait: bool) -> None:
-        seen.append((len(captured), wanted, out, wait))
+        seen.append((len(captured.sessions), wanted, out, wait))
 
     monkeypatch.setattr(run, "replay", noted)
     replay.replay(
@@ -122,7 +122,7 @@ def test_what_is_asked_for_in_python_is_what_the_command_does(monkeypatch: pytes
     command = request.options_of(parser._parser().parse_args(arguments), "h", 1)
     ((count, wanted, out, wait),) = seen
     assert (wanted, out, wait) == (command, tmp_path, True)
-    assert count == 2 * len(source.prepared(source.read(CAPTURE), request.wanted("h", 1, topics="*"), []))
+    assert count == 2 * len(inputs.prepared(inputs.read(CAPTURE), request.wanted("h", 1, topics="*"), []))
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ from replay.plan.sessions import Session
 from replay.send import link, seeding
 from replay.send.channel import Channel
 from replay.send.settings import Settings
+from replay.source import MemorySource
 from tests.bench.replay import VERSION, Sink, sessions
 from tests.replay.batching import batch, produced, produced_answer
 from tests.replay.conversation import Captured
@@ -180,7 +181,7 @@ def test_a_run_in_which_all_was_skipped_is_no_success_and_can_be_compared(tmp_pa
 def test_a_run_without_any_outcome_can_be_compared(tmp_path: Path) -> None:
     with sinking() as port:
         options = Options("127.0.0.1", port, settings=Settings(speed=None))
-        asyncio.run(run.replay([], options, link.tcp(), tmp_path / "run", []))
+        asyncio.run(run.replay(MemorySource([]), options, link.tcp(), tmp_path / "run", []))
     found = compare(pairs.from_run(tmp_path / "run"))
     assert (found.total, list(found.differences)) == (0, [])
 
@@ -194,10 +195,10 @@ def test_a_topic_with_fewer_partitions_is_told_before_anything_is_sent(tmp_path:
     with sinking() as port:
         options = Options("127.0.0.1", port, settings=Settings(speed=None), yes=True)
         with pytest.raises(seeding.TooFewPartitions, match="orders has 1 partitions, the captured one 3"):
-            asyncio.run(run.replay([capture.session()], options, link.tcp(), tmp_path / "run", []))
+            asyncio.run(run.replay(MemorySource([capture.session()]), options, link.tcp(), tmp_path / "run", []))
         assert not (tmp_path / "run").exists()
         partial = dataclasses.replace(options, partial=True)
-        result = asyncio.run(run.replay([capture.session()], partial, link.tcp(), tmp_path / "run", []))
+        result = asyncio.run(run.replay(MemorySource([capture.session()]), partial, link.tcp(), tmp_path / "run", []))
     assert result.counts.actions == {"converted": 1, "skipped": 1}
     assert result.counts.skipped == {"partition_absent": 1}
     (step,) = result.plan.steps
@@ -258,7 +259,9 @@ def test_how_far_a_run_is_stands_on_a_terminal_only(
         monkeypatch.setattr("sys.stderr", screen)
         with sinking() as port, commands._telling() as tell:
             options = Options("127.0.0.1", port, settings=Settings(speed=None), yes=True)
-            asyncio.run(run.replay(sessions(1, 5, None), options, link.tcp(), tmp_path / name, [], tell=tell))
+            asyncio.run(
+                run.replay(MemorySource(sessions(1, 5, None)), options, link.tcp(), tmp_path / name, [], tell=tell)
+            )
     lines = screen.getvalue().split("\r\x1b[K")
     assert lines == (
         [
@@ -303,7 +306,7 @@ def replayed(
     port: int, out: Path, speed: float | None = None, rate: float | None = None, **options: object
 ) -> run.Result:
     chosen = Options("127.0.0.1", port, settings=Settings(speed=speed), yes=True, **options)  # type: ignore[arg-type]
-    return asyncio.run(run.replay(sessions(4, 25, rate), chosen, link.tcp(), out, []))
+    return asyncio.run(run.replay(MemorySource(sessions(4, 25, rate)), chosen, link.tcp(), out, []))
 
 
 def test_a_run_is_a_dataset_whose_counts_add_up(tmp_path: Path) -> None:
@@ -362,7 +365,7 @@ def test_what_was_not_audited_is_not_called_the_same(tmp_path: Path, capsys: pyt
 
     with sinking() as port:
         options = Options("127.0.0.1", port, settings=Settings(speed=None), yes=True, audit=False)
-        result = asyncio.run(run.replay([capture.session()], options, link.tcp(), out, []))
+        result = asyncio.run(run.replay(MemorySource([capture.session()]), options, link.tcp(), out, []))
         assert (result.audit, result.not_audited) == (None, "--no-audit")
         before = analyzer.open_dataset(out)
         assert first_line() == "verdict: same answers, not audited"
@@ -571,7 +574,7 @@ def test_what_expects_no_answer_is_sent_before_the_run_ends(tmp_path: Path) -> N
     with serving(Slow) as port:
         Sink.port = port
         chosen = Options("127.0.0.1", port, settings=Settings(speed=None, backlog_bytes=64 << 20), yes=True)
-        result = asyncio.run(run.replay([session], chosen, link.tcp(), tmp_path / "run", []))
+        result = asyncio.run(run.replay(MemorySource([session]), chosen, link.tcp(), tmp_path / "run", []))
         assert until(lambda: got == 200 * size)
     assert result.valid
     assert result.counts.verdicts == {"not_comparable": 200}
@@ -612,7 +615,7 @@ def test_a_target_that_stops_reading_ends_the_run_and_little_is_kept_for_it(
     with serving(Deaf) as port:
         Sink.port = port
         chosen = Options("127.0.0.1", port, settings=settings, yes=True)
-        result = asyncio.run(run.replay([capture], chosen, link.tcp(), tmp_path / "run", []))
+        result = asyncio.run(run.replay(MemorySource([capture]), chosen, link.tcp(), tmp_path / "run", []))
         Deaf.deaf.loop.call_soon_threadsafe(Deaf.deaf.transport.abort)
         assert closed.wait(SECONDS)
 

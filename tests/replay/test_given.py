@@ -1,6 +1,6 @@
 """What is given to a replay, and is not taken: told before anything is asked or sent.
 
-Proves: replay/source.py
+Proves: replay/inputs.py, replay/run_plan.py
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import replay
 from analyzer.cli import parser
 from analyzer.protocol import api_keys
 from captures.errors import KwireError
-from replay import run, source
+from replay import inputs, run_plan
 from replay.options import Options
 from replay.remap.topology import Topology
+from replay.source import MemorySource
 from tests.replay.conversation import EVERYTHING, Captured
 from tests.replay.test_commands import replayed, sinking
 from tests.shared import SAMPLES, capture_files, shared_folder
@@ -84,7 +85,7 @@ def test_two_capture_points_of_one_connection_would_be_sent_twice(
 def test_rotated_files_hold_nothing_twice() -> None:
     """Though they are given one by one, and not with --rotated: a connection goes on in the second."""
     files = capture_files(shared_folder("rotated-4.3"))
-    assert source.read([str(path) for path in files])
+    assert inputs.read([str(path) for path in files])
 
 
 def test_a_name_that_no_captured_topic_has_is_told_and_two_topics_are_never_one(
@@ -103,7 +104,7 @@ def test_a_name_with_a_prefix_may_be_too_long() -> None:
     """Which is told before anything is sent, in place of an error of the target's."""
     captured = Captured().said(0.0, api_keys.METADATA, 4, {"topics": [{"name": "a" * 60}]})
     sessions, asked = [captured.session()], Options("h", 1, prefix_topics="p" * 189)
-    chosen, _, _ = run.planned_for(asked, sessions, EVERYTHING, Topology())
-    assert len(chosen.map_topic["a" * 60]) == 249
-    with pytest.raises(run.BadNames, match="which is no name of a topic"):
-        run.planned_for(dataclasses.replace(asked, prefix_topics="p" * 190), sessions, EVERYTHING, Topology())
+    chosen = MemorySource(sessions).first_pass(asked, EVERYTHING, Topology())
+    assert len(chosen.options.map_topic["a" * 60]) == 249
+    with pytest.raises(run_plan.BadNamesError, match="which is no name of a topic"):
+        MemorySource(sessions).first_pass(dataclasses.replace(asked, prefix_topics="p" * 190), EVERYTHING, Topology())

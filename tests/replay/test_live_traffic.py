@@ -1,6 +1,6 @@
 """Traffic is replayed while it is captured: each request as soon as it has its answer, and nothing is known before.
 
-Proves: replay/live_traffic.py, replay/windowed.py, replay/run.py, replay/request.py
+Proves: replay/live_traffic.py, replay/windowed.py, replay/sending.py, replay/request.py
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from analyzer.dataset import dataset
 from analyzer.pipeline.read_options import Reading
 from analyzer.protocol import api_keys
 from captures.errors import KwireError
+from replay import inputs, pace, run
 from replay import live_traffic as live_module
-from replay import pace, run, source
-from replay.live_traffic import Live
+from replay.live_traffic import LiveSource
 from replay.options import Options
-from replay.plan.sessions import Told
+from replay.plan.sessions import CapturedExchange
 from replay.send import link, seeding
 from replay.send.same_cluster import SameCluster
 from replay.send.settings import Settings
+from replay.source import MemorySource
 from tests.replay.conversation import Captured
 from tests.replay.shop import ORDERS, PAYMENTS, Shop, captured
 from tests.replay.test_commands import CAPTURE, SECONDS, kwire, refused, sinking
@@ -37,12 +38,12 @@ from tests.shared import KWIRE, ROOT, SAMPLES
 TOLD = ("connection", "exchange", "action", "verdict", "rule")
 
 
-def in_order_of_answers(some: list[Captured], broker: str = "10.0.0.9") -> list[Told]:
+def in_order_of_answers(some: list[Captured], broker: str = "10.0.0.9") -> list[CapturedExchange]:
     """As stdin tells them: each when it has ended."""
     every = [one for each in some for one in each.requests]
     every.sort(key=lambda one: (one.answered_ns or one.sent_ns, one.sent_ns))
     return [
-        Told(
+        CapturedExchange(
             {**one.row, "broker_ip": broker, "broker_port": 9092, "response_end": one.row["request_time"]},
             one.data,
             one.answer,
@@ -52,13 +53,13 @@ def in_order_of_answers(some: list[Captured], broker: str = "10.0.0.9") -> list[
     ]
 
 
-def begun(told: Callable[[], Iterator[Told]] | list[Told]) -> Live:
-    live = Live(told if callable(told) else lambda: iter(told))
+def begun(told: Callable[[], Iterator[CapturedExchange]] | list[CapturedExchange]) -> LiveSource:
+    live = LiveSource(told if callable(told) else lambda: iter(told))
     assert live.begin()
     return live
 
 
-def at(shop: Shop, live: Live, out: Path, notes: list[str] | None = None, **options: Any) -> run.Result:
+def at(shop: Shop, live: LiveSource, out: Path, notes: list[str] | None = None, **options: Any) -> run.Result:
     wanted = Options(shop.host, 9092, settings=Settings(speed=None), audit=False)
     wanted = dataclasses.replace(wanted, **{"yes": True, **options})
     return asyncio.run(run.replay(live, wanted, shop.dial, out, [] if notes is None else notes))
@@ -71,7 +72,9 @@ def test_a_live_flow_and_sessions_come_to_the_same_outcomes(tmp_path: Path) -> N
         wanted = dataclasses.replace(wanted, port=port)
         live = begun(in_order_of_answers(made))
         asyncio.run(run.replay(live, wanted, link.tcp(), tmp_path / "live", []))
-        asyncio.run(run.replay([one.session() for one in made], wanted, link.tcp(), tmp_path / "whole", []))
+        asyncio.run(
+            run.replay(MemorySource([one.session() for one in made]), wanted, link.tcp(), tmp_path / "whole", [])
+        )
     assert rows(tmp_path / "live", "outcomes", *TOLD) == rows(tmp_path / "whole", "outcomes", *TOLD)
     kept = ("capture", "connection", "exchange", "reply", "direction")
     assert rows(tmp_path / "live", "messages", *kept) == rows(tmp_path / "whole", "messages", *kept)
@@ -103,7 +106,7 @@ def test_what_is_captured_is_sent_before_more_is_captured(tmp_path: Path) -> Non
     first = next(number for number, one in enumerate(every) if one.row["api_key"] == api_keys.PRODUCE) + 1
     waited: list[bool] = []
 
-    def told() -> Iterator[Told]:
+    def told() -> Iterator[CapturedExchange]:
         yield from every[:first]
         waited.append(sent.wait(60))
         yield from every[first:]
@@ -133,7 +136,7 @@ def test_what_is_wrong_with_a_topic_that_is_met_later_ends_the_run_with_what_was
     first = next(number for number, one in enumerate(every) if PAYMENTS.encode() in (one.data or b""))
     gate = threading.Event()
 
-    def told() -> Iterator[Told]:
+    def told() -> Iterator[CapturedExchange]:
         yield from every[:first]
         gate.wait(1.0)  # so that the rest is another window
         yield from every[first:]
@@ -188,7 +191,7 @@ def test_topics_get_their_prefix_when_they_are_met(tmp_path: Path) -> None:
 
 
 def test_nothing_to_replay_is_told(tmp_path: Path) -> None:
-    assert not Live(lambda: iter(())).begin()
+    assert not LiveSource(lambda: iter(())).begin()
     head = (SAMPLES / "codecs-franzgo-4.3" / "capture.pcap").read_bytes()[:24]
     command = [*KWIRE, "replay", "-", "--to", "h:1", "-o", str(tmp_path / "run")]
     said = subprocess.run(command, cwd=ROOT, input=head, capture_output=True, timeout=SECONDS)
@@ -197,7 +200,7 @@ def test_nothing_to_replay_is_told(tmp_path: Path) -> None:
     assert "kwire summary FILE" in said.stderr.decode(), "what came on stdin is gone"
 
 
-def spoken(*when: tuple[str, float]) -> list[Told]:
+def spoken(*when: tuple[str, float]) -> list[CapturedExchange]:
     """Requests of connections, at times (s)."""
     made = {name: Captured(f"10.0.0.1:{name}-10.0.0.9:9092#1") for name, _ in when}
     for name, at_s in when:
@@ -205,7 +208,7 @@ def spoken(*when: tuple[str, float]) -> list[Told]:
     return in_order_of_answers(list(made.values()))
 
 
-def windows_of(live: Live) -> tuple[list[int], list[int], list[int]]:
+def windows_of(live: LiveSource) -> tuple[list[int], list[int], list[int]]:
     """Whose requests come, which sessions are met, and which are over."""
     windows = list(live.windows())
     for window in windows:
@@ -225,7 +228,7 @@ def test_a_connection_that_is_silent_for_long_is_over_and_met_again_as_another(
     live = begun(spoken(("a", 0.0), ("b", 1.0), ("a", 600.0), ("a", 950.0), ("b", 960.0)))
     # b is over after 15 minutes, a is not: it spoke meanwhile.
     assert windows_of(live) == ([0, 1, 0, 0, 2], [0, 1, 2], [1])
-    assert (set(live.sessions), set(live.ends)) == ({0, 2}, {0, 1, 2})
+    assert (set(live.open_sessions), set(live.ends)) == ({0, 2}, {0, 1, 2})
 
 
 def test_no_more_connections_are_remembered_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +236,7 @@ def test_no_more_connections_are_remembered_than_the_bound(monkeypatch: pytest.M
     monkeypatch.setattr(live_module, "KNOWN", 3)
     live = begun(spoken(*[(f"{number}", float(number)) for number in range(20)]))
     assert windows_of(live) == (list(range(20)), list(range(20)), list(range(17)))
-    assert (set(live.sessions), set(live.ends)) == ({17, 18, 19}, set(range(14, 20)))
+    assert (set(live.open_sessions), set(live.ends)) == ({17, 18, 19}, set(range(14, 20)))
 
 
 def test_answers_without_requests_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,7 +247,7 @@ def test_answers_without_requests_are_not_kept_for_ever(monkeypatch: pytest.Monk
     (window, *_) = live.windows()
     assert len(window.orphans) == 4
     assert live.unasked == 46
-    assert "46 answers came before the first request" in live.told_after()[-1]
+    assert "46 answers came before the first request" in live.notes_at_end()[-1]
 
 
 def test_a_source_that_is_silent_in_the_end_makes_no_slow_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,7 +255,7 @@ def test_a_source_that_is_silent_in_the_end_makes_no_slow_run(tmp_path: Path, mo
     every = in_order_of_answers(captured())
     span = (every[-1].row["request_time"] - every[0].row["request_time"]).total_seconds()
 
-    def told() -> Iterator[Told]:
+    def told() -> Iterator[CapturedExchange]:
         yield from every
         time.sleep(span + 2.5)
 
@@ -264,7 +267,7 @@ def test_a_source_that_is_silent_in_the_end_makes_no_slow_run(tmp_path: Path, mo
 def test_what_ends_the_reading_ends_the_replay(tmp_path: Path) -> None:
     every = in_order_of_answers(captured())
 
-    def told() -> Iterator[Told]:
+    def told() -> Iterator[CapturedExchange]:
         yield from every[:30]
         raise KwireError("the capture is damaged")
 
@@ -296,4 +299,4 @@ def test_what_needs_the_whole_capture_does_not_go_with_it(other: tuple[str, ...]
 
 def test_only_one_capture_point_is_sent_as_it_is_read() -> None:
     with pytest.raises(KwireError, match="one capture point"):
-        source.source([CAPTURE, CAPTURE], Options("h", 1, in_windows=True, survey=False), how=Reading(), notes=[])
+        inputs.open_source([CAPTURE, CAPTURE], Options("h", 1, in_windows=True, survey=False), how=Reading(), notes=[])

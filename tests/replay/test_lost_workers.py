@@ -22,7 +22,7 @@ import pytest
 
 import analyzer
 from analyzer.dataset.dataset import Writer
-from replay import journal, run
+from replay import journal, sending
 from replay.diff import pairs, text
 from replay.diff.compare import Comparison, compare
 from replay.options import Options
@@ -31,7 +31,7 @@ from replay.plan import decisions
 from replay.remap.remap import Remap
 from replay.remap.topology import Topology
 from replay.run_writer import Recorder
-from replay.send import workers
+from replay.send import link, workers
 from tests.bench.replay import Sink
 from tests.replay.conversation import Captured
 from tests.replay.test_commands import replayed, serving, until
@@ -165,7 +165,10 @@ def test_a_run_of_several_workers_took_as_long_as_the_longest_sent(
         recorder = Recorder(writer)
         options = Options("h", 1, processes=2)
         whole = asyncio.run(
-            run._workers(sessions, planned, cluster, target, Remap(), options, recorder)  # type: ignore[arg-type]
+            sending.from_workers(
+                sending.Sending(options, planned, cluster, target, Remap(), recorder, link.tcp(), [], {}, print, None),  # type: ignore[arg-type]
+                sessions,
+            )
         )
     assert (whole.seconds, whole.cpu_seconds, whole.busy) == (4.0, 2.9, 0.95)
     assert whole.own_requests == {"Metadata": 2}

@@ -1,6 +1,6 @@
 """A capture sent in windows comes to what it comes to at once.
 
-Proves: replay/windowed.py, replay/run.py, replay/request.py
+Proves: replay/windowed.py, replay/source.py, replay/inputs.py, replay/request.py
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ import analyzer
 from analyzer.dataset import dataset
 from analyzer.pipeline.read_options import Reading
 from analyzer.protocol import api_keys
-from replay import run, source, windowed
-from replay.live_traffic import Live
+from replay import inputs, run, windowed
+from replay.live_traffic import LiveSource
 from replay.options import Options
 from replay.outcome import Durations, Outcome, quantiles
 from replay.plan import windows
-from replay.plan.sessions import Told
-from replay.plan.windows import Flow
+from replay.plan.sessions import CapturedExchange
+from replay.plan.windows import TwoPassReader
 from replay.remap.offsets import OffsetMap
 from replay.request import wanted
 from replay.run_writer import Recorder
 from replay.send import link
 from replay.send.settings import Settings
+from replay.source import MemorySource, TwoPassSource
 from tests.bench.replay import VERSION
 from tests.replay.batching import batch, produced, produced_answer
 from tests.replay.conversation import Captured
@@ -53,14 +54,14 @@ def produced_by(clients: int) -> list[Captured]:
     return made
 
 
-def telling(captured: list[Captured]) -> Callable[[], Iterator[Told]]:
+def telling(captured: list[Captured]) -> Callable[[], Iterator[CapturedExchange]]:
     every = sorted((one for each in captured for one in each.requests), key=lambda one: one.sent_ns)
 
-    def told() -> Iterator[Told]:
+    def told() -> Iterator[CapturedExchange]:
         for one in every:
             row = {**one.row, "broker_ip": "10.0.0.9", "broker_port": 9092}
             row["response_end"] = row["request_time"]
-            yield Told(row, one.data, one.answer, None)
+            yield CapturedExchange(row, one.data, one.answer, None)
 
     return told
 
@@ -77,13 +78,13 @@ def options(port: int, **others: Any) -> Options:
 def test_a_flow_and_sessions_come_to_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(windows, "WINDOW", 20)
     captured = produced_by(3)
-    through = Flow(telling(captured))
-    through.look()
+    through = TwoPassReader(telling(captured))
+    through.read_first_pass()
     with sinking() as port:
         small = dataclasses.replace(options(port), settings=Settings(speed=None, ahead_requests=50))
-        asyncio.run(run.replay(through, small, link.tcp(), tmp_path / "flow", []))
+        asyncio.run(run.replay(TwoPassSource(through), small, link.tcp(), tmp_path / "flow", []))
         sessions = [one.session() for one in captured]
-        asyncio.run(run.replay(sessions, options(port), link.tcp(), tmp_path / "whole", []))
+        asyncio.run(run.replay(MemorySource(sessions), options(port), link.tcp(), tmp_path / "whole", []))
 
     told = ("connection", "exchange", "step", "action", "verdict", "rule")
     assert rows(tmp_path / "flow", "outcomes", *told) == rows(tmp_path / "whole", "outcomes", *told)
@@ -93,13 +94,13 @@ def test_a_flow_and_sessions_come_to_the_same_run(tmp_path: Path, monkeypatch: p
 
 
 def test_a_live_run_names_its_capture_and_tells_what_it_learned(tmp_path: Path) -> None:
-    live = Live(telling(produced_by(2)))
+    live = LiveSource(telling(produced_by(2)))
     assert live.begin()
     with sinking() as port:
         asyncio.run(run.replay(live, options(port), link.tcp(), tmp_path / "live", []))
-        through = Flow(telling(produced_by(2)))
-        through.look()
-        asyncio.run(run.replay(through, options(port), link.tcp(), tmp_path / "flow", []))
+        through = TwoPassReader(telling(produced_by(2)))
+        through.read_first_pass()
+        asyncio.run(run.replay(TwoPassSource(through), options(port), link.tcp(), tmp_path / "flow", []))
     for told in (tmp_path / "live", tmp_path / "flow"):
         assert dataset.open_dataset(told).manifest["captures"] == [{"name": "shop.pcap", "files": []}]
         kinds = rows(told, "remaps", "capture", "kind")
@@ -109,12 +110,12 @@ def test_a_live_run_names_its_capture_and_tells_what_it_learned(tmp_path: Path) 
 
 def test_a_run_that_ends_early_has_a_row_for_what_was_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(windows, "WINDOW", 20)
-    through = Flow(telling(produced_by(2)))
-    through.look()
+    through = TwoPassReader(telling(produced_by(2)))
+    through.read_first_pass()
 
     async def interrupted(port: int, out: Path, notes: list[str]) -> run.Result:
         slow = dataclasses.replace(options(port), settings=Settings(speed=0.01, ahead=0.1))
-        sending = asyncio.create_task(run.replay(through, slow, link.tcp(), out, notes))
+        sending = asyncio.create_task(run.replay(TwoPassSource(through), slow, link.tcp(), out, notes))
         await asyncio.sleep(1.0)
         sending.cancel()
         return await sending
@@ -136,24 +137,26 @@ def test_a_run_that_ends_while_it_plans_has_a_row_for_what_it_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(windows, "WINDOW", 20)
-    through = Flow(telling(produced_by(2)))
-    through.look()
+    through = TwoPassReader(telling(produced_by(2)))
+    through.read_first_pass()
     planned = threading.Event()
-    made = windowed.Flowing._next
+    made = windowed.WindowFeed._next
 
-    def slow(self: windowed.Flowing) -> Any:
+    def slow(self: windowed.WindowFeed) -> Any:
         found = made(self)
         planned.set()
         time.sleep(0.2)  # it is cancelled meanwhile
         return found
 
-    monkeypatch.setattr(windowed.Flowing, "_next", slow)
+    monkeypatch.setattr(windowed.WindowFeed, "_next", slow)
 
     async def interrupted(port: int) -> run.Result:
-        sending = asyncio.create_task(run.replay(through, options(port), link.tcp(), tmp_path / "run", []))
+        sending = asyncio.create_task(
+            run.replay(TwoPassSource(through), options(port), link.tcp(), tmp_path / "run", [])
+        )
         while not planned.is_set():
             await asyncio.sleep(0.01)
-        monkeypatch.setattr(windowed.Flowing, "_next", made)
+        monkeypatch.setattr(windowed.WindowFeed, "_next", made)
         sending.cancel()
         return await sending
 
@@ -171,9 +174,9 @@ def test_what_has_no_row_yet_is_bounded_however_slowly_rows_are_made(
     monkeypatch.setattr(windowed, "UNRECORDED", 3_000)
     monkeypatch.setattr(windowed, "_RECORDED_BYTES", 500)
     largest = one = 0
-    take, row = windowed.Flowing.record, Recorder.add
+    take, row = windowed.WindowFeed.record, Recorder.add
 
-    def record(self: windowed.Flowing, outcome: Outcome) -> None:
+    def record(self: windowed.WindowFeed, outcome: Outcome) -> None:
         nonlocal largest, one
         take(self, outcome)
         largest = max(largest, self._unrecorded)
@@ -183,13 +186,13 @@ def test_what_has_no_row_yet_is_bounded_however_slowly_rows_are_made(
         time.sleep(0.001)
         row(self, outcome)
 
-    monkeypatch.setattr(windowed.Flowing, "record", record)
+    monkeypatch.setattr(windowed.WindowFeed, "record", record)
     monkeypatch.setattr(Recorder, "add", slow)
-    through = Flow(telling(produced_by(3)))
-    through.look()
+    through = TwoPassReader(telling(produced_by(3)))
+    through.read_first_pass()
     with sinking() as port:
         how = dataclasses.replace(options(port), settings=Settings(speed=None, ahead_requests=ahead))
-        result = asyncio.run(run.replay(through, how, link.tcp(), tmp_path / "run", []))
+        result = asyncio.run(run.replay(TwoPassSource(through), how, link.tcp(), tmp_path / "run", []))
     assert result.counts.verdicts == {"answered": 3 * COUNT}
     # Each session has one on its way, and one that had only that to wait for.
     assert 3_000 < largest <= 3_000 + 3 * 2 * one
@@ -228,28 +231,28 @@ def test_what_needs_the_whole_capture_does_not_go_with_it(other: tuple[str, ...]
 
 def test_only_one_capture_point_can_be_gone_through_twice() -> None:
     with pytest.raises(Exception, match="one capture point"):
-        source.source([CAPTURE, CAPTURE], options(1, in_windows=True), how=Reading(), notes=[])
+        inputs.open_source([CAPTURE, CAPTURE], options(1, in_windows=True), how=Reading(), notes=[])
     with pytest.raises(Exception, match="one capture point"):
-        source.source("-", options(1, in_windows=True), how=Reading(), notes=[])
+        inputs.open_source("-", options(1, in_windows=True), how=Reading(), notes=[])
 
 
 def test_a_large_capture_goes_in_windows_unless_something_needs_it_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     def given(captures: Any, **asked: Any) -> Any:
-        return source.source(captures, wanted("h", 1, **asked), how=Reading(), notes=[])
+        return inputs.open_source(captures, wanted("h", 1, **asked), how=Reading(), notes=[])
 
-    assert isinstance(given(CAPTURE), list)
-    monkeypatch.setattr(source, "LARGE", Path(CAPTURE).stat().st_size)
-    assert isinstance(given(CAPTURE), Flow)
+    assert isinstance(given(CAPTURE), MemorySource)
+    monkeypatch.setattr(inputs, "LARGE", Path(CAPTURE).stat().st_size)
+    assert isinstance(given(CAPTURE), TwoPassSource)
     for whole in ({"in_windows": False}, {"times": 2}, {"rate": 5.0}, {"since": "0s"}, {"seed_fetched": True}):
-        assert isinstance(given(CAPTURE, **whole), list), whole
-    assert isinstance(given([CAPTURE, ANOTHER]), list)
+        assert isinstance(given(CAPTURE, **whole), MemorySource), whole
+    assert isinstance(given([CAPTURE, ANOTHER]), MemorySource)
     for hurried in ({"speed": None}, {"speed": 50_000}, {"speed": "0s:1,1s:max"}):
-        assert isinstance(given(CAPTURE, **hurried), list), hurried
-        assert isinstance(given(CAPTURE, in_windows=True, **hurried), Flow), hurried
-    monkeypatch.setattr(source, "HELD", 10)
-    assert isinstance(given(CAPTURE, speed=None), Flow)
-    monkeypatch.setattr(source, "LARGE", Path(CAPTURE).stat().st_size + 1)
-    assert isinstance(given(CAPTURE), list)
+        assert isinstance(given(CAPTURE, **hurried), MemorySource), hurried
+        assert isinstance(given(CAPTURE, in_windows=True, **hurried), TwoPassSource), hurried
+    monkeypatch.setattr(inputs, "HELD", 10)
+    assert isinstance(given(CAPTURE, speed=None), TwoPassSource)
+    monkeypatch.setattr(inputs, "LARGE", Path(CAPTURE).stat().st_size + 1)
+    assert isinstance(given(CAPTURE), MemorySource)
 
 
 def test_a_large_dataset_goes_in_windows_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,17 +261,17 @@ def test_a_large_dataset_goes_in_windows_too(tmp_path: Path, monkeypatch: pytest
         analyzer.analyze(copies, out=tmp_path / name, keep_bytes=True)
 
     def given(name: str, **how: Any) -> Any:
-        return source.source(tmp_path / name, options(1), how=Reading(), notes=[], **how)
+        return inputs.open_source(tmp_path / name, options(1), how=Reading(), notes=[], **how)
 
-    assert isinstance(given("one"), list)
-    monkeypatch.setattr(source, "LARGE", 1)
-    monkeypatch.setattr(source, "HELD", 0)
-    assert isinstance(given("one"), Flow)
-    assert isinstance(given("two"), list)
-    assert isinstance(given("one", filter="api == Fetch"), list)
+    assert isinstance(given("one"), MemorySource)
+    monkeypatch.setattr(inputs, "LARGE", 1)
+    monkeypatch.setattr(inputs, "HELD", 0)
+    assert isinstance(given("one"), TwoPassSource)
+    assert isinstance(given("two"), MemorySource)
+    assert isinstance(given("one", filter="api == Fetch"), MemorySource)
     with sinking() as port:
         asyncio.run(run.replay(given("one"), options(port), link.tcp(), tmp_path / "flow", []))
-        whole = source.source(CAPTURE, options(port, in_windows=False), how=Reading(), notes=[])
+        whole = inputs.open_source(CAPTURE, options(port, in_windows=False), how=Reading(), notes=[])
         asyncio.run(run.replay(whole, options(port), link.tcp(), tmp_path / "whole", []))
     told = ("connection", "exchange", "step", "action", "verdict", "rule")
     assert rows(tmp_path / "flow", "outcomes", *told) == rows(tmp_path / "whole", "outcomes", *told)

@@ -11,6 +11,7 @@ import datetime
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,6 +107,28 @@ def test_threads_that_ask_at_once_are_answered_as_one_is(dataset: str, embedded:
             assert difference(embedded.ask(query)[0], found, ordered="ORDER BY" in query) is None, query
 
 
+@pytest.fixture
+def halves(tmp_path: Path, forged: Forged) -> list[str]:
+    """Two datasets with a capture point of one name: 31 exchanges and 12."""
+    other = Forged(tmp_path / "other")
+    for half, count in ((forged, 31), (other, 12)):
+        for number in range(count):
+            failed = "NOT_LEADER_OR_FOLLOWER" if number % 5 == 1 else None
+            api = "Produce" if number % 3 else "Fetch"
+            half.exchange(api, second=number, latency_ms=number * 0.037 + 0.001, error=failed, topics=["t"], acks=-1)
+    return [str(forged.write()), str(other.write())]
+
+
+def test_capture_points_of_one_name_stay_apart(halves: list[str], spark: Any) -> None:
+    reference = Spark(spark, halves)
+    with engine.opened(halves) as embedded:
+        for name in ("connection_apis", "latency_by_client", "producers", "error_runs", "slowest_exchanges"):
+            query = f"SELECT * FROM {name}"
+            expected = reference.ask(query)[0]
+            assert len(expected)
+            assert difference(expected, embedded.ask(query)[0], "ORDER BY" in catalog.view(name).sql) is None, name
+
+
 # --- which engine -----------------------------------------------------------------------------------------------------
 
 
@@ -121,20 +144,32 @@ def small(forged: Forged) -> list[str]:
     return [str(forged.write())]
 
 
-def test_what_this_machine_holds_easily_needs_no_spark(small: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert engines.choose(options(), small) == engines.EMBEDDED
-    assert engines.choose(options(engine="spark"), small) == engines.SPARK
-    assert engines.choose(options(master="local[2]"), small) == engines.SPARK
-    assert engines.choose(options(conf=["spark.sql.ansi.enabled=false"]), small) == engines.SPARK
-    monkeypatch.setattr(engines, "EASY_EXCHANGES", 2)
-    assert engines.choose(options(), small) == engines.SPARK
-    assert engines.choose(options(engine="embedded"), small) == engines.EMBEDDED
+def test_spark_answers_only_where_it_is_named() -> None:
+    assert engines.choose(options()) == engines.EMBEDDED
+    assert engines.choose(options(engine="embedded")) == engines.EMBEDDED
+    assert engines.choose(options(engine="spark")) == engines.SPARK
+    assert engines.choose(options(master="local[2]")) == engines.SPARK
+    assert engines.choose(options(conf=["spark.sql.ansi.enabled=false"])) == engines.SPARK
+
+
+def test_a_dataset_of_any_size_is_asked_here_and_spills_to_disk(small: list[str]) -> None:
+    """A sort of four times the memory that DuckDB may use goes to files, which end with the engine."""
+    with engine.opened(small) as opened:
+        settings = "SELECT current_setting('memory_limit'), current_setting('temp_directory')"
+        [(limit, folder)] = opened._connection.execute(settings).fetchall()
+        assert limit == "2.0 GiB"
+        opened._connection.execute("SET memory_limit = '32MiB'; SET threads = 1")
+        sort = "SELECT hash(range) AS h, range FROM range(8000000) ORDER BY h, range"
+        [(rows,)] = opened._connection.execute(f"SELECT count(h) FROM ({sort} LIMIT 7999999)").fetchall()
+        assert rows == 7_999_999
+        assert Path(folder).is_dir()
+    assert not Path(folder).exists()
 
 
 CLUSTER = "spark://host:7077"
 
 
-@pytest.mark.parametrize(("few", "master", "quick"), [(3, CLUSTER, True), (2, CLUSTER, False), (2, None, True)])
+@pytest.mark.parametrize(("few", "master", "quick"), [(3, CLUSTER, True), (2, CLUSTER, False), (2, None, False)])
 def test_java_compiles_at_length_only_where_there_is_much_to_do(
     small: list[str], few: int, master: str | None, quick: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,16 +186,14 @@ def test_java_compiles_at_length_only_where_there_is_much_to_do(
     assert raised.value.args == (quick,)
 
 
-def test_without_the_extra_it_is_spark_and_who_insists_is_told(
-    small: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_extra_it_is_spark_and_who_insists_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "installed", lambda: False)
-    assert engines.choose(options(), small) == engines.SPARK
+    assert engines.choose(options()) == engines.SPARK
     with pytest.raises(KwireError, match="not installed") as raised:
-        engines.choose(options(engine="embedded"), small)
+        engines.choose(options(engine="embedded"))
     assert "kwire[sql]" in raised.value.hint
     with pytest.raises(KwireError, match="--master is a matter of Spark"):
-        engines.choose(options(engine="embedded", master="local[2]"), small)
+        engines.choose(options(engine="embedded", master="local[2]"))
 
 
 def test_what_the_embedded_engine_does_not_take_goes_to_spark(

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from analyzer.analysis import Watcher
+from analyzer.analysis import Collector
 from analyzer.analysis.cluster_metadata import Brokers, Leaders, Offers, TopicIds
 from analyzer.analysis.connections import EndedConnections
 from analyzer.analysis.record_sets import OpenedRecords
@@ -29,7 +29,7 @@ OF_RECORDS = "txn-librdkafka-4.3"
 Rows = dict[str, list[str]]
 
 
-def watchers() -> tuple[Watcher, ...]:
+def watchers() -> tuple[Collector, ...]:
     topics = TopicIds()
     return topics, Leaders(topics), Brokers(), Offers(), EndedConnections(), Summary()
 
@@ -42,26 +42,26 @@ def windows(share: Share | None = None, name: str = SAMPLE, records: bool = Fals
         window.names.release()
 
 
-def gather(found: Rows, some: tuple[Watcher, ...]) -> None:
+def gather(found: Rows, some: tuple[Collector, ...]) -> None:
     for watcher in some:
         for name, table in watcher.tables():
             assert isinstance(table, pa.Table)
             found.setdefault(name, []).extend(map(repr, table.to_pylist()))
 
 
-def rows(some: tuple[Watcher, ...]) -> Rows:
+def rows(some: tuple[Collector, ...]) -> Rows:
     found: Rows = {}
     gather(found, some)
     return found
 
 
-def summary(some: tuple[Watcher, ...]) -> dict[str, object]:
+def summary(some: tuple[Collector, ...]) -> dict[str, object]:
     last = some[-1]
     assert isinstance(last, Summary)
     return last.as_dict()
 
 
-def whole() -> tuple[Watcher, ...]:
+def whole() -> tuple[Collector, ...]:
     known = watchers()
     for window in windows():
         for watcher in known:

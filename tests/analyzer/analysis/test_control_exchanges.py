@@ -9,7 +9,7 @@ import pytest
 
 import analyzer
 from analyzer.analysis import control_exchanges as hearing_of
-from analyzer.analysis.control_exchanges import APIS, Hearing
+from analyzer.analysis.control_exchanges import APIS, ControlExchanges
 from analyzer.bulk.engine import Engine
 from analyzer.dataset import tables
 from analyzer.frame.cells import Row
@@ -23,7 +23,7 @@ CAPTURE = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"
 def heard(window_bytes: int, threads: int) -> list[tuple[Any, ...]]:
     [point] = capture_points([str(CAPTURE)], False)
     settings = dataclasses.replace(Reading(threads=threads).settings(APIS), window_bytes=window_bytes)
-    hearing = Hearing()
+    hearing = ControlExchanges()
     found: list[tuple[Any, ...]] = []
     for window in Engine(point, settings).windows():
         for piece, those in hearing.pieces(window):
@@ -58,7 +58,7 @@ def test_a_window_in_which_much_is_heard_comes_in_pieces(monkeypatch: pytest.Mon
     monkeypatch.setattr(hearing_of, "MOST_AT_ONCE", 3)
     assert heard(16 << 20, 1) == whole
     [point] = capture_points([str(CAPTURE)], False)
-    hearing, ended = Hearing(), 0
+    hearing, ended = ControlExchanges(), 0
     for window in Engine(point, Reading(threads=4).settings(APIS)).windows():
         rows = 0
         waiting: list[int] = []

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from analyzer.analysis.clients import Clients
-from analyzer.analysis.control_exchanges import APIS, Border, Hearing
+from analyzer.analysis.control_exchanges import APIS, Border, ControlExchanges
 from analyzer.analysis.groups import Groups
 from analyzer.analysis.offsets import Offsets
 from analyzer.analysis.transactions import Transactions
@@ -159,7 +159,7 @@ def test_ends_of_transactions_are_counted_and_forgotten(tmp_path: Path) -> None:
     """An EndTxn matters to commits before it alone; this capture has none."""
     seen.capture(tmp_path / "a.pcap", "transactions", 300, 10)
     [point] = capture_points([str(tmp_path / "a.pcap")], False)
-    hearing, offsets = Hearing(), Offsets()
+    hearing, offsets = ControlExchanges(), Offsets()
     for window in Engine(point, Reading(threads=1).settings(APIS)).windows():
         for piece, heard in hearing.pieces(window):
             offsets.take(piece, heard)

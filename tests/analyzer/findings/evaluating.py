@@ -10,7 +10,7 @@ from analyzer.dataset.dataset import Dataset, StoredDataset, open_dataset
 from analyzer.findings import evaluate
 from analyzer.findings.query import Asked
 from analyzer.findings.rules import Finding
-from analyzer.findings.source import Source
+from analyzer.frame.parquet import RowGroups
 from tests.reports.forging import Forged, at
 
 SEVERE = ("warning", "error")
@@ -22,7 +22,7 @@ def judged(dataset: Dataset | StoredDataset | Path | Forged, asked: Asked = eval
         dataset = dataset.write()
     if isinstance(dataset, Path):
         dataset = open_dataset(dataset)
-    return [finding for _, finding in evaluate.judged(Source.of(dataset), asked)]
+    return [finding for _, finding in evaluate.judged(RowGroups.of(dataset), asked)]
 
 
 def codes(findings: Iterable[Finding], *severities: str) -> dict[str, int]:

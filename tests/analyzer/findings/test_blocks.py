@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 import analyzer
 from analyzer.dataset import parquet_files
 from analyzer.dataset.dataset import open_dataset
-from analyzer.findings import evaluate, source
+from analyzer.findings import evaluate
 from analyzer.findings.query import Asked
-from analyzer.findings.source import Source
-from analyzer.frame import grouping, spill
+from analyzer.frame import grouping, parquet, spill
+from analyzer.frame.parquet import RowGroups
 from tests.analyzer.findings.cases import CASES
 from tests.analyzer.findings.evaluating import Traffic, judged
 from tests.analyzer.findings.test_rules import MODULES
@@ -42,8 +42,8 @@ def in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """All arrays are large, and blocks small."""
     monkeypatch.setattr(spill, "BLOCK", BLOCK)
     monkeypatch.setattr(spill, "LARGE_BYTES", 1)
-    monkeypatch.setattr(source, "KEPT_ROWS", 0)
-    monkeypatch.setattr(source, "SMALL_ROWS", 0)
+    monkeypatch.setattr(parquet, "CACHED_ROWS", 0)
+    monkeypatch.setattr(parquet, "SMALL_ROWS", 0)
 
 
 @pytest.fixture(scope="module")
@@ -60,16 +60,18 @@ def test_rows_are_chosen_and_taken(numbers: list[int]) -> None:
     values = np.array(numbers, np.int64)
     chosen = spill.where(len(values), lambda block: values[block] > 0)
     assert chosen.tolist() == [at for at, value in enumerate(numbers) if value > 0]
-    assert spill.true(values > 0).tolist() == chosen.tolist()
-    assert spill.taken(values, chosen).tolist() == [value for value in numbers if value > 0]
-    assert spill.made(len(values), np.int64, lambda block: 2 * values[block]).tolist() == [2 * one for one in numbers]
+    assert spill.true_rows(values > 0).tolist() == chosen.tolist()
+    assert spill.take(values, chosen).tolist() == [value for value in numbers if value > 0]
+    assert spill.compute(len(values), np.int64, lambda block: 2 * values[block]).tolist() == [
+        2 * one for one in numbers
+    ]
     known = [value for value in numbers if value != -2]
-    assert spill.extent(values, -2) == ((min(known), max(known)) if known else None)
+    assert spill.value_range(values, -2) == ((min(known), max(known)) if known else None)
 
 
 def test_one_value_takes_no_memory_however_many_rows_have_it() -> None:
     one = np.broadcast_to(np.array(7), 1 << 40)
-    assert spill.taken(one, np.array([3, 1 << 39])).tolist() == [7, 7]
+    assert spill.take(one, np.array([3, 1 << 39])).tolist() == [7, 7]
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -79,12 +81,13 @@ def test_rows_are_put_together(rows: list[tuple[int, int]], least: int) -> None:
     wide = [keys[0] << 20, keys[1]]  # too wide to be counted
     expected = [[at for at, row in enumerate(rows) if row == one] for one in sorted(set(rows))]
     for pair in (keys, wide):
-        order, starts, ends = grouping.grouped(*pair)
+        groups = grouping.group(*pair)
+        order, starts, ends = groups.order, groups.starts, groups.ends
         ordered = order.tolist()
         assert [ordered[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)] == expected
         often = [some for some in expected if len(some) >= least]
-        assert [some.tolist() for some in grouping.parted(None, *pair, least=least)] == often
-        assert [some.tolist() for some in grouping.parted(np.arange(len(rows)) + 5, *pair, least=least)] == [
+        assert [some.tolist() for some in grouping.split(None, *pair, least=least)] == often
+        assert [some.tolist() for some in grouping.split(np.arange(len(rows)) + 5, *pair, least=least)] == [
             [at + 5 for at in some] for some in often
         ]
 
@@ -94,9 +97,9 @@ def test_rows_are_put_together(rows: list[tuple[int, int]], least: int) -> None:
 def test_amounts_are_added_up_by_place(rows: list[tuple[int, int]]) -> None:
     place, amounts = (np.array([row[at] for row in rows], np.int64) for at in range(2))
     sums = [sum(max(amount, 0) for where, amount in rows if where == one) for one in range(4)]
-    assert grouping.summed(place, amounts, 4).tolist() == sums
+    assert grouping.sum_positive_by(place, amounts, 4).tolist() == sums
     most = [max((amount for where, amount in rows if where == one), default=-1) for one in range(4)]
-    assert grouping.highest(place, amounts, 4, -1).tolist() == [max(one, -1) for one in most]
+    assert grouping.max_by(place, amounts, 4, -1).tolist() == [max(one, -1) for one in most]
 
 
 @pytest.mark.usefixtures("in_blocks")
@@ -190,10 +193,10 @@ def test_real_captures_say_the_same_a_block_at_a_time(
 ) -> None:
     analyzer.analyze([str(path) for path in capture_files(folder)], tmp_path / "out", rotated=True)
     dataset = open_dataset(tmp_path / "out")
-    whole = evaluate.judged(Source.of(dataset))
+    whole = evaluate.judged(RowGroups.of(dataset))
     request.getfixturevalue("in_blocks")
     monkeypatch.setattr(spill, "BLOCK", 100)
-    assert evaluate.judged(Source.of(dataset)) == whole
+    assert evaluate.judged(RowGroups.of(dataset)) == whole
 
 
 def test_what_is_held_does_not_grow_with_rows(
@@ -209,10 +212,10 @@ def test_what_is_held_does_not_grow_with_rows(
     assert rows > 80_000
     request.getfixturevalue("in_blocks")
     monkeypatch.setattr(spill, "BLOCK", 1000)
-    assert evaluate.judged(Source.of(dataset))  # whatever is loaded once is there
+    assert evaluate.judged(RowGroups.of(dataset))  # whatever is loaded once is there
     tracemalloc.start()
     try:
-        evaluate.judged(Source.of(dataset))
+        evaluate.judged(RowGroups.of(dataset))
         held = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

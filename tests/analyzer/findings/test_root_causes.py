@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from analyzer.findings import root_causes
 from analyzer.findings.capture import SECOND, UNANSWERED
-from analyzer.findings.columns import NULL
+from analyzer.frame.frame import NULL
 
 TIMES = st.integers(0, 40).map(lambda tenths: tenths * SECOND // 4) | st.integers(0, 100 * SECOND)
 LINKS = st.tuples(
@@ -27,7 +27,7 @@ EXCHANGES = st.tuples(st.integers(0, 11), TIMES | st.just(NULL), st.booleans())
 
 
 def seen_of(links: list[Any], exchanges: list[Any], moved: list[int]) -> Any:
-    """As much of a `Seen` as is looked at."""
+    """As much of a `CaptureFrame` as is looked at."""
     columns = list(zip(*links, strict=True))
     broker = np.array(columns[0], np.int32)
     rows = [one for one in exchanges if one[0] < len(links)]

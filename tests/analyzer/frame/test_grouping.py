@@ -15,11 +15,12 @@ import pytest
 
 from analyzer.dataset.dataset import open_dataset
 from analyzer.findings import evaluate, produce
-from analyzer.findings.capture import Seen
-from analyzer.findings.columns import NULL
+from analyzer.findings.capture import CaptureFrame
 from analyzer.findings.error_answers import Nearest
-from analyzer.findings.source import Source
-from analyzer.frame.grouping import by, first_of, grouped, numbered, parted
+from analyzer.frame import grouping
+from analyzer.frame.frame import NULL
+from analyzer.frame.grouping import first_rows, rows_by_key, split
+from analyzer.frame.parquet import RowGroups
 from tests.analyzer.findings.evaluating import Traffic
 
 
@@ -29,13 +30,14 @@ def test_keys_are_grouped_whatever_they_span(span: int) -> None:
     rng = random.Random(span)
     keys = [0, span - 1, *(rng.randrange(span) for _ in range(100))]
     one = np.array(keys, np.int64) - 5
-    order, starts, ends = grouped(one)
+    groups = grouping.group(one)
+    order, starts, ends = groups.order, groups.starts, groups.ends
     assert order.tolist() == sorted(range(len(keys)), key=lambda i: keys[i])
     assert (ends - starts).tolist() == [keys.count(key) for key in sorted(set(keys))]
     other = np.array([rng.randrange(2) for _ in keys])
     pairs = list(zip(one.tolist(), other.tolist(), strict=True))
-    assert grouped(one, other)[0].tolist() == sorted(range(len(keys)), key=lambda i: pairs[i])
-    assert numbered(one, other).tolist() == [sorted(set(pairs)).index(pair) for pair in pairs]
+    assert grouping.group(one, other).order.tolist() == sorted(range(len(keys)), key=lambda i: pairs[i])
+    assert grouping.group(one, other).numbers().tolist() == [sorted(set(pairs)).index(pair) for pair in pairs]
 
 
 @pytest.mark.parametrize("count", [0, 1, 300])
@@ -43,12 +45,12 @@ def test_rows_are_looked_up_by_their_keys(count: int) -> None:
     rng = random.Random(count)
     keys = [(rng.randrange(5), rng.randrange(-3, 70_000)) for _ in range(count)]
     rows = np.arange(10, 10 + count)
-    found = by(rows, *np.array(keys, np.int64).reshape(-1, 2).T)
+    found = rows_by_key(rows, *np.array(keys, np.int64).reshape(-1, 2).T)
     assert {key: some.tolist() for key, some in found.items()} == {
         key: [row for row, one in zip(rows.tolist(), keys, strict=True) if one == key] for key in keys
     }
     assert list(found) == sorted(found)
-    firsts = first_of(*np.array(keys, np.int64).reshape(-1, 2).T)
+    firsts = first_rows(*np.array(keys, np.int64).reshape(-1, 2).T)
     assert firsts.tolist() == [keys.index(key) for key in sorted(set(keys))]
 
 
@@ -62,7 +64,7 @@ def test_a_missing_topic_is_held_against_the_name_most_like_it(others: int) -> N
 
 
 def test_rows_that_are_few_are_no_part() -> None:
-    found = [part.tolist() for part in parted(np.arange(10, 16), np.array([3, 1, 3, 2, 1, 3]), least=2)]
+    found = [part.tolist() for part in split(np.arange(10, 16), np.array([3, 1, 3, 2, 1, 3]), least=2)]
     assert found == [[11, 14], [10, 12, 15]]
 
 
@@ -99,8 +101,8 @@ def test_batches_are_told_with_the_requests_of_their_client_and_broker(several: 
             seen.rows["batches"].append({**row, "partition": 1 - row["partition"]})
         if several and number % 5 == 0:
             seen.ask("Produce", number * 0.01, **who)
-    source = Source.of(open_dataset(seen.write()))
-    here = Seen(source, source.captures[0], evaluate.USUAL)
+    source = RowGroups.of(open_dataset(seen.write()))
+    here = CaptureFrame(source, source.captures[0], evaluate.USUAL)
     made = produce.batches(here)
     found = {tuple(rows.tolist()): some.tolist() for rows, some in produce._often(here, made, 5)}
     assert len(found) == 3

@@ -24,7 +24,7 @@ import analyzer
 from analyzer.cli.parser import main
 from analyzer.dataset import tables
 from analyzer.dataset.dataset import open_dataset
-from analyzer.findings import source as stored_tables
+from analyzer.frame import parquet as stored_tables
 from analyzer.story import (
     clients,
     cluster,
@@ -302,7 +302,7 @@ def source(**rows: list[dict[str, Any]]) -> Source:
     made = Made(**rows)
     found = Source(made, "day")  # type: ignore[arg-type]
     parts = {name: getattr(made, name).to_table() for name in ("exchanges", "partitions")}
-    vars(found)["_read"] = stored_tables.Source(parts, made.captures)  # there are no files to read
+    vars(found)["_read"] = stored_tables.RowGroups(parts, made.captures)  # there are no files to read
     return found
 
 

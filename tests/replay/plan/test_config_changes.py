@@ -13,7 +13,7 @@ import pytest
 from analyzer.pipeline.read_options import Reading
 from analyzer.protocol import api_keys, errors
 from analyzer.protocol.tree import Body
-from replay import source
+from replay import inputs
 from replay.plan import decisions
 from replay.plan.cluster import Cluster
 from replay.plan.config_changes import GROUP_RESOURCE
@@ -111,7 +111,7 @@ def test_a_size_that_was_allowed_stays_allowed() -> None:
 
 def test_a_shared_capture_of_an_administrator() -> None:
     """An administrator of librdkafka, which asks for both kinds of change."""
-    sessions = source.read([str(path) for path in capture_files(shared_folder("admin-librdkafka-4.3"))], how=Reading())
+    sessions = inputs.read([str(path) for path in capture_files(shared_folder("admin-librdkafka-4.3"))], how=Reading())
     _, cluster = decisions.make(sessions, EVERYTHING, decisions.PlanOptions())
     made_with = {"cleanup.policy": "compact,delete"}
     assert cluster.altered == {"adm": {**made_with, "max.message.bytes": "200000"}, "adm2": {RETENTION: "7200000"}}

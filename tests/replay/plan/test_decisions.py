@@ -11,7 +11,7 @@ import pytest
 
 from analyzer.protocol import api_keys, errors
 from analyzer.protocol.tree import Body
-from replay import run
+from replay import run_plan
 from replay.plan import decisions
 from replay.plan.steps import Plan
 from replay.plan.topic_partitions import NAME, partitions
@@ -168,7 +168,7 @@ def test_a_topic_id_that_nobody_names_is_named_by_the_user_the_dataset_or_the_ta
         "unknown_topic_id",
         "zizHtibnSdSFmiPSHtiLWA: --map-topic zizHtibnSdSFmiPSHtiLWA=NAME names it",
     )
-    (told,) = run.unnamed(planned(capture))
+    (told,) = run_plan.unnamed(planned(capture))
     assert told == (
         "nothing says the name of topic id zizHtibnSdSFmiPSHtiLWA: 1 requests are not sent; "
         "--map-topic zizHtibnSdSFmiPSHtiLWA=NAME"

@@ -20,6 +20,7 @@ from replay.plan import batches, fetched_records
 from replay.plan.cluster import Cluster
 from replay.send import seeding
 from replay.send.settings import Settings
+from replay.source import MemorySource
 from tests.replay.conversation import Captured, play
 from tests.replay.forging import batch
 from tests.replay.shop import ORDERS, Shop, captured
@@ -175,7 +176,7 @@ def at(shop: Shop, out: Path, **options: Any) -> tuple[run.Result, list[str]]:
     *_, reader = captured()
     notes: list[str] = []
     wanted = Options(shop.host, 9092, settings=Settings(speed=None), audit=False, **options)
-    return play(run.replay([reader.session()], wanted, shop.dial, out, notes)), notes
+    return play(run.replay(MemorySource([reader.session()]), wanted, shop.dial, out, notes)), notes
 
 
 def test_a_reader_alone_reads_what_it_read(tmp_path: Path) -> None:

@@ -14,39 +14,39 @@ import pytest
 
 from analyzer.api import Look
 from analyzer.pipeline.read_options import Reading
-from replay import source
+from replay import inputs
 from replay.plan import decisions, renaming, sessions, windows
 from replay.plan.cluster import Cluster
 from replay.plan.decisions import Planner, PlanOptions
 from replay.plan.record_times import Times
 from replay.plan.renaming import Renaming
-from replay.plan.sessions import Told
+from replay.plan.sessions import CapturedExchange
 from replay.plan.steps import Skip, Step
-from replay.plan.windows import Flow
+from replay.plan.windows import TwoPassReader
 from tests.replay.conversation import EVERYTHING
 from tests.replay.plan.test_windows import CAPTURES, SHUT, told
 from tests.shared import SAMPLES, capture_files
 
 
-def flowing(folder: Path, window_bytes: int | None = None, **options: Any) -> Flow:
+def flowing(folder: Path, window_bytes: int | None = None, **options: Any) -> TwoPassReader:
     files = [str(path) for path in capture_files(folder)]
     how = Reading(rotated=len(files) > 1, window_bytes=window_bytes)
 
-    def glanced(look: Look) -> Iterator[Told]:
-        return sessions.told(files, how=how, look=look)
+    def glanced(look: Look) -> Iterator[CapturedExchange]:
+        return sessions.read_exchanges(files, how=how, look=look)
 
-    found = Flow(lambda: sessions.told(files, how=how), **({"glanced": glanced} | options))
-    found.look()
+    found = TwoPassReader(lambda: sessions.read_exchanges(files, how=how), **({"by_columns": glanced} | options))
+    found.read_first_pass()
     return found
 
 
-def aged(through: Flow) -> dict[str, Times]:
-    return {topic: times for topic, times in through.survey.times.items() if times.bytes}
+def aged(through: TwoPassReader) -> dict[str, Times]:
+    return {topic: times for topic, times in through.first.times.items() if times.bytes}
 
 
-def planned(through: Flow) -> tuple[list[Step], list[Skip]]:
-    cluster = through.survey.finish(through.again, {})
-    planner = Planner(cluster, EVERYTHING, PlanOptions(), through.survey.start_ns or 0, through.survey.ends)
+def planned(through: TwoPassReader) -> tuple[list[Step], list[Skip]]:
+    cluster = through.first.finish(through.again, {})
+    planner = Planner(cluster, EVERYTHING, PlanOptions(), through.first.start_ns or 0, through.first.ends)
     steps: list[Step] = []
     skips: list[Skip] = []
     for window in through.windows():
@@ -63,7 +63,7 @@ def test_a_capture_in_windows_is_planned_as_one_that_is_read_at_once(
     monkeypatch.setattr(windows, "WINDOW", 50)
     through = flowing(CAPTURES[name])
     files = [str(path) for path in capture_files(CAPTURES[name])]
-    whole = source.read(files, how=Reading(rotated=len(files) > 1))
+    whole = inputs.read(files, how=Reading(rotated=len(files) > 1))
     plan, cluster = decisions.make(whole, EVERYTHING, PlanOptions())
 
     steps, skips = planned(through)
@@ -74,9 +74,9 @@ def test_a_capture_in_windows_is_planned_as_one_that_is_read_at_once(
     assert [[getattr(one, what) for what in alike] for one in through.sessions] == [
         [getattr(one, what) for what in alike] for one in whole
     ]
-    named = through.survey.topics(frozenset(), cluster)
+    named = through.first.topics(frozenset(), cluster)
     assert plan.topics <= named
-    assert through.survey.requests == sum(len(session.requests) for session in whole)
+    assert through.first.requests == sum(len(session.requests) for session in whole)
 
 
 @pytest.mark.parametrize("name", sorted(CAPTURES.keys() - {SHUT}))
@@ -84,15 +84,15 @@ def test_a_survey_of_columns_finds_what_one_of_bodies_does(name: str) -> None:
     # So that requests and answers are often in different windows.
     small = max(30_000, sum(path.stat().st_size for path in capture_files(CAPTURES[name])) // 50)
     quick = flowing(CAPTURES[name], window_bytes=small)
-    slow = flowing(CAPTURES[name], glanced=None)
+    slow = flowing(CAPTURES[name], by_columns=None)
 
     assert [(one.connection, one.broker, one.user) for one in quick.sessions] == [
         (one.connection, one.broker, one.user) for one in slow.sessions
     ]
     for what in ("start_ns", "ends", "requests", "named", "subscribed"):
-        assert getattr(quick.survey, what) == getattr(slow.survey, what), what
+        assert getattr(quick.first, what) == getattr(slow.first, what), what
     assert aged(quick) == aged(slow)
-    clusters = [one.survey.finish(one.again, {}) for one in (quick, slow)]
+    clusters = [one.first.finish(one.again, {}) for one in (quick, slow)]
     for part in dataclasses.fields(Cluster):
         found, expected = (getattr(cluster, part.name) for cluster in clusters)
         assert found == expected, part.name
@@ -113,7 +113,7 @@ def test_sessions_are_met_before_their_first_request_and_over_with_their_last() 
 def test_groups_and_clients_are_renamed_on_the_way() -> None:
     names = Renaming(prefix="copy.")
     folder = SAMPLES / "group-kip848-librdkafka-4.3"
-    whole = renaming.renamed(source.read(str(capture_files(folder)[0])), names)
+    whole = renaming.renamed(inputs.read(str(capture_files(folder)[0])), names)
     steps, _ = planned(flowing(folder, names=names))
 
     assert [told(step) for step in steps] == [
@@ -125,14 +125,14 @@ def test_groups_and_clients_are_renamed_on_the_way() -> None:
 def test_what_is_held_back_is_bounded_and_what_comes_too_late_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(windows, "HELD", 3)
     through = flowing(SAMPLES / "codecs-franzgo-4.3")
-    every = list(through.told())
+    every = list(through.exchanges())
     last = every.pop()
     every.insert(0, last)  # the one that was sent last is told first, and one long ago last
 
-    def shuffled() -> Iterator[Told]:
+    def shuffled() -> Iterator[CapturedExchange]:
         yield from every[1:]
         yield every[0]
 
-    through.told = shuffled
+    through.exchanges = shuffled
     given = [message.request.exchange for window in through.windows() for _, message in window.requests]
-    assert len(given) == through.survey.requests
+    assert len(given) == through.first.requests

@@ -13,11 +13,11 @@ import pytest
 from analyzer.pipeline.read_options import Reading
 from analyzer.protocol import api_keys
 from analyzer.protocol.tree import Body
-from replay import source
+from replay import inputs
 from replay.options import Options
 from replay.plan import apis, batches, decisions
 from replay.plan.config_changes import GROUP_RESOURCE
-from replay.plan.owned_names import Ours
+from replay.plan.owned_names import OwnedNames
 from replay.plan.renaming import Renaming, copies, renamed
 from replay.plan.sessions import Session
 from tests.replay.batching import batch, produced, produced_answer, producer_of
@@ -146,7 +146,7 @@ def test_copies_are_played_side_by_side() -> None:
 def test_a_captured_transaction_is_the_same_but_for_its_names() -> None:
     """Every request and answer of a real capture, decoded again after it was renamed."""
     files = [str(path) for path in capture_files(shared_folder("txn-librdkafka-4.3"))]
-    before = source.read(files, how=Reading())
+    before = inputs.read(files, how=Reading())
     after = renamed(before, Renaming({}, "t-"))
     back = renamed(after, _Removing())
     both = zip(before, back, strict=True)
@@ -177,14 +177,14 @@ def test_nothing_is_changed_without_being_asked_for() -> None:
     sessions = [Captured().session()]
     assert renamed(sessions, Renaming()) == sessions
     assert copies(sessions, 1) == sessions
-    assert source.prepared(sessions, Options("h", 1), []) == sessions
+    assert inputs.prepared(sessions, Options("h", 1), []) == sessions
 
 
 # --- what may be changed ---
 
 
 def stranger(api_key: int, body: Body, **ours: Any) -> str:
-    return Ours(**ours).stranger(api_key, body, {"AAAAAAAAAAAAAAAAAAAAAQ": "orders"})
+    return OwnedNames(**ours).stranger(api_key, body, {"AAAAAAAAAAAAAAAAAAAAAQ": "orders"})
 
 
 def test_topics_with_a_name_of_ours() -> None:
@@ -225,7 +225,7 @@ def test_what_is_not_ours_is_skipped_by_name() -> None:
         captured.said(
             0.0, api_keys.CREATE_TOPICS, 5, {"topics": [wanted]}, {"topics": [{"name": name, "errorCode": 0}]}
         )
-    options = decisions.PlanOptions(frozenset((api_keys.CREATE_TOPICS,)), ours=Ours({"orders": "copy"}))
+    options = decisions.PlanOptions(frozenset((api_keys.CREATE_TOPICS,)), ours=OwnedNames({"orders": "copy"}))
     planned, _ = decisions.make([captured.session()], EVERYTHING, options)
     assert [(skip.rule, skip.reason) for skip in planned.skips] == [("outside", "topic audit")]
     assert len(planned.steps) == 1

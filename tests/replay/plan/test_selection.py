@@ -12,7 +12,7 @@ import pytest
 from analyzer.filter.evaluation import parse
 from analyzer.pipeline.read_options import Reading
 from analyzer.protocol import api_keys
-from replay import source
+from replay import inputs
 from replay.plan import decisions
 from replay.plan.selection import Moment, NothingChosen, Selection, chosen, matching, moment
 from replay.plan.sessions import Session
@@ -129,7 +129,7 @@ def test_requests_of_a_dataset_are_filtered_as_those_of_a_capture() -> None:
 
 def test_a_member_of_a_captured_group_is_chosen_with_the_others() -> None:
     files = [str(path) for path in capture_files(shared_folder("group-kip848-librdkafka-4.3"))]
-    sessions = source.read(files, how=Reading())
+    sessions = inputs.read(files, how=Reading())
     notes: list[str] = []
     found = chosen(sessions, Selection(parse("client_id == member-2")), notes)
     clients = {one.row["client_id"] for session in found for one in session.requests}

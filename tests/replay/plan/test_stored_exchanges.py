@@ -14,10 +14,10 @@ import pytest
 import analyzer
 from analyzer.dataset.dataset import DatasetError
 from analyzer.pipeline.read_options import Reading
-from replay import source
+from replay import inputs
 from replay.plan import decisions, stored_exchanges, windows
 from replay.plan.decisions import PlanOptions
-from replay.plan.windows import Flow
+from replay.plan.windows import TwoPassReader
 from tests.replay.conversation import EVERYTHING
 from tests.replay.plan.test_flow import planned
 from tests.replay.plan.test_windows import told
@@ -44,10 +44,10 @@ def test_a_dataset_in_windows_is_planned_as_its_capture(
     monkeypatch.setattr(windows, "WINDOW", 50)
     monkeypatch.setattr(stored_exchanges, "_MESSAGES", 7)
     data = kept(name, tmp_path / "data")
-    whole = source.read(files_of(name), how=Reading(rotated=len(files_of(name)) > 1))
+    whole = inputs.read(files_of(name), how=Reading(rotated=len(files_of(name)) > 1))
     plan, _ = decisions.make(whole, EVERYTHING, PlanOptions())
-    through = Flow(lambda: stored_exchanges.told(data), topic_ids=stored_exchanges.topic_ids(data))
-    through.look()
+    through = TwoPassReader(lambda: stored_exchanges.read_exchanges(data), topic_ids=stored_exchanges.topic_ids(data))
+    through.read_first_pass()
 
     steps, skips = planned(through)
 
@@ -65,7 +65,7 @@ def test_a_dataset_in_windows_is_planned_as_its_capture(
 def test_messages_of_a_filtered_dataset_are_found(filter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored_exchanges, "_MESSAGES", 3)
     name = "group-kip848-librdkafka-4.3"
-    chosen = source.read(files_of(name), filter=filter)
+    chosen = inputs.read(files_of(name), filter=filter)
     found = stored_exchanges.from_dataset(kept(name, tmp_path / "data", filter=filter))
 
     def said(sessions: Any) -> list[Any]:
@@ -85,14 +85,14 @@ def test_no_message_is_held_once_its_exchange_has_come(tmp_path: Path, monkeypat
         return take(messages, place)
 
     monkeypatch.setattr(stored_exchanges._Messages, "take", watched)
-    count = sum(1 for _ in stored_exchanges.told(kept("codecs-franzgo-4.3", tmp_path / "data")))
+    count = sum(1 for _ in stored_exchanges.read_exchanges(kept("codecs-franzgo-4.3", tmp_path / "data")))
     assert count > 70
     assert max(held) < 20
 
 
 def test_a_message_that_is_missing_is_missing_and_no_other(tmp_path: Path) -> None:
     data = kept("codecs-franzgo-4.3", tmp_path / "data")
-    before = {(one.row["connection"], one.row["exchange"]): one for one in stored_exchanges.told(data)}
+    before = {(one.row["connection"], one.row["exchange"]): one for one in stored_exchanges.read_exchanges(data)}
     (file,) = [path for path in (data / "messages").iterdir() if path.suffix == ".parquet"]
     table = pq.read_table(file)
     gone = next(place for place, row in enumerate(table.to_pylist()) if row["exchange"] == 3)

@@ -14,10 +14,10 @@ import pytest
 
 from analyzer.pipeline.read_options import Reading
 from analyzer.protocol import api_keys
-from replay import source
+from replay import inputs
 from replay.plan import decisions
 from replay.plan.decisions import Planner, PlanOptions
-from replay.plan.first_pass import Survey
+from replay.plan.first_pass import FirstPass
 from replay.plan.sessions import Decoded, Session
 from replay.plan.steps import Plan, Skip, Step
 from tests.replay.batching import batch, produced, produced_answer
@@ -36,11 +36,11 @@ def in_time(sessions: Sequence[Session]) -> Iterator[tuple[int, Decoded]]:
     )
     for _, index, place in every:
         request = sessions[index].requests[place]
-        yield index, Decoded(request, decisions.quick(request))
+        yield index, Decoded(request, decisions.fast_path(request))
 
 
 def in_windows(sessions: Sequence[Session], horizon: int | None) -> tuple[list[Step], list[Skip]]:
-    survey = Survey()
+    survey = FirstPass()
     for index, message in in_time(sessions):
         survey.take(index, message)
     cluster = survey.finish(lambda: (message for _, message in in_time(sessions)), {})
@@ -59,7 +59,7 @@ def in_windows(sessions: Sequence[Session], horizon: int | None) -> tuple[list[S
 @functools.cache
 def captured(folder: Path) -> tuple[list[Session], Plan]:
     files = [str(path) for path in capture_files(folder)]
-    sessions = source.read(files, how=Reading(rotated=len(files) > 1))
+    sessions = inputs.read(files, how=Reading(rotated=len(files) > 1))
     return sessions, decisions.make(sessions, EVERYTHING, PlanOptions())[0]
 
 

@@ -17,8 +17,8 @@ import analyzer
 from analyzer.protocol import api_keys, errors
 from analyzer.protocol.encoding import encode_response
 from analyzer.protocol.tree import decode_request
+from replay import inputs
 from replay import request as asked
-from replay import source
 from replay.options import Options
 from replay.plan import stored_exchanges
 from replay.plan.sessions import Session
@@ -97,7 +97,7 @@ def test_who_had_logged_in_is_known_from_a_capture_and_from_a_dataset(tmp_path: 
     capture = SAMPLES / "sasl-librdkafka-4.3" / "capture.pcap"
     analyzer.analyze(capture, tmp_path / "data", keep_bytes=True)
     told = {row["principal"] for row in analyzer.open_dataset(tmp_path / "data").clients.to_table().to_pylist()}
-    for found in (stored_exchanges.from_dataset(tmp_path / "data"), source.read(capture)):
+    for found in (stored_exchanges.from_dataset(tmp_path / "data"), inputs.read(capture)):
         users = {session.user for session in found}
         assert "alice" in users
         assert users - {None} <= told
@@ -112,11 +112,11 @@ def test_a_captured_user_without_a_login_is_told_before_anything_is_sent() -> No
     access = Access(principals={"alice": Credentials("PLAIN", "a", SECRET)})
     some = [user_of("alice"), user_of("bob"), user_of("eve"), user_of(None)]
     with pytest.raises(principals.NobodyFor, match=r"no table for the captured users bob, eve$"):
-        source.prepared(some, Options("h", 1, access=access), [])
-    assert len(source.prepared(some[:1], Options("h", 1, access=access), [])) == 1
+        inputs.prepared(some, Options("h", 1, access=access), [])
+    assert len(inputs.prepared(some[:1], Options("h", 1, access=access), [])) == 1
     # With --sasl, that one logs in for everybody else.
     both = dataclasses.replace(access, credentials=Credentials("PLAIN", "kwire", SECRET))
-    assert len(source.prepared(some, Options("h", 1, access=both), [])) == 4
+    assert len(inputs.prepared(some, Options("h", 1, access=both), [])) == 4
 
 
 @pytest.mark.parametrize(

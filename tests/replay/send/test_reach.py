@@ -30,6 +30,7 @@ from replay.send.link import Dial, Link, LinkError, Receiver
 from replay.send.reach import NotReached, Reach, is_loopback, parsed, same_host
 from replay.send.settings import Settings
 from replay.send.workers import Access
+from replay.source import MemorySource
 from tests.bench.replay import VERSION, Sink, sessions
 from tests.replay.batching import produced_answer
 from tests.replay.test_commands import CAPTURE, kwire, refused, serving
@@ -230,7 +231,7 @@ def watched(dialled: list[tuple[str, int]], inner: Dial | None = None) -> Dial:
 def replayed(port: int, out: Path, dialled: list[tuple[str, int]], how: Access | None = None) -> run.Result:
     options = Options(HERE, port, settings=Settings(speed=None, reconnect=0.2), yes=True, access=how or Access())
     dial = options.access.reach(HERE, port).guard(watched(dialled))
-    return asyncio.run(run.replay(sessions(2, 5, None), options, dial, out, []))
+    return asyncio.run(run.replay(MemorySource(sessions(2, 5, None)), options, dial, out, []))
 
 
 def test_a_target_that_names_another_host_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
@@ -297,7 +298,9 @@ def test_workers_are_bound_by_it_too(tmp_path: Path) -> None:
             access=Access(map_host={"kafka.example": f"{HERE}:{port}"}),
         )
         result = asyncio.run(
-            run.replay(sessions(4, 5, None), options, options.access.dial(HERE, port), tmp_path / "run", [])
+            run.replay(
+                MemorySource(sessions(4, 5, None)), options, options.access.dial(HERE, port), tmp_path / "run", []
+            )
         )
     assert result.valid
     assert result.counts.verdicts == {"answered": 4 * 6}
@@ -359,7 +362,7 @@ def test_a_target_that_answers_with_nonsense_is_no_success(tmp_path: Path) -> No
     with serving(Nonsense) as port:
         Nonsense.port = port
         options = Options(HERE, port, settings=Settings(speed=None), yes=True)
-        result = asyncio.run(run.replay(sessions(2, 8, None), options, link.tcp(), tmp_path / "run", []))
+        result = asyncio.run(run.replay(MemorySource(sessions(2, 8, None)), options, link.tcp(), tmp_path / "run", []))
     assert not result.valid
     assert result.counts.verdicts["unanswered"] == 16
     assert str(result.failure).startswith(f"{HERE}:{port}: 16 of 18 requests got no answer that Kafka would give: ")
@@ -458,7 +461,9 @@ def test_a_leader_without_an_address_is_no_leader(tmp_path: Path) -> None:
         Leaderless.port = port
         Leaderless.named = [node(99, HERE, port)]
         options = Options(HERE, port, settings=Settings(speed=None))
-        result = asyncio.run(run.replay(sessions(1, 2, None), options, watched(dialled), tmp_path / "run", []))
+        result = asyncio.run(
+            run.replay(MemorySource(sessions(1, 2, None)), options, watched(dialled), tmp_path / "run", [])
+        )
     assert result.counts.total == 3
     assert not result.counts.tool_errors
 

@@ -62,7 +62,9 @@ def finished(process: subprocess.Popen[str]) -> str:
     return out
 
 
-@pytest.mark.parametrize("split", [[], ["--split-bytes", "1"]], ids=["by capture point", "by connection"])
+@pytest.mark.parametrize(
+    "split", [[], ["--split-bytes", "1", "--chunk-bytes", "65536"]], ids=["by capture point", "in chunks"]
+)
 def test_analyze_on_a_cluster_is_equal(
     on_cluster: list[str], environment: dict[str, str], tmp_path: Path, split: list[str]
 ) -> None:

@@ -16,7 +16,7 @@ from analyzer.dataset import tables
 from analyzer.dataset.dataset import DatasetError, Parts, Writer
 from analyzer.pipeline.points import manifest
 from captures.files import CaptureError, CapturePoint, capture_points, stored_bytes
-from reports.spark import chunked, ingest, split
+from reports.spark import chunked, ingest, merging
 from tests.captures import forge
 from tests.reports.equality import assert_same_dataset, fragmented, rotated
 from tests.shared import ROOT, SAMPLES, capture_files, sample_folders, shared_folder, shared_folders
@@ -26,10 +26,11 @@ CAPTURE = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"
 
 @pytest.fixture
 def crumbs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Splits so small that a sample has many of each: some connections a task, some hundred packets a range."""
-    monkeypatch.setattr(split, "share_count", lambda _: 5)
-    monkeypatch.setattr(split, "RANGE_PACKETS", 300)
-    monkeypatch.setattr(split, "LEAST_BYTES", 0)
+    """Make chunks, shares and ranges small: some connections a task, some hundred packets a range."""
+    monkeypatch.setattr(chunked, "share_count", lambda _: 5)
+    monkeypatch.setattr(chunked, "SMALLEST_BYTES", 1)
+    monkeypatch.setattr(merging, "RANGE_PACKETS", 300)
+    monkeypatch.setattr(merging, "LEAST_BYTES", 0)
 
 
 @pytest.fixture(scope="module")
@@ -53,31 +54,24 @@ def test_by_capture_point_every_capture_is_equal(
     assert_same_dataset(local, tmp_path / "dataset")
 
 
-def test_a_large_capture_point_is_divided_where_there_are_more_cores_than_threads_of_a_task(
+def test_a_large_capture_point_is_divided_where_there_are_enough_cores(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     [point] = capture_points([str(CAPTURE)])
     size = stored_bytes(point)
     monkeypatch.setattr(ingest, "SPLIT_BYTES", size - 1)
-    assert [ingest.Split().is_large(point, cores) for cores in (1, 2, 3, 100)] == [False, False, True, True]
+    assert [ingest.Split().is_large(point, cores) for cores in (1, 4, 5, 100)] == [False, False, True, True]
+    chunks = ingest.Split(chunk_bytes=1 << 20)
+    assert [chunks.is_large(point, cores) for cores in (1, 2, 3, 100)] == [False, False, True, True]
+    assert not ingest.Split(chunk_bytes=0).is_large(point, 100)
     monkeypatch.setattr(ingest, "SPLIT_BYTES", size)
     assert not ingest.Split().is_large(point, 100)
     assert ingest.Split(size - 1).is_large(point, 1)
-
-
-def test_by_connection_every_capture_is_equal(
-    spark: Any, every_capture: list[str], local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(split, "RANGE_PACKETS", 20_000)
-    monkeypatch.setattr(split, "LEAST_BYTES", 0)
-    monkeypatch.setattr(split, "share_count", lambda _: 3)
-    options: dict[str, Any] = {"keep_bytes": True, "records": "meta", "window_bytes": 1 << 20}
-    ingest.analyze(every_capture, tmp_path / "dataset", spark=spark, split_bytes=0, **options)
-    assert_same_dataset(local, tmp_path / "dataset")
+    assert not ingest.Split(size - 1, 0).is_large(point, 1)
 
 
 @pytest.mark.usefixtures("crumbs")
-@pytest.mark.parametrize("split_bytes", [1 << 40, 0], ids=["by capture point", "by connection"])
+@pytest.mark.parametrize("split_bytes", [1 << 40, 0], ids=["by capture point", "in chunks"])
 def test_a_capture_rotated_into_twenty_files_is_equal(spark: Any, tmp_path: Path, split_bytes: int) -> None:
     capture = shared_folder("net-lossy-4.3") / "capture.pcap.gz"
     rotated(capture, tmp_path / "rotated", 20)
@@ -102,9 +96,9 @@ def _unpacked(folder: Path, into: Path) -> list[str]:
 
 def test_in_chunks_captures_are_equal(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lossy, begun in the middle, with comments (read again), cut, encrypted. KWIRE_CHUNKED=all: every capture."""
-    monkeypatch.setattr(split, "RANGE_PACKETS", 1000)
-    monkeypatch.setattr(split, "LEAST_BYTES", 0)
-    monkeypatch.setattr(split, "share_count", lambda _: 3)
+    monkeypatch.setattr(merging, "RANGE_PACKETS", 1000)
+    monkeypatch.setattr(merging, "LEAST_BYTES", 0)
+    monkeypatch.setattr(chunked, "share_count", lambda _: 3)
     monkeypatch.setattr(chunked, "MOST_AGAIN", 1.0)
     every = os.environ.get("KWIRE_CHUNKED") == "all"
     folders = shared_folders() if every else [shared_folder(name) for name in CHUNKED]
@@ -124,24 +118,23 @@ def test_in_chunks_captures_are_equal(spark: Any, tmp_path: Path, monkeypatch: p
     )
     assert_same_dataset(tmp_path / "local", tmp_path / "spark")
     assert told == []
-    assert not list((tmp_path / "spark").glob(f"**/{split.PIECES}"))
+    assert not list((tmp_path / "spark").glob(f"**/{merging.PIECES}"))
 
 
 @pytest.mark.usefixtures("crumbs")
 @pytest.mark.parametrize(
     "chunk_bytes, wanted",
     [
-        (0, {"filter": "api == Fetch and latency > 100ms or response.brokers.port > 0"}),
+        (64_000, {"filter": "api == Fetch and latency > 100ms or response.brokers.port > 0"}),
         (64_000, {"filter": 'topic == "grp" or topic ~ "^js-" or group is not null', "keep_bytes": True}),
         (64_000, {"records": "full"}),
     ],
-    ids=["by body, by connection", "by topic, in chunks", "records in full, in chunks"],
+    ids=["by body", "by topic", "records in full"],
 )
 def test_what_asks_for_names_that_others_say_is_divided_too(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int, wanted: dict[str, Any]
 ) -> None:
     """Filters, and records of internal topics: names of topic ids may come from another connection, and later."""
-    monkeypatch.setattr(chunked, "SMALLEST_BYTES", 1)
     monkeypatch.setattr(chunked, "MOST_AGAIN", 1.0)
     folders = [SAMPLES / name for name in ("group-kip848-librdkafka-4.3", "client-kafkajs-3.9")]
     captures = [path for folder in folders for path in _unpacked(folder, tmp_path)]
@@ -160,7 +153,6 @@ def test_what_asks_for_names_that_others_say_is_divided_too(
 def test_in_chunks_shares_of_their_own_packets_or_of_all_see_the_same(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: bool
 ) -> None:
-    monkeypatch.setattr(chunked, "SMALLEST_BYTES", 1)
     monkeypatch.setattr(chunked, "MOST_AGAIN", 1.0)
     monkeypatch.setattr(chunked, "apart", lambda _: alone)
     [capture] = _unpacked(SAMPLES / "group-kip848-librdkafka-4.3", tmp_path)
@@ -187,10 +179,7 @@ def test_there_are_as_many_chunks_as_cores_or_several_times_that(
 
 
 @pytest.mark.usefixtures("crumbs")
-def test_where_too_much_was_guessed_wrong_each_task_reads_all_and_that_is_said(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(chunked, "SMALLEST_BYTES", 1)
+def test_where_too_much_was_guessed_wrong_one_task_reads_all_and_a_note_tells(spark: Any, tmp_path: Path) -> None:
     link, records = forge.loaded(CAPTURE)
     capture = tmp_path / "commented.pcapng"
     capture.write_bytes(forge.pcapng(records, (link,), comment="each packet has one"))
@@ -198,14 +187,18 @@ def test_where_too_much_was_guessed_wrong_each_task_reads_all_and_that_is_said(
     analyzer.analyze(capture, tmp_path / "local")
     ingest.analyze(capture, tmp_path / "spark", spark=spark, split_bytes=0, chunk_bytes=16_000, tell=told.append)
     assert_same_dataset(tmp_path / "local", tmp_path / "spark")
-    assert told == ["commented.pcapng: not read in chunks: 3 of 4 chunks were guessed wrong; each task reads all of it"]
+    assert told == ["commented.pcapng: not read in chunks: 3 of 4 chunks were guessed wrong; one task reads it whole"]
 
 
 @pytest.mark.usefixtures("crumbs")
-def test_by_connection_the_summary_is_equal_too(spark: Any, tmp_path: Path) -> None:
-    mine = analyzer.analyze(CAPTURE, tmp_path / "local")
-    theirs = ingest.analyze(CAPTURE, tmp_path / "spark", spark=spark, split_bytes=0, window_bytes=50_000)
-    assert theirs.summary == mine.summary
+def test_in_chunks_the_summary_is_equal_too(spark: Any, tmp_path: Path) -> None:
+    told: list[str] = []
+    local = analyzer.analyze(CAPTURE, tmp_path / "local")
+    in_chunks = ingest.analyze(
+        CAPTURE, tmp_path / "spark", spark=spark, split_bytes=0, chunk_bytes=32_000, tell=told.append
+    )
+    assert in_chunks.summary == local.summary
+    assert told == []
     assert_same_dataset(tmp_path / "local", tmp_path / "spark")
 
 
@@ -223,7 +216,7 @@ def test_ip_packets_whose_fragments_lie_in_two_files_are_whole(spark: Any, tmp_p
 def test_options_mean_the_same(spark: Any, tmp_path: Path) -> None:
     options: dict[str, Any] = {"filter": "api == Produce and latency > 5ms", "ports": [9092], "keep_bytes": True}
     analyzer.analyze(CAPTURE, tmp_path / "local", **options)
-    ingest.analyze(CAPTURE, tmp_path / "spark", spark=spark, split_bytes=0, **options)
+    ingest.analyze(CAPTURE, tmp_path / "spark", spark=spark, split_bytes=0, chunk_bytes=1 << 15, **options)
     assert 0 < analyzer.open_dataset(tmp_path / "local").exchanges.count_rows() < 100
     assert_same_dataset(tmp_path / "local", tmp_path / "spark")
 
@@ -248,7 +241,7 @@ def test_relative_paths_start_where_the_driver_stands(
     assert_same_dataset(tmp_path / "local", tmp_path / "spark")
 
 
-@pytest.mark.parametrize("split_bytes", [1 << 40, 0], ids=["by capture point", "by connection"])
+@pytest.mark.parametrize("split_bytes", [1 << 40, 0], ids=["by capture point", "in chunks"])
 def test_captures_behind_urls_are_read_by_tasks(spark: Any, tmp_path: Path, split_bytes: int) -> None:
     with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
         archive.write(CAPTURE, "capture.pcap")
@@ -270,7 +263,7 @@ def _through(spark: Any) -> Any:
     return lambda *arguments, **options: ingest.analyze(*arguments, spark=spark, **options)
 
 
-@pytest.mark.parametrize("split_bytes", [1 << 40, 0], ids=["by capture point", "by connection"])
+@pytest.mark.parametrize("split_bytes", [1 << 40, 0], ids=["by capture point", "in chunks"])
 def test_where_one_capture_cannot_be_read_the_old_dataset_stays(spark: Any, tmp_path: Path, split_bytes: int) -> None:
     out = tmp_path / "dataset"
     ingest.analyze(CAPTURE, out, spark=spark)
@@ -278,7 +271,7 @@ def test_where_one_capture_cannot_be_read_the_old_dataset_stays(spark: Any, tmp_
     unknown = tmp_path / "unknown.pcap"
     unknown.write_bytes(CAPTURE.read_bytes()[:20] + (4242).to_bytes(4, "little") + CAPTURE.read_bytes()[24:])
     with pytest.raises(DatasetError, match="link type 4242 is not known") as raised:
-        ingest.analyze([CAPTURE, unknown], out, spark=spark, split_bytes=split_bytes)
+        ingest.analyze([CAPTURE, unknown], out, spark=spark, split_bytes=split_bytes, chunk_bytes=1 << 15)
     assert raised.value.hint
     unknown.unlink()
     assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before

@@ -1,4 +1,4 @@
-"""What is kept of rows on their way to their files is what the files say: `analyzer/findings/cache.py`,
+"""What is kept of rows on their way to their files is what the files say: `analyzer/frame/pending.py`,
 `columns.py`."""
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ import pytest
 import analyzer
 from analyzer.dataset import tables
 from analyzer.dataset.dataset import open_dataset
-from analyzer.findings import cache, evaluate, source
-from analyzer.findings.cache import Kept
+from analyzer.findings import evaluate
 from analyzer.findings.capture import KEPT
-from analyzer.findings.source import Source, Table
+from analyzer.frame import parquet, pending
+from analyzer.frame.parquet import RowGroups, StoredFrame
+from analyzer.frame.pending import PendingTables
 from tests.shared import capture_files, real_folder
 
 CAPTURES = [{"name": "a"}]
@@ -55,84 +56,84 @@ def settled(files: dict[str, list[Path]]) -> Future[dict[str, list[Path]]]:
     return done
 
 
-def makers(keep: Kept, rows: pa.Table) -> list[Callable[[], pa.Table]]:
+def makers(keep: PendingTables, rows: pa.Table) -> list[Callable[[], pa.Table]]:
     groups = [coded(rows.slice(start, GROUP)) for start in range(0, len(rows), GROUP)]
     taken = [keep.take("exchanges", functools.partial(groups.__getitem__, at)) for at in range(len(groups))]
     assert all(callable(one) for one in taken)
     return [one for one in taken if callable(one)]
 
 
-def words(rows: Table, column: str) -> Sequence[str | None]:
-    codes, names = rows.codes(column)
+def words(rows: StoredFrame, column: str) -> Sequence[str | None]:
+    codes, names = rows.text(column)
     return [names[code] if code >= 0 else None for code in codes.tolist()]
 
 
 @pytest.mark.parametrize("small", [0, 100])
 def test_columns_are_those_of_the_files(small: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Row groups that are made in another order; the files are not there yet, and nobody asks for them."""
-    monkeypatch.setattr(cache, "SMALL_ROWS", small)
-    monkeypatch.setattr(source, "SMALL_ROWS", small)
+    monkeypatch.setattr(pending, "SMALL_ROWS", small)
+    monkeypatch.setattr(parquet, "SMALL_ROWS", small)
     rows = table(columns=COLUMNS)
-    keep = Kept(KEPT)
+    keep = PendingTables(KEPT)
     for make in reversed(makers(keep, rows)):
         make()
-    found = Table(keep.source(Future(), CAPTURES, ()), "a", "exchanges")
+    found = StoredFrame(keep.row_groups(Future(), CAPTURES, ()), "a", "exchanges")
     path = tmp_path / "part.parquet"
     pyarrow.parquet.write_table(rows, path, row_group_size=GROUP)
-    stored = Table(Source({"exchanges": [path]}, CAPTURES), "a", "exchanges")
+    stored = StoredFrame(RowGroups({"exchanges": [path]}, CAPTURES), "a", "exchanges")
     assert len(found) == len(stored) == len(rows)
     for column, dtype in KEPT["exchanges"].numbers.items():
         one, other = found.numbers(column, dtype), stored.numbers(column, dtype)
         assert one.dtype == other.dtype
         assert one.tolist() == other.tolist(), column
-    for column in KEPT["exchanges"].strings:
+    for column in KEPT["exchanges"].texts:
         if column != "connection":
             assert words(found, column) == words(stored, column), column
     for column in KEPT["exchanges"].greatest:
-        assert found.most(column) == stored.most(column), column
-    assert found.most("latency_us") == 7
-    assert found.most("broker_us") == np.iinfo(np.int64).min
+        assert found.greatest(column) == stored.greatest(column), column
+    assert found.greatest("latency_us") == 7
+    assert found.greatest("broker_us") == np.iinfo(np.int64).min
 
 
 def test_what_is_not_kept_is_read_from_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "SMALL_ROWS", 2)
-    monkeypatch.setattr(source, "SMALL_ROWS", 2)
+    monkeypatch.setattr(pending, "SMALL_ROWS", 2)
+    monkeypatch.setattr(parquet, "SMALL_ROWS", 2)
     rows = table(columns={**COLUMNS, "response_bytes": list(range(3 * GROUP))})
     path = tmp_path / "part.parquet"
     pyarrow.parquet.write_table(rows, path, row_group_size=GROUP)
     for most in (3 * GROUP, 2 * GROUP):
-        monkeypatch.setattr(cache, "MOST_ROWS", most)
-        keep = Kept(KEPT)
+        monkeypatch.setattr(pending, "MOST_ROWS", most)
+        keep = PendingTables(KEPT)
         for make in makers(keep, rows):
             make()
         keep.take("topic_ids", table("topic_ids", rows=3))
         files = {"exchanges": [path], "topic_ids": []}
-        found = keep.source(settled(files), CAPTURES, ())
-        assert ("exchanges" in found.kept) == (most == 3 * GROUP)
+        found = keep.row_groups(settled(files), CAPTURES, ())
+        assert ("exchanges" in found.cached) == (most == 3 * GROUP)
         assert list(found.parts["topic_ids"]) == []  # three are more than are kept
-        exchanges = Table(found, "a", "exchanges")
-        assert exchanges.numbers("latency_us").tolist()[:2] == [7, 7]
-        assert exchanges.numbers("response_bytes").tolist() == list(range(3 * GROUP))
+        exchanges = StoredFrame(found, "a", "exchanges")
+        assert exchanges["latency_us"].tolist()[:2] == [7, 7]
+        assert exchanges["response_bytes"].tolist() == list(range(3 * GROUP))
         assert [row["group_id"] for row in exchanges.rows([4, 9], ["group_id"])] == ["g", None]
 
 
 def test_where_rows_are_never_made_the_reason_is_told() -> None:
-    keep = Kept(KEPT)
+    keep = PendingTables(KEPT)
     keep.take("exchanges", functools.partial(table, "exchanges"))
     failed: Future[dict[str, list[Path]]] = Future()
     failed.set_exception(OSError("disk full"))
     with pytest.raises(OSError, match="disk full"):
-        keep.source(failed, CAPTURES, ())
+        keep.row_groups(failed, CAPTURES, ())
 
 
-@pytest.mark.parametrize("small", [0, source.SMALL_ROWS])
+@pytest.mark.parametrize("small", [0, parquet.SMALL_ROWS])
 def test_findings_are_those_of_the_files(small: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "SMALL_ROWS", small)
-    monkeypatch.setattr(source, "SMALL_ROWS", small)
+    monkeypatch.setattr(pending, "SMALL_ROWS", small)
+    monkeypatch.setattr(parquet, "SMALL_ROWS", small)
     files = [str(path) for path in capture_files(real_folder("sasl-librdkafka-4.3"))]
     analyzer.analyze(files, tmp_path / "out", rotated=True)
     dataset = open_dataset(tmp_path / "out")
-    stored = evaluate.as_table(evaluate.judged(Source.of(dataset)))
+    stored = evaluate.as_table(evaluate.judged(RowGroups.of(dataset)))
     assert len(stored) > 2
     assert pyarrow.parquet.read_table(next((tmp_path / "out" / "findings").iterdir())).to_pylist() == stored.to_pylist()
 
@@ -140,18 +141,18 @@ def test_findings_are_those_of_the_files(small: int, tmp_path: Path, monkeypatch
 def test_nothing_is_kept_of_what_no_rule_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """A message has up to 4 MiB, a record any number of bytes."""
     asked: set[str] = set()
-    read = Table.__init__
+    read = StoredFrame.__init__
 
-    def noted(self: Table, source: Source, capture: str, name: str) -> None:
+    def noted(self: StoredFrame, source: RowGroups, capture: str, name: str) -> None:
         asked.add(name)
         read(self, source, capture, name)
 
-    monkeypatch.setattr(Table, "__init__", noted)
+    monkeypatch.setattr(StoredFrame, "__init__", noted)
     captured = analyzer.analyze([str(path) for path in capture_files(real_folder("sasl-librdkafka-4.3"))], rotated=True)
-    evaluate.judged(Source.of(captured))
+    evaluate.judged(RowGroups.of(captured))
     assert asked >= {"exchanges", "partitions", "batches", "connections"}
-    assert not asked & cache.NEVER_ASKED
-    keep = Kept(KEPT)
+    assert not asked & pending.NEVER_READ
+    keep = PendingTables(KEPT)
     rows = table("messages", {"bytes": [b"x"] * 3 * GROUP})
     assert keep.take("messages", rows) is rows
     assert not keep._tables

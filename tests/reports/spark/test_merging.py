@@ -1,5 +1,7 @@
-"""Ranges are merged while facts are taken, in order, and what fails is told. Proves: reports.spark.split; `test_ingest`
-has what comes of it."""
+"""Ranges are merged while facts are taken, in order, and errors of tasks reach the caller.
+
+Proves: reports.spark.merging; `test_ingest` compares the datasets.
+"""
 
 from __future__ import annotations
 
@@ -10,39 +12,39 @@ from typing import Any
 import pytest
 
 from analyzer.pipeline.shares import Piece
-from reports.spark.split import LEAST_BYTES, _for_tasks, _side_by_side
+from reports.spark.merging import LEAST_BYTES, _ranges_by_task, _side_by_side
 
 
 class Jobs:
-    """A context that does a job's tasks one after the other, where the job was asked for."""
+    """A context that does a job's tasks one after the other, in the thread that starts the job."""
 
     def __init__(self) -> None:
-        self.asked: list[list[Any]] = []
+        self.started: list[list[Any]] = []
 
-    def parallelize(self, things: Sequence[Any], slices: int) -> Jobs:
-        assert len(things) == slices > 0
-        mine = Jobs()
-        mine._things = list(things)
-        self.asked.append(mine._things)
-        return mine
+    def parallelize(self, values: Sequence[Any], slices: int) -> Jobs:
+        assert len(values) == slices > 0
+        job = Jobs()
+        job._values = list(values)
+        self.started.append(job._values)
+        return job
 
     def map(self, work: Callable[[Any], Any]) -> Jobs:
         self._work = work
         return self
 
     def collect(self) -> list[Any]:
-        return [self._work(one) for one in self._things]
+        return [self._work(value) for value in self._values]
 
-    _things: list[Any]
+    _values: list[Any]
     _work: Callable[[Any], Any]
 
 
 def test_what_is_ready_is_done_while_the_first_task_is_at_work() -> None:
-    """Which ends only when the first three are done; the fourth is not ready before that."""
+    """The first task ends only when three others are done; the fourth is not ready before that."""
     done = {number: threading.Event() for number in range(4)}
     decided: set[int] = set()
 
-    def tell(name: str) -> str:
+    def take(name: str) -> str:
         for number in range(3):
             decided.add(number)
             assert done[number].wait(60)
@@ -53,17 +55,17 @@ def test_what_is_ready_is_done_while_the_first_task_is_at_work() -> None:
         return 10 * number
 
     jobs: Any = Jobs()
-    assert _side_by_side(jobs, tell, "told", merge, range(4), decided.__contains__) == ("told", [0, 10, 20, 30])
-    assert jobs.asked == [["told"], [0], [1], [2], [3]]
+    assert _side_by_side(jobs, take, "facts", merge, range(4), decided.__contains__) == ("facts", [0, 10, 20, 30])
+    assert jobs.started == [["facts"], [0], [1], [2], [3]]
 
 
 def test_nothing_to_be_merged() -> None:
     jobs: Any = Jobs()
-    assert _side_by_side(jobs, str.upper, "told", str.lower, "", lambda _: True) == ("TOLD", [])
+    assert _side_by_side(jobs, str.upper, "facts", str.lower, "", lambda _: True) == ("FACTS", [])
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_a_task_that_fails_is_told(first: bool) -> None:
+def test_an_error_of_a_task_is_raised(first: bool) -> None:
     def fails(_: Any) -> None:
         raise OSError("no room")
 
@@ -88,6 +90,6 @@ def test_a_task_that_fails_is_told(first: bool) -> None:
 def test_tasks_that_merge_have_enough_to_do(size: int, expected: list[int]) -> None:
     places, sizes = range(sum(expected)), (size // 4, size - size // 4)
     ranges = [[Piece("", 0, part, place, "rows") for part in sizes] for place in places]
-    tasks = _for_tasks(ranges, 8)
-    assert [len(some) for some in tasks] == expected
-    assert [one for some in tasks for one in some] == ranges
+    tasks = _ranges_by_task(ranges, 8)
+    assert [len(task) for task in tasks] == expected
+    assert [pieces for task in tasks for pieces in task] == ranges

@@ -1,6 +1,6 @@
 """Columns as rules read them: from files, where some row groups need not be read, as from tables in memory.
 
-(proves: analyzer/findings/source.py)
+(proves: analyzer/frame/parquet.py)
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import pyarrow.parquet
 import pytest
 
 from analyzer.dataset import tables
-from analyzer.findings import source as sources
-from analyzer.findings.source import Source, Table
+from analyzer.frame import parquet as sources
+from analyzer.frame.parquet import RowGroups, StoredFrame
 
 GROUP = 100
 COLUMNS: dict[str, list[Any]] = {
@@ -51,13 +51,13 @@ def test_files_say_what_tables_in_memory_say(
     path = tmp_path / "part.parquet"
     pyarrow.parquet.write_table(exchanges, path, row_group_size=GROUP)
     captures = [{"name": "a"}]
-    stored = Table(Source({"exchanges": [path]}, captures), "a", "exchanges")
+    stored = StoredFrame(RowGroups({"exchanges": [path]}, captures), "a", "exchanges")
     for name in NUMBERS:
         expected = [np.iinfo(np.int64).min if value is None else value for value in COLUMNS[name]]
-        assert stored.numbers(name).tolist() == expected, name
-        assert Table(Source({"exchanges": exchanges}, captures), "a", "exchanges").numbers(name).tolist() == expected
+        assert stored[name].tolist() == expected, name
+        assert StoredFrame(RowGroups({"exchanges": exchanges}, captures), "a", "exchanges")[name].tolist() == expected
     for name in CODES:
-        codes, texts = stored.codes(name)
+        codes, texts = stored.text(name)
         assert [texts[code] if code >= 0 else None for code in codes.tolist()] == COLUMNS[name], name
 
 
@@ -65,16 +65,16 @@ def test_what_has_one_value_is_not_read(exchanges: pa.Table, tmp_path: Path, mon
     monkeypatch.setattr(sources, "SMALL_ROWS", 0)
     path = tmp_path / "part.parquet"
     pyarrow.parquet.write_table(exchanges, path, row_group_size=GROUP)
-    source = Source({"exchanges": [path]}, [{"name": "a"}])
+    source = RowGroups({"exchanges": [path]}, [{"name": "a"}])
     read: list[tuple[str, ...]] = []
-    piece = source.piece
+    read_group = source.read_group
 
     def noted(table: str, group: Any, capture: str, columns: Sequence[str]) -> pa.Table:
         read.append(tuple(columns))
-        return piece(table, group, capture, columns)
+        return read_group(table, group, capture, columns)
 
-    monkeypatch.setattr(source, "piece", noted)
-    Table(source, "a", "exchanges").load(dict.fromkeys(NUMBERS, np.int64), CODES)
+    monkeypatch.setattr(source, "read_group", noted)
+    StoredFrame(source, "a", "exchanges").load(dict.fromkeys(NUMBERS, np.int64), CODES)
     assert read == [
         ("request_time", "latency_us", "member_id"),
         ("request_time", "latency_us", "member_id"),
