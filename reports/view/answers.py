@@ -24,6 +24,7 @@ from analyzer.common.times import micros
 from analyzer.dataset import tables
 from analyzer.filter.values import ENUMERATED
 from analyzer.findings.query import SEVERITIES
+from analyzer.frame.spill import Cancelled, check_cancelled
 from captures.errors import KwireError
 from reports.view import (
     drawings,
@@ -42,7 +43,6 @@ from reports.view.messages import Messages
 from reports.view.notes import Notes
 from reports.view.source_captures import SIDES
 from reports.view.tables import BadRequestError, Key, Tables, format_key, parse_key
-from reports.view.value_counts import RequestCancelledError, check_cancelled
 
 Query = Mapping[str, str]
 
@@ -100,7 +100,7 @@ def answer_call(view: View, what: str, query: Query) -> Answer:
         result = call(_within(view, query), query)
     except KwireError as problem:
         return error_answer(400, problem)
-    except RequestCancelledError:
+    except Cancelled:
         return error_answer(503, BadRequestError("nobody waits for this answer"))
     answer = result if isinstance(result, Answer) else Answer(200, _json(result))
     answer.headers["Server-Timing"] = f"answer;dur={(time.perf_counter() - began) * 1000:.1f}"

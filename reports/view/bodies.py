@@ -22,6 +22,7 @@ from analyzer.common.times import moment
 from analyzer.dataset.dataset import readable
 from analyzer.filter import evaluation
 from analyzer.filter.values import micros
+from analyzer.frame.spill import check_cancelled
 from analyzer.messages.exchange import Exchange
 from analyzer.messages.raw_messages import masked
 from analyzer.protocol import embedded
@@ -33,7 +34,6 @@ from reports.view.capture_slice import exchange_slice
 from reports.view.filter_values import quoted
 from reports.view.source_captures import SIDES, SourceCaptures
 from reports.view.tables import BadRequestError, Key, Tables
-from reports.view.value_counts import check_cancelled
 
 WINDOW: Final = 2 << 20
 """Bytes of a capture that are read at a time for messages up to this size."""

@@ -24,9 +24,9 @@ from analyzer.dataset import tables
 from analyzer.dataset.dataset import StoredDataset, readable
 from analyzer.filter.names import ADDRESSES
 from analyzer.frame.arrow import absent, numbers
+from analyzer.frame.counting import blocks
 from captures.kernels import NULL
 from reports.view.list_columns import Listed, distinct, numbered
-from reports.view.value_counts import blocks
 
 LAYOUT: Final = 2
 """Of the folder; another one is made again."""

@@ -64,7 +64,9 @@ def view(options: argparse.Namespace) -> int:
     port = listening.getsockname()[1]
     with contextlib.ExitStack() as stack:
         stack.callback(listening.close)
-        stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _end))  # so that temporary files are removed
+        stack.callback(
+            signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _end)
+        )  # so that temporary files are removed
         opening = _ViewOpener(options)
         stack.callback(opening.end)
         if not has_plain_input(options.sources, options):

@@ -16,12 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from analyzer.dataset import tables as contract
+from analyzer.frame.spill import check_cancelled
 from analyzer.protocol import errors
 from captures.files import CapturePoint, capture_points
 from reports import results
 from reports.view.source_captures import SourceCaptures
 from reports.view.tables import BadRequestError, Tables
-from reports.view.value_counts import check_cancelled as still
 
 if TYPE_CHECKING:
     from reports.view.packets import ConnectionSpan
@@ -79,7 +79,7 @@ def export_packets(there: Sequence[tuple[CapturePoint, list[ConnectionSpan]]]) -
     """Write the packets of connections as pcapng. Raises BadRequestError and CaptureError."""
     from reports.view.packets import extract_packets
 
-    pieces = itertools.chain.from_iterable(extract_packets(point, wanted, still) for point, wanted in there)
+    pieces = itertools.chain.from_iterable(extract_packets(point, wanted, check_cancelled) for point, wanted in there)
     first = next(pieces, None)  # raises errors before the answer begins
     if first is None:
         raise BadRequestError(

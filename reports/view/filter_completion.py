@@ -17,10 +17,10 @@ import numpy as np
 from analyzer.dataset import tables as contract
 from analyzer.filter import names
 from analyzer.filter.tokens import Word, WordError
+from analyzer.frame.counting import count_codes
 from analyzer.protocol import errors
 from reports.view.list_columns import Listed
 from reports.view.tables import Tables
-from reports.view.value_counts import count_codes
 
 MAX_CANDIDATES: Final = 40
 """Candidates in one answer."""

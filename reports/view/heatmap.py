@@ -13,8 +13,9 @@ from typing import Final
 
 import numpy as np
 
+from analyzer.frame.counting import blocks, count_before
+from analyzer.frame.spill import check_cancelled
 from reports.view.tables import Selection, Tables
-from reports.view.value_counts import blocks, check_cancelled, count_before
 
 WIDEST: Final = 2_000
 """Intervals of time in a grid: more than a screen has pixels."""

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, cast, overload
 
 import numpy as np
 
+from analyzer.frame.spill import check_cancelled
 from analyzer.messages.exchange import Exchange
 from analyzer.protocol import embedded, schema, tree
 from analyzer.protocol.budget import BYTES, FIELDS, Budget
@@ -27,7 +28,6 @@ from analyzer.records import batches as b
 from analyzer.records.record_trees import CLUSTER_METADATA, CLUSTER_METADATA_ID, Nodes, Records, later, record_set
 from captures import kernels
 from captures.kernels import NULL
-from reports.view.value_counts import check_cancelled
 
 LENGTH: Final = 4
 """Bytes of the length field before each message."""

@@ -15,12 +15,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from analyzer.frame.spill import check_cancelled
 from analyzer.records.batches import view
 from captures.files import CaptureError, CapturePoint
 from captures.packets import Packets, Reader
 from reports.view.capture_slice import file_slice
 from reports.view.packets import End, halves
-from reports.view.value_counts import check_cancelled
 
 _LEAST: Final = 12
 """Bytes of the shortest message whose beginning can be recognised."""

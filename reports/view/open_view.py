@@ -240,8 +240,8 @@ class _DatasetSource:
 
 @dataclass(frozen=True)
 class _CaptureSource:
-    """Captures to view, how to read them, and the folder of their dataset. `points`: empty if they can be read only once
-    (stdin)."""
+    """Captures to view, how to read them, and the folder of their dataset. `points`: empty if they can only be read
+    once (stdin)."""
 
     sources: Sequence[str]
     points: Sequence[CapturePoint]

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from reports.view.value_counts import blocks
+from analyzer.frame.counting import blocks
 
 NEAR: Final = 10_000
 """Rows from either end up to which a window is found by one pass over the keys."""

@@ -106,7 +106,9 @@ class PartialViews:
         self._count += len(table)
         if self._count >= self._next:
             self._next = GROWTH * self._count
-            with contextlib.suppress(OSError):  # without disk space there are no first rows; writing the dataset reports it
+            with contextlib.suppress(
+                OSError
+            ):  # without disk space there are no first rows; writing the dataset reports it
                 self._stage.show(self._view_of_rows(self._rows, dict(self._topics)))
         if self._next > SHOWN:
             self._rows.clear()

@@ -183,8 +183,8 @@ def _answer(stage: CurrentView, what: str, query: dict[str, str], gone: threadin
         from reports.view.answers import error_answer
 
         return error_answer(500, problem)
+    from analyzer.frame.spill import cancellable
     from reports.view.answers import answer_call
-    from reports.view.value_counts import cancellable
 
     with cancellable(gone):
         return answer_call(view, what, query)

@@ -13,8 +13,8 @@ import numpy as np
 
 from analyzer.filter.conditions import Test, apply_test
 from analyzer.filter.sources import Coded, ExchangeColumns, Ints, TextLists
+from analyzer.frame.counting import select_codes
 from reports.view.columns import Columns
-from reports.view.value_counts import look_up
 
 Memory = dict[Any, np.ndarray]
 """What tests said of distinct values."""
@@ -51,7 +51,7 @@ class MappedColumns(ExchangeColumns):
         name = (test, id(values))
         if name not in self._memory:
             self._memory[name] = np.fromiter(map(test, values), np.bool_, len(values))
-        return look_up(self._memory[name], codes)
+        return select_codes(self._memory[name], codes)
 
     def topics(self, name: str) -> TextLists | None:
         topics = self.columns.topics
@@ -71,7 +71,7 @@ class MappedColumns(ExchangeColumns):
         if (name, test) not in self._memory:
             right = np.fromiter((test is None or test(value) for value in values), np.bool_, len(values))
             self._memory[name, test] = topics.having(np.append(right, False)[topics.code])
-        true = look_up(self._memory[name, test], topics.of[self._part])
+        true = select_codes(self._memory[name, test], topics.of[self._part])
         return true, ~true
 
     def codes(self) -> tuple[np.ndarray, np.ndarray] | None:
@@ -82,7 +82,7 @@ class MappedColumns(ExchangeColumns):
         if ("errors", test) not in self._memory:
             right = errors.filled() if test is None else errors.having(apply_test(test, errors.code))
             self._memory["errors", test] = right
-        return look_up(self._memory["errors", test], errors.of[self._part])
+        return select_codes(self._memory["errors", test], errors.of[self._part])
 
     def error_counts(self) -> np.ndarray:
         errors = self.columns.errors
@@ -95,7 +95,7 @@ class _Lists(TextLists):
     def rows(self, passed: np.ndarray) -> np.ndarray:
         lists = np.zeros(self.lists, np.bool_)
         lists[self.element[passed]] = True
-        return look_up(lists, self.list_of)
+        return select_codes(lists, self.list_of)
 
 
 _ADDRESS: Final = {"client_ip": "client", "broker_ip": "broker"}

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from analyzer.frame.counting import blocks, count_codes, quantiles
 from reports.view.filter_completion import count_values, value_word
 from reports.view.tables import Selection, Tables
-from reports.view.value_counts import blocks, count_codes, quantiles
 
 FACETS: Final = ("api", "error", "cause", "client_id", "topic", "group", "broker", "status")
 """Columns whose values are counted by default."""
@@ -25,7 +25,7 @@ QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
 
 
 def facets(tables: Tables, chosen: Selection, names: list[str]) -> list[dict[str, Any]]:
-    """List each column's most frequent values among the rows, as text and in a filter's syntax, and count the others."""
+    """List each column's most frequent values, as text and in a filter's syntax, and count the others."""
     summaries = []
     for name in names:
         counted = list(count_values(tables, tables.about(name), None if chosen.every else chosen.rows))

@@ -22,12 +22,13 @@ from analyzer.dataset.dataset import StoredDataset, readable
 from analyzer.filter import evaluation
 from analyzer.filter import names as naming
 from analyzer.filter.tokens import Word, WordError
+from analyzer.frame.counting import blocks
+from analyzer.frame.spill import check_cancelled
 from captures.errors import KwireError
 from reports.view import orders
 from reports.view.cache import ArrayCache
 from reports.view.columns import Columns
 from reports.view.source import MappedColumns, Memory
-from reports.view.value_counts import blocks, check_cancelled
 
 Key = tuple[str, str, int | None, int | None]
 """Identity of an exchange: capture, connection, exchange, reply (unique in a dataset)."""
@@ -115,8 +116,8 @@ class Tables:
         return Selection(canonical, rows, False, name)
 
     def about_partition(self, topic: str, partition: int) -> Tables:
-        """Restrict the tables to exchanges about a partition: those of its producers, consumers and followers, and those
-        about its offsets."""
+        """Restrict the tables to exchanges about a partition: those of its producers, consumers and followers, and
+        those about its offsets."""
         return replace(self, part=(topic, partition))
 
     def _of_partition(self) -> np.ndarray:
@@ -236,8 +237,8 @@ class Tables:
         return self._cache.get_or_make((selection.name, f"keys {sort}"), make)
 
     def _sortable(self, column: str, descending: bool) -> tuple[Callable[[Any], np.ndarray], int, int]:
-        """Get a function from rows to numbers that sort like a column's values (the type's smallest number is null), and
-        their range. A list counts as its element that sorts first."""
+        """Get a function from rows to numbers that sort like a column's values (the type's smallest number is null),
+        and their range. A list counts as its element that sorts first."""
         columns = self.columns
         if column in columns.integers:
             low, high = columns.range(column) or (0, 0)
@@ -304,8 +305,8 @@ class Tables:
         return int(matches[0]) if len(matches) else None
 
     def joined(self, table: pa.Table) -> np.ndarray:
-        """Find the exchange of each row of a table with `capture`, `connection` and `exchange`: int64[k], -1 if there is
-        none."""
+        """Find the exchange of each row of a table with `capture`, `connection` and `exchange`: int64[k], -1 if there
+        is none."""
         import pyarrow.compute as pc
 
         codes = []

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from analyzer.frame.counting import CACHE_BLOCK, blocks, count_before, count_codes
 from reports.view.filter_values import quoted
 from reports.view.tables import BadRequestError, Tables
-from reports.view.value_counts import BLOCK, blocks, count_before, count_codes
 
 TRACKS: Final = 50
 """Tracks that are shown; others are counted."""
@@ -25,7 +25,7 @@ WIDEST: Final = 4_000
 BY: Final = {"connection": "connection", "client": "client_id", "group": "group_id", "member": "member_id"}
 """Kinds of tracks, and the column of each."""
 
-_PLACE: Final = (BLOCK - 1).bit_length()
+_PLACE: Final = (CACHE_BLOCK - 1).bit_length()
 _LONGEST: Final = (1 << 62 - _PLACE) - 1
 """Longest duration, about a year in us, so that a duration and a position in a block fit into one number."""
 

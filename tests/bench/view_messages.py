@@ -143,7 +143,7 @@ def measure(fetch_bytes: int = 100 * MEGABYTE) -> None:
             assert len(keys) == len(names), "not the exchanges that were written"
             _first_page(view, keys[0])  # kernels are linked
             for name, key in zip(names, keys, strict=True):
-                view.messages._kept.clear()
+                view.messages._cache.clear()
                 print(f"  {_first_page(view, key):8.1f} ms  {source.name}: {name}", flush=True)
                 began = time.perf_counter()
                 records = _records(view, key)
@@ -189,6 +189,6 @@ def _painted(view: View, names: list[str]) -> None:
         page.goto(f"{address}?token={token}&above=none")
         page.locator("#list .row").nth(len(names) - 1).wait_for()
         for at, name in enumerate(names):
-            view.messages._kept.clear()
+            view.messages._cache.clear()
             print(f"  {page.evaluate(PAINTED, at + 1):8.1f} ms  click to fields and bytes painted: {name}", flush=True)
         browser.close()

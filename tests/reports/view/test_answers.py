@@ -276,7 +276,7 @@ def test_a_message_is_read_from_its_place_and_is_the_same(
     every = {(one.row["connection"], one.row["exchange"], one.row["reply"]): one for one in analyzer.exchanges(capture)}
     with contextlib.ExitStack() as stack:
         asking = Asking(viewed(stack, capture))
-        messages, tables = asking.view.messages.bodies(), asking.view.tables
+        messages, tables = asking.view.messages.reader(), asking.view.tables
         arguments, near = (str(capture),), 0
         for number in range(0, tables.columns.n, 3):
             row = tables.row(number)
@@ -324,7 +324,7 @@ def test_what_decodes_messages_is_loaded_before_unless_it_would_be_compiled(
 
 @pytest.mark.parametrize("many", [0, answers.ARROW_NUMBERS])
 def test_arrays_become_the_lists_that_they_are(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "MANY", many)
+    monkeypatch.setattr(answers, "ARROW_NUMBERS", many)
     random = np.random.default_rng(1)
     arrays: dict[str, Any] = {
         "none": np.zeros(0, np.int64),
@@ -421,7 +421,7 @@ def test_batches_that_are_opened_later_hold_the_same(sample: str, monkeypatch: p
             for large in (0, lazy_tree.LARGE):  # opened later, and at once
                 with monkeypatch.context() as patch:
                     patch.setattr(lazy_tree, "LARGE", large)
-                    patch.setattr(lazy_tree, "KEPT", 1)
+                    patch.setattr(lazy_tree, "CACHED_BATCHES", 1)
                     later, said, _ = trees.nodes(one, side)
                     assert said == reason
                     sizes = [len(node.children) for node in inner(later)]

@@ -1,12 +1,11 @@
-"""Arrays of the view against what is plain to see: orders, lists of which equal ones are one, counts, quantiles.
+"""The viewer's arrays against plain Python: orders, columns of lists, cached arrays, mapped columns.
 
-Proves: reports/view/columns, orders, listed, counting, kept, source
+Proves: reports/view/columns, orders, list_columns, cache, source
 """
 
 from __future__ import annotations
 
 import contextlib
-import statistics
 import threading
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,8 @@ import pyarrow.parquet
 import pytest
 
 import analyzer
-from reports.view import columns, list_columns, orders, value_counts
+from analyzer.frame import counting
+from reports.view import columns, list_columns, orders
 from reports.view.cache import ArrayCache
 from tests.reports.forging import Forged
 from tests.reports.view.conftest import TXN, Asking, viewed
@@ -40,7 +40,7 @@ def test_any_window_of_an_order_is_that_of_the_whole(
     keys = orders.keys(values.__getitem__, 500, int(there.min()), int(there.max()), descending)
     assert orders.whole(keys).tolist() == expected
     monkeypatch.setattr(orders, "NEAR", 60)  # from both ends, and from neither
-    monkeypatch.setattr(value_counts, "BLOCK", 90)
+    monkeypatch.setattr(counting, "CACHE_BLOCK", 90)
     for start, count in ((0, 10), (3, 50), (200, 33), (455, 20), (455, 45), (499, 5), (0, 500), (600, 3)):
         assert orders.window(keys, start, count).tolist() == expected[start : start + count]
     for at in range(0, 500, 37):
@@ -79,42 +79,6 @@ def test_fingerprints_that_agree_by_chance_are_drawn_again(monkeypatch: pytest.M
     monkeypatch.setattr(list_columns, "_fingerprints", lambda *_: drawn.pop(0))
     of, first = list_columns.distinct(np.array([1, 2, 2]), np.array([7, 7, 8, 7, 9]))
     assert (of.tolist(), first.tolist(), drawn) == ([0, 1, 2], [0, 1, 2], [])
-
-
-def test_what_passed_is_spread_over_the_rows() -> None:
-    codes = np.random.default_rng(7).integers(-1, 12, 300_000).astype(np.int8)
-    for passed in (set[int](), {3}, {0, 11}, set(range(0, 12, 2)), set(range(12)) - {5}, set(range(12))):
-        table = np.array([code in passed for code in range(12)])
-        assert (value_counts.look_up(table, codes) == np.isin(codes, list(passed))).all()
-
-
-def test_tallies_are_counts() -> None:
-    codes = np.random.default_rng(8).integers(-1, 9, 300_000).astype(np.int16)
-    rows = np.flatnonzero(codes != 4)
-    assert value_counts.count_codes(codes, None, 9).tolist() == [int((codes == code).sum()) for code in range(9)]
-    assert value_counts.count_codes(codes, rows, 9).tolist() == [
-        int((codes == code).sum()) * (code != 4) for code in range(9)
-    ]
-
-
-@pytest.mark.parametrize("high", [0, 9, 65_535, 65_536, 2**31 - 1, 2**62])
-@pytest.mark.parametrize("count", [1, 2, 3, 100, 1001])
-def test_quantiles_lie_between_their_neighbours(count: int, high: int) -> None:
-    numbers = np.random.default_rng(9).integers(0, high, count, endpoint=True)
-    expected = statistics.quantiles(numbers.tolist(), n=100, method="inclusive") if count > 1 else [numbers[0]] * 99
-    found = value_counts.quantiles(lambda: iter(np.array_split(numbers, 3)), high, (0.5, 0.95, 0.99, 1.0))
-    assert value_counts.quantiles(lambda: iter([numbers[:0]]), high, (0.5,)) is None
-    assert found == pytest.approx([expected[49], expected[94], expected[98], numbers.max()])
-
-
-def test_what_nobody_waits_for_ends_between_two_blocks() -> None:
-    gone = threading.Event()
-    with value_counts.cancellable(gone):
-        value_counts.count_codes(np.zeros(10, np.int8), None, 1)
-        gone.set()
-        with pytest.raises(value_counts.RequestCancelledError):
-            value_counts.count_codes(np.zeros(10, np.int8), None, 1)
-    value_counts.count_codes(np.zeros(10, np.int8), None, 1)
 
 
 def test_what_is_kept_is_made_once_and_bounded() -> None:

@@ -91,7 +91,7 @@ def test_an_analysis_that_fails_before_there_is_anything_to_look_at_ends_it(
     def full(*_: object) -> None:
         raise UsageError("the disk is full", "make room")
 
-    monkeypatch.setattr(open_view._Asked, "analyse", full)
+    monkeypatch.setattr(open_view._CaptureSource, "analyse", full)
     with pytest.raises(SystemExit) as left:
         parser.main(["view", str(TXN), "--no-open", "--no-cache"])
     assert left.value.code == 2
@@ -124,7 +124,7 @@ def test_what_breaks_while_it_is_opened_is_raised(monkeypatch: pytest.MonkeyPatc
     def broken(*_: object) -> None:
         raise ZeroDivisionError("nobody thought of that")
 
-    monkeypatch.setattr(open_view, "begun", broken)
+    monkeypatch.setattr(open_view, "begin_view", broken)
     with pytest.raises(ZeroDivisionError, match="nobody thought of that"):
         parser.main(["view", str(TXN), "--no-open", "--no-cache"])
 

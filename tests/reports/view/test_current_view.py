@@ -26,7 +26,7 @@ from captures.errors import KwireError
 from reports.view import columns, open_view
 from reports.view.answers import View
 from reports.view.current_view import CurrentView
-from reports.view.open_view import _Asked, _DatasetSource
+from reports.view.open_view import _CaptureSource, _DatasetSource
 from reports.view.partial_view import PartialViews, ViewClosedError
 from tests.reports.view.conftest import TXN, Asking
 from tests.shared import ROOT
@@ -53,9 +53,9 @@ class Slow:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, fails: Exception | None = None) -> None:
         self.go_on = threading.Event()
-        real = _Asked.analyse
+        real = _CaptureSource.analyse
 
-        def analyse(self_: _Asked, progress: Any = None, seen: Callable[[str, Any], None] | None = None) -> None:
+        def analyse(self_: _CaptureSource, progress: Any = None, seen: Callable[[str, Any], None] | None = None) -> None:
             def slowly(name: str, table: Any) -> None:
                 assert seen is not None
                 seen(name, table)
@@ -66,7 +66,7 @@ class Slow:
 
             real(self_, progress, slowly)
 
-        monkeypatch.setattr(_Asked, "analyse", analyse)
+        monkeypatch.setattr(_CaptureSource, "analyse", analyse)
 
 
 def test_first_rows_are_there_before_the_rest_and_all_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,13 +150,13 @@ def test_who_waits_for_another_views_analysis_may_leave(tmp_path: Path, monkeypa
 
 def test_what_a_large_capture_begins_with_is_there_before_it_is_analysed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(open_view, "SMALL_BYTES", 0)
-    go_on, real = threading.Event(), _Asked.analyse
+    go_on, real = threading.Event(), _CaptureSource.analyse
 
-    def later(self_: _Asked, *how: Any) -> None:
+    def later(self_: _CaptureSource, *how: Any) -> None:
         assert go_on.wait(60)
         real(self_, *how)
 
-    monkeypatch.setattr(_Asked, "analyse", later)
+    monkeypatch.setattr(_CaptureSource, "analyse", later)
     with contextlib.ExitStack() as stack:
         stage = open_view.begin_view([str(TXN)], asked(), stack)
         stack.callback(go_on.set)

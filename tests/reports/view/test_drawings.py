@@ -105,7 +105,7 @@ def test_bands_count_every_exchange_by_who_asked_whom_and_when(tmp_path: Path) -
 def test_tracks_have_the_longest_exchange_of_each_interval(
     txn: Asking, by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reports.view.value_counts.BLOCK", 16)  # tracks and intervals are in several
+    monkeypatch.setattr("analyzer.frame.counting.CACHE_BLOCK", 16)  # tracks and intervals are in several
     told = txn("timeline", by=by, width=50)
     rows = txn("rows", count=1000)["columns"]
     name = {"client": "client_id", "group": "group_id", "member": "member_id"}.get(by, by)
