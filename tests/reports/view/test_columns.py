@@ -57,9 +57,9 @@ def test_keys_of_nothing_are_in_order_of_the_rows() -> None:
 def test_of_a_list_the_largest_or_the_smallest_value_is_told(largest: bool) -> None:
     random = np.random.default_rng(7)
     rows = [random.integers(-3, 3, random.integers(0, 4)).tolist() for _ in range(200)]
-    flat = np.array([list_columns.NULL if one == -3 else one for row in rows for one in row], np.int64)
+    flat = np.array([list_columns.NULL if value == -3 else value for row in rows for value in row], np.int64)
     lists = list_columns.Listed(np.arange(200), np.cumsum([0, *map(len, rows)]), flat)
-    chosen = [[one for one in row if one != -3] for row in rows]
+    chosen = [[value for value in row if value != -3] for row in rows]
     expected = [(max(row) if largest else min(row)) if row else list_columns.NULL for row in chosen]
     assert lists.extremes(flat, largest).tolist() == expected
 
@@ -68,7 +68,7 @@ def test_equal_lists_are_one_and_others_are_not() -> None:
     random = np.random.default_rng(6)
     rows = [random.integers(-1, 4, random.integers(0, 4)).tolist() for _ in range(2_000)]
     lengths = np.array([len(row) for row in rows])
-    of, first = list_columns.distinct(lengths, np.array([one for row in rows for one in row], np.int64))
+    of, first = list_columns.distinct(lengths, np.array([value for row in rows for value in row], np.int64))
     assert [rows[first[number]] for number in of] == rows
     assert len(first) == len({tuple(row) for row in rows})
     assert [len(part) for part in list_columns.distinct(np.zeros(0, np.int64), np.zeros(0, np.int64))] == [0, 0]
@@ -82,28 +82,28 @@ def test_fingerprints_that_agree_by_chance_are_drawn_again(monkeypatch: pytest.M
 
 
 def test_what_is_kept_is_made_once_and_bounded() -> None:
-    kept = ArrayCache(100)
-    made: list[int] = []
+    cache = ArrayCache(100)
+    numbers_made: list[int] = []
 
     def make(number: int) -> np.ndarray:
-        made.append(number)
+        numbers_made.append(number)
         return np.zeros(60, np.int8)
 
-    threads = [threading.Thread(target=kept.get_or_make, args=(("one", ""), lambda: make(1))) for _ in range(4)]
+    threads = [threading.Thread(target=cache.get_or_make, args=(("one", ""), lambda: make(1))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert made == [1]
-    kept.get_or_make(("two", ""), lambda: make(2))
-    assert kept.get(("one", "")) is None
-    assert kept.get(("two", "")) is not None
+    assert numbers_made == [1]
+    cache.get_or_make(("two", ""), lambda: make(2))
+    assert cache.get(("one", "")) is None
+    assert cache.get(("two", "")) is not None
 
 
 def test_rows_beyond_what_is_sorted_at_once_have_the_same_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A window, and where a row stands, before the whole order is there and after."""
+    """Windows and positions are the same before and after the whole order is made."""
     forged = Forged(tmp_path / "forged")
     for number in range(300):
         forged.exchange("Fetch", latency_ms=(number * 7919) % 70_000 / 7 if number % 9 else None, second=number)
@@ -113,24 +113,26 @@ def test_rows_beyond_what_is_sorted_at_once_have_the_same_order(
         monkeypatch.setattr("reports.view.tables.SORT_ROWS", 0)
         monkeypatch.setattr(tables._sorting, "submit", lambda *_: None)
         before = [asking("rows", sort="latency", start=start, count=50)["keys"] for start in range(0, 300, 50)]
-        asked = [key for keys in before for key in keys]
-        assert len(set(asked)) == 300
+        keys_in_order = [key for keys in before for key in keys]
+        assert len(set(keys_in_order)) == 300
         assert tables._cache.get(("", "latency")) is None
-        assert [asking("locate", sort="latency", key=key)["row"] for key in asked[::17]] == list(range(0, 300, 17))
+        assert [asking("locate", sort="latency", key=key)["row"] for key in keys_in_order[::17]] == list(
+            range(0, 300, 17)
+        )
         assert tables._cache.get(("", "latency")) is None
         whole = tables.ordered("", "latency").rows
         assert list(map(tables.key_of, whole.tolist())) == tables.keys_of(whole)
-        assert asking("rows", sort="latency", count=300)["keys"] == asked
+        assert asking("rows", sort="latency", count=300)["keys"] == keys_in_order
 
 
 def test_the_ranges_that_are_kept_are_those_of_the_numbers(tmp_path: Path) -> None:
     analyzer.analyze(TXN, tmp_path / "data")
     columns.write_columns(analyzer.open_dataset(tmp_path / "data"), str, tmp_path / "columns")
-    found = columns.open_columns(tmp_path / "columns")
-    kept = dict(found._ranges)
-    found._ranges.clear()
-    assert kept == {name: found.range(name) for name in columns.INTEGERS}
-    assert {name for name, span in kept.items() if span is None} == found.empty & {*columns.INTEGERS}
+    mapped = columns.open_columns(tmp_path / "columns")
+    ranges = dict(mapped._ranges)
+    mapped._ranges.clear()
+    assert ranges == {name: mapped.range(name) for name in columns.INTEGERS}
+    assert {name for name, span in ranges.items() if span is None} == mapped.empty & {*columns.INTEGERS}
 
 
 def test_topics_are_read_whatever_dictionaries_row_groups_have(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""First rows while a capture is still being analysed, or a large dataset made ready, then all.
+"""First rows while a capture is being analysed, or a large dataset's columns are made; then all rows.
 
 Proves: reports/view/stage, growing, opening
 """
@@ -32,7 +32,7 @@ from tests.reports.view.conftest import TXN, Asking
 from tests.shared import ROOT
 
 
-def asked(**options: Any) -> argparse.Namespace:
+def options_of(**options: Any) -> argparse.Namespace:
     return argparse.Namespace(
         **{
             "port": [],
@@ -49,13 +49,15 @@ def asked(**options: Any) -> argparse.Namespace:
 
 
 class Slow:
-    """An analysis that stops after the first rows of exchanges until it is let go on."""
+    """Make an analysis that pauses after the first exchanges until it is released."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, fails: Exception | None = None) -> None:
         self.go_on = threading.Event()
         real = _CaptureSource.analyse
 
-        def analyse(self_: _CaptureSource, progress: Any = None, seen: Callable[[str, Any], None] | None = None) -> None:
+        def analyse(
+            self_: _CaptureSource, progress: Any = None, seen: Callable[[str, Any], None] | None = None
+        ) -> None:
             def slowly(name: str, table: Any) -> None:
                 assert seen is not None
                 seen(name, table)
@@ -72,7 +74,7 @@ class Slow:
 def test_first_rows_are_there_before_the_rest_and_all_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow(monkeypatch)
     with contextlib.ExitStack() as stack:
-        stage = open_view.begin_view([str(TXN)], asked(), stack)
+        stage = open_view.begin_view([str(TXN)], options_of(), stack)
         stack.callback(slow.go_on.set)
         first = Asking(stage.first_view())
         assert not stage.done
@@ -81,8 +83,8 @@ def test_first_rows_are_there_before_the_rest_and_all_at_the_end(monkeypatch: py
         assert first("findings")["findings"] == []
         keys = first("rows", count=1000)["keys"]
         assert keys
-        told = first("message", key=keys[0])  # its bytes are in the capture, whatever is analysed of it
-        assert told["bytes"]
+        answer = first("message", key=keys[0])  # its bytes are in the capture, whatever is analysed of it
+        assert answer["bytes"]
         assert stage.progress()["size"] == TXN.stat().st_size
         slow.go_on.set()
         stage.settled()
@@ -93,7 +95,7 @@ def test_first_rows_are_there_before_the_rest_and_all_at_the_end(monkeypatch: py
 
 
 def waited(monkeypatch: pytest.MonkeyPatch, stage: CurrentView) -> None:
-    """Until the view has met another one's analysis, a few times."""
+    """Count the times that the view waited for another one's analysis."""
     given_up, times = time.monotonic() + 60, 0
 
     def met(seconds: float) -> None:
@@ -108,10 +110,10 @@ def waited(monkeypatch: pytest.MonkeyPatch, stage: CurrentView) -> None:
 
 
 def kept_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[argparse.Namespace, Path]:
-    """Options of a view that keeps what it makes, and where it keeps the dataset of TXN."""
+    """Get options of a view with a cache, and the path of TXN's dataset in it."""
     monkeypatch.setattr("reports.view.open_view.cache_root", lambda: tmp_path / "cache")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    options = asked(cache=True)
+    options = options_of(cache=True)
     with contextlib.ExitStack() as stack:
         return options, open_view._capture_source([str(TXN)], options, stack).dataset_path
 
@@ -120,15 +122,15 @@ def kept_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[argparse.N
 def test_a_capture_that_another_view_is_analysing_is_there_when_that_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: bool
 ) -> None:
-    """It ended with the hint to use an option that the command has not. `done`: the other one got to its end."""
-    options, made = kept_in(tmp_path, monkeypatch)
-    writing = locks.Writing(made)
+    """It used to end with a hint at an option that the command lacks. `done`: the other analysis succeeds."""
+    options, dataset_path = kept_in(tmp_path, monkeypatch)
+    writing = locks.Writing(dataset_path)
     with contextlib.ExitStack() as stack:
         stage = open_view.begin_view([str(TXN)], options, stack)
         waited(monkeypatch, stage)
         if done:
             analyzer.analyze(TXN, tmp_path / "made")
-            (tmp_path / "made").rename(made)
+            (tmp_path / "made").rename(dataset_path)
         else:
             writing.release()
         assert stage.first_view().tables.columns.n == 188
@@ -138,14 +140,14 @@ def test_a_capture_that_another_view_is_analysing_is_there_when_that_is_done(
 
 
 def test_who_waits_for_another_views_analysis_may_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options, made = kept_in(tmp_path, monkeypatch)
-    writing = locks.Writing(made)
+    options, dataset_path = kept_in(tmp_path, monkeypatch)
+    writing = locks.Writing(dataset_path)
     with contextlib.ExitStack() as stack:
         stage = open_view.begin_view([str(TXN)], options, stack)
         waited(monkeypatch, stage)
-    assert not made.exists()
+    assert not dataset_path.exists()
     writing.release()
-    assert not made.exists()  # nobody waits for the turn any more
+    assert not dataset_path.exists()  # nobody waits for the turn any more
 
 
 def test_what_a_large_capture_begins_with_is_there_before_it_is_analysed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,21 +160,21 @@ def test_what_a_large_capture_begins_with_is_there_before_it_is_analysed(monkeyp
 
     monkeypatch.setattr(_CaptureSource, "analyse", later)
     with contextlib.ExitStack() as stack:
-        stage = open_view.begin_view([str(TXN)], asked(), stack)
+        stage = open_view.begin_view([str(TXN)], options_of(), stack)
         stack.callback(go_on.set)
         first = Asking(stage.first_view())
         assert first("info")["growing"] is True
-        told = first("rows", count=1000)
-        assert told["keys"]
-        assert first("message", key=told["keys"][0])["bytes"]
+        answer = first("rows", count=1000)
+        assert answer["keys"]
+        assert first("message", key=answer["keys"][0])["bytes"]
         go_on.set()
         stage.settled()
         every = Asking(stage.first_view())
         assert every("info")["growing"] is False
         rows = every("rows", count=1000)
     assert len(rows["keys"]) == 188
-    places = [rows["keys"].index(key) for key in told["keys"]]
-    for name, values in told["columns"].items():
+    places = [rows["keys"].index(key) for key in answer["keys"]]
+    for name, values in answer["columns"].items():
         assert values == [rows["columns"][name][place] for place in places], name
 
 
@@ -187,20 +189,20 @@ def test_what_a_large_dataset_begins_with_is_there_before_its_columns(
 
     monkeypatch.setattr(_DatasetSource, "view", later)
     with contextlib.ExitStack() as stack:
-        stage = open_view.begin_view([in_two_steps], asked(), stack)
+        stage = open_view.begin_view([in_two_steps], options_of(), stack)
         stack.callback(go_on.set)
         first = Asking(stage.first_view())
         assert first("info")["growing"] is True
-        told = first("rows", count=1000)
-        assert len(told["keys"]) == 20
+        answer = first("rows", count=1000)
+        assert len(answer["keys"]) == 20
         go_on.set()
         stage.settled()
         every = Asking(stage.first_view())
         assert every("info")["growing"] is False
         rows = every("rows", count=1000)
     assert len(rows["keys"]) == 188
-    places = [rows["keys"].index(key) for key in told["keys"]]
-    for name, values in told["columns"].items():
+    places = [rows["keys"].index(key) for key in answer["keys"]]
+    for name, values in answer["columns"].items():
         assert values == [rows["columns"][name][place] for place in places], name
 
 
@@ -212,30 +214,32 @@ def test_how_many_columns_of_a_large_dataset_are_made_is_told_and_nobody_s_are_g
     monkeypatch.setattr(open_view, "FEW_ROWS", 0)
     monkeypatch.setenv("KWIRE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    told: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
     tenth, real = threading.Event(), PartialViews.progress
 
-    def noted(self_: PartialViews, name: str, made: int, every: int) -> None:
-        if made == 10:
+    def noted(self_: PartialViews, name: str, count: int, every: int) -> None:
+        if count == 10:
             stage.ended = ended
             tenth.set()
-        real(self_, name, made, every)
-        told.append(stage.progress())
+        real(self_, name, count, every)
+        events.append(stage.progress())
 
     monkeypatch.setattr(PartialViews, "progress", noted)
     with contextlib.ExitStack() as stack:
         stage = CurrentView()
-        open_view.begin_view([str(tmp_path / "data")], asked(cache=True), stack, stage)
+        open_view.begin_view([str(tmp_path / "data")], options_of(cache=True), stack, stage)
         assert tenth.wait(60)
         if not ended:
             stage.settled()
-    assert {(one["doing"], one["size"], one["exchanges"]) for one in told} == {("columns", columns.COUNT, 188)}
-    made = [one["read"] for one in told]
-    assert made == sorted(made)
-    assert made[-1] == (9 if ended else columns.COUNT - 1)
+    assert {(event["doing"], event["size"], event["exchanges"]) for event in events} == {
+        ("columns", columns.COUNT, 188)
+    }
+    counts = [event["read"] for event in events]
+    assert counts == sorted(counts)
+    assert counts[-1] == (9 if ended else columns.COUNT - 1)
     assert stage.done is not ended
-    kept = {path.name for path in (tmp_path / "cache" / "view").glob("*/*")}
-    assert kept == (set() if ended else {"columns"})
+    names = {path.name for path in (tmp_path / "cache" / "view").glob("*/*")}
+    assert names == (set() if ended else {"columns"})
 
 
 def test_what_nobody_thought_of_is_told_with_a_hint_that_fits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -243,7 +247,7 @@ def test_what_nobody_thought_of_is_told_with_a_hint_that_fits(monkeypatch: pytes
     monkeypatch.setattr(open_view, "FEW_ROWS", 0)
     monkeypatch.setattr(_DatasetSource, "view", lambda self_, progress: 1 / 0)
     with contextlib.ExitStack() as stack:
-        stage = open_view.begin_view([str(tmp_path / "data")], asked(), stack)
+        stage = open_view.begin_view([str(tmp_path / "data")], options_of(), stack)
         stage.settled()
     assert stage.failure is not None
     assert (stage.progress()["doing"], stage.failure.hint) == ("columns", "kwire sql DATASET does without them")
@@ -298,7 +302,7 @@ def test_a_large_dataset_that_cannot_be_read_is_told(monkeypatch: pytest.MonkeyP
         data[4:2000] = bytes(1996)  # its pages; what is told of them at its end stays
         path.write_bytes(data)
     with contextlib.ExitStack() as stack:
-        stage = open_view.begin_view([str(tmp_path / "data")], asked(), stack)
+        stage = open_view.begin_view([str(tmp_path / "data")], options_of(), stack)
         stage.settled()
     assert stage.failure is not None
     assert "exchanges" in str(stage.failure)
@@ -307,7 +311,7 @@ def test_a_large_dataset_that_cannot_be_read_is_told(monkeypatch: pytest.MonkeyP
 def test_what_goes_wrong_on_the_way_is_told_and_what_was_read_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow(monkeypatch, UsageError("the disk is full", "make room"))
     with contextlib.ExitStack() as stack:
-        stage = open_view.begin_view([str(TXN)], asked(), stack)
+        stage = open_view.begin_view([str(TXN)], options_of(), stack)
         stage.first_view()
         slow.go_on.set()
         stage.settled()
@@ -319,7 +323,7 @@ def test_what_goes_wrong_at_once_is_raised(tmp_path: Path) -> None:
     nothing = tmp_path / "capture.pcap"
     nothing.write_bytes(b"no capture at all")
     with contextlib.ExitStack() as stack, pytest.raises(KwireError):
-        open_view.begin_view([str(nothing)], asked(), stack)
+        open_view.begin_view([str(nothing)], options_of(), stack)
 
 
 def test_an_analysis_that_nobody_looks_at_ends() -> None:
