@@ -67,7 +67,7 @@ def test_where_all_is_encrypted_the_page_says_so(chromium: Any, tmp_path: Path) 
         served(viewed(stack, forged.write())) as place,
         Look(chromium, place)(total="0") as opened,
     ):
-        opened.page.locator("#none", has_text="2 of its connections are TLS, which stays shut: --keylog").wait_for()
+        opened.page.locator("#none", has_text="2 of its connections are TLS and could not be decrypted: --keylog").wait_for()
 
 
 def test_a_capture_that_was_not_read_to_its_end_says_so(chromium: Any, tmp_path: Path) -> None:
@@ -420,7 +420,7 @@ def test_a_ladder_and_a_timeline_lead_to_exchanges_and_what_is_chosen_becomes_a_
         page.keyboard.press("y")
         page.locator("#drawn", has_text="tracks by client").wait_for()
         page.keyboard.press("ArrowRight")
-        page.locator("#drawn", has_text="the longest here").wait_for()
+        page.locator("#drawn", has_text="s, longest").wait_for()
         page.keyboard.press("Enter")
         opened.wait("new URLSearchParams(location.search).get('filter')?.includes('client_id == ')")
         page.keyboard.press("Escape")
@@ -450,7 +450,7 @@ def test_what_was_not_analysed_says_so_and_the_rest_works(chromium: Any, tmp_pat
     assert parser.main(["analyze", str(TXN), "--no-meaning", "--keep-bytes", "-o", str(tmp_path / "data")]) == 0
     with contextlib.ExitStack() as stack, served(viewed(stack, tmp_path / "data")) as address:
         with Look(chromium, address)("beside=findings") as opened:
-            opened.page.locator("#findings", has_text="What the traffic means was not analysed.").wait_for()
+            opened.page.locator("#findings", has_text="The dataset was made without analysis.").wait_for()
         with Look(chromium, address)("above=heat") as opened:
             opened.page.locator("#cell", has_text="latency of 1").wait_for()
             opened.page.keyboard.press("j")
@@ -491,7 +491,7 @@ def test_first_exchanges_of_a_dataset_are_shown_while_its_columns_are_made(
         stack.callback(go_on.set)
         with Look(chromium, stack.enter_context(served(stage)))(total="20") as opened:
             progress = opened.page.locator("#progress", has_text=f" {100 * 20 // columns.COUNT} %: the first 20")
-            progress.filter(has_text="making the dataset's columns ready").wait_for()
+            progress.filter(has_text="preparing the dataset's columns").wait_for()
             go_on.set()
             opened.page.locator("#progress").wait_for(state="hidden")
             opened.total("188")
