@@ -29,6 +29,7 @@ import numpy as np
 
 from analyzer.dataset import tables
 from analyzer.filter.names import ADDRESSES
+from analyzer.frame import spill
 from analyzer.protocol import schema
 from reports.view import columns, open_view
 from reports.view.answers import View, answer_call
@@ -86,7 +87,10 @@ def write(folder: Path, n: int, seed: int = 1) -> None:
     }
     for name in ("response_time", "response_end", "latency_us", "total_us", "reply"):
         numbers[name][silent] = np.iinfo(numbers[name].dtype).min
-    ranges = {name: columns._range(numbers[name]) for name in ("request_time", "response_time")}
+    ranges = {
+        name: spill.value_range(numbers[name], int(np.iinfo(numbers[name].dtype).min))
+        for name in ("request_time", "response_time")
+    }
     for name in columns.INTEGERS:
         empty = np.full(n, -128, np.int8)
         columns._save(folder, name, numbers.pop(name, empty))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 
 import analyzer
 from analyzer.frame import counting
+from analyzer.frame.parquet import RowGroups, read
 from reports.view import columns, list_columns, orders
 from reports.view.cache import ArrayCache
 from tests.reports.forging import Forged
@@ -141,4 +143,8 @@ def test_topics_are_read_whatever_dictionaries_row_groups_have(tmp_path: Path) -
     with pyarrow.parquet.ParquetWriter(path, pa.schema({"topics": pa.list_(pa.string())})) as writer:
         for topics in parts:
             writer.write_table(pa.table({"topics": topics}))
-    assert columns._ParquetSource([path]).column("topics").to_pylist() == [*parts[0], *parts[1]]
+    column = read(RowGroups({"exchanges": [path]}, ()), "exchanges").lists("topics")
+    codes, values = column.elements.text("value")
+    texts = [values[code] for code in codes.tolist()]
+    bounds = pairwise(column.offsets.tolist())
+    assert [texts[start:end] for start, end in bounds] == [*parts[0], *parts[1]]

@@ -67,7 +67,9 @@ def test_where_all_is_encrypted_the_page_says_so(chromium: Any, tmp_path: Path) 
         served(viewed(stack, forged.write())) as place,
         Look(chromium, place)(total="0") as opened,
     ):
-        opened.page.locator("#none", has_text="2 of its connections are TLS and could not be decrypted: --keylog").wait_for()
+        opened.page.locator(
+            "#none", has_text="2 of its connections are TLS and could not be decrypted: --keylog"
+        ).wait_for()
 
 
 def test_a_capture_that_was_not_read_to_its_end_says_so(chromium: Any, tmp_path: Path) -> None:
