@@ -24,8 +24,7 @@ from analyzer.dataset.dataset import Writer, open_dataset
 from analyzer.frame import cells
 from analyzer.messages.raw_messages import masked
 from analyzer.protocol import api_keys, errors, tree
-from replay import answers
-from replay.answers import Said
+from replay.answers import AnswerStatus, answer_statuses
 from replay.outcome import Counts, Outcome
 from replay.plan import produce_requests
 from replay.plan.sessions import Request, Session
@@ -230,9 +229,9 @@ class Recorder:
         counts.latencies_us += [one for one in latencies if one is not None]  # type: ignore[operator]
         return {"lag_us": lags, "queue_us": queues, "latency_us": latencies}
 
-    def _said(self, some: Sequence[Outcome], keys: Sequence[int], versions: Sequence[int]) -> list[Said | None]:
+    def _said(self, some: Sequence[Outcome], keys: Sequence[int], versions: Sequence[int]) -> list[AnswerStatus | None]:
         """What the answers say. Most of a busy run are of Produce requests of one partition: those are read by hand."""
-        found: list[Said | None] = [None] * len(some)
+        found: list[AnswerStatus | None] = [None] * len(some)
         longer: list[int] = []
         for at, one in enumerate(some):
             if one.answer is None or one.sent_ns is None:
@@ -243,15 +242,15 @@ class Recorder:
             else:
                 longer.append(at)
         asked = [(some[at].answer or b"", keys[at], some[at].sent_version or 0) for at in longer]
-        for at, told in zip(longer, answers.said(asked), strict=True):
+        for at, told in zip(longer, answer_statuses(asked), strict=True):
             found[at] = told
         return found
 
-    def _produced(self, outcome: Outcome, answer: bytes, version: int, captured_version: int) -> Said:
+    def _produced(self, outcome: Outcome, answer: bytes, version: int, captured_version: int) -> AnswerStatus:
         """The same of one Produce request, and whether it was taken for a duplicate."""
         stored = produce_requests.stored(answer, version)
         if stored is None:
-            (told,) = answers.said([(answer, api_keys.PRODUCE, version)])
+            (told,) = answer_statuses([(answer, api_keys.PRODUCE, version)])
             if not told.decoded:
                 return told
             here = _bases(answer, version)
@@ -276,7 +275,7 @@ class Recorder:
                 self._bases.popitem(last=False)
         return repeated
 
-    def _replayed(self, some: Sequence[Outcome], captured: pa.Table, said: Sequence[Said | None]) -> None:
+    def _replayed(self, some: Sequence[Outcome], captured: pa.Table, said: Sequence[AnswerStatus | None]) -> None:
         """Rows of the replayed side of the table `exchanges`, and its messages."""
         count = len(some)
         keys, exchanges = captured.column("api_key").to_pylist(), captured.column("exchange").to_pylist()
@@ -470,8 +469,8 @@ def _end_point(target: str) -> tuple[str, int]:
 
 
 @functools.lru_cache(maxsize=1 << 6)
-def _good(throttle_ms: int) -> Said:
-    return Said(throttle_ms=throttle_ms)
+def _good(throttle_ms: int) -> AnswerStatus:
+    return AnswerStatus(throttle_ms=throttle_ms)
 
 
 def _counted(codes: Sequence[int]) -> list[dict[str, Any]]:

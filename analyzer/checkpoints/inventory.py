@@ -98,18 +98,16 @@ _PLAIN: Final = (
     "analyzer.analysis.cluster_metadata.Brokers",
     "analyzer.analysis.cluster_metadata.Offers",
     "analyzer.analysis.cluster_metadata.Leaders",
-    "analyzer.analysis.event_columns.Noted",
+    "analyzer.frame.log.Log",
     "analyzer.analysis.offsets.Offsets",
     "analyzer.analysis.reader_positions.Positions",
-    "analyzer.analysis.producers.Asked",
+    "analyzer.analysis.producers.ProducerEvent",
     "analyzer.analysis.producers.Producer:"
     "transactional_id transactions _current _tried _owner _takeovers _known _given _timeout_ms _line _counts _fenced "
     "_last heard",
     "analyzer.analysis.producers.Transaction",
     "analyzer.analysis.record_sets.OpenedRecords:_made",
     "analyzer.analysis.replicated_offsets.Replicated",
-    "analyzer.analysis.said_log.SaidLog",
-    "analyzer.analysis.said_rows.SaidRows",
     "analyzer.analysis.sessions.Reader",
     "analyzer.analysis.sessions.Sessions:over _partitions _know _known",
     "analyzer.analysis.sessions._Partitions:"
@@ -117,6 +115,7 @@ _PLAIN: Final = (
     "analyzer.analysis.summary._Bucket",
     "analyzer.analysis.summary._Api",
     "analyzer.analysis.summary.Summary",
+    "analyzer.analysis.transaction_log.TransactionLog",
     "analyzer.analysis.transactions._Marker",
     "analyzer.analysis.transactions.Transactions",
     "analyzer.analysis.zookeeper.Committed",

@@ -17,6 +17,7 @@ from analyzer.frame.cells import Row
 from analyzer.protocol import api_keys as apis
 from analyzer.protocol import tree
 from analyzer.protocol.decoding import OK
+from analyzer.protocol.project import Frame
 from analyzer.protocol.schema import REQUEST, RESPONSE
 from analyzer.protocol.tree import Body
 from replay.plan.produce_requests import Quick
@@ -149,7 +150,7 @@ def decoded(some: Iterable[tuple[int, Decoded]]) -> Iterator[tuple[int, Decoded]
 def _decode(window: Sequence[Decoded]) -> None:
     unread = (one for one in window if one.quick is None)
     wanted = [one for one in unread if one.request.data and one.request.row["api_key"] is not None]
-    frames: list[tree.Frame] = []
+    frames: list[Frame] = []
     for one in wanted:
         request = one.request
         assert request.data is not None

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-import analyzer
+from analyzer import api
 from analyzer.api import judged
 from analyzer.checkpoints.resumable_reader import Course
 from analyzer.dataset import tables
@@ -120,7 +120,7 @@ def _kept(choice: Choice) -> list[str]:
 def at_once(paths: Sequence[str], how: Reading, choice: Choice) -> tuple[Dataset, str]:
     """The same in one pass, and the capture point's name."""
     [point] = capture_points(list(paths), True)
-    return analyzer.reading.decode(point, None, how, choice), point.name
+    return api.decode(point, None, how, choice), point.name
 
 
 def differences(found: Dataset, expected: Dataset) -> list[str]:
