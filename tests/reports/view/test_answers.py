@@ -242,7 +242,7 @@ def nodes(tree: tuple[Node, ...]) -> Iterator[Node]:
         yield from nodes(node.children)
 
 
-@pytest.mark.parametrize("kept", [False, True], ids=["read again", "from the table"])
+@pytest.mark.parametrize("keep_bytes", [False, True], ids=["read again", "from the table"])
 def test_trees_and_bytes_are_those_of_show(txn: Asking, keep_bytes: bool, tmp_path: Path) -> None:
     """Compare names, spans, bytes and records of one message of each API, or of all if bytes are stored."""
     with contextlib.ExitStack() as stack:
