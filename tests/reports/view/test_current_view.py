@@ -255,20 +255,20 @@ def test_what_nobody_thought_of_is_told_with_a_hint_that_fits(monkeypatch: pytes
 
 FIRST_ROWS = """
 import sys
-from analyzer import cli
-from reports.view import opening
-from reports.view.answers import answered
-from reports.view.current_view import Stage
+from analyzer.cli import parser as cli
+from reports.view import open_view
+from reports.view.answers import answer_call
+from reports.view.current_view import CurrentView
 import contextlib
 sys.meta_path.insert(0, cli._WithoutPandas)
-asked = cli._parser().parse_args(["view", sys.argv[1], "--no-cache"])
-opening.FEW_ROWS = 0
-opening._Made.view = lambda made, progress: None
+options = cli._parser().parse_args(["view", sys.argv[1], "--no-cache"])
+open_view.FEW_ROWS = 0
+open_view._DatasetSource.view = lambda source, progress: None
 with contextlib.ExitStack() as stack:
-    stage = Stage()
-    opening.begun([sys.argv[1]], asked, stack, stage)
-    view = stage._ready.wait(60) and stage.view
-    assert [answered(view, what, {}).status for what in ("info", "notes", "rows")] == [200, 200, 200]
+    current = CurrentView()
+    open_view.begin_view([sys.argv[1]], options, stack, current)
+    view = current._ready.wait(60) and current.view
+    assert [answer_call(view, what, {}).status for what in ("info", "notes", "rows")] == [200, 200, 200]
     print(*sorted(sys.modules))
 """
 
