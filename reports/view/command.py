@@ -5,7 +5,6 @@ In: parsed options. Out: the page's address on stdout, progress on stderr. It ru
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import ipaddress
 import os
@@ -28,6 +27,8 @@ from reports.view.current_view import CurrentView
 if TYPE_CHECKING:
     import uvicorn
 
+    from analyzer.options.questions import ViewOptions
+
 SWITCH_SECONDS: Final = 0.001
 """Switch interval of Python's threads: a thread that computes yields after this time."""
 
@@ -42,7 +43,7 @@ LEAST_TOKEN: Final = 16
 """Characters of a token in a file: shorter ones could be guessed."""
 
 
-def view(options: argparse.Namespace) -> int:
+def view(options: ViewOptions) -> int:
     """Run `kwire view`."""
     host, port = _address(options.listen)
     token = _token(options.token_file)
@@ -104,7 +105,7 @@ class _ViewOpener:
     """Opens the view, in the background if possible: its imports take longer than starting the server and loading the
     page."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: ViewOptions) -> None:
         self.stage = CurrentView()
         self._options = options
         self._stack = contextlib.ExitStack()
@@ -153,7 +154,7 @@ _CAPTURES: Final = (b"\xa1\xb2\xc3\xd4", b"\xd4\xc3\xb2\xa1", b"\xa1\xb2\x3c\x4d
 """First bytes of uncompressed captures: pcap's magic numbers, pcapng's first block."""
 
 
-def has_plain_input(sources: Sequence[str], options: argparse.Namespace) -> bool:
+def has_plain_input(sources: Sequence[str], options: ViewOptions) -> bool:
     """Tell, without loading anything, that the sources exist and look right, so that the address can be printed
     first."""
     if options.rotated or options.keylog:

@@ -7,7 +7,6 @@ the view.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import hashlib
 import json
@@ -34,7 +33,7 @@ from analyzer.common.times import rfc3339
 from analyzer.dataset import tables
 from analyzer.dataset.dataset import MANIFEST, StoredDataset, is_dataset, open_dataset, read_manifest, readable
 from analyzer.dataset.locks import DatasetLockedError
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from captures.cache import cache_root
 from captures.errors import KwireError
 from captures.files import CaptureError, CapturePoint, begins_ns, capture_points, urls
@@ -49,6 +48,7 @@ from reports.view.source_captures import SourceCaptures
 from reports.view.tables import Tables
 
 if TYPE_CHECKING:
+    from analyzer.options.questions import ViewOptions
     from analyzer.pipeline.points import Progress
 
 ENDING_SECONDS: Final = 10
@@ -79,7 +79,7 @@ LIMIT_BYTES: Final = 8 << 30
 """Bytes of all cached views: ten million exchanges take some 1.5 GB. The least recently used are removed first."""
 
 
-def open_view(sources: Sequence[str], options: argparse.Namespace, stack: contextlib.ExitStack) -> View:
+def open_view(sources: Sequence[str], options: ViewOptions, stack: contextlib.ExitStack) -> View:
     """Open the view of a dataset or of captures; `stack` removes temporary files. Raises KwireError."""
     if _is_dataset(sources, options):
         return _dataset_source(sources[0], options, stack).view()
@@ -90,7 +90,7 @@ def open_view(sources: Sequence[str], options: argparse.Namespace, stack: contex
 
 
 def begin_view(
-    sources: Sequence[str], options: argparse.Namespace, stack: contextlib.ExitStack, stage: CurrentView | None = None
+    sources: Sequence[str], options: ViewOptions, stack: contextlib.ExitStack, stage: CurrentView | None = None
 ) -> CurrentView:
     """Open a view in the background, unless it is cached or quickly made.
 
@@ -148,7 +148,7 @@ def _analyse(captures: _CaptureSource, stage: CurrentView) -> None:
         stage, captures.folder, captures.captures, partial(captures.make_view, growing=True), captures.begins()
     )
     if captures.is_large():
-        growing.peek(captures.points[0], Reading.asked(captures.options))
+        growing.peek(captures.points[0], ReadOptions.from_arguments(captures.options))
         _let_look(stage)
     captures.analyse(growing.progress, growing.take_rows)
     stage.show(captures.view(), done=True)
@@ -178,7 +178,7 @@ def _step_back() -> None:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 5)
 
 
-def _is_dataset(sources: Sequence[str], options: argparse.Namespace) -> bool:
+def _is_dataset(sources: Sequence[str], options: ViewOptions) -> bool:
     """Tell whether the source is a dataset. Raises UsageError if sources or options do not go together."""
     datasets = [source for source in sources if is_dataset(source)]
     if datasets and len(sources) > 1:
@@ -191,7 +191,7 @@ def _is_dataset(sources: Sequence[str], options: argparse.Namespace) -> bool:
     return bool(datasets)
 
 
-def _dataset_source(source: str, options: argparse.Namespace, stack: contextlib.ExitStack) -> _DatasetSource:
+def _dataset_source(source: str, options: ViewOptions, stack: contextlib.ExitStack) -> _DatasetSource:
     dataset = named_dataset(source)
     manifest = (Path(source) / MANIFEST).read_bytes()
     folder = _folder(options, stack, "dataset", os.path.realpath(source), hashlib.sha256(manifest).hexdigest())
@@ -204,7 +204,7 @@ class _DatasetSource:
     """A dataset to view, and the folder of its columns."""
 
     source: str
-    options: argparse.Namespace
+    options: ViewOptions
     dataset: StoredDataset
     folder: Path
     captures: SourceCaptures | None
@@ -231,8 +231,9 @@ class _DatasetSource:
     def view(self, progress: Progress | None = None) -> View:
         """Make the view of all exchanges. `progress` is called with the number of columns made."""
         tables, messages = _tables(self.dataset, self.folder / "columns", self.captures, progress)
-        judge = getattr(self.options, "judge", None)
-        pairs = exchange_pairs.find_pairs(tables, judge and (lambda: exchange_pairs.RunComparison(judge, self.source)))
+        judge = self.options.judge
+        comparison = None if judge is None else partial(exchange_pairs.RunComparison, judge, self.source)
+        pairs = exchange_pairs.find_pairs(tables, comparison)
         return replace(self.make_view(tables, messages), pairs=pairs)
 
     def make_view(self, tables: Tables, messages: Messages, growing: bool = False) -> View:
@@ -249,7 +250,7 @@ class _CaptureSource:
 
     sources: Sequence[str]
     points: Sequence[CapturePoint]
-    options: argparse.Namespace
+    options: ViewOptions
     folder: Path
     captures: SourceCaptures | None
     notes: Notes
@@ -292,7 +293,7 @@ class _CaptureSource:
 
     def analyse(self, progress: Progress | None = None, on_rows: Callable[[str, pa.Table], None] | None = None) -> None:
         """Make the dataset; if another view is making it, wait for that one."""
-        options, waiting = argparse.Namespace(**{**vars(self.options), "filter": None}), False
+        options, waiting = replace(self.options, filter=None), False
         while not (waiting and is_dataset(self.dataset_path)):
             try:
                 return dataset_of(
@@ -313,7 +314,7 @@ class _CaptureSource:
 
     def make_view(self, tables: Tables, messages: Messages, growing: bool = False) -> View:
         """Make a view of these captures."""
-        how = Reading.asked(self.options)
+        how = ReadOptions.from_arguments(self.options)
         command = (
             "kwire",
             "show",
@@ -326,8 +327,8 @@ class _CaptureSource:
         return View(tables, messages, name, command, self.options.filter or "", growing, self.notes)
 
 
-def _capture_source(sources: Sequence[str], options: argparse.Namespace, stack: contextlib.ExitStack) -> _CaptureSource:
-    how = Reading.asked(options)
+def _capture_source(sources: Sequence[str], options: ViewOptions, stack: contextlib.ExitStack) -> _CaptureSource:
+    how = ReadOptions.from_arguments(options)
     again = "-" not in sources  # stdin is read once
     points = capture_points(list(sources), how.rotated) if again else ()  # raises errors for missing files
     if again and options.cache:
@@ -340,7 +341,7 @@ def _capture_source(sources: Sequence[str], options: argparse.Namespace, stack: 
     )
 
 
-def _notes(options: argparse.Namespace, *sources: str) -> Path | None:
+def _notes(options: ViewOptions, *sources: str) -> Path | None:
     """Get the file of the notes about captures or a dataset, in the user's state folder; None without a cache."""
     if not options.cache:
         return None
@@ -398,7 +399,7 @@ def _columns(
 # --- the cache --------------------------------------------------------------------------------------------------------
 
 
-def _identity(sources: Sequence[str], how: Reading) -> list[str]:
+def _identity(sources: Sequence[str], how: ReadOptions) -> list[str]:
     """Identify captures without reading them: other files, other options or another version of kwire give another
     identity."""
     identity = [__version__, repr((how.rotated, sorted(how.ports), how.frame_limit))]
@@ -420,7 +421,7 @@ def _file(path: str) -> str:
     return json.dumps([os.path.realpath(path), status.st_size, status.st_mtime_ns])
 
 
-def _folder(options: argparse.Namespace, stack: contextlib.ExitStack, *identity: str) -> Path:
+def _folder(options: ViewOptions, stack: contextlib.ExitStack, *identity: str) -> Path:
     """Get the cache folder for an identity, or a temporary one."""
     if not options.cache:
         return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kwire-view-")))
@@ -464,7 +465,7 @@ def _captures_of(dataset: StoredDataset) -> SourceCaptures | None:
         if place is None:
             return None
         paths.append(place)
-    return SourceCaptures(tuple(paths), Reading()) if paths else None
+    return SourceCaptures(tuple(paths), ReadOptions()) if paths else None
 
 
 def _places(dataset: Path, name: str) -> list[Path]:

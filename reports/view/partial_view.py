@@ -17,7 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from analyzer.dataset.dataset import StoredDataset
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from captures.errors import KwireError
 from captures.files import CapturePoint
 from reports.view import columns
@@ -77,7 +77,7 @@ class PartialViews:
         read = sum(self._read.values())
         self._stage.read = min(read, self._stage.size or read)  # a file may grow meanwhile
 
-    def peek(self, point: CapturePoint, how: Reading) -> None:
+    def peek(self, point: CapturePoint, how: ReadOptions) -> None:
         """Make a view of a capture's beginning, long before the analysis hands out its first thousands of rows. Errors
         are left to the analysis to report."""
         from analyzer.bulk.engine import Engine  # datasets do not need them

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from captures.files import CapturePoint, capture_points
 
 SIDES: Final = ("request", "response")
@@ -20,7 +20,7 @@ class SourceCaptures:
     """Captures that a dataset was made of, and the options that they were read with."""
 
     arguments: tuple[str, ...]
-    how: Reading
+    how: ReadOptions
 
     def point(self, name: str) -> tuple[str, ...]:
         """Get the arguments of the capture point with a name; empty if there is none."""

@@ -83,7 +83,7 @@ def _judged(tables: Mapping[str, pa.Table], dataset: StoredDataset) -> dict[str,
         seen.load()
         for code, rule in RULES.items():
             began = time.perf_counter()
-            list(rule.look(seen, limits_of(rule, seen.asked)))
+            list(rule.check(seen, limits_of(rule, seen.query)))
             took[code] = took.get(code, 0.0) + time.perf_counter() - began
     return took
 

@@ -30,6 +30,7 @@ import numpy as np
 from analyzer.dataset import tables
 from analyzer.filter.names import ADDRESSES
 from analyzer.frame import spill
+from analyzer.options.questions import ViewOptions
 from analyzer.protocol import schema
 from reports.view import columns, open_view
 from reports.view.answers import View, answer_call
@@ -142,9 +143,7 @@ def view_of(n: int, folder: Path) -> Iterator[View]:
     """A view of `n` exchanges, whose columns are in the cache of `folder`: of the `dataset` there."""
     os.environ["KWIRE_CACHE_DIR"] = str(folder / "cache")
     forged = Forged(folder / "dataset", meaning=True)
-    asked = argparse.Namespace(
-        port=[], rotated=False, keylog=[], threads=None, window_bytes=None, frame_limit=None, cache=True, filter=None
-    )
+    asked = ViewOptions(sources=[], cache=True)
     with contextlib.ExitStack() as stack:
         place = forged.write()
         open_view.open_view([str(place)], asked, stack)  # the folder's name, and columns of no rows

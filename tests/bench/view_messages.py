@@ -11,7 +11,6 @@ the table `messages`; and in Chromium from the click on the row until fields and
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import random
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import analyzer
+from analyzer.options.questions import ViewOptions
 from reports.view import open_view
 from reports.view.answers import View, answer_call
 from tests.bench import generate, messages
@@ -127,15 +127,9 @@ def measure(fetch_bytes: int = 100 * MEGABYTE) -> None:
         capture = Path(folder) / "large.pcap"
         names = written(capture, fetch_bytes)
         analyzer.analyze(capture, Path(folder) / "kept", keep_bytes=True)
-        asked = argparse.Namespace(
-            port=[],
-            rotated=False,
-            keylog=[],
-            threads=None,
-            window_bytes=None,
-            frame_limit=None,
+        asked = ViewOptions(
+            sources=[],
             cache=False,
-            filter=None,
         )
         for source in (capture, Path(folder) / "kept"):
             view = open_view.open_view([str(source)], asked, stack)

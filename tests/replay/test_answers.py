@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from analyzer.protocol import api_keys, errors, tree
 from analyzer.protocol.decoding import OK
 from analyzer.protocol.encoding import encode_response
@@ -32,7 +32,7 @@ def alone(answer: Answer) -> AnswerStatus:
 def test_captured_answers_say_what_their_bodies_say(name: str) -> None:
     files = [str(path) for path in capture_files(CAPTURES[name])]
     some: list[Answer] = []
-    for one in sessions.read_exchanges(files, how=Reading(rotated=len(files) > 1)):
+    for one in sessions.read_exchanges(files, how=ReadOptions(rotated=len(files) > 1)):
         if one.answer is not None and one.row["api_key"] is not None:
             some.append((one.answer, one.row["api_key"], one.row["api_version"]))
     cut = [(data[:-1], key, version) for data, key, version in some]

@@ -405,6 +405,6 @@ def test_a_tool_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 
 def test_the_ways_of_the_command_line_are_those_there_are() -> None:
-    from analyzer.live import options
+    from analyzer.options.common import TOOLS
 
-    assert options.WAYS == open_interface.WAYS
+    assert TOOLS == open_interface.WAYS

@@ -5,7 +5,6 @@ Proves: reports/view/stage, growing, opening
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import subprocess
@@ -22,6 +21,7 @@ import pytest
 import analyzer
 from analyzer.common.errors import UsageError
 from analyzer.dataset import locks
+from analyzer.options.questions import ViewOptions
 from captures.errors import KwireError
 from reports.view import columns, open_view
 from reports.view.answers import View
@@ -32,17 +32,11 @@ from tests.reports.view.conftest import TXN, Asking
 from tests.shared import ROOT
 
 
-def options_of(**options: Any) -> argparse.Namespace:
-    return argparse.Namespace(
+def options_of(**options: Any) -> ViewOptions:
+    return ViewOptions(
         **{
-            "port": [],
-            "rotated": False,
-            "keylog": [],
-            "threads": None,
-            "window_bytes": None,
-            "frame_limit": None,
+            "sources": [],
             "cache": False,
-            "filter": None,
             **options,
         }
     )
@@ -109,7 +103,7 @@ def waited(monkeypatch: pytest.MonkeyPatch, stage: CurrentView) -> None:
         threading.Event().wait(0.01)
 
 
-def kept_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[argparse.Namespace, Path]:
+def kept_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ViewOptions, Path]:
     """Get options of a view with a cache, and the path of TXN's dataset in it."""
     monkeypatch.setattr("reports.view.open_view.cache_root", lambda: tmp_path / "cache")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -124,7 +118,7 @@ def test_a_capture_that_another_view_is_analysing_is_there_when_that_is_done(
 ) -> None:
     """It used to end with a hint at an option that the command lacks. `done`: the other analysis succeeds."""
     options, dataset_path = kept_in(tmp_path, monkeypatch)
-    writing = locks.Writing(dataset_path)
+    writing = locks.WriteLock(dataset_path)
     with contextlib.ExitStack() as stack:
         stage = open_view.begin_view([str(TXN)], options, stack)
         waited(monkeypatch, stage)
@@ -141,7 +135,7 @@ def test_a_capture_that_another_view_is_analysing_is_there_when_that_is_done(
 
 def test_who_waits_for_another_views_analysis_may_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options, dataset_path = kept_in(tmp_path, monkeypatch)
-    writing = locks.Writing(dataset_path)
+    writing = locks.WriteLock(dataset_path)
     with contextlib.ExitStack() as stack:
         stage = open_view.begin_view([str(TXN)], options, stack)
         waited(monkeypatch, stage)
@@ -261,7 +255,7 @@ from reports.view.answers import answer_call
 from reports.view.current_view import CurrentView
 import contextlib
 sys.meta_path.insert(0, cli._WithoutPandas)
-options = cli._parser().parse_args(["view", sys.argv[1], "--no-cache"])
+options = cli.parse(["view", sys.argv[1], "--no-cache"])[1]
 open_view.FEW_ROWS = 0
 open_view._DatasetSource.view = lambda source, progress: None
 with contextlib.ExitStack() as stack:
