@@ -81,11 +81,11 @@ class PartialViews:
         """Make a view of a capture's beginning, long before the analysis hands out its first thousands of rows. Errors
         are left to the analysis to report."""
         from analyzer.bulk.engine import Engine  # datasets do not need them
-        from analyzer.pipeline.points import Choice, PointTables
+        from analyzer.pipeline.points import AnalysisOptions, PointTables
 
         with contextlib.suppress(KwireError, OSError):
             engine = Engine(point, replace(how, window_bytes=PEEKED, threads=1).settings())
-            tables = PointTables(engine.merging.names, Choice(records="none"))
+            tables = PointTables(engine.merging.names, AnalysisOptions(records="none"))
             for window in engine.windows():
                 tables.take(window)
                 if tables.rows:
