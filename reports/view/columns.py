@@ -25,8 +25,8 @@ from analyzer.filter.names import ADDRESSES
 from analyzer.frame import spill
 from analyzer.frame.counting import blocks
 from analyzer.frame.frame import NULL, Codes
+from analyzer.frame.list_columns import ListColumn, distinct, numbered
 from analyzer.frame.parquet import RowGroups, StoredFrame
-from reports.view.list_columns import Listed, distinct, numbered
 
 LAYOUT: Final = 2
 """Version of the folder's layout; folders of other versions are made again."""
@@ -54,8 +54,8 @@ class Columns:
     integers: dict[str, np.ndarray]
     codes: dict[str, np.ndarray]
     values: dict[str, list[Any]]
-    topics: Listed
-    errors: Listed
+    topics: ListColumn
+    errors: ListColumn
     empty: frozenset[str] = frozenset()
     _ranges: Ranges = field(default_factory=dict, init=False, repr=False)
     _has_no_null: dict[str, bool] = field(default_factory=dict, init=False, repr=False)
@@ -180,8 +180,8 @@ def open_columns(folder: Path) -> Columns:
         {name: _load(folder, name) for name in INTEGERS},
         {name: _load(folder, name) for name in (*TEXTS, *ADDRESSES)},
         values,
-        Listed(*(_load(folder, f"topics.{part}") for part in ("of", "ends", "code"))),
-        Listed(*(_load(folder, f"errors.{part}") for part in ("of", "ends", "code", "count"))),
+        ListColumn(*_load_lists(folder, "topics"), None, values["topics"]),
+        ListColumn(*_load_lists(folder, "errors"), _load(folder, "errors.count")),
         frozenset(listed["empty"]),
     )
     # The page begins with the range of all times, which would take as long to find as all else. (Older folders have
@@ -251,6 +251,11 @@ def _save(folder: Path, name: str, array: np.ndarray) -> None:
     _write(path, b"")
     with open(path, "wb") as file:
         np.save(file, array, allow_pickle=False)
+
+
+def _load_lists(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Map the lists of rows, the ends of lists, and the codes of elements."""
+    return _load(folder, f"{name}.of"), _load(folder, f"{name}.ends"), _load(folder, f"{name}.code")
 
 
 def _load(folder: Path, name: str) -> np.ndarray:

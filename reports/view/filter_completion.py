@@ -18,8 +18,8 @@ from analyzer.dataset import tables as contract
 from analyzer.filter import names
 from analyzer.filter.tokens import Word, WordError
 from analyzer.frame.counting import count_codes
+from analyzer.frame.list_columns import ListColumn
 from analyzer.protocol import errors
-from reports.view.list_columns import Listed
 from reports.view.tables import Tables
 
 MAX_CANDIDATES: Final = 40
@@ -222,7 +222,7 @@ def _address(ip: str, port: int) -> str:
     return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
 
 
-def _of_lists(listed: Listed, rows: np.ndarray | None) -> list[tuple[int, int]]:
+def _of_lists(listed: ListColumn, rows: np.ndarray | None) -> list[tuple[int, int]]:
     """Count the rows that have each element in their list, once per row."""
     counts = count_codes(listed.of, rows, listed.lists)
     places, codes = listed.pairs()

@@ -8,6 +8,7 @@ and then compared, so the result is exact.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,19 +22,21 @@ HASHED: Final = 1 << 20
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListColumn:
     """A column of lists.
 
-    of     int[n]        number of each row's list
-    ends   int64[l + 1]  where each list's elements begin, and the last one's end
-    code   int[m]        each element's index in the column's values, or the error's code
-    count  int32[m]      how often an error occurs
+    of      int[n]        number of each row's list
+    ends    int64[l + 1]  where each list's elements begin, and the last one's end
+    code    int[m]        each element's index in the values, -1 for null, or its number if there are no values
+    count   int32[m]      how often an error occurs
+    values  distinct texts of the elements
     """
 
     of: np.ndarray
     ends: np.ndarray
     code: np.ndarray
     count: np.ndarray | None = None
+    values: Sequence[str] | None = None
     _pairs: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list, init=False, repr=False)
 
     @property
