@@ -2,8 +2,9 @@
 
 Each test reads top to bottom. There is no network and no real time (`conversation.py`).
 
-Proves: replay/send/engine.py, session_state.py, preparing.py, dependencies.py, routing.py, own_requests.py, channel.py,
-settings.py (all in replay/send), replay/remap/topology.py, replay/remap/transactions.py, replay/remap/share_sessions.py
+Proves: replay/send/engine.py, step_sender.py, session_state.py, preparation.py, dependencies.py, routing.py,
+own_requests.py, channel.py, settings.py (all in replay/send), replay/remap/topology.py,
+replay/remap/transactions.py, replay/remap/share_sessions.py
 """
 
 from __future__ import annotations
