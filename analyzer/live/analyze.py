@@ -33,7 +33,7 @@ from analyzer.live.rotations import Rotations
 from analyzer.live.stop_conditions import ended_by
 from analyzer.pipeline.points import AnalysisOptions
 from captures.files import CapturePoint
-from captures.live.capture_queue import Belt
+from captures.live.capture_queue import CaptureQueue
 from captures.live.taps import Tap
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def analyze(options: AnalyzeOptions, tap: Tap) -> int:
         )
     row = DatasetRing(options.out, tap.interface, options.keep) if rotates and not options.append else None
     choice, how = AnalysisOptions.from_arguments(options), live_reading(options)
-    belt = Belt(tap, options.spool)
+    belt = CaptureQueue(tap, options.spool)
     with ended_by(belt.stop, options.duration), belt:
         begun(tap, f"capturing on {tap.interface}")
         warm_up()  # where that was not possible before

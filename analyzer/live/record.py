@@ -16,7 +16,7 @@ from analyzer.common.errors import UsageError
 from analyzer.live.preparation import begun, say
 from analyzer.live.stop_conditions import ended_by
 from captures.errors import CaptureError
-from captures.live.capture_queue import Belt, Drops
+from captures.live.capture_queue import CaptureQueue, Drops
 from captures.live.recording import STDOUT, Recording, Target
 from captures.live.taps import Tap
 
@@ -42,7 +42,7 @@ def target(options: RecordOptions) -> Target:
 def record(options: RecordOptions, tap: Tap) -> int:
     """`kwire record`."""
     to = target(options)
-    belt = Belt(tap, options.spool)
+    belt = CaptureQueue(tap, options.spool)
     since = monotonic()
     try:
         recording = Recording(tap, to)
@@ -68,7 +68,7 @@ def record(options: RecordOptions, tap: Tap) -> int:
     return 0
 
 
-def _write(belt: Belt, recording: Recording, since: float) -> None:
+def _write(belt: CaptureQueue, recording: Recording, since: float) -> None:
     """Until it is over."""
     due = monotonic() + _TICK_SECONDS
     while not belt.over:

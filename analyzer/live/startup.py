@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from analyzer.common.errors import UsageError
 from analyzer.live.preparation import say, warm_up
 from captures.live import interfaces
-from captures.live.open_interface import Asked, opened
+from captures.live.open_interface import CaptureOptions, opened
 from captures.live.taps import SNAPLEN, Tap
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def listening(options: LiveOptions) -> Tap:
     """The interface, opened; rights are given up. Raises CaptureError."""
-    tap = opened(Asked(options.interface or "", options.bpf, options.snaplen or SNAPLEN, options.via))
+    tap = opened(CaptureOptions(options.interface or "", options.bpf, options.snaplen or SNAPLEN, options.via))
     said = interfaces.give_up_rights()
     if said:
         say(f"note: {said}")

@@ -28,7 +28,7 @@ from analyzer.live.stop_conditions import ended_by
 from analyzer.live.watch_session import WatchSession
 from analyzer.pipeline.points import AnalysisOptions, parsed
 from captures.files import CapturePoint, capture_points
-from captures.live.capture_queue import Belt
+from captures.live.capture_queue import CaptureQueue
 from captures.live.follow import Follower
 from captures.live.stream import LiveStream
 from captures.live.taps import Tap
@@ -56,7 +56,7 @@ class Source:
 
 def watch_interface(options: WatchOptions, tap: Tap) -> int:
     """`kwire watch -i`."""
-    with Belt(tap, options.spool) as belt:
+    with CaptureQueue(tap, options.spool) as belt:
         begun(tap, f"capturing on {tap.interface}")
         warm_up()  # where that was not possible before
         point = CapturePoint(tap.interface, ("-",))

@@ -515,14 +515,14 @@ class PointTables:
         self.names.release()
 
     def named(self) -> Iterator[np.ndarray]:
-        """`later` has been called: numbers of strings that are still meant (`Merging.forget`)."""
+        """`later` has been called: numbers of strings that are still meant (`ShardMerger.forget`)."""
         yield from self.latency.named()
         yield from (one.named() for one in self.listeners if isinstance(one, Offsets))
 
     def _note_time(self, window: Window) -> None:
         """Which packet was the last at which time, as far back as that may be asked."""
         if len(window.every):
-            asked, trigger = (int(window.every.column(name).max()) for name in ("request_time", "trigger"))
+            asked, trigger = (int(window.every.column(name).max()) for name in ("request_time", "completed_by"))
             self._windows.append((max(asked, self._windows[-1][0] if self._windows else asked), trigger))
             while len(self._windows) > 1 and self._windows[1][0] <= self._windows[-1][0] - ANSWERED_NS:
                 self._windows.pop(0)
@@ -585,7 +585,7 @@ class PointTables:
         `window` is the one taken last."""
         if self._choice.everything or self._taken is None:
             trigger, connection = window.message_places()
-            order = np.lexsort((window.names.born_of(connection), trigger))
+            order = np.lexsort((window.names.serials_of(connection), trigger))
             return trigger[order], connection[order]
         return self._messages.places(self._taken.exchanges)
 

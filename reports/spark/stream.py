@@ -43,7 +43,7 @@ from captures.cache import put_at_once
 from captures.errors import CaptureError, KwireError
 from captures.files import CapturePoint, urls
 from captures.files.sources import Source, place_of
-from captures.live.follow import Found, Known, as_now, found_in, known_by, path_in, unread
+from captures.live.follow import CaptureFile, Known, as_now, as_read, captures_in, path_in, unread
 
 if TYPE_CHECKING:
     from analyzer.pipeline.read_options import Settings
@@ -102,9 +102,9 @@ class _FileOrder:
     def grow(self, newest: bool, idle_seconds: float | None, follow: bool) -> _Position:
         """Take in the files that have become whole; `newest`: the last one too; `follow`: what there is of it."""
         there = self._there()
-        growing = [file for file in self.listed if file.number == self.count]
-        fresh = unread(there, (file.file for file in self.listed))
-        known = [*(file.file for file in growing), *map(known_by, fresh)]
+        growing = [entry for entry in self.listed if entry.number == self.count]
+        fresh = unread(there, (entry.file for entry in self.listed))
+        known = [*(entry.file for entry in growing), *map(as_read, fresh)]
         if not known:
             return _Position(self.count)
         [last] = as_now(there, known[-1:])
@@ -137,25 +137,27 @@ class _FileOrder:
 
     def forget(self, before: int) -> None:
         """Drop files below a number that are gone: they do not come again."""
-        now = as_now(self._there(), (file.file for file in self.listed))
+        now = as_now(self._there(), (entry.file for entry in self.listed))
         pairs = zip(self.listed, now, strict=True)
-        remaining = [_ListedFile(file.number, new or file.file) for file, new in pairs if new or file.number >= before]
+        remaining = [
+            _ListedFile(entry.number, new or entry.file) for entry, new in pairs if new or entry.number >= before
+        ]
         if remaining != self.listed:
             self.listed = remaining
             self._store()
 
-    def _there(self) -> list[Found]:
-        return found_in(self.folder, (file.file for file in self.listed))
+    def _there(self) -> list[CaptureFile]:
+        return captures_in(self.folder, (entry.file for entry in self.listed))
 
     def _store(self) -> None:
-        files = [[file.number, *file.file] for file in self.listed]
+        files = [[entry.number, *entry.file] for entry in self.listed]
         put_at_once(self._path, json.dumps({"count": self.count, "files": files}).encode())
 
     def until(self, end: _Position) -> tuple[_ListedFile, ...]:
         """The files of a batch that ends there, and those before it that a snapshot may have to be made of."""
         if end.files > self.count:
             raise StreamError(f"{self._path}: the checkpoint knows of files that the state folder does not", _anew())
-        return tuple(file for file in self.listed if file.number < end.files + bool(end.bytes))
+        return tuple(entry for entry in self.listed if entry.number < end.files + bool(end.bytes))
 
 
 @dataclass
@@ -397,9 +399,9 @@ def _read(course: ResumableReader, part: _Part, begin: _Position, end: _Position
 def _paths(part: _Part, begin: _Position, end: _Position) -> list[str]:
     """Where the files between two places are now: they may have been renamed or packed since they were met."""
     numbers = range(begin.files, end.files + bool(end.bytes))
-    wanted = [file for file in part.listed if file.number in numbers]
-    now = as_now(found_in(part.folder, (file.file for file in part.listed)), (file.file for file in wanted))
-    gone = [file.file.name for file, new in zip(wanted, now, strict=True) if new is None]
+    wanted = [entry for entry in part.listed if entry.number in numbers]
+    now = as_now(captures_in(part.folder, (entry.file for entry in part.listed)), (entry.file for entry in wanted))
+    gone = [entry.file.name for entry, new in zip(wanted, now, strict=True) if new is None]
     if gone or len(wanted) < len(numbers):
         raise StreamError(
             f"{urls.shown(part.folder)}: {gone[0] if gone else 'a file'} is gone before it was read",

@@ -136,13 +136,13 @@ def test_lost_packets_are_said_and_no_failure(wire: Wire, tmp_path: Path, monkey
     monkeypatch.setattr(taps, "MOST_PACKETS", 10)
     monkeypatch.setattr("captures.live.libpcap.MOST_PACKETS", 10)
     room = sum(len(frame) + 16 for frame in FRAMES) // 2
-    original = capture_queue.Belt.__init__
+    original = capture_queue.CaptureQueue.__init__
 
-    def small(self: capture_queue.Belt, tap: taps.Tap, spool: str | None = None) -> None:
+    def small(self: capture_queue.CaptureQueue, tap: taps.Tap, spool: str | None = None) -> None:
         original(self, tap, spool, room)
         start = self.start
 
-        def begin() -> capture_queue.Belt:
+        def begin() -> capture_queue.CaptureQueue:
             start()
             wire.send(FRAMES)
             self.stop()
@@ -151,7 +151,7 @@ def test_lost_packets_are_said_and_no_failure(wire: Wire, tmp_path: Path, monkey
 
         self.start = begin  # type: ignore[method-assign]
 
-    monkeypatch.setattr(capture_queue.Belt, "__init__", small)
+    monkeypatch.setattr(capture_queue.CaptureQueue, "__init__", small)
     path = tmp_path / "a.pcapng"
     assert parser.main(["record", "-i", wire.name, "-o", str(path)]) == 0
     said = json.loads((tmp_path / "a.pcapng.stats.json").read_text())
