@@ -30,11 +30,11 @@ from analyzer.story.sources import Source, names_in
 _TELLERS = (clients.events, cluster.events, groups.events, offsets.events, transactions.events)
 
 _WITHOUT_CONNECTIONS = ("connected", "disconnected")
-"""Told of a client or a connection alone."""
+"""Kinds of events only in stories about one client or connection."""
 
 
 def story(options: argparse.Namespace) -> int:
-    """`kwire story`."""
+    """Run `kwire story`."""
     with contextlib.ExitStack() as stack:
         dataset = _opened(options, stack)
         stack.enter_context(spill.reuse())
@@ -53,7 +53,7 @@ def story(options: argparse.Namespace) -> int:
 
 
 def _opened(options: argparse.Namespace, stack: contextlib.ExitStack) -> StoredDataset:
-    """The dataset that was named, or one made of the captures."""
+    """Open the named dataset, or one made of the captures."""
     datasets = [source for source in options.sources if is_dataset(source)]
     if datasets:
         if len(options.sources) > 1:
@@ -82,7 +82,7 @@ def _sources(dataset: StoredDataset) -> Iterator[Source]:
 
 
 def _events_of(source: Source, wanted: Wanted) -> list[Event]:
-    """The events that are wanted, in order."""
+    """Return the selected events, in order of time."""
     every = [event for teller in _TELLERS for event in teller(source)]
     if wanted.connection is not None:
         every += requests.dialogue(source, wanted.connection)
@@ -111,7 +111,7 @@ def _events_of(source: Source, wanted: Wanted) -> list[Event]:
 
 
 def _check(dataset: StoredDataset, wanted: Wanted) -> None:
-    """Raise UsageError where a name that was asked for is nowhere."""
+    """Raise UsageError if a selected name does not occur."""
     for option, value, columns in (
         ("--group", wanted.group, (("exchanges", "group_id"), ("groups", "group_id"), ("offsets", "group_id"))),
         ("--client", wanted.client, (("exchanges", "client_id"),)),
