@@ -442,9 +442,9 @@ class CaptureFrame:
 
     @functools.cached_property
     def set_back(self) -> tuple[int, int] | None:
-        """When the capture's clock went back, and by how much (us), the first time by half a second or more: several
-        rows come earlier than one before them, though rows are in order of the packets that completed them. What waited
-        for bytes that came late, or never, is completed late: connections of which some did are left out."""
+        """When the capture's clock was first set back by half a second or more, and by how much, us. Rows are in order
+        of the packets that completed them, so several rows with earlier times show it. Connections with late or missing
+        bytes are left out, because their messages are completed late."""
         late_bytes = self.link_numbers("retransmissions") + self.link_numbers("out_of_order")
         in_order = self.unbroken & (late_bytes == 0)
         in_order[len(self.table("connections")) :] = False  # of those that go on nobody knows yet
@@ -467,9 +467,8 @@ class CaptureFrame:
 
     @functools.cached_property
     def doubled(self) -> np.ndarray:
-        """bool[links]: the capture has nearly every packet of it twice, some of these known as copies. Of a burst the
-        copies may come when more packets passed than are remembered to know them by, and look like what TCP sends
-        again, which is never half of all."""
+        """bool[links]: nearly every packet was captured twice. Copies within a burst may come too late to be
+        recognised, and then look like retransmissions, but those are never half of all packets."""
         copies, again = self.link_numbers("duplicates"), self.link_numbers("retransmissions")
         packets = self.link_numbers("client_packets") + self.link_numbers("broker_packets")
         doubled: np.ndarray = (copies > 0) & (20 * (copies + again) >= 9 * packets)
@@ -477,8 +476,8 @@ class CaptureFrame:
 
     @functools.cached_property
     def left_open(self) -> np.ndarray:
-        """Exchanges without an answer, as far as the capture shows: of connections without a hole, and none where
-        packets are missing at all, for an answer that was lost at a connection's end leaves no hole."""
+        """Exchanges without an answer, on connections without gaps; none if packets are missing at all, because an
+        answer lost at a connection's end leaves no gap."""
         silent = spill.true_rows(self.exchanges.status == UNANSWERED)
         return silent[:0] if self.loses else silent[self.unbroken[self.exchanges.link[silent]]]
 
@@ -493,12 +492,12 @@ class CaptureFrame:
         return self.table("exchanges").numbers(name)
 
     def greatest(self, name: str) -> int:
-        """The greatest value in a column of `exchanges`, NULL where there is none; mostly without reading it."""
+        """The greatest value of a column of `exchanges`, NULL if all are null; mostly without reading it."""
         return self.table("exchanges").greatest(name)
 
     @functools.cached_property
     def groups(self) -> tuple[np.ndarray, list[str]]:
-        """int32[exchanges], -1 where none: the group of each; groups by name."""
+        """int32[exchanges]: the group of each, -1 without; and the names of groups."""
         return self.table("exchanges").text("group_id")
 
     def of_api(self, *keys: int) -> np.ndarray:
@@ -507,7 +506,7 @@ class CaptureFrame:
         return spill.where(len(api), lambda block: arrow.among(api[block], keys))
 
     def api_of(self, owner: np.ndarray) -> np.ndarray:
-        """int16: the API of some exchanges, NO_CODE where it is none (-1)."""
+        """int16: the API of some exchanges, NO_CODE for -1."""
         known = self.exchanges.api if len(self.exchanges) else np.full(1, NO_CODE, np.int16)
         apis: np.ndarray = np.where(owner >= 0, known[owner], NO_CODE)
         return apis
@@ -529,7 +528,7 @@ class CaptureFrame:
 
     @functools.cached_property
     def span(self) -> tuple[int, int]:
-        """The first and the last moment of the capture point, us."""
+        """The first and the last time of the capture point, us."""
         times = [self.exchanges.request_time, self.exchanges.response_end]
         times += [self.link_times("first_time"), self.link_times("last_time")]
         known = [extent for part in times if (extent := spill.value_range(part, NULL)) is not None]
@@ -540,7 +539,7 @@ class CaptureFrame:
 
     @property
     def seconds(self) -> float:
-        """How long the capture point is: of a window that is longer nobody saw the rest."""
+        """Duration of the capture point; a rule's window may be longer."""
         return (self.span[1] - self.span[0]) / SECOND
 
     # ------------------------------------------------------------------------------------------------ partitions
@@ -552,7 +551,7 @@ class CaptureFrame:
 
     @functools.cached_property
     def remade(self) -> set[str]:
-        """Names that several topics had, one after the other: each time one is made it gets an id of its own."""
+        """Names that several topics had in turn: a new topic gets a new id."""
         ids = Counter(self.topic_names.values())
         return {name for name, number in ids.items() if number > 1}
 
@@ -564,10 +563,10 @@ class CaptureFrame:
         return Partitions(self.owners(rows), place, rows.numbers("error_code", np.int16))
 
     places: list[tuple[str, int]]
-    """(topic, partition) by place, once `partitions` was asked for."""
+    """(topic, partition) by number; available once `partitions` was used."""
 
     def placed(self, rows: StoredFrame) -> tuple[np.ndarray, list[tuple[str, int]]]:
-        """int32[rows]: the topic-partition of each row of a table, and (topic, partition) of these. Worked out once."""
+        """int32[rows]: the number of each row's topic-partition, and (topic, partition) by number. Computed once."""
         if ("placed", rows.name) not in self.memo:
             self.memo["placed", rows.name] = self._placed(rows)
         numbered: tuple[np.ndarray, list[tuple[str, int]]] = self.memo["placed", rows.name]
@@ -600,7 +599,7 @@ class CaptureFrame:
         return inverse, places
 
     def owners(self, rows: StoredFrame) -> np.ndarray:
-        """int32[rows]: the exchange that each row of a table belongs to, -1 where there is none. Worked out once."""
+        """int32[rows]: the exchange of each row of a table, -1 without. Computed once."""
         if ("owners", rows.name) not in self.memo:
             self.memo["owners", rows.name] = self._owners(rows)
         owners: np.ndarray = self.memo["owners", rows.name]
@@ -637,13 +636,13 @@ class CaptureFrame:
         return {name: number for number, name in enumerate(self.links)}
 
     def row_of(self, connection: str, exchange: int) -> int | None:
-        """The exchange of that key."""
+        """The row of an exchange, or None."""
         link = self._link_numbers.get(connection)
         return None if link is None else self._requests.row(link, exchange)
 
     @functools.cached_property
     def places_known(self) -> set[tuple[str, int]]:
-        """(topic, partition) that some answer says to be there."""
+        """(topic, partition) that an answer states to exist."""
         leaders, names = self.placed(self.table("leaders"))
         there = {names[place] for place in set(leaders.tolist())}
         parts = self.partitions
@@ -662,7 +661,7 @@ class CaptureFrame:
         return self.links[self.exchanges.link[row]], exchange, reply
 
     def who(self, client: int | None = None, broker: int | None = None, link: int | None = None) -> dict[str, Any]:
-        """Whom a finding is about."""
+        """The client, broker and connection of a finding."""
         if link is not None:
             client, broker = int(self.client_of[link]), int(self.broker_of[link])
         out: dict[str, Any] = {}

@@ -149,7 +149,8 @@ def leader_missing(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 
 class _Shrunk(NamedTuple):
-    """Nodes that left the in-sync replicas of a partition, as was told first; when something else was told of it."""
+    """Nodes that left the in-sync replicas of a partition: when an answer first stated it, and when another state
+    followed."""
 
     place: tuple[str, int]
     missing: tuple[int, ...]
@@ -222,7 +223,7 @@ _NONE = np.zeros(0, np.int64)
 
 
 def _shrunk(capture: CaptureFrame) -> Iterator[_Shrunk]:
-    """In-sync sets that were told to be smaller than before, until they were told to be larger or others."""
+    """In-sync sets that became smaller, until they grew or changed."""
     full: dict[tuple[str, int], tuple[frozenset[int], int]] = {}  # the last, and the smallest size
     open_: dict[tuple[str, int], _Shrunk] = {}
     current = Epochs()
@@ -247,7 +248,7 @@ def _shrunk(capture: CaptureFrame) -> Iterator[_Shrunk]:
 
 
 def _told_of(capture: CaptureFrame, topics: set[str], since: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Metadata answers that named these topics, from then on, in order of their times, and these."""
+    """Rows and times of Metadata answers that named these topics since then, by topic, in order of time."""
     rows = capture.of_api(api_keys.METADATA) if topics else _NONE
     rows = rows[(capture.exchanges.error[rows] == 0) & (capture.exchanges.response_end[rows] >= since)]
     known = {topic: number for number, topic in enumerate(topics)}

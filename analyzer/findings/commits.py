@@ -113,14 +113,14 @@ _WILL_BE = "those records will be read again."
 
 
 def _offsets_told(capture: CaptureFrame, run: Run, until: float) -> np.ndarray:
-    """The refusals of a run that the capture goes on long enough after: what its end cuts off may yet be committed, and
-    so may all of a rebalance that goes on."""
+    """The refusals of a run after which the capture goes on long enough; later ones may still be committed after its
+    end, and so may those of an unfinished rebalance."""
     early: np.ndarray = run.rows[capture.exchanges.response_end[run.rows] <= until]
     return early if len(early) == len(run.rows) or run.code != REBALANCE_IN_PROGRESS else early[:0]
 
 
 def _read_again(capture: CaptureFrame, run: Run, within: int) -> int:
-    """How many records before the offset of a refused commit the group fetched again, after it."""
+    """Number of records before the offset of a refused commit that the group fetched again after it."""
     groups, _ = capture.groups
     bad, _ = _commits(capture)
     last = int(run.rows[-1])
@@ -140,7 +140,7 @@ def _read_again(capture: CaptureFrame, run: Run, within: int) -> int:
 
 
 def _clients_of(capture: CaptureFrame) -> dict[tuple[int, ...], np.ndarray]:
-    """The clients of each group, by its number. Worked out once."""
+    """The clients of each group, by its number. Computed once."""
     if "clients of groups" not in capture.memo:
         groups, _ = capture.groups
         rows = spill.true_rows(groups >= 0)
@@ -164,7 +164,7 @@ def _committed(capture: CaptureFrame, row: int) -> list[tuple[int, int]]:
 
 
 def _mended(capture: CaptureFrame, rows: np.ndarray, within: int) -> bool:
-    """A good commit of the same partitions of the group followed."""
+    """Whether a successful commit of the same partitions of the group followed."""
     groups, _ = capture.groups
     bad, good = _commits(capture)
     last = int(rows[-1])
@@ -179,7 +179,8 @@ def _mended(capture: CaptureFrame, rows: np.ndarray, within: int) -> bool:
 
 
 def _commits(capture: CaptureFrame) -> tuple[dict[int, list[int]], dict[tuple[int, int], np.ndarray]]:
-    """The places that each commit was refused for; by group and place when commits were taken, sorted."""
+    """Topic-partitions that each commit was refused for; and sorted times of successful commits by group and
+    topic-partition."""
     if "commits" not in capture.memo:
         parts, (groups, _) = capture.partitions, capture.groups
         of_commits = capture.parts_of(api_keys.OFFSET_COMMIT)

@@ -29,8 +29,8 @@ _SESSIONS = claim((api_keys.FETCH,), (70, 71, 106), every=True)
 @dataclass(frozen=True, slots=True)
 class Reads:
     """Topic-partitions of Fetch exchanges, arrays with a value each, in order of their answers. part: row of
-    `partitions`; owner: the exchange; place; at: the offset asked for; end: the high watermark; lag; size: record
-    bytes. NULL where absent."""
+    `partitions`; owner: the exchange; place: number of the topic-partition; at: the requested offset; end: the high
+    watermark; lag; size: record bytes. NULL where null."""
 
     part: np.ndarray
     owner: np.ndarray
@@ -43,7 +43,7 @@ class Reads:
     time: np.ndarray
 
     def position(self) -> np.ndarray:
-        """Where the reader stands after each answer."""
+        """int64: the position of the reader after each answer."""
 
         def of_block(block: slice) -> np.ndarray:
             lag, end = self.lag[block], self.end[block]
@@ -68,7 +68,7 @@ def reads(capture: CaptureFrame) -> Reads:
 
 
 def _empty_at_once(capture: CaptureFrame, quick_us: float) -> np.ndarray:
-    """Fetch exchanges that were answered at once, without an error, a pause, or a record, though they might wait."""
+    """Fetch exchanges that were answered at once without an error, a pause or a record, although they allow waiting."""
     got = np.zeros(len(capture.exchanges) + 1, bool)  # the last is of topic-partitions without an exchange
     owner, size_ = capture.partitions.owner, capture.table("partitions")["record_bytes"]
     for block in spill.blocks(len(owner)):
@@ -189,8 +189,8 @@ class _Positions:
         self._ends = _courses(read, with_end, read.end, None)
 
     def beyond(self, link: int, time: int) -> tuple[tuple[str, int], int, int, int] | None:
-        """Of a connection's session a partition whose offset asked for lies above the high watermark: what was asked,
-        and the watermark, as last told before or at that time, and a second later."""
+        """A partition of a connection's session whose requested offset lies above the high watermark: the offset, and
+        the watermark as last stated by that time, and a second later."""
         for where in self._places[link]:
             position = self._asked[link, where].last(time)
             end = self._ends[0, where].last(time) if (0, where) in self._ends else None
@@ -201,7 +201,7 @@ class _Positions:
 
 @dataclass(frozen=True, slots=True)
 class _Course:
-    """Values that were told one after the other, and when (us), in order."""
+    """Successive values and their times (us), in order."""
 
     times: np.ndarray
     values: np.ndarray
@@ -215,8 +215,7 @@ class _Course:
 def _courses(
     read: Reads, rows: np.ndarray, values: np.ndarray, whose: np.ndarray | None
 ) -> dict[tuple[int, int], _Course]:
-    """Values of some reads, by whose they are (`whose` has a number for each read; None: all are 0's) and place; of
-    those that were answered, for what was asked last is no beginning."""
+    """Values of answered reads, by owner (`whose`: a number for each read; None: 0) and topic-partition."""
     rows = rows[spill.take(read.time, rows) != NULL]
     own = np.zeros(len(rows), np.int8) if whose is None else spill.take(whose, rows)
     place_ = spill.take(read.place, rows)
@@ -292,8 +291,8 @@ def out_of_range(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 @dataclass(frozen=True, slots=True)
 class _Moved:
-    """A reader that was out of range: the offset it asked for, None where that was not captured, and where it goes on,
-    None where that was not seen; whether it had stood there; how many records it skipped, or may read again."""
+    """A reader that was out of range: the requested offset and the offset where it goes on, None if not captured;
+    whether it had been at that position; how many records it skipped, or may read again."""
 
     offset: int | None
     then: int | None
@@ -333,7 +332,7 @@ def _moves(
 
 
 def _numbers_of(capture: CaptureFrame, wanted: set[tuple[str, int]]) -> dict[tuple[str, int], int]:
-    """The numbers of some topic-partitions."""
+    """Numbers of some topic-partitions."""
     numbers: dict[tuple[str, int], int] = {}
     for number, where in enumerate(capture.places):
         if where in wanted:
@@ -342,7 +341,7 @@ def _numbers_of(capture: CaptureFrame, wanted: set[tuple[str, int]]) -> dict[tup
 
 
 def _ends_told(capture: CaptureFrame, places: list[int]) -> dict[tuple[int, ...], np.ndarray]:
-    """By client and topic-partition, of these: where the client was told, or said itself, that it stands."""
+    """Positions by client and topic-partition, of these, as stated in answers or by the client itself."""
     parts, offset = capture.partitions, capture.table("partitions")["offset"]
     apis = api_keys.OFFSET_FETCH, api_keys.OFFSET_COMMIT, api_keys.LIST_OFFSETS
 
@@ -380,7 +379,7 @@ def _of_one_topic(capture: CaptureFrame, cuts: Iterator[Match]) -> Iterator[Matc
 
 
 def _given_twice(capture: CaptureFrame) -> Iterator[Match]:
-    """Offsets that one broker gave, and then another."""
+    """Matches of offsets that one broker assigned, and then another."""
     table, parts = capture.table("partitions"), capture.partitions
     offset, records = table.together(("offset", "record_count"))
 
@@ -433,8 +432,8 @@ def _several(place_: np.ndarray, values: np.ndarray, places: int) -> np.ndarray:
 
 
 def _diverged(capture: CaptureFrame) -> Iterator[Match]:
-    """Readers that were told that the log ends before where they stood: by Fetch (`divergingEpoch`), or by
-    OffsetForLeaderEpoch (KIP-320). Replicas are told so in the course of things."""
+    """Matches of readers whose log ends before their position: by Fetch (`divergingEpoch`) or OffsetForLeaderEpoch
+    (KIP-320). For replicas this is normal."""
     diverging = capture.table("partitions")["diverging_offset"]
     if diverging.max(initial=NULL) == NULL and not len(capture.of_api(api_keys.OFFSET_FOR_LEADER_EPOCH)):
         return
@@ -476,7 +475,7 @@ def _diverged(capture: CaptureFrame) -> Iterator[Match]:
 
 
 def _stood(capture: CaptureFrame, places: np.ndarray) -> dict[tuple[int, int], _Course]:
-    """By client and topic-partition, of these, where the client stood after each answer."""
+    """Positions after each answer, by client and topic-partition, of these."""
     read = reads(capture)
     position, wanted = read.position(), arrow.distinct(places)
     known = spill.where(len(position), lambda block: arrow.among(read.place[block], wanted) & (position[block] != NULL))
@@ -484,7 +483,7 @@ def _stood(capture: CaptureFrame, places: np.ndarray) -> dict[tuple[int, int], _
 
 
 def _fallen(capture: CaptureFrame) -> Iterator[Match]:
-    """High watermarks that one broker told, and that fell with a higher leader epoch."""
+    """Matches of high watermarks that fell with a higher leader epoch."""
     epoch = capture.table("partitions")["leader_epoch"]
     if epoch.max(initial=NULL) < 0:
         return
@@ -633,7 +632,7 @@ _AGAIN = 3
 
 
 def _rebalanced(capture: CaptureFrame) -> dict[tuple[str, str | None], int]:
-    """By client (address and id) when the last rebalance of one of its groups ended."""
+    """The end of the last rebalance of a client's groups, by client (address and id)."""
     table = capture.table("rebalances")
     last: dict[str, int] = {}
     for row in table.every(["group_id", "began", "ended"]) if len(table) else ():
@@ -648,7 +647,7 @@ def _rebalanced(capture: CaptureFrame) -> dict[tuple[str, str | None], int]:
 
 
 def _followed(capture: CaptureFrame) -> dict[tuple[int, tuple[str, int]], int]:
-    """By client and topic-partition the last moment at which it was part of a fetch session of the client."""
+    """The last time at which a topic-partition was part of a fetch session, by client and topic-partition."""
     table = capture.table("readers")
     link = capture.links_of(table)
     place_, places = capture.placed(table)
@@ -661,7 +660,7 @@ def _followed(capture: CaptureFrame) -> dict[tuple[int, tuple[str, int]], int]:
 
 
 def _last_ends(capture: CaptureFrame) -> dict[tuple[str, int], int]:
-    """Of each topic-partition the end of its log as anybody was last told."""
+    """The end of the log of each topic-partition, as last stated to any client."""
     table, parts = capture.table("partitions"), capture.partitions
     end, offset, records = table.together(("high_watermark", "offset", "record_count"))
     last = np.full(len(capture.places), -1, np.int64)
@@ -777,8 +776,8 @@ _WITH_SESSIONS = 7
 
 
 def _has_runs(owner: np.ndarray, least: int) -> bool:
-    """Does an exchange have so many topic-partitions? Those of one stand together. Where none does, no average is as
-    high, and that is seen in a tenth of the time."""
+    """Whether an exchange has so many topic-partitions, which stand together. If none has, no average is as high, and
+    this test takes a tenth of the time."""
     apart = max(least, 1) - 1
     starts = spill.blocks(max(len(owner) - apart, 0))
     return any((owner[block] == owner[block.start + apart : block.stop + apart]).any() for block in starts)

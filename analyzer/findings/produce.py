@@ -28,8 +28,8 @@ _EXPIRED = claim((api_keys.PRODUCE,), (7,))
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """Record batches of Produce requests, arrays with a value a batch. row: of the table; owner: the exchange; place as
-    in `places`; error: of its topic-partition in the answer; at: offset that the answer gave."""
+    """Record batches of Produce requests, arrays with a value for each batch. row: of the table; owner: the exchange;
+    place as in `places`; error: of its topic-partition in the answer; at: offset that the answer gave."""
 
     row: np.ndarray
     owner: np.ndarray
@@ -75,7 +75,7 @@ _COLUMNS = {
 def _answers(
     capture: CaptureFrame, owner: np.ndarray, place_: np.ndarray, places: list[tuple[str, int]]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Of batches the error and the base offset that the answer gave to their topic-partition (of `places`)."""
+    """Join the error and the base offset in the answer to batches, by exchange and topic-partition (of `places`)."""
     parts, offset = capture.partitions, capture.table("partitions")["offset"]
     if not len(owner) or not len(parts.owner):
         return np.full(len(owner), NO_CODE, np.int16), np.full(len(owner), NULL, np.int64)
@@ -124,7 +124,7 @@ def too_large(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 
 _SentBy = dict[int, dict[tuple[str, int], list[np.ndarray]]]
-"""By client, then by topic-partition, rows of `Batches`."""
+"""Rows of `Batches` by client, then by topic-partition."""
 
 
 def _sent_by(capture: CaptureFrame, troubles: list[Trouble]) -> _SentBy:
@@ -142,8 +142,8 @@ def _sent_by(capture: CaptureFrame, troubles: list[Trouble]) -> _SentBy:
 
 
 def _split(capture: CaptureFrame, trouble: Trouble, sent_by: _SentBy, within: int) -> bool:
-    """Every refusal was followed by good answers to this client and partition that hold as many records, in two
-    batches or more."""
+    """Whether every refusal was followed by as many stored records of this client and partition, in two batches or
+    more."""
     written = batches(capture)
     sent = sent_by.get(trouble.client, {})
     parts = [rows for where in trouble.places for rows in sent.get(where, ())]
@@ -248,7 +248,7 @@ def acks_zero(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 
 def _topics(capture: CaptureFrame, parts: list[np.ndarray]) -> list[list[str]]:
-    """Topics of exchanges, of which each is in one part at most."""
+    """Topics of each part of exchanges, which have none in common."""
     if not parts:
         return []
     rows = capture.partitions
@@ -269,7 +269,8 @@ def _topics(capture: CaptureFrame, parts: list[np.ndarray]) -> list[list[str]]:
 
 @dataclass(frozen=True, slots=True)
 class _Repeat:
-    """A batch that was sent again. first, again: rows of `Batches`; of several before the first that was stored."""
+    """A batch that was sent again. first, again: rows of `Batches`; first: the first that was stored, if several came
+    before."""
 
     first: int
     again: int
@@ -375,9 +376,9 @@ _RETRIABLE = (3, 5, 6, 7, 19, 20, 56, 74, 75, 89, 100)
 def _passed(
     requested: np.ndarray, answered: np.ndarray, alike: np.ndarray, failed: np.ndarray, good: np.ndarray
 ) -> Iterator[tuple[int, int, int]]:
-    """Of batches of one client to one topic-partition: those that `failed`, each with the first good one that was sent
-    before its answer came, and with the first good one like it (`alike`) that was sent after. In time that grows with
-    the batches and with those under way, not with their pairs."""
+    """For batches of one client to one topic-partition: yield those that `failed`, with the first good one sent before
+    their answer, and the first good one `alike` sent after it. Takes time in proportion to the batches and those in
+    flight, not to their pairs."""
     stored, rows = np.flatnonzero(good), np.flatnonzero(failed)
     if not len(stored) or not len(rows):
         return
@@ -557,22 +558,22 @@ def tiny_batches(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 
 def _ended(capture: CaptureFrame, client_: int, since: int, until: int) -> int:
-    """How many transactions a client ended in that time."""
+    """Number of transactions that a client ended in that time."""
     ends = _ends(capture).get((client_,))
     return 0 if ends is None else int(np.diff(np.searchsorted(ends, [since, until + 1]))[0])
 
 
 @once
 def _ends(capture: CaptureFrame) -> dict[tuple[int, ...], np.ndarray]:
-    """By client when it ended transactions, in order."""
+    """Times when transactions ended, by client, in order."""
     rows = capture.of_api(api_keys.END_TXN)
     times_, rows = sort_by(spill.take(capture.exchanges.request_time, rows), rows)
     return rows_by_key(times_, spill.take(capture.client, rows))
 
 
 def _often(capture: CaptureFrame, written: Batches, least: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(Produce requests, rows of `Batches` in them) of each client and broker with at least so many, where they hold
-    some."""
+    """Yield (Produce requests, their rows of `Batches`) of each client and broker with at least so many requests, if
+    they have batches."""
     rows = capture.of_one(
         spill.true_rows((capture.exchanges.api == api_keys.PRODUCE) & (capture.exchanges.request_time != NULL))
     )
@@ -591,13 +592,13 @@ def _often(capture: CaptureFrame, written: Batches, least: float) -> Iterator[tu
 
 
 def _mostly_below(values: np.ndarray, limit: float) -> bool:
-    """The median of values is below a limit; sorted only where as many are below as are not."""
+    """Whether the median of values is below a limit; sorts only if half of them are."""
     below = int(np.count_nonzero(values < limit))
     return float(np.median(values)) < limit if 2 * below == len(values) else 2 * below > len(values)
 
 
 def _lingering(times_: np.ndarray, linger: int) -> int:
-    """Requests that would be left if each waited so long for more."""
+    """Number of requests if each waited so long for more records."""
     sent, at, times = 0, 0, np.ascontiguousarray(times_).data
     count_, after = len(times), bisect.bisect_right
     while at < count_:
@@ -686,7 +687,7 @@ def recompressed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     fetched, kinds = codes_of(sides, "fetch"), len(codecs) + 1
 
     def kind(some_: np.ndarray | slice) -> np.ndarray:
-        """Place and codec of batches as one."""
+        """Topic-partition and codec of batches as one number."""
         kinds_of: np.ndarray = where[some_].astype(np.int64) * kinds + codec[some_]
         return kinds_of
 
@@ -843,8 +844,8 @@ def timestamps_off(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 
 def _ahead(capture: CaptureFrame, written: Batches, least: float) -> np.ndarray:
-    """int64[batches]: how far the last timestamps that clients gave are ahead of the capture's clock, us; empty where
-    none is so far ahead."""
+    """int64[batches]: how far timestamps given by clients are ahead of the capture's clock, us; empty if none is so far
+    ahead."""
     table = capture.table("batches")
     if table.greatest("last_timestamp") - capture.span[0] < least:
         return np.zeros(0, np.int64)

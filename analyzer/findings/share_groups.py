@@ -127,7 +127,7 @@ _LOCKED = "members hold records for longer than their lock"
 
 
 def _gone(capture: CaptureFrame) -> dict[Any, np.ndarray]:
-    """When members left or expired, by group, in order."""
+    """Times when members left or expired, by group, in order."""
     events = capture.table("groups").every(["time", "group_id", "event"])
     by_group: dict[Any, list[int]] = defaultdict(list)
     for row in events:
@@ -137,7 +137,7 @@ def _gone(capture: CaptureFrame) -> dict[Any, np.ndarray]:
 
 
 def _soon(events: np.ndarray | None, times_: np.ndarray, within: int) -> np.ndarray:
-    """bool[times]: so long after one of the events, or earlier than that; also where the time is not known."""
+    """bool[times]: at most so long after one of the events; also if the time is null."""
     if events is None:
         return np.asarray(times_ == NULL)
     last = np.searchsorted(events, times_, side="right") - 1

@@ -94,13 +94,13 @@ def producer_fenced(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 
 def _transaction_of(capture: CaptureFrame, rows: np.ndarray) -> list[str | None]:
-    """The transactional id that each exchange says: Produce does, and is about topics."""
+    """The transactional id in each exchange; Produce has it too, besides topics."""
     codes, ids = capture.table("exchanges").text("transactional_id")
     return [ids[code] if code >= 0 else None for code in codes[rows].tolist()]
 
 
 def _taken_by(capture: CaptureFrame, transaction: str) -> set[int]:
-    """The clients that InitProducerId gave an id."""
+    """Clients that got an id by InitProducerId."""
     codes, ids = capture.table("exchanges").text("transactional_id")
     rows = capture.of_api(api_keys.INIT_PRODUCER_ID)
     if transaction not in ids:
@@ -134,7 +134,8 @@ def sequence_gap(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 
 def _behind(capture: CaptureFrame, row: int, places: list[tuple[str, int]]) -> bool:
-    """It was asked before an earlier request of the same connection to those partitions was answered, and failed."""
+    """Whether a request was sent before an earlier one of the same connection to those partitions was answered, and
+    failed."""
     rows, failed = capture.exchanges, _failed(capture)
     # Whatever failed while this one was on its way, or just before, leaves a hole before it.
     recent = rows.request_time[row] - SECOND
@@ -146,7 +147,7 @@ def _behind(capture: CaptureFrame, row: int, places: list[tuple[str, int]]) -> b
 
 
 def _failed(capture: CaptureFrame) -> dict[tuple[int, tuple[str, int]], list[tuple[int, int]]]:
-    """(ordinal, time of the answer) of what failed, by connection and topic-partition. Worked out once."""
+    """(ordinal, time of the answer) of failed requests, by connection and topic-partition. Computed once."""
     if "failed" not in capture.memo:
         rows, parts = capture.exchanges, capture.partitions
         failures = defaultdict(list)
@@ -211,8 +212,8 @@ def hanging(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
 
 
 def _timeouts(capture: CaptureFrame) -> dict[tuple[str, int], int]:
-    """By topic-partition the longest that a transaction which wrote there may last, us, where InitProducerId said it;
-    not where the limit of one is not known."""
+    """The longest timeout of transactions that wrote to each topic-partition, us, from InitProducerId; without
+    topic-partitions where one is not known."""
     table = capture.table("transactions")
     longest: dict[tuple[str, int], int] = {}
     unknown = set()
@@ -281,8 +282,8 @@ _Whose = tuple[str | None, str | None]
 
 @once
 def _late(capture: CaptureFrame) -> dict[_Whose, list[_Late]]:
-    """Transactions that a coordinator aborted after their time was over, or whose producer was refused by then, and
-    nobody was seen to take their id; in order."""
+    """Transactions that a coordinator aborted after their timeout, or whose producer was refused by then, and whose id
+    no other client took over; in order."""
     table, rows = capture.table("transactions"), capture.exchanges
     lasted, timeout, began, ended = table.together(("duration_us", "timeout_ms", "began", "ended"))
     (whose, ids), (client_, clients) = table.text("transactional_id"), table.text("client_id")
@@ -316,11 +317,11 @@ def _late(capture: CaptureFrame) -> dict[_Whose, list[_Late]]:
 
 
 _INVALID_TXN_STATE = 48
-"""To EndTxn, where the coordinator ended the transaction by itself (KIP-890)."""
+"""Error of EndTxn if the coordinator had ended the transaction (KIP-890)."""
 
 
 def _no_transaction(capture: CaptureFrame) -> dict[str, list[int]]:
-    """By transactional id the EndTxns that found none open, by time."""
+    """EndTxns without an open transaction, by transactional id, in order of time."""
     rows = capture.exchanges
     ends = capture.of_api(api_keys.END_TXN)
     ends = ends[(rows.error[ends] == _INVALID_TXN_STATE) & (rows.request_time[ends] != NULL)]
@@ -334,7 +335,7 @@ def _no_transaction(capture: CaptureFrame) -> dict[str, list[int]]:
 
 @once
 def _since(capture: CaptureFrame) -> dict[str | None, int]:
-    """Transactional ids of which transaction-timed-out tells, each with the first moment."""
+    """Transactional ids that transaction-timed-out reports, with the first time of each."""
     since: dict[str | None, int] = {}
     for (transaction, _), some in _late(capture).items() if capture.set_back is None else ():
         since[transaction] = min(since.get(transaction, some[0].until), *(late.until for late in some))
