@@ -160,11 +160,11 @@ class Exchanges:
 
 @dataclass(frozen=True, slots=True)
 class Partitions:
-    """Arrays with a value for each topic-partition of an exchange. owner int32: the exchange; place int32: which
-    topic-partition (`CaptureFrame.places`); error int16."""
+    """Arrays with a value for each topic-partition of an exchange. owner int32: the exchange; topic_partition
+    int32: its number in `CaptureFrame.topic_partitions`; error int16."""
 
     owner: np.ndarray
-    place: np.ndarray
+    topic_partition: np.ndarray
     error: np.ndarray
 
 
@@ -559,20 +559,20 @@ class CaptureFrame:
     def partitions(self) -> Partitions:
         """Topic-partitions of exchanges."""
         rows = self.table("partitions")
-        place, self.places = self.placed(rows)
+        place, self.topic_partitions = self.number_topic_partitions(rows)
         return Partitions(self.owners(rows), place, rows.numbers("error_code", np.int16))
 
-    places: list[tuple[str, int]]
+    topic_partitions: list[tuple[str, int]]
     """(topic, partition) by number; available once `partitions` was used."""
 
-    def placed(self, rows: StoredFrame) -> tuple[np.ndarray, list[tuple[str, int]]]:
+    def number_topic_partitions(self, rows: StoredFrame) -> tuple[np.ndarray, list[tuple[str, int]]]:
         """int32[rows]: the number of each row's topic-partition, and (topic, partition) by number. Computed once."""
-        if ("placed", rows.name) not in self.memo:
-            self.memo["placed", rows.name] = self._placed(rows)
-        numbered: tuple[np.ndarray, list[tuple[str, int]]] = self.memo["placed", rows.name]
+        if ("topic_partitions", rows.name) not in self.memo:
+            self.memo["topic_partitions", rows.name] = self._number_topic_partitions(rows)
+        numbered: tuple[np.ndarray, list[tuple[str, int]]] = self.memo["topic_partitions", rows.name]
         return numbered
 
-    def _placed(self, rows: StoredFrame) -> tuple[np.ndarray, list[tuple[str, int]]]:
+    def _number_topic_partitions(self, rows: StoredFrame) -> tuple[np.ndarray, list[tuple[str, int]]]:
         topics, names = rows.text("topic")
         ids, by_id = rows.text("topic_id")
         names = list(names)
@@ -641,15 +641,15 @@ class CaptureFrame:
         return None if link is None else self._requests.row(link, exchange)
 
     @functools.cached_property
-    def places_known(self) -> set[tuple[str, int]]:
+    def known_topic_partitions(self) -> set[tuple[str, int]]:
         """(topic, partition) that an answer states to exist."""
-        leaders, names = self.placed(self.table("leaders"))
+        leaders, names = self.number_topic_partitions(self.table("leaders"))
         there = {names[place] for place in set(leaders.tolist())}
         parts = self.partitions
-        good = np.zeros(len(self.places), np.bool_)
-        for block in spill.blocks(len(parts.place)):
-            good[parts.place[block][parts.error[block] == 0]] = True
-        return there | {self.places[place] for place in np.flatnonzero(good).tolist()}
+        good = np.zeros(len(self.topic_partitions), np.bool_)
+        for block in spill.blocks(len(parts.topic_partition)):
+            good[parts.topic_partition[block][parts.error[block] == 0]] = True
+        return there | {self.topic_partitions[place] for place in np.flatnonzero(good).tolist()}
 
     # ---------------------------------------------------------------------------------------------------- evidence
 

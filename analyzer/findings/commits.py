@@ -12,7 +12,7 @@ from analyzer.findings.error_answers import about, claim, match_of, of
 from analyzer.findings.fetch import reads
 from analyzer.findings.rules import Limits, Match, replaced, rule
 from analyzer.findings.runs import Run
-from analyzer.findings.wording import client, count, name, place
+from analyzer.findings.wording import client, count, name, partition_name
 from analyzer.frame import arrow, grouping, spill
 from analyzer.frame.grouping import busiest_window, first_rows, rows_by_key, sort_by, split
 from analyzer.protocol import api_keys
@@ -128,13 +128,13 @@ def _read_again(capture: CaptureFrame, run: Run, within: int) -> int:
         return 0
     time, read = int(capture.exchanges.response_end[last]), reads(capture)
     soon = slice(*np.searchsorted(read.time, [time + 1, time + within + 1]).tolist())  # they come in order of time
-    place_, at = read.place[soon], read.at[soon]
+    topic_partition, at = read.topic_partition[soon], read.at[soon]
     is_own = ~capture.mixed[capture.client[read.owner[soon]]]
     is_own &= arrow.among(capture.client[read.owner[soon]], _clients_of(capture)[int(groups[last]),]) & (at >= 0)
     again = 0
     for where, offset in _committed(capture, last):
         if where in bad.get(last, ()) and offset >= 0:
-            positions = at[is_own & (place_ == where)]
+            positions = at[is_own & (topic_partition == where)]
             again += max(0, offset - int(positions.min())) if len(positions) else 0
     return again
 
@@ -157,10 +157,10 @@ def _committed(capture: CaptureFrame, row: int) -> list[tuple[int, int]]:
         rows = capture.parts_of(api_keys.OFFSET_COMMIT)
         owner, rows = sort_by(spill.take(capture.partitions.owner, rows), rows)
         offset = spill.take(capture.table("partitions")["offset"], rows)
-        capture.memo["commits by row"] = owner, spill.take(capture.partitions.place, rows), offset
-    owner, place_, offset = capture.memo["commits by row"]
+        capture.memo["commits by row"] = owner, spill.take(capture.partitions.topic_partition, rows), offset
+    owner, topic_partition, offset = capture.memo["commits by row"]
     own_rows = slice(*np.searchsorted(owner, [row, row + 1]).tolist())
-    return list(zip(place_[own_rows].tolist(), offset[own_rows].tolist(), strict=True))
+    return list(zip(topic_partition[own_rows].tolist(), offset[own_rows].tolist(), strict=True))
 
 
 def _mended(capture: CaptureFrame, rows: np.ndarray, within: int) -> bool:
@@ -187,12 +187,12 @@ def _commits(capture: CaptureFrame) -> tuple[dict[int, list[int]], dict[tuple[in
         of_commits = of_commits[parts.error[of_commits] != NO_CODE]
         bad: dict[int, list[int]] = defaultdict(list)
         for part in of_commits[parts.error[of_commits] != 0].tolist():
-            bad[int(parts.owner[part])].append(int(parts.place[part]))
+            bad[int(parts.owner[part])].append(int(parts.topic_partition[part]))
         stored = of_commits[parts.error[of_commits] == 0]
         owner = parts.owner[stored]
         good = {}
-        for group_rows in split(stored, groups[owner], parts.place[stored]):
-            key = int(groups[parts.owner[group_rows[0]]]), int(parts.place[group_rows[0]])
+        for group_rows in split(stored, groups[owner], parts.topic_partition[stored]):
+            key = int(groups[parts.owner[group_rows[0]]]), int(parts.topic_partition[group_rows[0]])
             good[key] = np.sort(capture.exchanges.response_end[parts.owner[group_rows]])
         capture.memo["commits"] = bad, good
     cached: tuple[dict[int, list[int]], dict[tuple[int, int], np.ndarray]] = capture.memo["commits"]
@@ -223,26 +223,28 @@ def commit_goes_back(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     owner = parts.owner[rows]
     rows = rows[(groups[owner] >= 0)]
     order = grouping.group(
-        groups[parts.owner[rows]], parts.place[rows], capture.exchanges.request_time[parts.owner[rows]]
+        groups[parts.owner[rows]], parts.topic_partition[rows], capture.exchanges.request_time[parts.owner[rows]]
     ).order
     rows = rows[order]
     owner = parts.owner[rows]
-    same = (groups[owner[1:]] == groups[owner[:-1]]) & (parts.place[rows[1:]] == parts.place[rows[:-1]])
+    same = (groups[owner[1:]] == groups[owner[:-1]]) & (
+        parts.topic_partition[rows[1:]] == parts.topic_partition[rows[:-1]]
+    )
     later = owner[1:] > owner[:-1]  # in the capture too, not by a clock that was corrected meanwhile
     fell = np.flatnonzero(
         same & (offset[rows[1:]] < offset[rows[:-1]]) & later & (member[owner[1:]] > -1) & (member[owner[1:]] != nobody)
     )
     going_back: dict[tuple[int, int], list[int]] = defaultdict(list)
     for number in fell.tolist():
-        going_back[int(groups[owner[number]]), int(parts.place[rows[number]])].append(number)
+        going_back[int(groups[owner[number]]), int(parts.topic_partition[rows[number]])].append(number)
     for (group, where), some in going_back.items():
-        if capture.places[where][0] in capture.remade:
+        if capture.topic_partitions[where][0] in capture.remade:
             continue
         worst = max(some, key=lambda number: int(offset[rows[number]] - offset[rows[number + 1]]))
         last = int(owner[some[-1] + 1])
         who = capture.who(int(capture.client[last]))
-        topic, partition = capture.places[where]
-        text = f"The committed offset of group {name(named[group])} for {place((topic, partition))} fell from "
+        topic, partition = capture.topic_partitions[where]
+        text = f"The committed offset of group {name(named[group])} for {partition_name((topic, partition))} fell from "
         text += f"{int(offset[rows[worst]]):,} to {int(offset[rows[worst + 1]]):,} ({client(who)}), "
         requested, fallen = capture.exchanges.request_time, int(owner[some[0] + 1])
         yield Match(

@@ -15,7 +15,7 @@ from analyzer.findings.capture import CaptureFrame, api_name
 from analyzer.findings.query import Severity
 from analyzer.findings.rules import Limits, Match, rule
 from analyzer.findings.runs import EVERY, Run, Trouble, runs, together
-from analyzer.findings.wording import client, count, moment, name, place, some
+from analyzer.findings.wording import client, count, moment, name, partition_name, some
 from analyzer.protocol import api_keys
 from analyzer.protocol.error_severity import GRACE_S
 
@@ -75,11 +75,11 @@ def about(trouble: Trouble) -> str:
     if thing.transaction:
         return f" for transactional id {name(thing.transaction)}"
     if thing.topic:
-        if len(trouble.places) == 1:
-            return f" for {place(trouble.places[0])}"
-        if thing.topics and not trouble.places:
+        if len(trouble.topic_partitions) == 1:
+            return f" for {partition_name(trouble.topic_partitions[0])}"
+        if thing.topics and not trouble.topic_partitions:
             return f" for topics {some(list(thing.topics))} or some of these"
-        many = f" ({count(len(trouble.places), 'partition')})" if trouble.places else ""
+        many = f" ({count(len(trouble.topic_partitions), 'partition')})" if trouble.topic_partitions else ""
         return f" for topic {name(thing.topic)}{others}{many}"
     return ""
 
@@ -93,7 +93,7 @@ def times(trouble: Trouble) -> str:
 def what(trouble: Trouble) -> dict[str, str | None]:
     """The subject of a finding."""
     thing = trouble.thing
-    partitions = ",".join(str(partition) for _, partition in trouble.places[:20])
+    partitions = ",".join(str(partition) for _, partition in trouble.topic_partitions[:20])
     return {
         "api": api_name(trouble.api),
         "error": trouble.error,
@@ -211,7 +211,7 @@ def topic_missing(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     troubles = sorted(troubles, key=lambda trouble: (-trouble.answers, trouble.since))
     if not troubles:
         return
-    known = {topic for topic, _ in capture.places_known}
+    known = {topic for topic, _ in capture.known_topic_partitions}
     nearest, looked_for = Nearest(known), 0
     for trouble in troubles:
         named = trouble.thing.topics or (trouble.thing.topic,)

@@ -18,7 +18,7 @@ import numpy as np
 from analyzer.common.leader_epochs import Epochs
 from analyzer.findings.capture import SECOND, UNANSWERED, Attempt, CaptureFrame, once
 from analyzer.findings.rules import RULES, Limits, Match, limits_of, rule
-from analyzer.findings.wording import count, moment, place, some
+from analyzer.findings.wording import count, moment, partition_name, some
 from analyzer.frame import arrow, grouping, spill
 from analyzer.frame.frame import NULL
 from analyzer.frame.grouping import rows_by_key, split
@@ -148,7 +148,7 @@ class Move:
     """A partition whose leader changed; time us."""
 
     time: int
-    place: tuple[str, int]
+    topic_partition: tuple[str, int]
     before: int | None
     after: int | None
 
@@ -328,7 +328,7 @@ def broker_lost(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         text = f"{capture.brokers[loss.broker]} went away at {moment(loss.time)}: "
         text += f"{count(len(loss.links), 'connection')} of {count(len(clients), 'client')} broke off"
         text += f", {count(open_, 'request')} had no answer" * bool(open_)
-        text += f", leaders of {count(len({m.place for m in moved}), 'partition')} moved" * bool(moved)
+        text += f", leaders of {count(len({m.topic_partition for m in moved}), 'partition')} moved" * bool(moved)
         places = (int(rows[0]), int(rows[0]), int(rows[-1])) if len(rows) else ()
         yield Match(
             text + ".",
@@ -357,15 +357,16 @@ def leaders_moved(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     rest = [move for move in moves(capture) if not _near(lost, move.time, move.time)]
     groups: dict[int, list[Move]] = defaultdict(list)
     last, key = None, 0
-    for move in sorted(rest, key=lambda move: (move.time, move.place)):
+    for move in sorted(rest, key=lambda move: (move.time, move.topic_partition)):
         if last is None or move.time > last + AROUND_US:
             key = move.time
         groups[key].append(move)
         last = move.time
     for moves_of in groups.values():
-        places = sorted({move.place for move in moves_of})
+        places = sorted({move.topic_partition for move in moves_of})
         began, ended = moment(moves_of[0].time), moment(moves_of[-1].time)
         when = f"between {began} and {ended}" if began != ended else f"at {began}"
         whose = "Leaders" if len(places) > 1 else "The leader"
-        text = f"{whose} of {count(len(places), 'partition')} moved {when}: {some([place(where) for where in places])}."
+        names = some([partition_name(where) for where in places])
+        text = f"{whose} of {count(len(places), 'partition')} moved {when}: {names}."
         yield Match(text, len(moves_of), moves_of[0].time, moves_of[-1].time, {}, {"partitions": str(len(places))})

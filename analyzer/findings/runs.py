@@ -114,7 +114,7 @@ def _of_partitions(capture: CaptureFrame) -> list[Run]:
     if not broken.any():
         return []
 
-    (group, groups), places = capture.groups, len(capture.places)
+    (group, groups), places = capture.groups, len(capture.topic_partitions)
     if ((len(groups) + 1) * places).bit_length() + len(capture.clients).bit_length() > _ROOM:
         group, groups = np.full(len(rows), -1, np.int32), []
     bits = ((len(groups) + 1) * places).bit_length()
@@ -123,7 +123,7 @@ def _of_partitions(capture: CaptureFrame) -> list[Run]:
         """Client, API, group and place as one integer."""
         owner = np.maximum(parts.owner[at], 0)
         key = capture.client[owner].astype(np.int64) << 10 | (rows.api[owner].astype(np.int64) & 0x3FF)
-        about = (group[owner].astype(np.int64) + 1) * places + parts.place[at]
+        about = (group[owner].astype(np.int64) + 1) * places + parts.topic_partition[at]
         keys_of: np.ndarray = key << bits | about
         return keys_of
 
@@ -135,7 +135,7 @@ def _of_partitions(capture: CaptureFrame) -> list[Run]:
     for packed, code, which, cleared in _runs(capture, key, bits, spill.take(parts.error, chosen), owner):
         client, api = packed >> bits + 10, packed >> bits & 0x3FF
         of_group, place = divmod(packed & (1 << bits) - 1, places)
-        thing = Thing(groups[of_group - 1] if of_group else None, None, *capture.places[place])
+        thing = Thing(groups[of_group - 1] if of_group else None, None, *capture.topic_partitions[place])
         results.append(_run(capture, client, api, code, thing, which, cleared))
     return results
 
@@ -299,7 +299,7 @@ class Trouble:
     code: int
     error: str
     thing: Thing
-    places: list[tuple[str, int]]
+    topic_partitions: list[tuple[str, int]]
     runs: list[Run]
 
     @functools.cached_property

@@ -14,7 +14,7 @@ from analyzer.findings.error_answers import EXPLANATIONS, about, claim, match_of
 from analyzer.findings.fetch import reads
 from analyzer.findings.rules import Limits, Match, rule
 from analyzer.findings.runs import Run, Trouble, runs
-from analyzer.findings.wording import client, count, lasting, name, place, share
+from analyzer.findings.wording import client, count, lasting, name, partition_name, share
 from analyzer.frame import arrow, spill
 from analyzer.frame.frame import NULL, codes_of
 from analyzer.frame.grouping import busiest_window, first_rows, rows_by_key, sort_by, split
@@ -126,7 +126,7 @@ def _topic(run: Run) -> str:
 )
 def sequence_gap(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     for trouble in of(capture, _SEQUENCE, lasting=False):
-        rows = [row for row in trouble.rows.tolist() if not _behind(capture, row, trouble.places)]
+        rows = [row for row in trouble.rows.tolist() if not _behind(capture, row, trouble.topic_partitions)]
         if not rows or (trouble.code == 59 and not any(run.lasting for run in trouble.runs)):
             continue
         text = f"{client(capture.who(trouble.client))} was refused{about(trouble)}: {trouble.error}, {times(trouble)}; "
@@ -153,7 +153,7 @@ def _failed(capture: CaptureFrame) -> dict[tuple[int, tuple[str, int]], list[tup
         failures = defaultdict(list)
         for part in np.flatnonzero((parts.owner >= 0) & (parts.error > 0)).tolist():
             owner = int(parts.owner[part])
-            key = int(rows.link[owner]), capture.places[parts.place[part]]
+            key = int(rows.link[owner]), capture.topic_partitions[parts.topic_partition[part]]
             failures[key].append((int(rows.exchange[owner]), int(rows.response_end[owner])))
         capture.memo["failed"] = failures
     cached: dict[tuple[int, tuple[str, int]], list[tuple[int, int]]] = capture.memo["failed"]
@@ -185,17 +185,17 @@ def hanging(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         return
     read = reads(capture)
     known = spill.true_rows((read.stable >= 0) & (read.end >= 0))
-    for group_rows in split(known, spill.take(read.place, known)):
+    for group_rows in split(known, spill.take(read.topic_partition, known)):
         last = int(read.stable[group_rows[-1]])
         same = group_rows[read.stable[group_rows] == last]
         since, until = int(read.time[same[0]]), int(read.time[same[-1]])
         end = int(read.end[group_rows].max())
-        topic, partition = capture.places[read.place[group_rows[0]]]
+        topic, partition = capture.topic_partitions[read.topic_partition[group_rows[0]]]
         timeout = timeouts.get((topic, partition))
         least = at.timeout_s * SECOND if timeout is None else timeout + at.slack_s * SECOND
         if until - since < least or end <= last or int(read.end[same[0]]) >= end:
             continue
-        text = f"The last stable offset of {place((topic, partition))} stands at {last:,} since "
+        text = f"The last stable offset of {partition_name((topic, partition))} stands at {last:,} since "
         text += f"{lasting(until - since)}, "
         text += f"while its end moved to {end:,}: readers of committed data are stuck."
         yield Match(

@@ -298,7 +298,7 @@ def old_format(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     magic = table["magic"]
     if not (magic < 2).any():
         return
-    owner, (where, places) = capture.owners(table), capture.placed(table)
+    owner, (where, places) = capture.owners(table), capture.number_topic_partitions(table)
     side, sides = table.text("side")
     written = arrow.among(side, codes_of(sides, "produce"))
     old = np.flatnonzero(written & (owner >= 0) & (magic >= 0) & (magic < 2))
@@ -339,10 +339,10 @@ def in_zookeeper(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
         return
     group, groups = table.text("group_id")
     rows = rows[(table.text("error")[0][rows] < 0) & (group[rows] >= 0)]
-    place_, places = capture.placed(table)
+    topic_partition, places = capture.number_topic_partitions(table)
     time, link = table["time"], capture.links_of(table)
     for group_rows in split(rows, group[rows]):
-        where = [places[number] for number in arrow.distinct(place_[group_rows]).tolist()]
+        where = [places[number] for number in arrow.distinct(topic_partition[group_rows]).tolist()]
         shown = some(sorted({topic for topic, _ in where}))
         to_brokers = link[group_rows][link[group_rows] < len(capture.links)]  # the rest went to ZooKeeper itself
         clients = arrow.distinct(capture.client_of[to_brokers]).tolist()
