@@ -24,7 +24,7 @@ from analyzer.common.times import rfc3339
 from analyzer.dataset.dataset import StoredDataset, is_dataset, open_dataset
 from analyzer.frame import spill
 from analyzer.story import clients, cluster, groups, offsets, overview, requests, transactions
-from analyzer.story.events import JSON_FIELDS, Event, Wanted, between, count, some
+from analyzer.story.events import JSON_FIELDS, Event, StoryQuery, between, count, some
 from analyzer.story.sources import Source, names_in
 
 _TELLERS = (clients.events, cluster.events, groups.events, offsets.events, transactions.events)
@@ -38,7 +38,7 @@ def story(options: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         dataset = _opened(options, stack)
         stack.enter_context(spill.reuse())
-        wanted = Wanted(options.group, options.client, options.topic, options.transaction, options.connection)
+        wanted = StoryQuery(options.group, options.client, options.topic, options.transaction, options.connection)
         _check(dataset, wanted)
         stories = [(_heading(source), _events_of(source, wanted)) for source in _sources(dataset)]
     if options.json:
@@ -81,7 +81,7 @@ def _sources(dataset: StoredDataset) -> Iterator[Source]:
         yield Source(dataset, capture["name"])
 
 
-def _events_of(source: Source, wanted: Wanted) -> list[Event]:
+def _events_of(source: Source, wanted: StoryQuery) -> list[Event]:
     """Return the selected events, in order of time."""
     every = [event for teller in _TELLERS for event in teller(source)]
     if wanted.connection is not None:
@@ -110,7 +110,7 @@ def _events_of(source: Source, wanted: Wanted) -> list[Event]:
 # --- names ------------------------------------------------------------------------------------------------------------
 
 
-def _check(dataset: StoredDataset, wanted: Wanted) -> None:
+def _check(dataset: StoredDataset, wanted: StoryQuery) -> None:
     """Raise UsageError if a selected name does not occur."""
     for option, value, columns in (
         ("--group", wanted.group, (("exchanges", "group_id"), ("groups", "group_id"), ("offsets", "group_id"))),
@@ -142,7 +142,7 @@ def _json(event: Event) -> str:
     return json_text({**row, "time": rfc3339(event.time)})
 
 
-def _print(out: IO[str], heading: str, events: Sequence[Event], wanted: Wanted, *, first: bool) -> None:
+def _print(out: IO[str], heading: str, events: Sequence[Event], wanted: StoryQuery, *, first: bool) -> None:
     width = commands.reading_width()
     out.write(("" if first else "\n") + "\n".join(commands.folded(printable(heading), "", width)) + "\n\n")
     if not events:

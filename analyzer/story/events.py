@@ -60,7 +60,7 @@ JSON_FIELDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class StoryQuery:
     """Subject of a story; None: everything."""
 
     group: str | None = None
@@ -71,7 +71,7 @@ class Wanted:
 
     @property
     def everything(self) -> bool:
-        return self == Wanted()
+        return self == StoryQuery()
 
     def has(self, event: Event) -> bool:
         """Whether an event concerns the subject of the story."""
