@@ -734,7 +734,8 @@ def session_churn(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     why="In a session (KIP-227, Fetch 7 and later) a request names what has changed. Without one each names every "
     "partition again, and client and broker go through all of them: of a few nobody notices, of hundreds both do.",
     suppressed_when="Fewer than 100 partitions a request on average, fewer than 100 requests, or less than a megabyte "
-    "of them; some had a session, or were of an older version; the meaning of the traffic was left out (--no-meaning).",
+    "of them; some had a session, or were of an older version; the meaning of the traffic was left out "
+    "(--no-analysis).",
     advice="Fewer partitions a consumer, or a client that has sessions (Java's; librdkafka has none). If its kind does "
     "have them, the broker had no slot free (max.incremental.fetch.session.cache.slots).",
     evidence="a librdkafka consumer of 400 partitions at Kafka 4.3; forged: 100 requests for 100 partitions, and for "

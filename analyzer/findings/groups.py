@@ -221,7 +221,7 @@ def _stopped(events: list[dict[str, Any]]) -> set[tuple[str, str]]:
 
 
 def _unheard(capture: CaptureFrame, wanted: set[str]) -> set[str]:
-    """Those of the members whose heartbeats may not have been captured."""
+    """Members whose heartbeats may not have been captured."""
     if not wanted or (capture.unbroken.all() and not capture.loses):
         return set()
     member, members = capture.table("exchanges").text("member_id")

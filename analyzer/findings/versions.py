@@ -219,7 +219,7 @@ _LOGIN = (api_keys.SASL_HANDSHAKE, api_keys.SASL_AUTHENTICATE)
     "as of kafka-python, that asked once, before the capture began, it may be what they were told.",
     suppressed_when="It did so on one of its connections; one of them is not whole in the capture, or began before it. "
     "version-removed-in-target names it, for what it speaks is older than the target takes. Brokers among themselves; "
-    "the meaning of the traffic was left out (--no-meaning).",
+    "the meaning of the traffic was left out (--no-analysis).",
     advice="Before an upgrade that removes old versions, see to these clients first; look for a setting of the "
     "versions that it speaks (Sarama's Version, librdkafka's api.version.request, kafka-python's api_version).",
     evidence="forged: a client that asks, one that does not, and one of whose connections the beginning is missing; "

@@ -26,7 +26,7 @@ _MOST_FREE: Final = 8
 are dropped."""
 
 
-class Lender:
+class BufferPool:
     """A pool of memory. One thread may take from it; any thread may release."""
 
     def __init__(self) -> None:

@@ -6,14 +6,13 @@ notes on stderr. Errors of the user's input leave as `UsageError`.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import difflib
 import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
@@ -27,13 +26,16 @@ from analyzer.story import clients, cluster, groups, offsets, overview, requests
 from analyzer.story.events import JSON_FIELDS, Event, StoryQuery, between, count, some
 from analyzer.story.sources import Source, names_in
 
+if TYPE_CHECKING:
+    from analyzer.options.questions import StoryOptions
+
 _TELLERS = (clients.events, cluster.events, groups.events, offsets.events, transactions.events)
 
 _WITHOUT_CONNECTIONS = ("connected", "disconnected")
 """Kinds of events only in stories about one client or connection."""
 
 
-def story(options: argparse.Namespace) -> int:
+def story(options: StoryOptions) -> int:
     """Run `kwire story`."""
     with contextlib.ExitStack() as stack:
         dataset = _opened(options, stack)
@@ -52,7 +54,7 @@ def story(options: argparse.Namespace) -> int:
     return 0
 
 
-def _opened(options: argparse.Namespace, stack: contextlib.ExitStack) -> StoredDataset:
+def _opened(options: StoryOptions, stack: contextlib.ExitStack) -> StoredDataset:
     """Open the named dataset, or one made of the captures."""
     datasets = [source for source in options.sources if is_dataset(source)]
     if datasets:
