@@ -1,7 +1,7 @@
-"""What a run is going to do, before anything is sent: names of topics on the target, and what the target lacks. Pure.
+"""Resolves what a run is going to do before anything is sent: topic names, and what the target lacks. Pure.
 
-In: `Options`, what the capture says of its cluster, and the target's topology. Out: a `RunPlan`, options of planning,
-and lines for the user.
+In: `Options`, the captured cluster, and the target's topology. Out: a `RunPlan`, options of planning, and lines for
+the user.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LISTED_IDS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """What is known before anything is sent.
+    """A run as planned before anything is sent.
 
     - `options`: with the names of topics, and the speed, that follow from the capture
     - `plan`: without steps if they are planned window by window; it has the topics that they name all the same
@@ -49,11 +49,8 @@ class BadNamesError(KwireError):
 
 
 def topic_names(options: Options, captured: Sequence[Session], topology: Topology) -> dict[str, str]:
-    """Names of captured topic ids from other sources than the capture.
-
-    Sources: the user (`--map-topic ID=NAME`), the dataset's own table, and the target, if it is the captured cluster or
-    a copy with its ids.
-    """
+    """Names of captured topic ids from other sources than the capture. Sources: the user (`--map-topic ID=NAME`), the
+    dataset's own table, and the target, if it is the captured cluster or a copy with its ids."""
     renamed = {new: old for old, new in options.map_topic.items()}
     by_id = {topic_id: renamed.get(name, name) for name, topic_id in topology.topic_ids.items()}
     for session in captured:
@@ -95,11 +92,8 @@ def broker_ids(cluster: Cluster, topology: Topology) -> dict[int, int]:
 
 
 def check_names(options: Options, planned: Plan) -> None:
-    """Check the names that topics will have on the target.
-
-    Raises BadNamesError if two topics would become one (nobody could tell whose a record is), or Kafka does not allow a
-    name.
-    """
+    """Check the names that topics will have on the target. Raises BadNamesError if two topics would become one (nobody
+    could tell whose a record is), or Kafka does not allow a name."""
     captured_names: dict[str, str] = {}
     for name in sorted(planned.topics):
         new = options.map_topic.get(name, name)

@@ -62,15 +62,13 @@ class Source(ABC):
     def start_ns(self) -> int: ...
 
     async def exclude_target(self, options: Options, topology: Topology, asked_ns: int) -> None:
-        """Leave out requests that go to the target itself, if the capture may have those of this run.
-
-        `asked_ns`: when the target was first asked something.
-        """
+        """Leave out requests that go to the target itself, if the capture may have those of this run. `asked_ns`: when
+        the target was first asked something."""
         return
 
     @abstractmethod
     def first_pass(self, options: Options, offers: Offers, topology: Topology, tell: Tell | None = None) -> RunPlan:
-        """What is known before anything is sent. Raises BadNamesError."""
+        """Find out what can be known before anything is sent. Raises BadNamesError."""
 
     @abstractmethod
     def planned_windows(self, run_plan: RunPlan, offers: Offers, topology: Topology) -> Iterable[PlannedWindow]:

@@ -6,7 +6,6 @@ the local engine. Errors of the user's input leave as `UsageError`.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import re
@@ -21,13 +20,15 @@ from analyzer.common.errors import UsageError
 from reports import output
 
 if TYPE_CHECKING:
+    from analyzer.options.analyze import AnalyzeOptions
+    from analyzer.options.questions import ReportOptions
     from reports.page.report import Report
 
 ENDINGS = {"": "html", ".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
 """The form of a report by the end of its file's name."""
 
 
-def report(options: argparse.Namespace) -> int:
+def report(options: ReportOptions) -> int:
     """`kwire report`."""
     form = options.format or (output.form(options.out, ENDINGS) if options.out else "html")
     if form == "html" and not options.out and sys.stdout.isatty():
@@ -60,7 +61,7 @@ def _target(said: str | None) -> str | None:
         raise UsageError(f"--target {said}: not a Kafka release that this kwire knows", releases.hint(said)) from None
 
 
-def _datasets(options: argparse.Namespace, stack: contextlib.ExitStack) -> list[str]:
+def _datasets(options: ReportOptions, stack: contextlib.ExitStack) -> list[str]:
     """The datasets to report on; captures are analysed into one that goes when `stack` does."""
     from analyzer.cli import commands
     from analyzer.dataset import dataset
@@ -84,7 +85,7 @@ def _datasets(options: argparse.Namespace, stack: contextlib.ExitStack) -> list[
     return [*found, made]
 
 
-def _made(options: argparse.Namespace, datasets: list[str], target: str | None) -> Report:
+def _made(options: ReportOptions, datasets: list[str], target: str | None) -> Report:
     from reports import engines
     from reports.page.report import CONF, make
 
@@ -114,17 +115,17 @@ def _render(made: Report, form: str) -> str:
 # --- analyze --engine spark -------------------------------------------------------------------------------------------
 
 
-def analyze(options: argparse.Namespace) -> int:
+def analyze(options: AnalyzeOptions) -> int:
     """`kwire analyze --engine spark`."""
     from analyzer.cli.commands import print_analysis
     from analyzer.dataset import dataset
-    from analyzer.pipeline.read_options import Reading
+    from analyzer.pipeline.read_options import ReadOptions
     from captures.files import capture_points
     from reports.spark import session
 
     # Captures that are not there, and a folder that cannot be written, are told before a session takes its time to
     # start; nothing is left of the try.
-    capture_points(options.captures, Reading.asked(options).rotated)
+    capture_points(options.captures, ReadOptions.from_arguments(options).rotated)
     with dataset.Writer(Path(options.out).absolute(), options.append, options.wait):
         pass
     with session.of_command(options, quick=True) as spark:  # what takes long is done by Python
@@ -133,17 +134,17 @@ def analyze(options: argparse.Namespace) -> int:
     return 0
 
 
-def _analyzed(options: argparse.Namespace, spark: Any) -> Any:
-    from analyzer.pipeline.points import Choice
-    from analyzer.pipeline.read_options import Reading
+def _analyzed(options: AnalyzeOptions, spark: Any) -> Any:
+    from analyzer.pipeline.points import AnalysisOptions
+    from analyzer.pipeline.read_options import ReadOptions
     from reports.spark import ingest
 
     with _told_by_spark("--verbose shows what Spark says; the dataset is as it was"):
         return ingest.decode(
             options.captures,
             options.out,
-            Reading.asked(options),
-            Choice.asked(options),
+            ReadOptions.from_arguments(options),
+            AnalysisOptions.from_arguments(options),
             spark=spark,
             append=options.append,
             split=_split(options),
@@ -151,7 +152,7 @@ def _analyzed(options: argparse.Namespace, spark: Any) -> Any:
         )
 
 
-def _split(options: argparse.Namespace) -> Any:
+def _split(options: AnalyzeOptions) -> Any:
     from reports.spark import ingest
 
     def tell(line: str) -> None:

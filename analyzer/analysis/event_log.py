@@ -1,7 +1,7 @@
-"""Events of groups as they wait to be told: bytes, not objects.
+"""Events of groups as they wait for the tables: bytes, not objects (`analyzer.frame.log`).
 
 In: `Event`s, one after the other. Out: the same, group by group, each group's in order; the latest of them. Rule: an
-event is an object while its group is looked at. As one it takes a kilobyte, here (`said_rows`) some 400 bytes.
+event is an object only while its group is read. As an object it takes a kilobyte, here some 400 bytes.
 """
 
 from __future__ import annotations
@@ -15,121 +15,123 @@ import numpy as np
 
 from analyzer.analysis import group_events as g
 from analyzer.analysis.group_events import Event
-from analyzer.analysis.said_rows import SaidRows
 from analyzer.frame.arrow import distinct
+from analyzer.frame.log import Columns, Log
 
-_KINDS: Final = tuple(
-    sorted(
-        (g.JOIN, g.SYNC, g.HEARTBEAT_FAILED, g.LEAVE, g.EXPIRED, g.COMMIT_FAILED, g.COORDINATOR_MOVED, g.FOUND, g.TOLD)
-    )
-)
+# fmt: off
+_KINDS: Final = tuple(sorted((
+    g.JOIN, g.SYNC, g.HEARTBEAT_FAILED, g.LEAVE, g.EXPIRED, g.COMMIT_FAILED, g.COORDINATOR_MOVED, g.COORDINATOR_FOUND,
+    g.UPDATE,
+)))
+# fmt: on
 """By their numbers: those sort as the kinds do."""
-_TRIGGER, _BORN, _ORDER, _KIND, _GROUP, _STATE, _WIDTH = range(7)
-"""What is in a row."""
-_TOLD, _SETTLED = 1, 2
-_ROW: Final = ("place", "order", "kind", "group", "told", "settled")
-_SAID: Final = tuple(one.name for one in fields(Event) if one.name not in _ROW)
-_said = attrgetter(*_SAID)
-_PAIRS: Final = tuple(_SAID.index(name) for name in ("assigned", "revoked"))
-_LISTS: Final = tuple(_SAID.index(name) for name in ("members", "subscribed"))
-_OWNED: Final = _SAID.index("owned")
+_ORDER: Final = ("trigger", "born", "order", "kind")
+_COLUMNS: Final = (*_ORDER, "group", "state")
+_REPORTED, _SETTLED = 1, 2
+"""Bits of `state`."""
+_IN_ROW: Final = ("place", "order", "kind", "group", "reported", "settled")
+_BESIDE: Final = tuple(column.name for column in fields(Event) if column.name not in _IN_ROW)
+_values_of = attrgetter(*_BESIDE)
+_PAIRS: Final = tuple(_BESIDE.index(name) for name in ("assigned", "revoked"))
+_LISTS: Final = tuple(_BESIDE.index(name) for name in ("members", "subscribed"))
+_OWNED: Final = _BESIDE.index("owned")
 
 
 @dataclass(slots=True)
 class EventLog:
-    """Events of groups, in the order in which they came."""
+    """Events of groups, in the order in which they were appended. A position is an index in that order."""
 
-    _packed: SaidRows = field(default_factory=lambda: SaidRows(_WIDTH, _GROUP))
+    _log: Log = field(default_factory=lambda: Log(_COLUMNS, ("group",)))
 
     def __len__(self) -> int:
-        return len(self._packed)
+        return len(self._log)
 
-    def put(self, event: Event) -> None:
-        """One more."""
-        kind, state = _KINDS.index(event.kind), _TOLD * event.told | _SETTLED * event.settled
-        row = (*event.place, event.order, kind, self._packed.number(event.group), state)
-        self._packed.put(row, list(_said(event)))
+    def append(self, event: Event) -> None:
+        kind, state = _KINDS.index(event.kind), _REPORTED * event.reported | _SETTLED * event.settled
+        row = (*event.place, event.order, kind, self._log.number(event.group), state)
+        self._log.append_row(row, list(_values_of(event)))
 
     @property
     def groups(self) -> list[str]:
-        """By number, in order of their first event."""
-        return self._packed.names
+        """Groups by number, in order of their first event."""
+        return self._log.strings
 
     def number(self, group: str) -> int:
-        """Of a group, as `groups` has it; -1: it has no events."""
-        number = self._packed.known(group)
+        """Return a group's index in `groups`; -1 if it has no events."""
+        number = self._log.known(group)
         return -1 if number is None else number
 
     def join(self, other: EventLog) -> None:
-        """Take in those of another, after these."""
-        self._packed.join(other._packed)
+        """Append the events of another log."""
+        self._log.join(other._log)
 
     def by_group(self) -> Iterator[tuple[str, np.ndarray, list[Event]]]:
-        """(group, places of its events here, the events), both in order; groups in order of their first event."""
-        rows = self._packed.rows
-        order = np.lexsort(tuple(rows[:, column] for column in (_KIND, _ORDER, _BORN, _TRIGGER)))
-        together = np.argsort(rows[order, _GROUP], kind="stable")
-        group = rows[order[together], _GROUP]
+        """Yield (group, positions of its events, the events), both in order; groups in order of their first event."""
+        rows = self._log.read()
+        order = np.lexsort([rows[name] for name in reversed(_ORDER)])
+        together = np.argsort(rows["group"][order], kind="stable")
+        group = rows["group"][order[together]]
         starts = np.flatnonzero(np.append(True, group[1:] != group[:-1])) if len(group) else np.zeros(0, np.int64)
         ends = np.append(starts[1:], len(group))
-        for one in np.argsort(together[starts]).tolist():
-            places = order[together[starts[one] : ends[one]]]
-            yield self.groups[int(group[starts[one]])], places, [self._event(place) for place in places.tolist()]
+        for number in np.argsort(together[starts]).tolist():
+            positions = order[together[starts[number] : ends[number]]]
+            events = [self._event(rows, position) for position in positions.tolist()]
+            yield self.groups[int(group[starts[number]])], positions, events
 
-    def _event(self, place: int) -> Event:
-        trigger, born, order, kind, group, state = self._packed.rows[place].tolist()
-        said = self._packed.said(place, len(_SAID))
+    def _event(self, rows: Columns, position: int) -> Event:
+        trigger, born, order, kind, group, state = (int(rows[name][position]) for name in _COLUMNS)
+        values = self._log.values(position, len(_BESIDE))
         for at in _PAIRS:
-            if said[at] is not None:
-                said[at] = tuple((member, tuple(map(tuple, has))) for member, has in said[at])
+            if values[at] is not None:
+                values[at] = tuple((member, tuple(map(tuple, has))) for member, has in values[at])
         for at in _LISTS:
-            if said[at] is not None:
-                said[at] = tuple(said[at])
-        if said[_OWNED] is not None:
-            said[_OWNED] = tuple(map(tuple, said[_OWNED]))
-        found = Event((trigger, born), order, _KINDS[kind], self.groups[group], *said)
-        found.told, found.settled = bool(state & _TOLD), bool(state & _SETTLED)
-        return found
+            if values[at] is not None:
+                values[at] = tuple(values[at])
+        if values[_OWNED] is not None:
+            values[_OWNED] = tuple(map(tuple, values[_OWNED]))
+        event = Event((trigger, born), order, _KINDS[kind], self.groups[group], *values)
+        event.reported, event.settled = bool(state & _REPORTED), bool(state & _SETTLED)
+        return event
 
-    def settle(self, places: np.ndarray, settled: list[bool]) -> None:
-        """Whether the rebalances that they are part of were told."""
-        state = self._packed.rows[:, _STATE]
-        state[places] = state[places] & ~_SETTLED | _SETTLED * np.array(settled, np.int64)
+    def settle(self, settled: np.ndarray) -> None:
+        """Set for each event (bool[n]) whether the rebalance that it is part of has a row."""
+        state = self._log.read()["state"]
+        self._log.replace("state", state & ~_SETTLED | _SETTLED * settled)
 
     def latest(self, frequent: Collection[str], most: int, most_of_all: int) -> np.ndarray:
-        """Places of those to remember, in order: of each group so many, of those that may be `frequent` as many again;
-        of all groups so many, those of the groups that were heard last."""
-        rows = self._packed.rows
-        back = np.lexsort(tuple(-rows[:, column] for column in (_KIND, _ORDER, _BORN, _TRIGGER)))
+        """Return the positions, in order, of the events to remember.
+
+        Of each group at most `most` events, and as many of the kinds that may be `frequent`; of all groups at most
+        `most_of_all`, those of the groups with the latest events.
+        """
+        rows = self._log.read()
+        back = np.lexsort([-rows[name] for name in reversed(_ORDER)])
         often = np.array([kind in frequent for kind in _KINDS], np.int64)
-        back = back[_rank(2 * rows[back, _GROUP] + often[rows[back, _KIND]]) < most]
+        back = back[_rank(2 * rows["group"][back] + often[rows["kind"][back]]) < most]
         if len(back) > most_of_all:
-            group = rows[back, _GROUP]
+            group = rows["group"][back]
             size = np.bincount(group, minlength=len(self.groups))
-            heads = group[_rank(group) == 0]  # the one that was heard last first
-            kept = np.zeros(len(self.groups), np.bool_)
-            kept[heads[np.cumsum(size[heads]) <= most_of_all]] = True
-            back = back[kept[group]]
+            heads = group[_rank(group) == 0]  # the group with the latest event first
+            chosen = np.zeros(len(self.groups), np.bool_)
+            chosen[heads[np.cumsum(size[heads]) <= most_of_all]] = True
+            back = back[chosen[group]]
         return back[::-1]
 
-    def groups_of(self, places: np.ndarray) -> frozenset[str]:
-        """The groups that some of them are of."""
-        return frozenset(self.groups[number] for number in distinct(self._packed.rows[places, _GROUP]).tolist())
+    def groups_of(self, positions: np.ndarray) -> frozenset[str]:
+        """Return the groups of some events."""
+        return frozenset(self.groups[number] for number in distinct(self._log.read()["group"][positions]).tolist())
 
-    def told(self, places: np.ndarray) -> EventLog:
-        """Some of them as a log of their own; rows have been made of them."""
-        made = EventLog(_packed=self._packed.some(places))
-        state = made._packed.rows[:, _STATE]
-        state |= _TOLD
-        return made
+    def reported(self, positions: np.ndarray) -> EventLog:
+        """Return a log of some events, marked as having rows."""
+        return EventLog(self._log.take(positions, state=self._log.read()["state"] | _REPORTED))
 
 
 def _rank(keys: np.ndarray) -> np.ndarray:
-    """int64[n]: how many equal ones are before each."""
+    """Return int64[n]: how many equal keys stand before each."""
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
-    place = np.arange(len(keys))
+    position = np.arange(len(keys))
     first = np.append(True, ordered[1:] != ordered[:-1])[: len(keys)]
-    found = np.empty(len(keys), np.int64)
-    found[order] = place - np.maximum.accumulate(np.where(first, place, 0))
-    return found
+    rank = np.empty(len(keys), np.int64)
+    rank[order] = position - np.maximum.accumulate(np.where(first, position, 0))
+    return rank

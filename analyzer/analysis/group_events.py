@@ -40,7 +40,7 @@ HEARTBEATS: Final = {
 
 JOIN, SYNC, HEARTBEAT_FAILED, LEAVE = "join", "sync", "heartbeat_failed", "leave"
 EXPIRED, COMMIT_FAILED, COORDINATOR_MOVED = "expired", "commit_failed", "coordinator_moved"
-FOUND, TOLD = "found", "told"
+COORDINATOR_FOUND, UPDATE = "found_coordinator", "update"
 """Not rows: a coordinator was found, by FindCoordinator; a newer heartbeat said an epoch or what its member has."""
 
 STOPS_FOR_A_WHILE: Final = -2
@@ -54,7 +54,7 @@ CONNECTOR: Final = -1
 
 @dataclass(slots=True)
 class Event:
-    """One event of a group. `place` and `order` sort all events of a capture point; `asked_ns`: the request was
+    """One event of a group. `place` and `order` sort all events of a capture point; `requested_ns`: the request was
     complete; `time_ns`: the end of the answer, or of the request where there was none. Of the rest, what its kind
     says: `members` of the generation (the leader's JoinGroup), `subscribed` topics, `assigned` by the leader or to the
     member (`revoked`, not None: it is added to what they have without these, as Connect since KIP-415 does it), `owned`
@@ -66,7 +66,7 @@ class Event:
     kind: str
     group: str
     member: str | None
-    asked_ns: int
+    requested_ns: int
     time_ns: int
     client: str | None
     ip: str
@@ -77,7 +77,7 @@ class Event:
     protocol: str | None = None
     instance: str | None = None
     generation: int | None = None
-    said_epoch: int | None = None  # of a newer heartbeat: what the request says
+    request_epoch: int | None = None  # of a newer heartbeat: what the request says
     code: int | None = None
     leader: str | None = None
     members: tuple[str, ...] | None = None
@@ -90,7 +90,7 @@ class Event:
     owned: tuple[Partition, ...] | None = None
     interval_ms: int | None = None
     node: int | None = None
-    told: bool = False
+    reported: bool = False
     settled: bool = False
 
     @property
@@ -101,7 +101,7 @@ class Event:
     @property
     def went(self) -> bool:
         """Its member left for good: a static one that stops for a while keeps its place and what it has."""
-        return self.kind == LEAVE and self.well and self.said_epoch != STOPS_FOR_A_WHILE
+        return self.kind == LEAVE and self.well and self.request_epoch != STOPS_FOR_A_WHILE
 
     @property
     def error(self) -> str | None:
@@ -129,7 +129,7 @@ class Row(NamedTuple):
     """What columns say of an exchange."""
 
     place: Place
-    asked_ns: int
+    requested_ns: int
     time_ns: int
     client: str | None
     ip: str
@@ -149,7 +149,7 @@ class Row(NamedTuple):
             kind,
             group,
             self.member or None,
-            self.asked_ns,
+            self.requested_ns,
             self.time_ns,
             self.client,
             self.ip,
@@ -180,7 +180,7 @@ def row_of(window: Window, row: int) -> Row:
     began = value("request_time") or value("response_time") or 0
     asked = asked if asked is not None else began
     return Row(
-        (int(every.column("trigger")[row]), names.born[number]),
+        (int(every.column("completed_by")[row]), names.serials[number]),
         asked,
         answered if answered is not None else asked,
         string("client_id"),
@@ -221,7 +221,7 @@ def _found(row: Row, exchange: Exchange) -> Iterator[Event]:
     found = response.get("coordinators") or [{**response, "key": request.get("key")}]
     for order, one in enumerate(found):
         if one["errorCode"] == 0 and one["key"] is not None:
-            event = row.event(FOUND, one["key"], order)
+            event = row.event(COORDINATOR_FOUND, one["key"], order)
             event.member, event.generation, event.node, event.code = None, None, one["nodeId"], 0
             yield event
 
@@ -322,15 +322,15 @@ def _heartbeat(row: Row, group: str, exchange: Exchange) -> Event:
     request, response = exchange.request or {}, exchange.response
     epoch = request["memberEpoch"]
     well = response is not None and response["errorCode"] == 0
-    kind = JOIN if epoch == 0 else LEAVE if epoch < 0 else TOLD
-    if kind == TOLD and response is not None and not well:
+    kind = JOIN if epoch == 0 else LEAVE if epoch < 0 else UPDATE
+    if kind == UPDATE and response is not None and not well:
         kind = HEARTBEAT_FAILED
     event = row.event(kind, group)
     event.protocol = HEARTBEATS[exchange.api_key]
     event.member = request["memberId"] or event.member
     event.instance = request.get("instanceId")
-    event.said_epoch = epoch
-    event.generation = epoch if kind in (TOLD, HEARTBEAT_FAILED) else None
+    event.request_epoch = epoch
+    event.generation = epoch if kind in (UPDATE, HEARTBEAT_FAILED) else None
     said = request.get("rebalanceTimeoutMs", -1)
     event.rebalance_ms = said if said >= 0 else None
     names = request.get("subscribedTopicNames") if kind != LEAVE else None  # none then: it reads no other topics now
@@ -342,7 +342,7 @@ def _heartbeat(row: Row, group: str, exchange: Exchange) -> Event:
         given = _given(response)
         if given is not None and event.member is not None:
             event.assigned = ((event.member, given),)
-            event.kind = SYNC if kind == TOLD else kind
+            event.kind = SYNC if kind == UPDATE else kind
     return event
 
 

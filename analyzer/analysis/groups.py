@@ -33,18 +33,18 @@ from analyzer.analysis.control_exchanges import Border, ControlExchange
 from analyzer.analysis.delivery_times import Fetched
 from analyzer.analysis.event_log import EventLog
 from analyzer.analysis.group_events import Contact, Event
-from analyzer.analysis.ordered import Ordered
 from analyzer.analysis.rebalances import rebalances
 from analyzer.bulk import state as s
 from analyzer.bulk.rows import Window
 from analyzer.frame import arrow
+from analyzer.frame.log import OrderedRows
 from analyzer.protocol import api_keys as apis
 from analyzer.protocol import errors as kafka_errors
 
 _COMMITS: Final = (apis.OFFSET_COMMIT, apis.TXN_OFFSET_COMMIT)
 _BY_COLUMNS: Final = np.array((apis.HEARTBEAT, *_COMMITS))
 _HEARD: Final = frozenset((apis.FIND_COORDINATOR, apis.JOIN_GROUP, apis.SYNC_GROUP, apis.LEAVE_GROUP, *g.HEARTBEATS))
-_FREQUENT: Final = (g.HEARTBEAT_FAILED, g.COMMIT_FAILED, g.FOUND)
+_FREQUENT: Final = (g.HEARTBEAT_FAILED, g.COMMIT_FAILED, g.COORDINATOR_FOUND)
 MOST_EVENTS: Final = 1000
 """Events of a group that are remembered from one stretch of a capture to the next; of those that may be frequent
 (failed heartbeats and commits, coordinators found) as many again. One takes some 400 bytes."""
@@ -66,7 +66,7 @@ class Groups:
     _contacts: dict[tuple[str, str], Contact] = field(default_factory=dict)  # by group and member
     _fetched: Fetched = field(default_factory=Fetched)
     _now_ns: int = 0
-    _over: tuple[Ordered, Ordered] | None = None  # rows of this stretch, where another goes on
+    _over: tuple[OrderedRows, OrderedRows] | None = None  # rows of this stretch, where another goes on
 
     def take(self, window: Window, control: Sequence[ControlExchange] = ()) -> None:
         if not len(window.every):
@@ -80,18 +80,18 @@ class Groups:
                     self._hear(event)
 
     def _hear(self, event: Event) -> None:
-        told = event.kind == g.TOLD
-        if event.well and event.member is not None and event.kind in (g.JOIN, g.SYNC, g.TOLD):
+        told = event.kind == g.UPDATE
+        if event.well and event.member is not None and event.kind in (g.JOIN, g.SYNC, g.UPDATE):
             generation = event.generation if event.generation is not None else s.NULL
-            contact = Contact(event.asked_ns, event.client, event.ip, generation, generation)
+            contact = Contact(event.requested_ns, event.client, event.ip, generation, generation)
             self._contact(event.group, event.member, contact)
         if not told or event.owned is not None or not event.well or self._rose(event):
-            self._events.put(event)
+            self._events.append(event)
 
     @staticmethod
     def _rose(event: Event) -> bool:
         """The answer says another epoch than the request."""
-        return event.said_epoch != event.generation
+        return event.request_epoch != event.generation
 
     def _contact(self, group: str, member: str, contact: Contact) -> None:
         known = self._contacts.get((group, member))
@@ -112,7 +112,7 @@ class Groups:
             event = g.row_of(window, row).event(kind, strings[group[row]])
             if event.generation is not None and event.generation < 0:
                 event.generation = None
-            self._events.put(event)
+            self._events.append(event)
         member, generation = every.column("member_id"), every.column("generation")
         well = rows[(code[rows] == 0) & (member[rows] != s.NULL)]
         if not len(well):
@@ -143,7 +143,7 @@ class Groups:
         """What happened so far, as much of it as is needed to tell on."""
         latest = self._events.latest(_FREQUENT, MOST_EVENTS, MOST_OF_ALL)
         self._over = self._rows(border.topic_name, self._now_ns, self._events.groups_of(latest))
-        after = Groups(self._events.told(latest), _now_ns=self._now_ns)
+        after = Groups(self._events.reported(latest), _now_ns=self._now_ns)
         heard = sorted(self._contacts.items(), key=lambda one: one[1].last_ns)
         after._contacts = dict(heard[-MOST_CONTACTS:])
         after._fetched = self._fetched.onward(self._now_ns - REMEMBERED_NS)
@@ -156,24 +156,26 @@ class Groups:
 
     def _rows(
         self, topic_name: TopicName, now_ns: int | None = None, remembered: Container[str] = ()
-    ) -> tuple[Ordered, Ordered]:
+    ) -> tuple[OrderedRows, OrderedRows]:
         """Rows of both tables; `now_ns`: it goes on from there in the groups that are `remembered`, else all is
         over."""
         fetched = self._fetched.by_client(topic_name)
-        rows, rebalanced = Ordered("groups"), Ordered("rebalances")
+        rows, rebalanced = OrderedRows("groups"), OrderedRows("rebalances")
         contacts = self._contacts_by_group()
-        for group, places, events in self._events.by_group():
+        settled = np.zeros(len(self._events), np.bool_)
+        for group, positions, events in self._events.by_group():
             known = contacts(group)
             named = _named(events, topic_name)
             walked = _with_moves(named)
             inferred = list(_expired(walked, known))
             walked = sorted([*walked, *inferred], key=_order)
             for event in walked:
-                if event.kind not in (g.FOUND, g.TOLD) and not event.told:
-                    rows.put(_order(event), _row(event))
+                if event.kind not in (g.COORDINATOR_FOUND, g.UPDATE) and not event.reported:
+                    rows.append(_order(event), _row(event))
             for row in rebalances(group, walked, known, fetched, now_ns if group in remembered else None):
-                rebalanced.put(row.pop("_order"), row)
-            self._events.settle(places, [event.settled for event in named])
+                rebalanced.append(row.pop("_order"), row)
+            settled[positions] = [event.settled for event in named]
+        self._events.settle(settled)
         return rows, rebalanced
 
     def _contacts_by_group(self) -> Callable[[str], dict[str, Contact]]:
@@ -224,7 +226,7 @@ def _named(events: Iterable[Event], topic_name: TopicName) -> list[Event]:
     named = []
     for event, protocol in zip(found, said, strict=True):
         latest = protocol or latest
-        fallback = None if event.kind in (g.COMMIT_FAILED, g.FOUND) else g.CLASSIC
+        fallback = None if event.kind in (g.COMMIT_FAILED, g.COORDINATOR_FOUND) else g.CLASSIC
         changed = replace(event, protocol=protocol or latest or fallback)
         if protocol in (g.CONSUMER, g.SHARE):
             changed.owned = _resolved(event.owned, topic_name)
@@ -246,7 +248,7 @@ def _with_moves(events: list[Event]) -> list[Event]:
     found = []
     for event in events:
         found.append(event)
-        if event.kind == g.FOUND:
+        if event.kind == g.COORDINATOR_FOUND:
             if node is not None and event.node != node:
                 found.append(replace(event, kind=g.COORDINATOR_MOVED))
             node = event.node
@@ -277,14 +279,14 @@ class _Walk:
 
     def step(self, event: Event) -> Iterator[Event]:
         if event.kind == g.COORDINATOR_MOVED:
-            self.moved_ns = event.asked_ns
+            self.moved_ns = event.requested_ns
         elif event.went and event.member is not None:
             self.gone.add(event.member)
             self.has.pop(event.member, None)
-            self.changed_ns = event.asked_ns
+            self.changed_ns = event.requested_ns
         elif event.code == kafka_errors.UNKNOWN_MEMBER_ID and event.member is not None:
             yield from self._unknown(event, event.member)
-        elif event.well and event.member is not None and event.kind in (g.JOIN, g.SYNC, g.TOLD):
+        elif event.well and event.member is not None and event.kind in (g.JOIN, g.SYNC, g.UPDATE):
             if event.kind == g.JOIN and event.instance is not None:
                 self._takes_over(event.member, event.instance)
             if event.protocol in (g.CLASSIC, g.CONNECT):
@@ -305,7 +307,7 @@ class _Walk:
         contact = self.contacts.get(member)
         if member in self.gone or contact is None or event.kind == g.LEAVE:
             return
-        if contact.last_ns < event.asked_ns and contact.last_ns > self.moved_ns:
+        if contact.last_ns < event.requested_ns and contact.last_ns > self.moved_ns:
             yield self._expire(member, event, contact)
 
     def _classic(self, event: Event, member: str) -> Iterator[Event]:
@@ -330,7 +332,7 @@ class _Walk:
     def _newer(self, event: Event, member: str) -> Iterator[Event]:
         self.gone.discard(member)
         if event.kind == g.JOIN:
-            self.changed_ns = event.asked_ns
+            self.changed_ns = event.requested_ns
         if event.interval_ms:
             self.joined[member] = event
         has = self.has.setdefault(member, set())

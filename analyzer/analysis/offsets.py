@@ -25,7 +25,7 @@ import pyarrow as pa
 from analyzer.analysis import TopicName
 from analyzer.analysis.combinations import combinations, last_of_each
 from analyzer.analysis.control_exchanges import Border, ControlExchange
-from analyzer.analysis.event_columns import Columns, Noted, places
+from analyzer.analysis.event_columns import EVENT_ORDER, event_columns
 from analyzer.analysis.reader_positions import ASKED, LEFT, LISTED, MOVE_COLUMNS, MOVE_TEXTS, REFUSED, Positions
 from analyzer.analysis.replicated_offsets import Replicated
 from analyzer.analysis.zookeeper import Committed, offset_of
@@ -34,6 +34,7 @@ from analyzer.bulk.rows import Exchanges, Window
 from analyzer.dataset import tables
 from analyzer.dataset.parquet_files import ROW_GROUP_ROWS
 from analyzer.frame import arrow
+from analyzer.frame.log import Columns, Log
 from analyzer.protocol import api_keys as apis
 from analyzer.protocol import errors as kafka_errors
 from captures.kernels import NULL
@@ -89,11 +90,11 @@ _End = tuple[tuple[int, int], str, bool]
 class Offsets:
     """Commits and resets of a capture point."""
 
-    _commits: Noted = field(default_factory=lambda: Noted(_COMMIT_COLUMNS, _COMMIT_TEXTS))
-    _moves: Noted = field(default_factory=lambda: Noted(MOVE_COLUMNS, MOVE_TEXTS))
+    _commits: Log = field(default_factory=lambda: Log(_COMMIT_COLUMNS, _COMMIT_TEXTS, EVENT_ORDER))
+    _moves: Log = field(default_factory=lambda: Log(MOVE_COLUMNS, MOVE_TEXTS, EVENT_ORDER))
     _positions: Positions = field(default_factory=Positions)
     _members: set[tuple[str | None, str, str]] = field(default_factory=set)  # client id, address, group
-    _ends: Noted = field(default_factory=lambda: Noted(_END_COLUMNS, ("transaction",)))
+    _ends: Log = field(default_factory=lambda: Log(_END_COLUMNS, ("transaction",), EVENT_ORDER))
     _elsewhere: list[tuple[tuple[int, int], int, str, Committed]] = field(default_factory=list)  # place, ns, connection
     _replicated: Replicated = field(default_factory=Replicated)
     _written: dict[tuple[str, str, int], int] = field(default_factory=dict)  # to ZooKeeper, in earlier stretches
@@ -105,11 +106,11 @@ class Offsets:
         self._take_commits(every, (api == apis.OFFSET_COMMIT) | (api == apis.TXN_OFFSET_COMMIT))
         for said in window.zookeeper:
             if (committed := offset_of(said)) is not None:
-                place = said.trigger, names.born[said.slot]
+                place = said.completed_by, names.serials[said.slot]
                 self._elsewhere.append((place, said.time_ns, names.connections[said.slot], committed))
         self._replicated.take(window)
         for moves in self._positions.take(window):
-            self._moves.put(moves, names.strings, names.connections)
+            self._moves.append(moves, names.strings, names.connections)
         self._take_members(every, arrow.among(api, _MEMBERS) & (every.column("group_id") != NULL))
         self._take_ends(control)
 
@@ -138,8 +139,8 @@ class Offsets:
         if len(after._members) > MOST_KEPT:
             after._members.clear()
         self._commits_onward(after, border.topic_name)
-        moves = self._moves.inside()
-        after._moves = self._moves.some(moves, _lasting(moves, self._topics(self._moves, moves, border.topic_name)))
+        moves = self._moves.read()
+        after._moves = self._moves.take(_lasting(moves, self._topics(self._moves, moves, border.topic_name)))
         after._written = self._written.copy()
         after._written.update({(one[3][0], one[3][1], one[3][2]): one[3][3] for one in sorted(self._elsewhere)})
         self._goes_on = True
@@ -147,7 +148,7 @@ class Offsets:
 
     def _commits_onward(self, after: Offsets, topic_name: TopicName) -> None:
         """Of each group and partition the last that counts, and those that may count yet."""
-        commits = self._commits.inside()
+        commits = self._commits.read()
         key, counts = self._counting(commits, self._topics(self._commits, commits, topic_name))
         order = np.argsort(commits["seen"], kind="stable")
         kept = np.zeros(len(order), bool)
@@ -156,13 +157,12 @@ class Offsets:
         undecided = [i for i in np.flatnonzero(commits["transaction"] != NULL).tolist() if i not in ends]
         kept[undecided] = True
         kept[np.flatnonzero(kept)[:-MOST_KEPT]] = False
-        commits["earlier"] = np.ones(len(counts), np.int64)
-        commits["seen"] = np.full(len(counts), NULL)
-        after._commits = self._commits.some(commits, kept)
+        earlier, seen = np.ones(len(counts), np.int64), np.full(len(counts), NULL)
+        after._commits = self._commits.take(kept, earlier=earlier, seen=seen)
         after._put_ends(sorted({ends[i] for i in np.flatnonzero(kept).tolist() if i in ends}))
 
     def tables(self, capture: str = "", topic_name: TopicName = str) -> Iterator[tuple[str, pa.Table]]:
-        commits = self._commits.inside()
+        commits = self._commits.read()
         placed = [*self._resets(topic_name), *self._in_zookeeper()]
         replicated = self._replicated.rows(capture)
         schema = tables.schema("offsets")
@@ -203,16 +203,16 @@ class Offsets:
         if ends:
             rows = [(*place, self._ends.number(transaction), committed) for place, transaction, committed in ends]
             values = dict(zip(_END_COLUMNS, np.array(rows, np.int64).T, strict=True))
-            self._ends.put(values, self._ends.strings, ())
+            self._ends.append(values, self._ends.strings, ())
 
     def _take_commits(self, every: Exchanges, wanted: np.ndarray) -> None:
         found = np.flatnonzero(wanted[every.owner]) if wanted.any() else ()
         for start in range(0, len(found), ROW_GROUP_ROWS):  # a window may have a million
             parts = every.partitions[:, found[start : start + ROW_GROUP_ROWS]]
             rows = parts[s.P_OWNER]
-            self._commits.put(
+            self._commits.append(
                 {
-                    **places(every, rows),
+                    **event_columns(every, rows),
                     "api": every.column("api_key")[rows],
                     "version": every.column("api_version")[rows],
                     "group": every.column("group_id")[rows],
@@ -287,7 +287,7 @@ class Offsets:
         return key, (commits["error"] == 0) & (~in_transaction | self._committed(commits))
 
     @staticmethod
-    def _topics(noted: Noted, events: Columns, topic_name: TopicName) -> np.ndarray:
+    def _topics(noted: Log, events: Columns, topic_name: TopicName) -> np.ndarray:
         """The topic of each event, by the name of its id where only that was said and some message names it."""
         topic = events["topic"].copy()
         only_id = (topic == NULL) & (events["topic_id"] != NULL)
@@ -325,7 +325,7 @@ class Offsets:
 
     def _ends_by_text(self, wanted: Collection[str]) -> dict[str, list[_End]]:
         """Those of some transactional ids, in order."""
-        ends, text = self._ends.inside(), self._ends.strings
+        ends, text = self._ends.read(), self._ends.strings
         here = np.array([name in wanted for name in text], np.bool_)[ends["transaction"]]
         found: dict[str, list[_End]] = {}
         for trigger, born, number, committed in zip(*(ends[name][here].tolist() for name in _END_COLUMNS), strict=True):
@@ -362,7 +362,7 @@ class Offsets:
         names = every.names
         rows = np.flatnonzero(wanted)
         pairs = np.stack(
-            [every.column("client_id")[rows], places(every, rows)["ip"], every.column("group_id")[rows]], axis=1
+            [every.column("client_id")[rows], event_columns(every, rows)["ip"], every.column("group_id")[rows]], axis=1
         )
         for client, ip, group in np.unique(pairs, axis=0).tolist():
             said = None if client == NULL else names.strings[client]
@@ -370,7 +370,7 @@ class Offsets:
 
     def _resets(self, topic_name: TopicName) -> Iterator[tuple[tuple[int, int], Row]]:
         """(place, row) of each reset."""
-        moves, text = _of_interest(self._moves.inside()), self._moves.text
+        moves, text = _of_interest(self._moves.read()), self._moves.text
         groups: dict[tuple[str | None, str], set[str]] = {}
         for client, ip, its_group in self._members:
             groups.setdefault((client, ip), set()).add(its_group)

@@ -31,7 +31,7 @@ Partition = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ProducerEvent:
     """A request about a transactional id, and its answer.
 
     place     which packet completed the exchange, and the age of its connection
@@ -47,7 +47,7 @@ class Asked:
     key: tuple[str, int | None, int | None]
     client: str | None
     ip: str
-    asked: int | None
+    sent: int | None
     done: int | None
     error: int | None
     producer_id: int | None = None
@@ -89,9 +89,9 @@ class Transaction:
     ending: bool = False
     timeout_ms: int | None = None
     since: int | None = None
-    marked: tuple[Asked, str] | None = None
+    marked: tuple[ProducerEvent, str] | None = None
 
-    def seen(self, event: Asked) -> None:
+    def seen(self, event: ProducerEvent) -> None:
         """Another exchange of it."""
         self.place, self.key = event.place, event.key
         if event.producer_id is not None:
@@ -99,7 +99,7 @@ class Transaction:
         if event.epoch is not None:
             self.epoch = event.epoch
 
-    def before(self, event: Asked) -> bool:
+    def before(self, event: ProducerEvent) -> bool:
         """Something had become part of it when that was asked."""
         return self.since is not None and self.since < event.order[0]
 
@@ -107,7 +107,7 @@ class Transaction:
         """One of those is part of it; where a group's offsets are kept is not said."""
         return any(one in self.partitions or one[0] == OFFSETS_TOPIC for one in partitions)
 
-    def close(self, event: Asked, outcome: str, fenced_by: str | None = None) -> None:
+    def close(self, event: ProducerEvent, outcome: str, fenced_by: str | None = None) -> None:
         """It ended with the answer of `event`."""
         self.place, self.key = event.place, event.key
         self.ended, self.outcome, self.fenced_by = event.done, outcome, fenced_by
@@ -139,7 +139,7 @@ class Producer:
         self.transactions: list[Transaction] = []
         self._current: Transaction | None = None
         self._tried: int | None = None  # the first request of a transaction, where it was refused for the moment
-        self._owner: Asked | None = None  # InitProducerId of who has the id
+        self._owner: ProducerEvent | None = None  # InitProducerId of who has the id
         self._takeovers = 0
         self._known = False
         self._given: tuple[int | None, int | None] = (None, None)  # producer id and epoch for what comes
@@ -163,26 +163,26 @@ class Producer:
         self._last = found[-1] if found else self._last
         return found
 
-    def took(self, event: Asked, asked_id: int, timeout_ms: int | None = None) -> None:
-        """InitProducerId; `asked_id`: the producer id that the request says, -1 of a new producer (KIP-360);
+    def took(self, event: ProducerEvent, requested_id: int, timeout_ms: int | None = None) -> None:
+        """InitProducerId; `requested_id`: the producer id that the request says, -1 of a new producer (KIP-360);
         `timeout_ms`: of its transactions."""
         if event.error not in (0, errors.CONCURRENT_TRANSACTIONS):
             return
         self._after(event, told=True)
         if self._current is not None and (self._current.ending or self._current.marked):
             self._leave()
-        elif self._current is not None and asked_id == -1:
+        elif self._current is not None and requested_id == -1:
             self._close(event, TAKEN_OVER)
         elif self._current is not None and event.error == 0:
             self._close(event, ABORTED)
         if event.error == 0:
             self._owner = event
             self._timeout_ms = timeout_ms
-            self._takeovers += asked_id == -1
+            self._takeovers += requested_id == -1
             self._given, self._counts = (event.producer_id, event.epoch), False
             self._tried, self._known = None, True
 
-    def added(self, event: Asked, partitions: Iterable[Partition], on_behalf: bool = False) -> None:
+    def added(self, event: ProducerEvent, partitions: Iterable[Partition], on_behalf: bool = False) -> None:
         """AddPartitionsToTxn, AddOffsetsToTxn: what was added; `on_behalf`: by a broker, which may do so twice."""
         missed = not on_behalf and self._after(event)
         if event.error in FENCED:
@@ -196,9 +196,9 @@ class Producer:
             if event.error == errors.CONCURRENT_TRANSACTIONS and not on_behalf and self._is_mine(event):
                 self._leave()  # refused because that one ends
             if self._current is None and self._tried is None:
-                self._tried = event.asked
+                self._tried = event.sent
 
-    def wrote(self, event: Asked, partition: Partition, records: int | None) -> None:
+    def wrote(self, event: ProducerEvent, partition: Partition, records: int | None) -> None:
         """Produce: one topic-partition of it."""
         if event.error in FENCED:
             self._refused(event)
@@ -208,14 +208,14 @@ class Producer:
             unknown = records is None or transaction.records is None or event.error is None
             transaction.records = None if unknown else (transaction.records or 0) + (records or 0)
 
-    def committed_offset(self, event: Asked, place: tuple[str, str, int], offset: int | None) -> None:
+    def committed_offset(self, event: ProducerEvent, place: tuple[str, str, int], offset: int | None) -> None:
         """TxnOffsetCommit: one topic-partition of it, `place` with the group before."""
         if event.error in FENCED:
             self._refused(event)
         elif event.error == 0:
             self._at(event).offsets[place] = offset
 
-    def ended(self, event: Asked, committed: bool, given: tuple[int | None, int | None]) -> None:
+    def ended(self, event: ProducerEvent, committed: bool, given: tuple[int | None, int | None]) -> None:
         """EndTxn; `given`: producer id and epoch of the next transaction, where the answer says them (KIP-890)."""
         outcome = COMMITTED if committed else ABORTED
         goes_on = self._line is not None and self._line[0] == event.key[0]
@@ -234,7 +234,7 @@ class Producer:
         elif event.error == 0:
             if self._current is None:  # without anything in it, or begun before the capture, or not heard
                 known = self._known and not missed and goes_on
-                self._current = self._new(event, event.asked if known else None)
+                self._current = self._new(event, event.sent if known else None)
                 self._current.records = 0 if known else None
             self._current.seen(event)
             self._close(event, outcome)
@@ -242,7 +242,7 @@ class Producer:
                 self._given, self._counts = given, True
         self._known = True
 
-    def marked(self, event: Asked, committed: bool, partitions: Iterable[Partition], noticed: int) -> None:
+    def marked(self, event: ProducerEvent, committed: bool, partitions: Iterable[Partition], noticed: int) -> None:
         """A coordinator told the leader of these partitions how a transaction ended. It is the open one, if some of
         them had become part of that before this was asked; else the one before, where only its EndTxn was heard.
         `noticed`: the packet that shows that markers before this one may have been lost, -1: none were."""
@@ -265,7 +265,7 @@ class Producer:
             self.transactions.append(self._current)
             self._current = None
 
-    def _after(self, event: Asked, told: bool = False) -> bool:
+    def _after(self, event: ProducerEvent, told: bool = False) -> bool:
         """Before what a coordinator was asked: did an end get lost since it was asked before? `told`: the epoch is that
         of what comes. Whether what `event` is about may have begun in what was lost."""
         line, self._line = self._line, (event.key[0], event.holes)
@@ -282,7 +282,7 @@ class Producer:
                 self._leave()
         return missed
 
-    def _is_mine(self, event: Asked) -> bool:
+    def _is_mine(self, event: ProducerEvent) -> bool:
         """Something had become part of what is open, for the same client, before that was asked."""
         return self._current is not None and self._current.who == event.who and self._current.before(event)
 
@@ -295,17 +295,17 @@ class Producer:
         self.transactions.append(self._current)
         self._current = None
 
-    def _new(self, event: Asked, began: int | None) -> Transaction:
+    def _new(self, event: ProducerEvent, began: int | None) -> Transaction:
         made = Transaction(self.transactional_id, *self._given, event.who, began, event.place, event.key)
         made.timeout_ms = self._timeout_ms
         return made
 
-    def _at(self, event: Asked, missed: bool = False) -> Transaction:
+    def _at(self, event: ProducerEvent, missed: bool = False) -> Transaction:
         """The transaction that an event is part of; a new one where none is open. `missed`: as `_after` says."""
         if self._current is not None and (self._current.ending or self._current.marked):
             self._leave()
         if self._current is None:
-            began = self._tried if self._tried is not None else None if missed else event.asked
+            began = self._tried if self._tried is not None else None if missed else event.sent
             self._current = self._new(event, began)
             self._tried, self._known = None, True
         self._current.seen(event)
@@ -313,7 +313,7 @@ class Producer:
             self._current.since = event.place[0]
         return self._current
 
-    def _close(self, event: Asked, outcome: str) -> None:
+    def _close(self, event: ProducerEvent, outcome: str) -> None:
         assert self._current is not None
         self._current.close(event, outcome, event.label if outcome == TAKEN_OVER else None)
         if outcome == TAKEN_OVER:
@@ -321,7 +321,7 @@ class Producer:
         self.transactions.append(self._current)
         self._current = None
 
-    def _refused(self, event: Asked) -> None:
+    def _refused(self, event: ProducerEvent) -> None:
         """Somebody was told that the id is another's now. Who has it knows its own epoch; so what is refused with that
         of the open transaction is the open one's."""
         epoch = event.epoch if event.epoch is not None else None
@@ -341,7 +341,7 @@ class Producer:
                 self.transactions.append(self._current)
                 self._current = None
         elif not self._known_victim(victim):
-            stale = self._new(event, self._tried if self._tried is not None else event.asked)
+            stale = self._new(event, self._tried if self._tried is not None else event.sent)
             stale.producer_id, stale.epoch = event.producer_id, epoch
             stale.close(event, TAKEN_OVER, by)
             self.transactions.append(stale)

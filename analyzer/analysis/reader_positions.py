@@ -14,11 +14,12 @@ from typing import Final
 import numpy as np
 
 from analyzer.analysis.combinations import combinations
-from analyzer.analysis.event_columns import Columns, places
+from analyzer.analysis.event_columns import event_columns
 from analyzer.bulk import row_groups
 from analyzer.bulk import state as s
 from analyzer.bulk.rows import Exchanges, Window
 from analyzer.frame import arrow
+from analyzer.frame.log import Columns
 from analyzer.protocol import api_keys as apis
 from analyzer.protocol import errors as kafka_errors
 from captures.kernels import NULL
@@ -171,7 +172,7 @@ class Positions:
         of, names = np.repeat(numbers, counts), window.names
         born, ip = np.empty((2, int(of.max()) + 1), np.int64)
         for number in arrow.distinct(of).tolist():
-            born[number], ip[number] = names.born[number], names.ends[number][0]
+            born[number], ip[number] = names.serials[number], names.ends[number][0]
         left = {
             "trigger": np.repeat(triggers, counts),
             "born": born[of],
@@ -217,7 +218,7 @@ def _moves(
 ) -> Columns:
     """Moves of topic-partitions `parts` of the exchanges `rows`."""
     return {
-        **places(every, rows),
+        **event_columns(every, rows),
         "what": np.full(len(rows), what, np.int64),
         "topic": parts[s.P_TOPIC],
         "topic_id": parts[s.P_TOPIC_ID],

@@ -97,8 +97,8 @@ class _Known:
                 if event.member in said:
                     self.earlier[id(event)] = said[event.member]
                 said[event.member] = event.subscribed
-        self._asked = sorted(events, key=lambda event: (event.asked_ns, event.place, event.order))
-        self._times = [event.asked_ns for event in self._asked]
+        self._asked = sorted(events, key=lambda event: (event.requested_ns, event.place, event.order))
+        self._times = [event.requested_ns for event in self._asked]
 
     def between(self, since_ns: int, until_ns: int) -> list[Event]:
         """Events whose requests came after the one time and before the other."""
@@ -151,12 +151,12 @@ def _apart(events: list[Event]) -> Iterator[list[Event]]:
             there.discard(event.member or "")
         if not event.well or event.generation is None or event.member is None:
             continue
-        if event.kind == g.JOIN and event.asked_ns > told_ns:
+        if event.kind == g.JOIN and event.requested_ns > told_ns:
             sure = event.instance is None or event.protocol in (g.CLASSIC, g.CONNECT, None)
             if (event.generation < highest and sure) or (event.generation <= highest and not there):
                 yield events[begin:at]
                 begin, highest, there = at, 0, set()
-        if event.kind in (g.JOIN, g.SYNC, g.TOLD):  # who beats was there, maybe since before the capture
+        if event.kind in (g.JOIN, g.SYNC, g.UPDATE):  # who beats was there, maybe since before the capture
             there.add(event.member)
         if event.generation > highest:
             highest, told_ns = event.generation, event.time_ns
@@ -270,7 +270,7 @@ def _generation(number: int, joins: list[Event], syncs: list[Event], had: Assign
         turn.ended_ns = max(event.time_ns for event in syncs)
     joined = {event.member: event for event in turn.joins}
     for member in turn.members & joined.keys() & synced.keys():
-        turn.stops[member] = joined[member].asked_ns, synced[member].time_ns
+        turn.stops[member] = joined[member].requested_ns, synced[member].time_ns
     return turn
 
 
@@ -297,7 +297,7 @@ def _goes_on(turn: _Turn, last: _Turn | None, known: _Known) -> None:
             turn.before = _were_members(known, turn.number - 1)
         return
     turn.since_ns = last.until_ns
-    first_ns = min(event.asked_ns for event in turn.joins)
+    first_ns = min(event.requested_ns for event in turn.joins)
     if last.members_then() - {event.member for event in known.between(last.until_ns, first_ns) if _went(event)}:
         turn.before, turn.assigned_before = last.members_then(), last.assigned_then()
 
@@ -318,7 +318,7 @@ def _unfinished(events: list[Event], last: _Turn | None) -> _Turn | None:
     told = [
         event
         for event in events
-        if event.asked_ns > since
+        if event.requested_ns > since
         and event.member not in left
         and (
             (event.kind == g.JOIN and event.code is None)
@@ -343,7 +343,7 @@ def _epochs(known: _Known) -> Iterator[_Turn]:
     told = [
         event
         for event in known.events
-        if event.kind in (g.JOIN, g.SYNC, g.TOLD) and event.well and event.member is not None and event.generation
+        if event.kind in (g.JOIN, g.SYNC, g.UPDATE) and event.well and event.member is not None and event.generation
     ]
     gone = [event for event in known.events if _went(event)]
     places = [event.place for event in gone]
@@ -378,7 +378,7 @@ def _epochs(known: _Known) -> Iterator[_Turn]:
         if turn.members and turn.members <= had.keys():
             turn.ended_ns = max(had[member] for member in turn.members)
         for member in turn.members & had.keys():
-            turn.stops[member] = first.asked_ns, max(first.asked_ns, had[member])
+            turn.stops[member] = first.requested_ns, max(first.requested_ns, had[member])
         yield turn
         last = turn
 
@@ -392,7 +392,7 @@ def _without_those_back(turn: _Turn, mine: list[Event], known: _Known) -> list[E
             continue
         before = place.get(event.instance)
         over = before in known.expired and known.expired[before] <= event.place
-        if event.asked_ns <= turn.until_ns or over:
+        if event.requested_ns <= turn.until_ns or over:
             place[event.instance] = event.member
         elif event.member != place.get(event.instance, event.member):
             turn.renamed[place[event.instance]] = event.member
@@ -480,7 +480,7 @@ def _joined(turn: _Turn, known: _Known, moved: Event | None) -> Iterator[_Trigge
         if moved is not None and (event.client, event.ip) in clients:
             yield _Trigger(moved.time_ns, COORDINATOR, event.member, moved)
         else:
-            yield _Trigger(event.asked_ns, g.JOIN, event.member, event)
+            yield _Trigger(event.requested_ns, g.JOIN, event.member, event)
 
 
 def _gone(turn: _Turn, known: _Known, between: list[Event], moved: Event | None) -> Iterator[_Trigger]:
@@ -489,10 +489,10 @@ def _gone(turn: _Turn, known: _Known, between: list[Event], moved: Event | None)
         if event.member is None or event.member not in turn.before or event.member in turn.members:
             continue
         if event.went:
-            yield _Trigger(event.asked_ns, g.LEAVE, event.member, event)
+            yield _Trigger(event.requested_ns, g.LEAVE, event.member, event)
         elif event.kind == g.EXPIRED:
-            over, last_ns = min(event.asked_ns, turn.until_ns - 1), known.contacts[event.member].last_ns
-            if moved is not None and last_ns < moved.asked_ns:
+            over, last_ns = min(event.requested_ns, turn.until_ns - 1), known.contacts[event.member].last_ns
+            if moved is not None and last_ns < moved.requested_ns:
                 over = turn.until_ns - 1  # the new coordinator began to count anew
             elif event.session_ms is not None and turn.protocol in (g.CLASSIC, g.CONNECT):
                 over = min(over, last_ns + event.session_ms * _MS)
@@ -514,7 +514,7 @@ def _again(
             kind = METADATA
         elif moved is not None:
             kind = COORDINATOR
-        yield _Trigger(event.asked_ns, kind, event.member, event)
+        yield _Trigger(event.requested_ns, kind, event.member, event)
 
 
 def _said_anew(
@@ -524,6 +524,6 @@ def _said_anew(
     del moved
     for event in between:
         if event.member in turn.before and known.earlier.get(id(event), event.subscribed) != event.subscribed:
-            yield _Trigger(event.asked_ns, METADATA, event.member, event)
+            yield _Trigger(event.requested_ns, METADATA, event.member, event)
     if new and not turn.joins:
         yield _Trigger(turn.until_ns - 1, METADATA, None, turn.syncs[0])

@@ -16,11 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from analyzer.analysis.combinations import last_of_each
-from analyzer.analysis.event_columns import Columns, Noted
+from analyzer.analysis.event_columns import EVENT_ORDER
 from analyzer.bulk import state as s
 from analyzer.bulk.rows import Window
 from analyzer.dataset import tables
 from analyzer.frame import arrow
+from analyzer.frame.log import Columns, Log
 from analyzer.protocol import api_keys as apis
 from captures.kernels import NULL
 
@@ -56,7 +57,7 @@ _CONTROL: Final = "ControlRecordTypeSchema"
 class Replicated:
     """Offsets as replicas are sent them. `_internal`: whether an id is that topic's."""
 
-    _noted: Noted = field(default_factory=lambda: Noted(_COLUMNS, _TEXTS))
+    _noted: Log = field(default_factory=lambda: Log(_COLUMNS, _TEXTS, EVENT_ORDER))
     _internal: dict[str, bool] = field(default_factory=dict)
     _told: dict[int, tuple[int, int]] = field(default_factory=dict)  # by partition: what earlier stretches told
 
@@ -109,8 +110,8 @@ class Replicated:
         owner = int(every.owner[row])
         connection = int(every.connection[owner])
         common = {
-            "trigger": int(every.column("trigger")[owner]),
-            "born": names.born[connection],
+            "trigger": int(every.column("completed_by")[owner]),
+            "born": names.serials[connection],
             "time": int(every.column("response_end")[owner]),
             "connection": connection,
             "exchange": int(every.column("exchange")[owner]),
@@ -121,7 +122,7 @@ class Replicated:
         columns = {name: np.full(len(found), value, np.int64) for name, value in common.items()}
         said = np.array(found, np.int64).T
         columns |= dict(zip(("at", "group", "topic", "partition", "offset", "epoch"), said, strict=True))
-        self._noted.put(columns, list(texts), names.connections)
+        self._noted.append(columns, list(texts), names.connections)
 
     @property
     def held_bytes(self) -> int:
@@ -143,13 +144,15 @@ class Replicated:
         every = np.ones(len(noted["at"]), bool)
         kept = last_of_each(every, *(noted[name] for name in ("group", "topic", "partition")))
         kept[np.flatnonzero(kept)[:-MOST_KEPT]] = False
-        after._noted = self._noted.some({**noted, "earlier": every.astype(np.int64)}, kept)
+        after._noted = Log(_COLUMNS, _TEXTS, EVENT_ORDER)
+        columns = {**noted, "earlier": every.astype(np.int64)}
+        after._noted.append({name: column[kept] for name, column in columns.items()}, self._noted.strings)
         return after
 
     def _fresh(self) -> Columns:
         """What was noted, in order of the log, once, without what was told of in an earlier stretch but for what is
         needed to tell on."""
-        noted = self._noted.inside()
+        noted = self._noted.read()
         keys = [noted[name] for name in ("log", "at", "group", "topic", "partition", "offset")]
         order = np.lexsort((np.arange(len(keys[0])), *reversed(keys)))  # of several the first stays
         fresh = np.ones(len(order), bool)

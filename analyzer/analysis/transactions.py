@@ -25,13 +25,13 @@ import pyarrow as pa
 
 from analyzer.analysis import TopicName
 from analyzer.analysis.control_exchanges import NEVER, Border, ControlExchange
-from analyzer.analysis.event_columns import Columns, Noted, places
-from analyzer.analysis.ordered import Ordered
-from analyzer.analysis.producers import ABORTED, COMMITTED, Asked, Partition, Place, Producer, Transaction
-from analyzer.analysis.said_log import Said, SaidLog
+from analyzer.analysis.event_columns import EVENT_ORDER, event_columns
+from analyzer.analysis.producers import ABORTED, COMMITTED, Partition, Place, Producer, ProducerEvent, Transaction
+from analyzer.analysis.transaction_log import TransactionLog, TransactionMessage
 from analyzer.bulk import state as s
 from analyzer.bulk.rows import Exchanges, Window
 from analyzer.frame.arrow import distinct
+from analyzer.frame.log import Columns, Log, OrderedRows
 from analyzer.protocol import api_keys as apis
 from captures.kernels import NULL
 
@@ -84,7 +84,7 @@ Body = Mapping[str, Any]
 class _Marker:
     """What a coordinator told a leader: how a transaction of a producer ended, for these partitions."""
 
-    event: Asked
+    event: ProducerEvent
     committed: bool
     partitions: tuple[Partition, ...]
 
@@ -93,9 +93,9 @@ class _Marker:
 class Transactions:
     """Transactions of a capture point."""
 
-    _said: SaidLog = field(default_factory=SaidLog)
+    _said: TransactionLog = field(default_factory=TransactionLog)
     _markers: list[_Marker] = field(default_factory=list)
-    _wrote: Noted = field(default_factory=lambda: Noted(_COLUMNS, _TEXTS))
+    _wrote: Log = field(default_factory=lambda: Log(_COLUMNS, _TEXTS, EVENT_ORDER))
     _producers: dict[str, Producer] = field(default_factory=dict)  # of whom earlier stretches told
     _alone: dict[int, Transaction] = field(default_factory=dict)  # by producer id: of which only markers tell so far
     _holes: dict[str, tuple[int, int]] = field(default_factory=dict)  # by connection of markers, as `_noticed` says
@@ -110,11 +110,13 @@ class Transactions:
             request, response = one.exchange.request, one.exchange.response
             if request is None:
                 if one.exchange.api_key == apis.END_TXN and one.exchange.transactional_id is not None:
-                    self._said.put(Said(apis.END_TXN, one.exchange.transactional_id, _event(one, every, None)))
+                    self._said.append(
+                        TransactionMessage(apis.END_TXN, one.exchange.transactional_id, _event(one, every, None))
+                    )
                 continue
             if one.exchange.api_key in _HEARD:
                 for said in _said(one, every, request, response):
-                    self._said.put(said)
+                    self._said.append(said)
             elif one.exchange.api_key == apis.WRITE_TXN_MARKERS and response is not None:
                 self._markers += _markers(one, every, request, response)
 
@@ -153,15 +155,15 @@ class Transactions:
     def _later(self, ordinal: int) -> Transactions:
         """Take out what was asked from that packet on, unless that is too much to wait."""
         after = Transactions()
-        now, later = self._wrote.divided("ordinal", ordinal)
+        now = self._wrote.read()["ordinal"] < ordinal
         waits = self._said.packets >= ordinal
-        if int(waits.sum()) + later.count > MOST_WAITING:
+        if int(waits.sum()) + np.count_nonzero(~now) > MOST_WAITING:
             return after
-        after._said, after._wrote = self._said.some(waits), later
+        after._said, after._wrote = self._said.take(waits), self._wrote.take(~now)
         after._markers = [one for one in self._markers if one.event.order[0] >= ordinal]
-        self._said = self._said.some(~waits)
+        self._said = self._said.take(~waits)
         self._markers = [one for one in self._markers if one.event.order[0] < ordinal]
-        self._wrote = now
+        self._wrote = self._wrote.take(now)
         return after
 
     def _kept(self) -> Iterator[tuple[str, Producer]]:
@@ -182,9 +184,9 @@ class Transactions:
                 producer.finish()
             for producer in self._producers.values():
                 found += producer.over()
-        rows = Ordered("transactions")
+        rows = OrderedRows("transactions")
         for one in found:
-            rows.put((one.place, one.transactional_id or "", one.producer_id or 0), _row(one))
+            rows.append((one.place, one.transactional_id or "", one.producer_id or 0), _row(one))
         yield "transactions", rows.table(capture)
 
     def _tell(self, topic_name: TopicName) -> list[Transaction]:
@@ -221,7 +223,7 @@ class Transactions:
                 found[transactional_id].append((marker, noticed))
         return found
 
-    def _noticed(self, event: Asked) -> int:
+    def _noticed(self, event: ProducerEvent) -> int:
         """The first packet of the first marker behind the last hole of its connection, -1: there was none."""
         if not event.holes:
             return -1
@@ -243,10 +245,10 @@ class Transactions:
             return
         parts = every.partitions.compress(wanted[every.owner], axis=1)
         rows = parts[s.P_OWNER]
-        self._wrote.put(
+        self._wrote.append(
             {
-                **places(every, rows),
-                "ordinal": every.column("ordinal")[rows],
+                **event_columns(every, rows),
+                "ordinal": every.column("packet_index")[rows],
                 "asked": every.column("request_time")[rows],
                 "api": every.column("api_key")[rows],
                 "transaction": every.column("transactional_id")[rows],
@@ -267,7 +269,7 @@ class Transactions:
     ) -> Iterator[tuple[str, Place, Callable[[Producer], None]]]:
         """(transactional id, order, what to tell its producer) of what was written; batches of one partition between
         two things said, markers among them, are told at once."""
-        wrote, text, said_of = self._wrote.inside(), self._wrote.text, self._said.packets_of()
+        wrote, text, said_of = self._wrote.read(), self._wrote.text, self._said.packets_of()
 
         def bounds(transactional_id: str) -> np.ndarray:
             ends = [one.event.order[0] for one, _ in marked.get(transactional_id, ())]
@@ -287,10 +289,10 @@ class Transactions:
                 yield transactional_id, event.order, _committer(event, place, None if offset == NULL else offset)
 
 
-def _teller(one: Said) -> Callable[[Producer], None]:
+def _teller(one: TransactionMessage) -> Callable[[Producer], None]:
     def tell(producer: Producer) -> None:
         if one.api == apis.INIT_PRODUCER_ID:
-            producer.took(one.event, one.asked_id, one.timeout_ms)
+            producer.took(one.event, one.requested_id, one.timeout_ms)
         elif one.api == apis.END_TXN:
             producer.ended(one.event, one.committed, one.given)
         else:
@@ -303,11 +305,11 @@ def _marking(one: _Marker, noticed: int) -> Callable[[Producer], None]:
     return lambda producer: producer.marked(one.event, one.committed, one.partitions, noticed)
 
 
-def _writer(event: Asked, partition: Partition, records: int | None) -> Callable[[Producer], None]:
+def _writer(event: ProducerEvent, partition: Partition, records: int | None) -> Callable[[Producer], None]:
     return lambda producer: producer.wrote(event, partition, records)
 
 
-def _committer(event: Asked, place: tuple[str, str, int], offset: int | None) -> Callable[[Producer], None]:
+def _committer(event: ProducerEvent, place: tuple[str, str, int], offset: int | None) -> Callable[[Producer], None]:
     return lambda producer: producer.committed_offset(event, place, offset)
 
 
@@ -340,7 +342,7 @@ def _runs(
         yield first, last, None if unknown else count
 
 
-def _written(wrote: Columns, first: int, last: int, text: Callable[[int], str | None]) -> Asked:
+def _written(wrote: Columns, first: int, last: int, text: Callable[[int], str | None]) -> ProducerEvent:
     """The event of rows `first` to `last`."""
 
     def absent(name: str, row: int) -> int | None:
@@ -348,13 +350,13 @@ def _written(wrote: Columns, first: int, last: int, text: Callable[[int], str | 
         return None if value == NULL else value
 
     asked, done = absent("asked", first), absent("time", last)
-    return Asked(
+    return ProducerEvent(
         place=(int(wrote["trigger"][last]), int(wrote["born"][last])),
         order=(int(wrote["ordinal"][first]), int(wrote["born"][first])),
         key=(text(int(wrote["connection"][last])) or "", absent("exchange", last), absent("reply", last)),
         client=text(int(wrote["client"][first])),
         ip=text(int(wrote["ip"][first])) or "",
-        asked=None if asked is None else asked // 1000,
+        sent=None if asked is None else asked // 1000,
         done=None if done is None else done // 1000,
         error=absent("error", first),
     )
@@ -365,16 +367,16 @@ def _written(wrote: Columns, first: int, last: int, text: Callable[[int], str | 
 
 def _event(
     one: ControlExchange, every: Exchanges, error: int | None, producer_id: int | None = None, epoch: int | None = None
-) -> Asked:
+) -> ProducerEvent:
     row, exchange = one.row, one.exchange
     asked, done = int(every.column("request_time")[row]), int(every.column("response_end")[row])
-    return Asked(
+    return ProducerEvent(
         place=one.place,
-        order=(int(every.column("ordinal")[row]), one.place[1]),
+        order=(int(every.column("packet_index")[row]), one.place[1]),
         key=(exchange.connection, exchange.exchange, exchange.reply),
         client=exchange.client_id,
         ip=exchange.client_ip,
-        asked=None if asked == NULL else asked // 1000,
+        sent=None if asked == NULL else asked // 1000,
         done=None if done == NULL else done // 1000,
         error=error,
         producer_id=producer_id,
@@ -383,7 +385,7 @@ def _event(
     )
 
 
-def _said(one: ControlExchange, every: Exchanges, request: Body, response: Body | None) -> Iterator[Said]:
+def _said(one: ControlExchange, every: Exchanges, request: Body, response: Body | None) -> Iterator[TransactionMessage]:
     api = one.exchange.api_key
     if api == apis.ADD_PARTITIONS_TO_TXN:
         yield from _added(one, every, request, response)
@@ -392,7 +394,7 @@ def _said(one: ControlExchange, every: Exchanges, request: Body, response: Body 
         return  # an idempotent producer has no transactions
     error = response["errorCode"] if response is not None else None
     producer_id, epoch = request.get("producerId", -1), request.get("producerEpoch", -1)
-    asked_id = producer_id
+    requested_id = producer_id
     given: tuple[int | None, int | None] = (None, None)
     if response is not None and error == 0 and response.get("producerId", -1) != -1:
         given = response["producerId"], response["producerEpoch"]
@@ -401,10 +403,12 @@ def _said(one: ControlExchange, every: Exchanges, request: Body, response: Body 
     event = _event(one, every, error, producer_id, epoch)
     committed = bool(request.get("committed", False))
     timeout_ms = request.get("transactionTimeoutMs")
-    yield Said(api, request["transactionalId"], event, (), asked_id, committed, given, timeout_ms)
+    yield TransactionMessage(api, request["transactionalId"], event, (), requested_id, committed, given, timeout_ms)
 
 
-def _added(one: ControlExchange, every: Exchanges, request: Body, response: Body | None) -> Iterator[Said]:
+def _added(
+    one: ControlExchange, every: Exchanges, request: Body, response: Body | None
+) -> Iterator[TransactionMessage]:
     """AddPartitionsToTxn: to version 3 of one transaction, then of several: those come from brokers, which ask whether
     a partition is part of it (`verifyOnly`) or add it on the producer's behalf (KIP-890)."""
     if "transactions" in request:
@@ -429,7 +433,7 @@ def _one_added(
     producer: tuple[int, int],
     results: Any,
     on_behalf: bool,
-) -> Said:
+) -> TransactionMessage:
     told = [
         (topic["name"], part["partitionIndex"], part["partitionErrorCode"])
         for topic in results or ()
@@ -438,7 +442,7 @@ def _one_added(
     refused = next((error for _, _, error in told if error), 0)
     added = tuple((topic, partition) for topic, partition, error in told if not error)
     event = _event(one, every, None if results is None else 0 if added else refused, *producer)
-    return Said(apis.ADD_PARTITIONS_TO_TXN, transactional_id, event, added, on_behalf=on_behalf)
+    return TransactionMessage(apis.ADD_PARTITIONS_TO_TXN, transactional_id, event, added, on_behalf=on_behalf)
 
 
 def _markers(one: ControlExchange, every: Exchanges, request: Body, response: Body) -> Iterator[_Marker]:

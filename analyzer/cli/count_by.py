@@ -7,12 +7,11 @@ value once, as `-`, so that none is lost. Columns are counted by Arrow; fields o
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,14 +21,17 @@ from analyzer import api
 from analyzer.cli import text
 from analyzer.dataset import tables
 from analyzer.filter.names import Columns, Operand
-from analyzer.pipeline.points import NO_RECORDS, Choice, joined, read_point
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.points import NO_RECORDS, AnalysisOptions, joined, read_point
+from analyzer.pipeline.read_options import ReadOptions
 from captures.files import capture_points
+
+if TYPE_CHECKING:
+    from analyzer.options.show import ShowOptions
 
 Counts = Counter[tuple[str, ...]]
 
 
-def counted(options: argparse.Namespace, names: Sequence[Operand], notes: list[str]) -> Counts:
+def counted(options: ShowOptions, names: Sequence[Operand], notes: list[str]) -> Counts:
     """How many exchanges there are of each combination, values as they are printed."""
     if all(one.apis is None for one in names):
         return _of_columns(options, names, notes)
@@ -37,7 +39,7 @@ def counted(options: argparse.Namespace, names: Sequence[Operand], notes: list[s
     apis = frozenset[int]().union(*(one.apis or () for one in names))
     found = api.decoded(
         options.captures,
-        Reading.asked(options),
+        ReadOptions.from_arguments(options),
         filter=options.filter,
         bodies=apis,
         notes=notes,
@@ -63,7 +65,7 @@ def _said(value: Any) -> str:
     return text.cell(value) or "-"
 
 
-def _of_columns(options: argparse.Namespace, names: Sequence[Operand], notes: list[str]) -> Counts:
+def _of_columns(options: ShowOptions, names: Sequence[Operand], notes: list[str]) -> Counts:
     """The same where all names are columns: as they come, a table of thousands of exchanges at a time."""
     counts: Counts = Counter()
     known: dict[str, str] = {}
@@ -74,8 +76,8 @@ def _of_columns(options: argparse.Namespace, names: Sequence[Operand], notes: li
         elif name == "topic_ids":
             known.update((row["topic_id"], row["topic"]) for row in table.to_pylist())
 
-    how = Reading.asked(options)
-    choice = Choice.of(options.filter, options.follow, records=NO_RECORDS)
+    how = ReadOptions.from_arguments(options)
+    choice = AnalysisOptions.of(options.filter, options.follow, records=NO_RECORDS)
     points = capture_points(options.captures, how.rotated)
     result = joined(
         [read_point(point, how.settings(choice.keep), choice, put, None, sys.stdin.buffer) for point in points]

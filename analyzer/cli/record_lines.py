@@ -7,13 +7,12 @@ text are hex after `0x`; text of others is made fit for a terminal, so that a re
 
 from __future__ import annotations
 
-import argparse
 import base64
 import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,9 +22,12 @@ from analyzer.cli import text
 from analyzer.common.errors import UsageError
 from analyzer.common.times import EPOCH, rfc3339
 from analyzer.dataset.dataset import is_dataset, open_dataset
-from analyzer.pipeline.points import FULL, Choice, NamesAhead, nothing_matches, point_tables
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.points import FULL, AnalysisOptions, NamesAhead, nothing_matches, point_tables
+from analyzer.pipeline.read_options import ReadOptions
 from captures.files import capture_points
+
+if TYPE_CHECKING:
+    from analyzer.options.show import ShowOptions
 
 _NOT_HERE = ("tree", "hex", "fields", "frames", "count_by", "sort", "budget", "page")
 _HEADING = "time\ttopic\tpartition\toffset\tkey\tvalue\n"
@@ -35,7 +37,7 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
 Row = dict[str, Any]
 
 
-def show(options: argparse.Namespace, out: IO[str]) -> int:
+def show(options: ShowOptions, out: IO[str]) -> int:
     """Print the records of all arguments; the exit code comes back."""
     for name in _NOT_HERE:
         if getattr(options, name):
@@ -58,7 +60,7 @@ def show(options: argparse.Namespace, out: IO[str]) -> int:
     return 0
 
 
-def _rows(options: argparse.Namespace, notes: list[str]) -> Iterator[Row]:
+def _rows(options: ShowOptions, notes: list[str]) -> Iterator[Row]:
     rest = [argument for argument in options.captures if not is_dataset(argument)]
     for argument in options.captures:
         if is_dataset(argument):
@@ -70,8 +72,8 @@ def _rows(options: argparse.Namespace, notes: list[str]) -> Iterator[Row]:
             yield from _of_dataset(argument)
     if not rest:
         return
-    how = Reading.asked(options)
-    choice = Choice.of(options.filter, options.follow, records=FULL)
+    how = ReadOptions.from_arguments(options)
+    choice = AnalysisOptions.of(options.filter, options.follow, records=FULL)
     settings = how.settings(choice.keep)
     passed: list[tuple[int, int]] = []
     for point in capture_points(rest, how.rotated):

@@ -136,8 +136,8 @@ class RowGroups:
                         yield name, statistics
 
     def constants(self, table: str, row_group: RowGroup, columns: Iterable[str]) -> dict[str, int | str | None]:
-        """Those of the columns that have one value in all rows of a row group, by statistics, so that they need not be
-        read. None: all rows are null."""
+        """Columns that have one value in all rows of a row group, by statistics, so that they need not be read. None:
+        all rows are null."""
         values: dict[str, int | str | None] = {}
         for name, statistics in self._statistics(table, row_group, columns):
             if not statistics.has_null_count:

@@ -8,31 +8,33 @@ comes once.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import time_ns
-from typing import Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from analyzer.cli.text import json_text
 from analyzer.common.errors import UsageError
 from analyzer.common.times import rfc3339
 from analyzer.findings.wording import moment as clock
-from analyzer.live.evaluation_windows import who_of
-from analyzer.live.folder_checkpoint import FolderWatchedError, Place
+from analyzer.live.evaluation_windows import finding_key
+from analyzer.live.folder_checkpoint import FolderCheckpoint, FolderWatchedError
 from analyzer.live.live_counts import SECONDS, Moment
 from analyzer.live.preparation import begun, reading, say, warm_up
 from analyzer.live.stop_conditions import ended_by
-from analyzer.live.watch_session import Session
-from analyzer.pipeline.points import Choice, parsed
+from analyzer.live.watch_session import WatchSession
+from analyzer.pipeline.points import AnalysisOptions, parsed
 from captures.files import CapturePoint, capture_points
-from captures.live.capture_queue import Belt
+from captures.live.capture_queue import CaptureQueue
 from captures.live.follow import Follower
 from captures.live.stream import LiveStream
 from captures.live.taps import Tap
+
+if TYPE_CHECKING:
+    from analyzer.options.live import WatchOptions
 
 _UPDATE_SECONDS = 0.5
 _LATE_NS = 2 * 10**9
@@ -49,12 +51,12 @@ class Source:
     drops: Callable[[], int | None]
     stop: Callable[[], None]
     live: bool = False
-    place: Place | None = None
+    place: FolderCheckpoint | None = None
 
 
-def watch_interface(options: argparse.Namespace, tap: Tap) -> int:
+def watch_interface(options: WatchOptions, tap: Tap) -> int:
     """`kwire watch -i`."""
-    with Belt(tap, options.spool) as belt:
+    with CaptureQueue(tap, options.spool) as belt:
         begun(tap, f"capturing on {tap.interface}")
         warm_up()  # where that was not possible before
         point = CapturePoint(tap.interface, ("-",))
@@ -66,26 +68,27 @@ def watch_interface(options: argparse.Namespace, tap: Tap) -> int:
     return code
 
 
-def watch_source(options: argparse.Namespace) -> int:
+def watch_source(options: WatchOptions) -> int:
     """`kwire watch FOLDER`, a capture, or stdin."""
+    assert options.source is not None
     if options.source != "-" and os.path.isdir(options.source):
-        return _watch_folder(options)
+        return _watch_folder(options, options.source)
     if options.from_start:
         raise UsageError("--from-start goes with a folder", "leave it out")
     (point,) = capture_points([options.source])
     return _watch(options, Source(point, sys.stdin.buffer, lambda: None, lambda: None))
 
 
-def _watch_folder(options: argparse.Namespace) -> int:
-    follower = Follower(options.source)
-    name = os.path.basename(os.path.realpath(options.source)) or options.source
-    place = None if options.once else _place(options, name)
+def _watch_folder(options: WatchOptions, folder: str) -> int:
+    follower = Follower(folder)
+    name = os.path.basename(os.path.realpath(folder)) or folder
+    place = None if options.once else _place(options, folder, name)
     there = follower.listed()
     if place is not None and place.known:
         when = f" (told until {rfc3339(place.second * 10**6)})" if place.second >= 0 else ""
-        say(f"note: {options.source}: goes on where the watch before it was{when}; --from-start begins anew")
+        say(f"note: {folder}: goes on where the watch before it was{when}; --from-start begins anew")
     elif there:
-        say(f"note: {options.source}: begins at the oldest of {len(there)} files, {there[0]}")
+        say(f"note: {folder}: begins at the oldest of {len(there)} files, {there[0]}")
     source = Source(
         CapturePoint(name, cast(tuple[str, ...], follower)), follower, lambda: None, follower.stop, place=place
     )
@@ -96,13 +99,13 @@ def _watch_folder(options: argparse.Namespace) -> int:
             place.close()
 
 
-def _place(options: argparse.Namespace, name: str) -> Place | None:
+def _place(options: WatchOptions, folder: str, name: str) -> FolderCheckpoint | None:
     """Where to go on; None: nothing can be kept, or another screen keeps it."""
     screen = _on_screen(options)
     way = "screen" if screen else "lines"
-    choice = Choice.of(options.filter, records="none")
+    choice = AnalysisOptions.of(options.filter, records="none")
     try:
-        return Place(options.source, name, reading(options).settings(), choice, way, options.from_start)
+        return FolderCheckpoint(folder, name, reading(options).settings(), choice, way, options.from_start)
     except FolderWatchedError as taken:
         if not screen:
             raise
@@ -112,16 +115,16 @@ def _place(options: argparse.Namespace, name: str) -> Place | None:
     return None
 
 
-def _on_screen(options: argparse.Namespace) -> bool:
+def _on_screen(options: WatchOptions) -> bool:
     return not options.json and sys.stdout.isatty()
 
 
-def _watch(options: argparse.Namespace, source: Source) -> int:
+def _watch(options: WatchOptions, source: Source) -> int:
     screen = _on_screen(options)
     wanted = parsed(options.filter)
     keeps = (screen and not options.once) or (wanted is not None and wanted.needs_bodies)
     settings = reading(options).settings(keep_messages=keeps)
-    session = Session(
+    session = WatchSession(
         source.point, settings, source.stdin, wanted, telling=not screen and not options.once, place=source.place
     )
     stop = threading.Event()
@@ -152,13 +155,13 @@ def _watch(options: argparse.Namespace, source: Source) -> int:
     return 0
 
 
-def _lost(session: Session, source: Source) -> int:
+def _lost(session: WatchSession, source: Source) -> int:
     """Packets that were lost, as far as anybody says."""
     lost = source.drops()
     return (session.drops() or 0) if lost is None else lost
 
 
-def _over(session: Session, source: Source, stop: threading.Event, seconds: float) -> bool:
+def _over(session: WatchSession, source: Source, stop: threading.Event, seconds: float) -> bool:
     """Wait so long; whether all is read. A source that was told to stop is read to its end; stdin and a capture, which
     cannot be told, are left where they are."""
     if session.ended.wait(seconds):
@@ -166,7 +169,7 @@ def _over(session: Session, source: Source, stop: threading.Event, seconds: floa
     return stop.is_set() and not source.live and not isinstance(source.stdin, Follower)
 
 
-def _once(session: Session, source: Source, screen: bool, stop: threading.Event) -> None:
+def _once(session: WatchSession, source: Source, screen: bool, stop: threading.Event) -> None:
     session.start()
     while not _over(session, source, stop, _UPDATE_SECONDS):
         pass
@@ -183,7 +186,7 @@ def _once(session: Session, source: Source, screen: bool, stop: threading.Event)
         _write(finding_of(found))
 
 
-def _lines(session: Session, source: Source, stop: threading.Event) -> None:
+def _lines(session: WatchSession, source: Source, stop: threading.Event) -> None:
     """JSON lines as seconds pass."""
     came = threading.Event()
     session.after = came.set
@@ -202,18 +205,18 @@ def _lines(session: Session, source: Source, stop: threading.Event) -> None:
             session.counts.told.clear()
             session.fresh.clear()
             lost = _lost(session, source)
-            since = {who_of(row): session.since(row) for row in found} if place is not None else {}
+            since = {finding_key(row): session.since(row) for row in found} if place is not None else {}
             end = (session.exchanges, session.counts.until) if over and session.failure is None else None
         if place is None:
-            for line in _told(told, found, lost):
+            for line in _in_order(told, found, lost):
                 _write(line)
             continue
         fresh = [moment for moment in told if moment.time_ns // 10**9 > place.second]
         last = max([moment.time_ns // 10**9 for moment in fresh], default=-1)
-        place.tell([json_text(line) for line in _told(fresh, found, lost)], last, since, end)
+        place.tell([json_text(line) for line in _in_order(fresh, found, lost)], last, since, end)
 
 
-def _told(told: Sequence[Moment], found: Sequence[dict[str, Any]], lost: int) -> Iterator[dict[str, Any]]:
+def _in_order(told: Sequence[Moment], found: Sequence[dict[str, Any]], lost: int) -> Iterator[dict[str, Any]]:
     """What lines say."""
     yield from (second_of(moment, lost) for moment in told)
     yield from map(finding_of, found)
@@ -255,7 +258,7 @@ def finding_of(row: dict[str, Any]) -> dict[str, Any]:
     return {"finding": {**row, **times}}
 
 
-def said_of(row: dict[str, Any]) -> str:
+def finding_line(row: dict[str, Any]) -> str:
     """A finding in a line."""
     when = clock(row["since"]) + "  " if row["since"] is not None else ""
     return f"{when}{row['severity'].upper()} {row['code']}: {row['text']}"

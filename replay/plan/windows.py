@@ -21,7 +21,7 @@ from replay.plan.sessions import CapturedExchange, Decoded, Request, Session
 
 if TYPE_CHECKING:
     from analyzer.analysis.traffic_summary import Asked
-    from analyzer.api import Look
+    from analyzer.api import ChooseExchanges
     from analyzer.bulk import rows
 
 HELD: Final = 4_096
@@ -36,11 +36,8 @@ Key = tuple[str, str]
 
 @dataclass(slots=True)
 class Window:
-    """A bounded number of requests in order of time, each with its session.
-
-    `met`: sessions that begin here; `over`: sessions that have sent their last request; `orphans`: rows of responses
-    without a request.
-    """
+    """A bounded number of requests in order of time, each with its session. `met`: sessions that begin here; `over`:
+    sessions that have sent their last request; `orphans`: rows of responses without a request."""
 
     requests: list[tuple[int, Decoded]] = field(default_factory=list)
     met: list[int] = field(default_factory=list)
@@ -67,10 +64,8 @@ class WindowReader(Protocol):
 
 @dataclass(slots=True)
 class _MetSession:
-    """A session as the first pass meets it.
-
-    `began`: when it sent its first request, 0 if it sent none; `first`: the ordinal of that request.
-    """
+    """A session as the first pass meets it. `began`: when it sent its first request, 0 if it sent none; `first`: the
+    ordinal of that request."""
 
     number: int
     broker: tuple[str, int]
@@ -104,7 +99,7 @@ class TwoPassReader:
 
     exchanges: Callable[[], Iterable[CapturedExchange]]
     names: Renaming = field(default_factory=Renaming)
-    by_columns: Callable[[Look], Iterable[CapturedExchange]] | None = None
+    by_columns: Callable[[ChooseExchanges], Iterable[CapturedExchange]] | None = None
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     sessions: list[Session] = field(default_factory=list)
     first: FirstPass = field(default_factory=lambda: FirstPass(timed=True))
@@ -169,7 +164,7 @@ class TwoPassReader:
             yield window
 
     def _read_columns(
-        self, by_columns: Callable[[Look], Iterable[CapturedExchange]], met: dict[Key, _MetSession]
+        self, by_columns: Callable[[ChooseExchanges], Iterable[CapturedExchange]], met: dict[Key, _MetSession]
     ) -> None:
         """Make the first pass over columns, and over the bodies of what is not in them."""
         from analyzer.analysis.traffic_summary import Gists
@@ -252,10 +247,8 @@ class TwoPassReader:
 
 
 class _HeldRequests:
-    """Requests that are held back; `bytes`: their size.
-
-    Nearly all come in order: those wait in a queue, and only late ones in a heap.
-    """
+    """Requests that are held back; `bytes`: their size. Nearly all come in order: those wait in a queue, and only late
+    ones in a heap."""
 
     def __init__(self) -> None:
         self.bytes = 0

@@ -5,7 +5,6 @@ In: parsed options. Out: the page's address on stdout; what is going on on stder
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import ipaddress
 import os
@@ -28,6 +27,8 @@ from reports.view.current_view import Stage
 if TYPE_CHECKING:
     import uvicorn
 
+    from analyzer.options.questions import ViewOptions
+
 SWITCH_SECONDS: Final = 0.001
 """A thread that computes lets another one in after this time."""
 
@@ -42,7 +43,7 @@ LEAST_TOKEN: Final = 16
 """Characters of a token in a file: fewer could be guessed."""
 
 
-def view(options: argparse.Namespace) -> int:
+def view(options: ViewOptions) -> int:
     """`kwire view`."""
     host, port = _address(options.listen)
     token = _token(options.token_file)
@@ -102,7 +103,7 @@ class _Opening:
     """What is to be looked at becomes a stage; what that is made with is loaded here, which takes longer than the
     server's start and the page's way to the browser."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: ViewOptions) -> None:
         self.stage = Stage()
         self._options = options
         self._stack = contextlib.ExitStack()
@@ -151,7 +152,7 @@ _CAPTURES: Final = (b"\xa1\xb2\xc3\xd4", b"\xd4\xc3\xb2\xa1", b"\xa1\xb2\x3c\x4d
 """How plain captures begin: pcap's numbers, pcapng's block."""
 
 
-def sure(sources: Sequence[str], options: argparse.Namespace) -> bool:
+def sure(sources: Sequence[str], options: ViewOptions) -> bool:
     """Is it plain that there is something to look at, without anything being loaded? It need not be told otherwise
     before there is an address."""
     if options.rotated or options.keylog:

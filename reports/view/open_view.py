@@ -7,7 +7,6 @@ the view does.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import hashlib
 import json
@@ -34,7 +33,7 @@ from analyzer.common.times import rfc3339
 from analyzer.dataset import tables
 from analyzer.dataset.dataset import MANIFEST, StoredDataset, is_dataset, open_dataset, read_manifest, readable
 from analyzer.dataset.locks import DatasetLockedError
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from captures.cache import cache_root
 from captures.errors import KwireError
 from captures.files import CaptureError, CapturePoint, begins_ns, capture_points, urls
@@ -49,6 +48,7 @@ from reports.view.source_captures import Captures
 from reports.view.tables import Tables
 
 if TYPE_CHECKING:
+    from analyzer.options.questions import ViewOptions
     from analyzer.pipeline.points import Progress
 
 ENDING_SECONDS: Final = 10
@@ -79,7 +79,7 @@ LIMIT_BYTES: Final = 8 << 30
 """Of all views kept: ten million exchanges take some 1.5 GB. The longest unused go first."""
 
 
-def opened(sources: Sequence[str], options: argparse.Namespace, stack: contextlib.ExitStack) -> View:
+def opened(sources: Sequence[str], options: ViewOptions, stack: contextlib.ExitStack) -> View:
     """The view of a dataset or of captures; what is not to stay goes when `stack` does. Raises KwireError."""
     if _is_dataset(sources, options):
         return _made(sources[0], options, stack).view()
@@ -90,7 +90,7 @@ def opened(sources: Sequence[str], options: argparse.Namespace, stack: contextli
 
 
 def begun(
-    sources: Sequence[str], options: argparse.Namespace, stack: contextlib.ExitStack, stage: Stage | None = None
+    sources: Sequence[str], options: ViewOptions, stack: contextlib.ExitStack, stage: Stage | None = None
 ) -> Stage:
     """The same; captures that were not analysed yet are so in the background, as are the columns of a large dataset
     that was not viewed yet, and the stage has their first exchanges as soon as there are some: it is not waited for
@@ -145,7 +145,7 @@ def _broken(stage: Stage, failure: Exception) -> UsageError:
 def _analyse(asked: _Asked, stage: Stage) -> None:
     growing = Growing(stage, asked.folder, asked.captures, partial(asked.named, growing=True), asked.begins())
     if asked.large():
-        growing.peek(asked.points[0], Reading.asked(asked.options))
+        growing.peek(asked.points[0], ReadOptions.from_arguments(asked.options))
         _let_look(stage)
     asked.analyse(growing.progress, growing.seen)
     stage.become(asked.view(), done=True)
@@ -173,7 +173,7 @@ def _step_back() -> None:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 5)
 
 
-def _is_dataset(sources: Sequence[str], options: argparse.Namespace) -> bool:
+def _is_dataset(sources: Sequence[str], options: ViewOptions) -> bool:
     """Is a dataset to be viewed? Raises UsageError where what is asked does not go together."""
     datasets = [source for source in sources if is_dataset(source)]
     if datasets and len(sources) > 1:
@@ -186,7 +186,7 @@ def _is_dataset(sources: Sequence[str], options: argparse.Namespace) -> bool:
     return bool(datasets)
 
 
-def _made(source: str, options: argparse.Namespace, stack: contextlib.ExitStack) -> _Made:
+def _made(source: str, options: ViewOptions, stack: contextlib.ExitStack) -> _Made:
     dataset = named_dataset(source)
     manifest = (Path(source) / MANIFEST).read_bytes()
     folder = _folder(options, stack, "dataset", os.path.realpath(source), hashlib.sha256(manifest).hexdigest())
@@ -199,7 +199,7 @@ class _Made:
     """A dataset that is to be viewed, and where the columns that are made of it lie."""
 
     source: str
-    options: argparse.Namespace
+    options: ViewOptions
     dataset: StoredDataset
     folder: Path
     captures: Captures | None
@@ -223,8 +223,9 @@ class _Made:
     def view(self, progress: Progress | None = None) -> View:
         """The view of all; `progress` is told how many columns are made."""
         tables, messages = _tables(self.dataset, self.folder / "columns", self.captures, progress)
-        judge = getattr(self.options, "judge", None)
-        pairs = exchange_pairs.paired(tables, judge and (lambda: exchange_pairs.Judging(judge, self.source)))
+        judge = self.options.judge
+        judging = None if judge is None else partial(exchange_pairs.Judging, judge, self.source)
+        pairs = exchange_pairs.paired(tables, judging)
         return replace(self.named(tables, messages), pairing=pairs)
 
     def named(self, tables: Tables, messages: Messages, growing: bool = False) -> View:
@@ -241,7 +242,7 @@ class _Asked:
 
     sources: Sequence[str]
     points: Sequence[CapturePoint]
-    options: argparse.Namespace
+    options: ViewOptions
     folder: Path
     captures: Captures | None
     notes: Notes
@@ -285,7 +286,7 @@ class _Asked:
 
     def analyse(self, progress: Progress | None = None, seen: Callable[[str, pa.Table], None] | None = None) -> None:
         """Make it; where another view is making it, that one's is waited for, and used."""
-        asked, told = argparse.Namespace(**{**vars(self.options), "filter": None}), False
+        asked, told = replace(self.options, filter=None), False
         while not (told and is_dataset(self.made)):
             try:
                 return dataset_of(self.sources, str(self.made), asked, self.captures is None, progress, seen)
@@ -304,7 +305,7 @@ class _Asked:
 
     def named(self, tables: Tables, messages: Messages, growing: bool = False) -> View:
         """A view of these captures."""
-        how = Reading.asked(self.options)
+        how = ReadOptions.from_arguments(self.options)
         command = (
             "kwire",
             "show",
@@ -317,8 +318,8 @@ class _Asked:
         return View(tables, messages, name, command, self.options.filter or "", growing, self.notes)
 
 
-def _asked(sources: Sequence[str], options: argparse.Namespace, stack: contextlib.ExitStack) -> _Asked:
-    how = Reading.asked(options)
+def _asked(sources: Sequence[str], options: ViewOptions, stack: contextlib.ExitStack) -> _Asked:
+    how = ReadOptions.from_arguments(options)
     again = "-" not in sources  # stdin is read once
     points = capture_points(list(sources), how.rotated) if again else ()  # what is not there is told at once
     if again and options.cache:
@@ -329,7 +330,7 @@ def _asked(sources: Sequence[str], options: argparse.Namespace, stack: contextli
     return _Asked(sources, points, options, folder, Captures(tuple(sources), how) if again else None, Notes.kept(place))
 
 
-def _notes(options: argparse.Namespace, *sources: str) -> Path | None:
+def _notes(options: ViewOptions, *sources: str) -> Path | None:
     """Where the notes about captures or a dataset are kept: in the user's folder for what programs remember."""
     if not options.cache:
         return None
@@ -387,7 +388,7 @@ def _columns(
 # --- what is kept -----------------------------------------------------------------------------------------------------
 
 
-def _identity(sources: Sequence[str], how: Reading) -> list[str]:
+def _identity(sources: Sequence[str], how: ReadOptions) -> list[str]:
     """What captures are, as far as it can be told without reading them: other files, other options, another kwire make
     another dataset."""
     said = [__version__, repr((how.rotated, sorted(how.ports), how.frame_limit))]
@@ -409,7 +410,7 @@ def _file(path: str) -> str:
     return json.dumps([os.path.realpath(path), status.st_size, status.st_mtime_ns])
 
 
-def _folder(options: argparse.Namespace, stack: contextlib.ExitStack, *identity: str) -> Path:
+def _folder(options: ViewOptions, stack: contextlib.ExitStack, *identity: str) -> Path:
     """Where what is made of something is kept."""
     if not options.cache:
         return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kwire-view-")))
@@ -447,7 +448,7 @@ def _captures_of(dataset: StoredDataset) -> Captures | None:
         if place is None:
             return None
         found.append(place)
-    return Captures(tuple(found), Reading()) if found else None
+    return Captures(tuple(found), ReadOptions()) if found else None
 
 
 def _places(dataset: Path, name: str) -> list[Path]:

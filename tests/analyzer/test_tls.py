@@ -23,8 +23,8 @@ import analyzer
 from analyzer.bulk.engine import Engine, Settings
 from analyzer.dataset.dataset import Parts
 from analyzer.pipeline import shares
-from analyzer.pipeline.points import Choice, joined
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.points import AnalysisOptions, joined
+from analyzer.pipeline.read_options import ReadOptions
 from captures.errors import CaptureError
 from captures.files import capture_points
 from captures.files.write import pcap, pcapng
@@ -141,7 +141,7 @@ def several(folder: Path, count: int = 6) -> tuple[list[Segment], bytes]:
         writes = talk_of[number % 2].sealed(talked(12))
         if number == 4:
             made = Forged(1)
-            writes = [*made.shaken(), *(made.said(write) for write in talked(4) if len(write.data) < 16_000)]
+            writes = [*made.shaken(), *(made.sealed_write(write) for write in talked(4) if len(write.data) < 16_000)]
         if number == 5:
             writes = talked(12)
         segments = converse(writes, client=("10.0.0.1", 40_000 + number), start_ns=START_NS + number * 70_000)
@@ -192,9 +192,9 @@ def test_shares_of_connections_give_the_same(tmp_path: Path) -> None:
     packets, keys = several(tmp_path)
     capture = tmp_path / "capture.pcap"
     capture.write_bytes(pcap(rendered(packets), 1, nanoseconds=True))
-    how = Reading(window_bytes=20_000, keylogs=[log_of(tmp_path, keys)])
+    how = ReadOptions(window_bytes=20_000, keylogs=[log_of(tmp_path, keys)])
     [point] = capture_points([str(capture)], False)
-    choice = Choice.of()
+    choice = AnalysisOptions.of()
     made = [
         shares.share(point, how.settings(choice.keep), choice, shares.Share(number, 3), 100, tmp_path / f"p{number}")
         for number in range(3)
@@ -477,7 +477,7 @@ def test_tshark_sees_the_same_bytes(name: str, tmp_path: Path) -> None:
     if name == "forged 1.3":
         made = Forged(3)
         said_ = [write for write in said_ if len(write.data) < 16_000]
-        writes, keys = [*made.shaken(), *(made.said(write) for write in said_)], made.log
+        writes, keys = [*made.shaken(), *(made.sealed_write(write) for write in said_)], made.log
     else:
         talk = Talk(HOWS[name], tmp_path)
         writes = talk.sealed(said_)

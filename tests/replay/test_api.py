@@ -5,7 +5,6 @@ Proves: replay/api.py
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import inspect
 import pkgutil
@@ -16,6 +15,8 @@ import pytest
 
 import replay
 from analyzer.cli import parser
+from analyzer.options.declare import declarations
+from analyzer.options.replay import ReplayOptions
 from captures.errors import KwireError
 from replay import api, inputs, request, run
 from replay.options import Options
@@ -25,9 +26,9 @@ CAPTURE = next((SAMPLES / "old-java-0.8.2").glob("capture*"))
 
 # fmt: off
 OTHERWISE = {
-    "help", "captures",  # no options
+    "captures",  # no option
     "dry_run", "assume", "json", "fail_on", "loop",  # what a command prints, returns and repeats, a program does itself
-    "no_audit",  # `audit=False`; `--audit RUN` sends nothing
+    "audit_run",  # it sends nothing
     "sasl", "sasl_file", "tls", "tls_ca", "tls_cert", "tls_key", "follow_advertised", "map_host",
     "plaintext_login",  # `access`
 }
@@ -42,15 +43,12 @@ def test_no_module_of_the_package_takes_the_doors_name() -> None:
 
 
 def test_it_takes_what_the_command_takes_under_the_same_names() -> None:
-    command = argparse.ArgumentParser()
-    parser._replay_options(command)
-    options = {action.dest for action in command._actions} - OTHERWISE
-    mine = {*inspect.signature(api.replay).parameters, *request.Asked.__annotations__}
-    assert mine - {"captures", "options", "access"} == options
+    keywords = {*inspect.signature(api.replay).parameters} - {"captures", "access"}
+    assert keywords == declarations(ReplayOptions).keys() - OTHERWISE
 
 
 def test_what_is_asked_for_in_python_is_what_the_command_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The same options in either form come to the same `Options`, and to what of the capture is sent."""
+    """Equal options in either form come to the same `Options`, and to what of the capture is sent."""
     seen: list[tuple[Any, ...]] = []
 
     async def noted(captured: Any, wanted: Options, dial: Any, out: Any, notes: Any, wait: bool) -> None:
@@ -119,14 +117,16 @@ def test_what_is_asked_for_in_python_is_what_the_command_does(monkeypatch: pytes
         "--workers",
         "3",
     ]
-    command = request.options_of(parser._parser().parse_args(arguments), "h", 1)
+    command = request.resolve_command(parser.parse(arguments)[1], "h", 1)
     ((count, wanted, out, wait),) = seen
     assert (wanted, out, wait) == (command, tmp_path, True)
-    assert count == 2 * len(inputs.prepared(inputs.read(CAPTURE), request.wanted("h", 1, topics="*"), []))
+    assert count == 2 * len(
+        inputs.prepared(inputs.read(CAPTURE), request.resolve("h", 1, request.ReplayRequest(topics="*")), [])
+    )
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "expected"),
     [
         ({"to": "localhost"}, "--to localhost: not HOST:PORT"),
         ({"allow": ["Sing"]}, "--allow Sing: no such API"),
@@ -139,9 +139,9 @@ def test_what_is_asked_for_in_python_is_what_the_command_does(monkeypatch: pytes
         ({"same_cluster": True, "times": 2}, "--same-cluster does not go with --times"),
     ],
 )
-def test_what_it_cannot_take_is_a_problem_with_a_hint(tmp_path: Path, wrong: dict[str, Any], told: str) -> None:
+def test_what_it_cannot_take_is_a_problem_with_a_hint(tmp_path: Path, wrong: dict[str, Any], expected: str) -> None:
     options: dict[str, Any] = {"to": "localhost:9092", "out": tmp_path / "run", **wrong}
     with pytest.raises(KwireError) as problem:
         replay.replay(CAPTURE, **options)
-    assert str(problem.value) == told
+    assert str(problem.value) == expected
     assert problem.value.hint

@@ -1,4 +1,4 @@
-"""Listeners as shares of a capture point have them: each hears its own connections, is pickled, and they are joined."""
+"""Collectors of the shares of a capture point: each takes its own connections, is pickled, and they are joined."""
 
 from __future__ import annotations
 
@@ -12,27 +12,34 @@ from analyzer.analysis import ResumableCollector
 from analyzer.analysis.cluster_metadata import TopicIds
 from analyzer.analysis.control_exchanges import APIS, ControlExchanges
 from analyzer.bulk.engine import Engine, Share
-from analyzer.pipeline.read_options import Reading
+from analyzer.frame.log import Log
+from analyzer.pipeline.read_options import ReadOptions
 from captures.files import capture_points
 
 
-def heard_by(
+def collected(
     capture: Path, make: Callable[[], ResumableCollector], shares: int = 1, window_bytes: int = 16 << 20
 ) -> dict[str, list[dict[str, Any]]]:
-    """Rows of each table that listeners make of a capture, its connections in so many shares."""
+    """Return the rows of each table that collectors make of a capture, its connections in so many shares."""
     [point] = capture_points([str(capture)], False)
-    settings = dataclasses.replace(Reading(threads=1).settings(APIS), window_bytes=window_bytes)
-    topics, listeners = TopicIds(), []
+    settings = dataclasses.replace(ReadOptions(threads=1).settings(APIS), window_bytes=window_bytes)
+    topics, collectors = TopicIds(), []
     for number in range(shares):
         engine = Engine(point, settings, share=Share(number, shares)) if shares > 1 else Engine(point, settings)
-        hearing, listener = ControlExchanges(), make()
+        control_exchanges, collector = ControlExchanges(), make()
         for window in engine.windows():
             topics.take(window)
-            for piece, heard in hearing.pieces(window):
-                listener.take(piece, heard)
+            for piece, control in control_exchanges.pieces(window):
+                collector.take(piece, control)
             window.names.release()
-        listeners.append(pickle.loads(pickle.dumps(listener)))
-    first, *rest = listeners
+        collectors.append(pickle.loads(pickle.dumps(collector)))
+    first, *rest = collectors
     for other in rest:
         first.join(other)
     return {name: table.to_pylist() for name, table in first.tables(point.name, topics.name)}
+
+
+def log_bytes(log: Log) -> int:
+    """Return the bytes of memory that a log takes, but for its texts."""
+    columns = sum(column.strides[0] * len(column) for part in log._parts for column in part)
+    return columns + log._rows.nbytes + len(log._heap)

@@ -1,4 +1,4 @@
-"""Events of groups as bytes (proves: analyzer/analysis/event_log.py, analyzer/analysis/said_rows.py)."""
+"""Events of groups as bytes (proves: analyzer/analysis/event_log.py)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ import sys
 from collections import defaultdict
 from typing import Any
 
+import numpy as np
 import pytest
 
 from analyzer.analysis import group_events as g
 from analyzer.analysis.event_log import EventLog
 from analyzer.analysis.group_events import Event
+from tests.analyzer.analysis.joining import log_bytes
 
-KINDS = (g.JOIN, g.SYNC, g.HEARTBEAT_FAILED, g.LEAVE, g.COMMIT_FAILED, g.FOUND, g.TOLD)
-FREQUENT = (g.HEARTBEAT_FAILED, g.COMMIT_FAILED, g.FOUND)
+KINDS = (g.JOIN, g.SYNC, g.HEARTBEAT_FAILED, g.LEAVE, g.COMMIT_FAILED, g.COORDINATOR_FOUND, g.UPDATE)
+FREQUENT = (g.HEARTBEAT_FAILED, g.COMMIT_FAILED, g.COORDINATOR_FOUND)
 
 
 def event(place: tuple[int, int], kind: str, group: str, order: int = 0, **said: Any) -> Event:
@@ -40,19 +42,19 @@ def event(place: tuple[int, int], kind: str, group: str, order: int = 0, **said:
 
 # fmt: off
 FULL = event(
-    (7, 1), g.SYNC, "Gruppe-ß\ud800", 2, protocol=g.CLASSIC, instance="i", generation=3, said_epoch=4, code=0,
+    (7, 1), g.SYNC, "Gruppe-ß\ud800", 2, protocol=g.CLASSIC, instance="i", generation=3, request_epoch=4, code=0,
     leader="m", members=("m", "n"), subscribed=(), session_ms=10, rebalance_ms=20,
     assigned=(("m", (("orders", 0), ("orders", None))), ("n", ())), by_leader=True, revoked=(("m", ()),),
-    owned=(("orders", 1),), interval_ms=5, node=9, told=True, settled=True,
+    owned=(("orders", 1),), interval_ms=5, node=9, reported=True, settled=True,
 )
 # fmt: on
-EMPTY = event((8, 1), g.FOUND, "", member=None, client=None, exchange=None)
+EMPTY = event((8, 1), g.COORDINATOR_FOUND, "", member=None, client=None, exchange=None)
 
 
 def log_of(events: list[Event]) -> EventLog:
     log = EventLog()
     for one in events:
-        log.put(one)
+        log.append(one)
     return log
 
 
@@ -106,7 +108,7 @@ def test_those_of_another_come_after() -> None:
     log.join(EventLog())
     assert len(log) == 300
     assert by_group(log) == slow_by_group(events)
-    log.put(FULL)
+    log.append(FULL)
     assert by_group(log)[FULL.group] == [FULL]
 
 
@@ -140,21 +142,22 @@ def test_the_latest_are_remembered_as_told(most: int, of_all: int) -> None:
     expected = slow_latest(events, most, of_all)
     assert [events[place] for place in places.tolist()] == expected
     assert log.groups_of(places) == {one.group for one in expected}
-    after = log.told(places)
+    after = log.reported(places)
     for one in expected:
-        one.told = True
+        one.reported = True
     assert by_group(after) == slow_by_group(expected)
-    after.put(EMPTY)
+    after.append(EMPTY)
     assert by_group(after)[""] == [EMPTY]
 
 
 def test_of_which_rebalances_were_told_is_known() -> None:
     log = log_of(some(50, 4))
-    settled = {}
-    for _, places, events in log.by_group():
+    settled, flags = {}, np.zeros(50, np.bool_)
+    for _, positions, events in log.by_group():
         wanted = [one.exchange is not None and one.exchange % 3 == 0 for one in events]
-        log.settle(places, wanted)
+        flags[positions] = wanted
         settled.update({one.exchange: yes for one, yes in zip(events, wanted, strict=True)})
+    log.settle(flags)
     assert {one.exchange: one.settled for _, _, events in log.by_group() for one in events} == settled
 
 
@@ -178,5 +181,5 @@ def test_an_event_takes_some_hundred_bytes() -> None:
             for number in range(count)
         ]
     )
-    held = log._packed.nbytes + sum(map(sys.getsizeof, log.groups))
+    held = log_bytes(log._log) + sum(map(sys.getsizeof, log.groups))
     assert held < 650 * count

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 import analyzer
-from analyzer.analysis.event_columns import Noted
+from analyzer.analysis.event_columns import EVENT_ORDER
 from analyzer.analysis.offsets import Offsets
+from analyzer.frame.log import Log
 from analyzer.protocol.api_keys import OFFSET_COMMIT
 from captures.kernels import NULL
 from tests.analyzer import forging
-from tests.analyzer.analysis.joining import heard_by
+from tests.analyzer.analysis.joining import collected
 from tests.captures.forge import START_NS, Write, converse, interleaved
 from tests.shared import SAMPLES, capture_files, real_folder
 
@@ -106,10 +107,10 @@ def test_a_simple_consumer_that_was_out_of_range_and_one_that_began_at_the_start
 
 @pytest.mark.parametrize("capture", [TXN, OLD, capture_files(SAMPLES / "group-kip848-librdkafka-4.3")[0]])
 def test_shares_and_windows_change_nothing(capture: Path) -> None:
-    whole = heard_by(capture, Offsets)["offsets"]
+    whole = collected(capture, Offsets)["offsets"]
     assert len(whole) > 10
-    assert heard_by(capture, Offsets, shares=3)["offsets"] == whole
-    assert heard_by(capture, Offsets, window_bytes=4096)["offsets"] == whole
+    assert collected(capture, Offsets, shares=3)["offsets"] == whole
+    assert collected(capture, Offsets, window_bytes=4096)["offsets"] == whole
 
 
 def committing(number: int, offset: int, time_ns: int) -> list[Write]:
@@ -286,9 +287,9 @@ def test_moves_that_nobody_told_a_reader_to_make_change_nothing(tmp_path: Path) 
     ]
     expected = [(50, 900, 850, None, 3), (12, 100, 88, "OFFSET_OUT_OF_RANGE", 8)]
     assert resets(tmp_path, *talk) == expected
-    whole = heard_by(tmp_path / "capture.pcap", Offsets)["offsets"]
+    whole = collected(tmp_path / "capture.pcap", Offsets)["offsets"]
     for window_bytes in (400, 900, 2000):
-        assert heard_by(tmp_path / "capture.pcap", Offsets, window_bytes=window_bytes)["offsets"] == whole
+        assert collected(tmp_path / "capture.pcap", Offsets, window_bytes=window_bytes)["offsets"] == whole
 
 
 def test_a_reset_that_is_refused(tmp_path: Path) -> None:
@@ -299,16 +300,16 @@ def test_a_reset_that_is_refused(tmp_path: Path) -> None:
     ]
 
 
-def test_noted_texts_have_numbers_of_their_own() -> None:
+def test_texts_of_joined_logs_have_numbers_of_their_own() -> None:
     columns = ("trigger", "born", "who")
-    one, two = Noted(columns, ("who",)), Noted(columns, ("who",))
+    first, second = (Log(columns, ("who",), EVENT_ORDER) for _ in range(2))
 
     def rows(*values: tuple[int, int, int]) -> dict[str, np.ndarray]:
         return dict(zip(columns, np.array(values, np.int64).T, strict=True))
 
-    one.put(rows((5, 0, 2), (7, 0, NULL)), ["x", "y", "ann"], [])
-    two.put(rows((6, 1, 0), (5, 1, 1)), ["ben", "ann"], [])
-    one.join(two)
-    inside = one.inside()
-    assert inside["trigger"].tolist() == [5, 5, 6, 7]
-    assert [one.text(who) for who in inside["who"].tolist()] == ["ann", "ann", "ben", None]
+    first.append(rows((5, 0, 2), (7, 0, NULL)), ["x", "y", "ann"], [])
+    second.append(rows((6, 1, 0), (5, 1, 1)), ["ben", "ann"], [])
+    first.join(second)
+    merged = first.read()
+    assert merged["trigger"].tolist() == [5, 5, 6, 7]
+    assert [first.text(who) for who in merged["who"].tolist()] == ["ann", "ann", "ben", None]

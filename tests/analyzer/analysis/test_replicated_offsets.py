@@ -14,7 +14,7 @@ import pytest
 import analyzer
 from analyzer.analysis.offsets import Offsets
 from tests.analyzer import forging
-from tests.analyzer.analysis.joining import heard_by
+from tests.analyzer.analysis.joining import collected
 from tests.bench import messages
 from tests.captures.forge import Write, converse, pcap, rendered
 from tests.shared import capture_files, shared_folder
@@ -148,8 +148,8 @@ def test_a_record_is_one_row_whoever_is_sent_it_again(tmp_path: Path) -> None:
     path = written(tmp_path, name, copies(2, forging.TOPIC_ID, sent[:2]), copies(3, forging.TOPIC_ID, sent))
     assert replicated(path) == ROWS
     assert replicated(path, records="none") == []
-    whole = heard_by(path, Offsets)["offsets"]
-    assert heard_by(path, Offsets, window_bytes=500)["offsets"] == whole
+    whole = collected(path, Offsets)["offsets"]
+    assert collected(path, Offsets, window_bytes=500)["offsets"] == whole
 
 
 def test_a_topic_that_nobody_names_is_known_by_what_its_records_are(tmp_path: Path) -> None:

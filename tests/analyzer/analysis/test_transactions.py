@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 import analyzer
-from analyzer.analysis.producers import Asked, Producer, Transaction
+from analyzer.analysis.producers import Producer, ProducerEvent, Transaction
 from analyzer.analysis.transactions import Transactions
 from tests.analyzer import forging
-from tests.analyzer.analysis.joining import heard_by
+from tests.analyzer.analysis.joining import collected
 from tests.captures.forge import converse, loaded, pcap, rendered, segments_of
 from tests.shared import SAMPLES
 
@@ -135,10 +135,10 @@ def test_who_was_fenced_by_whom() -> None:
 @pytest.mark.parametrize("folder", [TXN, JS])
 def test_shares_and_windows_change_nothing(folder: Path) -> None:
     capture = folder / "capture.pcap"
-    whole = heard_by(capture, Transactions)["transactions"]
+    whole = collected(capture, Transactions)["transactions"]
     assert len(whole) > 2
-    assert heard_by(capture, Transactions, shares=3)["transactions"] == whole
-    assert heard_by(capture, Transactions, window_bytes=4096)["transactions"] == whole
+    assert collected(capture, Transactions, shares=3)["transactions"] == whole
+    assert collected(capture, Transactions, window_bytes=4096)["transactions"] == whole
 
 
 def test_what_only_markers_tell_of_has_a_producer_id_alone(tmp_path: Path) -> None:
@@ -254,12 +254,14 @@ class Told:
         self.producer = Producer("pay")
         self._now = 0
 
-    def event(self, who: str, error: int | None = 0, epoch: int | None = 0, on: str = "c", holes: int = 0) -> Asked:
+    def event(
+        self, who: str, error: int | None = 0, epoch: int | None = 0, on: str = "c", holes: int = 0
+    ) -> ProducerEvent:
         self._now += 1
         place = (self._now, 0)
         asked = self._now * 1_000_000
         key = (on, self._now, self._now)
-        return Asked(place, place, key, who, "10.0.0.1", asked, asked + 5, error, 7, epoch, holes)
+        return ProducerEvent(place, place, key, who, "10.0.0.1", asked, asked + 5, error, 7, epoch, holes)
 
     def init(self, who: str, epoch: int, error: int = 0, asked_id: int = -1) -> None:
         self.producer.took(self.event(who, error, epoch), asked_id)

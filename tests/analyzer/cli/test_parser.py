@@ -195,7 +195,7 @@ def test_an_error_with_line_ends_of_others_stays_one_line(capsys: pytest.Capture
 def test_a_fault_ends_the_process_though_a_thread_waits() -> None:
     program = (
         "import concurrent.futures, threading\n"
-        "from analyzer import cli\n"
+        "from analyzer.cli import parser as cli\n"
         "concurrent.futures.ThreadPoolExecutor(1).submit(threading.Event().wait)\n"
         "def broken(arguments):\n"
         "    raise RuntimeError('broken')\n"
@@ -839,7 +839,9 @@ def test_an_interrupt_while_options_are_read_is_one_too(
     assert capsys.readouterr() == ("", "kwire: interrupted\n")
 
 
-@pytest.mark.parametrize("importing", ["argparse", "analyzer.cli.parser", "analyzer.live.options", "captures.errors"])
+@pytest.mark.parametrize(
+    "importing", ["argparse", "analyzer.cli.parser", "analyzer.options.commands", "captures.errors"]
+)
 def test_an_interrupt_while_the_command_is_imported_is_one_too(importing: str) -> None:
     """As the console script does it, which is Python's own until it calls us."""
     program = f"""
@@ -862,7 +864,7 @@ def test_an_interrupt_that_python_drops_is_heard_all_the_same(times: int) -> Non
     it."""
     program = f"""
 import signal, threading, weakref
-from analyzer import cli, start
+from analyzer.cli import parser as cli, start
 signal.signal(signal.SIGINT, signal.default_int_handler)
 class Thing:
     pass
@@ -881,7 +883,7 @@ start.command()
 
 def test_what_else_python_drops_is_printed_as_ever() -> None:
     program = """
-from analyzer import cli, start
+from analyzer.cli import parser as cli, start
 class Thing:
     def __del__(self):
         raise ValueError("dropped")

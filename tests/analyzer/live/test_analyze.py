@@ -23,13 +23,13 @@ from analyzer.cli import parser
 from analyzer.dataset import tables
 from analyzer.dataset.dataset import Dataset, StoredDataset
 from analyzer.live import analyze
-from analyzer.live.rotations import Stretches
+from analyzer.live.rotations import Rotations
 from analyzer.live.stop_conditions import ended_by, interrupted_by_others
-from analyzer.pipeline.points import Choice
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.points import AnalysisOptions
+from analyzer.pipeline.read_options import ReadOptions
 from captures.files import CapturePoint
 from captures.files.write import Record, pcap
-from captures.live.capture_queue import Belt
+from captures.live.capture_queue import CaptureQueue
 from captures.live.recording import Recording, Target
 from captures.live.stream import LiveStream
 from captures.live.taps import Counts
@@ -56,12 +56,12 @@ def test_a_recording_and_the_live_capture_give_the_same_rows(each: int, tmp_path
         recording.take(chunk)
     recording.close()
     of_file = analyzer.analyze(tmp_path / "a.pcap", records="full")
-    with Belt(ScriptedTap(chunks, Counts(3, None))) as belt:
+    with CaptureQueue(ScriptedTap(chunks, Counts(3, None))) as belt:
         live = api.decode(
             CapturePoint("eth7", ("-",)),
             None,
-            Reading(window_bytes=1 << 20),
-            Choice.of(records="full"),
+            ReadOptions(window_bytes=1 << 20),
+            AnalysisOptions.of(records="full"),
             stdin=cast(io.BufferedReader, LiveStream(belt)),
         )
     assert live.captures[0]["name"] == "eth7"
@@ -100,7 +100,7 @@ def test_two_processes_on_one_interface_give_the_same_rows(wire: Wire, tmp_path:
 
 def analysed(tap: ScriptedTap, *arguments: object) -> None:
     """`kwire analyze -i` of what a script gives."""
-    options = parser._parser().parse_args(["analyze", "-i", "any", "--rotate-bytes", "30000", *map(str, arguments)])
+    options = parser.parse(["analyze", "-i", "any", "--rotate-bytes", "30000", *map(str, arguments)])[1]
     assert analyze.analyze(options, tap) == 0
 
 
@@ -198,7 +198,7 @@ def test_what_is_open_when_nothing_follows_is_not_lost(tmp_path: Path, monkeypat
     """The capture ends after the end of a stretch: what was in flight there is a stretch without packets."""
     out = tmp_path / "row"
     over = iter([False])
-    monkeypatch.setattr(Stretches, "over", property(lambda self: next(over, True)))
+    monkeypatch.setattr(Rotations, "over", property(lambda self: next(over, True)))
     records = RECORDS[:100]
     analysed(ScriptedTap(chunks_of(records, 100)), "-o", out)
     (tmp_path / "a.pcap").write_bytes(pcap(records, nanoseconds=True))
@@ -246,8 +246,8 @@ def test_stretches_of_one_dataset_are_capture_points(tmp_path: Path, capsys: pyt
 def test_stretches_lose_nothing_between_them(most: int | None, seconds: float | None) -> None:
     chunks = chunks_of(RECORDS, 7)
     found: list[bytes] = []
-    with Belt(ScriptedTap(chunks)) as belt:
-        stretches = Stretches(belt, most, seconds)
+    with CaptureQueue(ScriptedTap(chunks)) as belt:
+        stretches = Rotations(belt, most, seconds)
         while stretches.more():
             stream, data = cast(LiveStream, stretches.next()), b""
             room = memoryview(bytearray(1000))

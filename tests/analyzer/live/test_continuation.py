@@ -18,9 +18,8 @@ import analyzer
 from analyzer.analysis import delivery_times, groups, offsets, rebalances, transactions
 from analyzer.analysis.combinations import last_of_each
 from analyzer.analysis.control_exchanges import NEVER, Border
-from analyzer.analysis.event_columns import Noted
-from analyzer.analysis.producers import Asked
-from analyzer.analysis.said_log import Said
+from analyzer.analysis.producers import ProducerEvent
+from analyzer.analysis.transaction_log import TransactionMessage
 from analyzer.cli import parser
 from analyzer.dataset.dataset import Dataset, StoredDataset
 from analyzer.live import analyze
@@ -55,7 +54,7 @@ def in_stretches(link: int, records: list[Record], count: int, folder: Path) -> 
     tap = ScriptedTap(chunks_of(records, max(1, len(records) // (20 * count))))
     tap.header = pcap([], link, nanoseconds=True)
     arguments = ["analyze", "-i", "any", "--rotate-bytes", str(size // count), "-o", str(folder / "row")]
-    assert analyze.analyze(parser._parser().parse_args(arguments), tap) == 0
+    assert analyze.analyze(parser.parse(arguments)[1], tap) == 0
     return [analyzer.open_dataset(path) for path in sorted((folder / "row").iterdir())]
 
 
@@ -210,16 +209,6 @@ def test_fetches_of_long_ago_are_forgotten_but_for_the_last(monkeypatch: pytest.
     assert {key[0] for key in of.onward(60 * second)._numbers} == {"a", "c", "d"}
 
 
-def test_events_are_divided_and_keep_their_texts() -> None:
-    noted = Noted(("trigger", "born", "name"), ("name",))
-    noted.put({"trigger": np.array([3, 1]), "born": np.array([0, 0]), "name": np.array([0, 1])}, ["x", "y"], [])
-    low, high = noted.divided("trigger", 3)
-    assert [low.text(number) for number in low.inside()["name"].tolist()] == ["y"]
-    assert [high.text(number) for number in high.inside()["name"].tolist()] == ["x"]
-    assert (noted.count, low.count, high.count) == (2, 1, 1)
-    assert (low.strings, high.strings) == (["y"], ["x"])
-
-
 def test_the_last_of_each_combination() -> None:
     which = np.array([True, True, False, True])
     assert last_of_each(which, np.array([7, 7, 7, 8]), np.array([1, 1, 1, 1])).tolist() == [False, True, False, True]
@@ -228,7 +217,9 @@ def test_the_last_of_each_combination() -> None:
 
 def marker(ordinal: int, partition: int, done_us: int) -> transactions._Marker:
     """A coordinator tells a leader that a transaction of producer 7 was committed."""
-    event = Asked((ordinal + 1, 0), (ordinal, 0), ("c", ordinal, ordinal), None, "ip", done_us - 1, done_us, 0, 7, 0)
+    event = ProducerEvent(
+        (ordinal + 1, 0), (ordinal, 0), ("c", ordinal, ordinal), None, "ip", done_us - 1, done_us, 0, 7, 0
+    )
     return transactions._Marker(event, True, (("t", partition),))
 
 
@@ -253,9 +244,9 @@ def test_markers_to_several_leaders_are_one_transaction_over_a_border() -> None:
 
 def test_a_marker_waits_for_what_its_producer_may_still_say() -> None:
     """Its EndTxn was not heard: the marker says how the transaction ended, once nothing follows."""
-    wrote = Asked((10, 0), (9, 0), ("p", 0, 0), "me", "ip", 500, 600, 0, 7, 0)
+    wrote = ProducerEvent((10, 0), (9, 0), ("p", 0, 0), "me", "ip", 500, 600, 0, 7, 0)
     first = transactions.Transactions(_markers=[marker(98, 0, 1000)])
-    first._said.put(Said(apis.ADD_PARTITIONS_TO_TXN, "tx", wrote, (("t", 0),)))
+    first._said.append(TransactionMessage(apis.ADD_PARTITIONS_TO_TXN, "tx", wrote, (("t", 0),)))
     after = first.onward(Border(str, NEVER))
     assert told(first) == []
     (row,) = told(after)

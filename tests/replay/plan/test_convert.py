@@ -23,9 +23,9 @@ def converted(api_key: int, old: int, new: int, body: Body) -> Body:
     canonical = convert.canonical(api_key, old, captured.body)
     convert.check(api_key, new, canonical)
     sent = encoding.encode_message(convert.fit(api_key, new, canonical), api_key, new, REQUEST)
-    found = tree.decode_message(sent, api_key, new, REQUEST, exact=True)
-    assert found.body is not None
-    return found.body
+    decoded = tree.decode_message(sent, api_key, new, REQUEST, exact=True)
+    assert decoded.body is not None
+    return decoded.body
 
 
 @pytest.mark.parametrize(("offered", "expected"), [((0, 9), 7), ((8, 9), 8), ((0, 4), 4)])
@@ -46,7 +46,7 @@ def test_every_version_s_empty_request_can_be_said_in_every_other(api_key: int) 
                 continue
             try:
                 converted(api_key, old, new, {})
-            except convert.CannotConvert:
+            except convert.ConversionError:
                 assert api_key in (api_keys.OFFSET_FETCH, api_keys.LEAVE_GROUP, api_keys.FIND_COORDINATOR)
                 assert old > new  # no group, member or key at all, where older versions have exactly one
 
@@ -54,21 +54,21 @@ def test_every_version_s_empty_request_can_be_said_in_every_other(api_key: int) 
 def test_one_coordinator_key_or_many() -> None:
     assert converted(api_keys.FIND_COORDINATOR, 2, 5, {"key": "g", "keyType": 1})["coordinatorKeys"] == ["g"]
     assert converted(api_keys.FIND_COORDINATOR, 5, 2, {"keyType": 0, "coordinatorKeys": ["g"]})["key"] == "g"
-    with pytest.raises(convert.CannotConvert, match="2 keys"):
+    with pytest.raises(convert.ConversionError, match="2 keys"):
         converted(api_keys.FIND_COORDINATOR, 5, 2, {"keyType": 0, "coordinatorKeys": ["g", "h"]})
 
 
 def test_one_group_s_offsets_or_many_groups() -> None:
     topics = [{"name": "t", "partitionIndexes": [0, 1]}]
     newer = converted(api_keys.OFFSET_FETCH, 5, 9, {"groupId": "g", "topics": topics})
-    assert [(one["groupId"], one["topics"]) for one in newer["groups"]] == [("g", topics)]
+    assert [(group["groupId"], group["topics"]) for group in newer["groups"]] == [("g", topics)]
     older = converted(api_keys.OFFSET_FETCH, 9, 7, {"groups": [{"groupId": "g", "topics": topics}]})
     assert (older["groupId"], older["topics"]) == ("g", topics)
 
 
 def test_one_member_leaves_or_many() -> None:
     newer = converted(api_keys.LEAVE_GROUP, 1, 4, {"groupId": "g", "memberId": "m"})
-    assert [one["memberId"] for one in newer["members"]] == ["m"]
+    assert [member["memberId"] for member in newer["members"]] == ["m"]
     assert converted(api_keys.LEAVE_GROUP, 4, 1, {"groupId": "g", "members": [{"memberId": "m"}]})["memberId"] == "m"
 
 
@@ -84,13 +84,13 @@ def test_all_topics_of_metadata_v0_is_null_from_v1_on() -> None:
 
 def test_what_would_change_the_meaning_is_refused() -> None:
     producing = {"transactionalId": "tx", "acks": 1, "timeoutMs": 1, "topicData": []}
-    with pytest.raises(convert.CannotConvert, match="transactionalId"):
+    with pytest.raises(convert.ConversionError, match="transactionalId"):
         converted(api_keys.PRODUCE, 9, 2, producing)
     static = {"groupId": "g", "generationId": 1, "memberId": "m", "groupInstanceId": "i"}
-    with pytest.raises(convert.CannotConvert, match="groupInstanceId"):
+    with pytest.raises(convert.ConversionError, match="groupInstanceId"):
         converted(api_keys.HEARTBEAT, 4, 2, static)
     newest = {"replicaId": -1, "topics": [{"name": "t", "partitions": [{"partitionIndex": 0, "timestamp": -3}]}]}
-    with pytest.raises(convert.CannotConvert, match="timestamp -3"):
+    with pytest.raises(convert.ConversionError, match="timestamp -3"):
         converted(api_keys.LIST_OFFSETS, 7, 5, newest)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import socket
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 import analyzer
+from analyzer.options.questions import ViewOptions
 from reports.view import open_view
 from reports.view.answers import View, answered
 from reports.view.current_view import Stage
@@ -27,16 +27,10 @@ TXN = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"
 
 def viewed(stack: contextlib.ExitStack, *sources: Path | str, **options: Any) -> View:
     """A view that keeps nothing."""
-    asked = argparse.Namespace(
+    asked = ViewOptions(
         **{
-            "port": [],
-            "rotated": False,
-            "keylog": [],
-            "threads": None,
-            "window_bytes": None,
-            "frame_limit": None,
+            "sources": [],
             "cache": False,
-            "filter": None,
             **options,
         }
     )

@@ -5,7 +5,6 @@ Proves: reports/view/command, opening
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import http.client
 import os
@@ -20,6 +19,7 @@ import pytest
 import analyzer
 from analyzer.cli import parser
 from analyzer.common.errors import UsageError
+from analyzer.options.questions import ViewOptions
 from reports.view import command, open_view
 from tests.reports.forging import Forged
 from tests.reports.view.conftest import TXN, Asking, viewed
@@ -107,10 +107,10 @@ def test_what_is_plain_is_opened_behind_its_address(tmp_path: Path, capsys: pyte
     text.write_text("no capture, and longer than what a capture begins with")
     plain = [(str(TXN),), (str(TXN), str(TXN)), (str(dataset),)]
     other = [(str(tmp_path),), (str(text),), (str(tmp_path / "none"),), ("-",), (str(dataset), str(TXN)), ("a\0",)]
-    options = argparse.Namespace(rotated=False, keylog=[], port=[])
+    options = ViewOptions(sources=[])
     assert [command.sure(one, options) for one in (*plain, *other)] == 3 * [True] + 6 * [False]
-    assert not command.sure(plain[2], argparse.Namespace(rotated=False, keylog=[], port=[9092]))
-    assert not command.sure(plain[0], argparse.Namespace(rotated=True, keylog=[], port=[]))
+    assert not command.sure(plain[2], ViewOptions(sources=[], port=[9092]))
+    assert not command.sure(plain[0], ViewOptions(sources=[], rotated=True))
     (dataset / "_kwire.json").write_text("{}")
     with pytest.raises(SystemExit) as left:
         parser.main(["view", str(dataset), "--no-open", "--no-cache"])

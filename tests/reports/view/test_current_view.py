@@ -5,7 +5,6 @@ Proves: reports/view/stage, growing, opening
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import subprocess
@@ -22,6 +21,7 @@ import pytest
 import analyzer
 from analyzer.common.errors import UsageError
 from analyzer.dataset import locks
+from analyzer.options.questions import ViewOptions
 from captures.errors import KwireError
 from reports.view import columns, open_view
 from reports.view.answers import View
@@ -32,17 +32,11 @@ from tests.reports.view.conftest import TXN, Asking
 from tests.shared import ROOT
 
 
-def asked(**options: Any) -> argparse.Namespace:
-    return argparse.Namespace(
+def asked(**options: Any) -> ViewOptions:
+    return ViewOptions(
         **{
-            "port": [],
-            "rotated": False,
-            "keylog": [],
-            "threads": None,
-            "window_bytes": None,
-            "frame_limit": None,
+            "sources": [],
             "cache": False,
-            "filter": None,
             **options,
         }
     )
@@ -107,7 +101,7 @@ def waited(monkeypatch: pytest.MonkeyPatch, stage: Stage) -> None:
         threading.Event().wait(0.01)
 
 
-def kept_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[argparse.Namespace, Path]:
+def kept_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ViewOptions, Path]:
     """Options of a view that keeps what it makes, and where it keeps the dataset of TXN."""
     monkeypatch.setattr("reports.view.open_view.cache_root", lambda: tmp_path / "cache")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -122,7 +116,7 @@ def test_a_capture_that_another_view_is_analysing_is_there_when_that_is_done(
 ) -> None:
     """It ended with the hint to use an option that the command has not. `done`: the other one got to its end."""
     options, made = kept_in(tmp_path, monkeypatch)
-    writing = locks.Writing(made)
+    writing = locks.WriteLock(made)
     with contextlib.ExitStack() as stack:
         stage = open_view.begun([str(TXN)], options, stack)
         waited(monkeypatch, stage)
@@ -139,7 +133,7 @@ def test_a_capture_that_another_view_is_analysing_is_there_when_that_is_done(
 
 def test_who_waits_for_another_views_analysis_may_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options, made = kept_in(tmp_path, monkeypatch)
-    writing = locks.Writing(made)
+    writing = locks.WriteLock(made)
     with contextlib.ExitStack() as stack:
         stage = open_view.begun([str(TXN)], options, stack)
         waited(monkeypatch, stage)
@@ -257,7 +251,7 @@ from reports.view.answers import answered
 from reports.view.current_view import Stage
 import contextlib
 sys.meta_path.insert(0, cli._WithoutPandas)
-asked = cli._parser().parse_args(["view", sys.argv[1], "--no-cache"])
+asked = cli.parse(["view", sys.argv[1], "--no-cache"])[1]
 opening.FEW_ROWS = 0
 opening._Made.view = lambda made, progress: None
 with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""What was said of transactional ids as bytes (proves: analyzer/analysis/said_log.py)."""
+"""Messages about transactional ids as bytes (proves: analyzer/analysis/transaction_log.py)."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import sys
 
 import numpy as np
 
-from analyzer.analysis.producers import Asked
-from analyzer.analysis.said_log import Said, SaidLog
+from analyzer.analysis.producers import ProducerEvent
+from analyzer.analysis.transaction_log import TransactionLog, TransactionMessage
 from analyzer.protocol import api_keys as apis
+from tests.analyzer.analysis.joining import log_bytes
 
-FULL = Said(
+FULL = TransactionMessage(
     apis.ADD_PARTITIONS_TO_TXN,
     "tx-ß\ud800",
-    Asked((9, 1), (7, 1), ("a-b#0", 3, None), None, "10.0.0.1", None, 5, 0, 8, 9, 2),
+    ProducerEvent((9, 1), (7, 1), ("a-b#0", 3, None), None, "10.0.0.1", None, 5, 0, 8, 9, 2),
     (("orders", 1), ("orders", 2)),
     7,
     True,
@@ -23,31 +24,33 @@ FULL = Said(
     60_000,
     True,
 )
-EMPTY = Said(apis.END_TXN, "", Asked((1, 0), (1, 0), ("", None, None), "", "", 1, None, None))
+EMPTY = TransactionMessage(apis.END_TXN, "", ProducerEvent((1, 0), (1, 0), ("", None, None), "", "", 1, None, None))
 
 
-def log_of(said: list[Said]) -> SaidLog:
-    log = SaidLog()
+def log_of(said: list[TransactionMessage]) -> TransactionLog:
+    log = TransactionLog()
     for one in said:
-        log.put(one)
+        log.append(one)
     return log
 
 
-def some(count: int, seed: int) -> list[Said]:
+def some(count: int, seed: int) -> list[TransactionMessage]:
     """In no order; each is told apart by its exchange."""
     drawn = random.Random(seed)
     return [
-        Said(
+        TransactionMessage(
             apis.END_TXN,
             f"tx-{drawn.randrange(20)}",
-            Asked((1, 1), (drawn.randrange(50), drawn.randrange(2)), ("a-b#0", number, None), "app", "ip", 1, 2, 0),
+            ProducerEvent(
+                (1, 1), (drawn.randrange(50), drawn.randrange(2)), ("a-b#0", number, None), "app", "ip", 1, 2, 0
+            ),
         )
         for number in range(count)
     ]
 
 
-def by_id(said: list[Said]) -> list[tuple[str, list[Said]]]:
-    found: dict[str, list[Said]] = {}
+def by_id(said: list[TransactionMessage]) -> list[tuple[str, list[TransactionMessage]]]:
+    found: dict[str, list[TransactionMessage]] = {}
     for one in said:
         found.setdefault(one.transactional_id, []).append(one)
     return list(found.items())
@@ -57,7 +60,7 @@ def test_what_was_said_is_again_what_it_was() -> None:
     said = [FULL, EMPTY]
     assert list(log_of(said).by_id()) == by_id(said)
     assert list(pickle.loads(pickle.dumps(log_of(said))).by_id()) == by_id(said)
-    assert list(SaidLog().by_id()) == []
+    assert list(TransactionLog().by_id()) == []
 
 
 def test_ids_come_in_order_of_what_was_said_first_and_each_as_it_was_said() -> None:
@@ -77,9 +80,9 @@ def test_some_of_it_waits() -> None:
     log = log_of(said)
     for which in (log.packets >= 25, log.packets < 25, log.packets < 0, log.packets >= 0):
         expected = [one for one, yes in zip(said, which.tolist(), strict=True) if yes]
-        left = log.some(which)
+        left = log.take(which)
         assert list(left.by_id()) == by_id(expected)
-        left.put(FULL)
+        left.append(FULL)
         assert len(left) == len(expected) + 1
 
 
@@ -95,10 +98,10 @@ def test_it_takes_some_hundred_bytes() -> None:
     count = 3000
     log = log_of(
         [
-            Said(
+            TransactionMessage(
                 apis.ADD_PARTITIONS_TO_TXN,
                 f"transaction-{number:09}",
-                Asked(
+                ProducerEvent(
                     (number, 0),
                     (number, 0),
                     ("10.1.0.0:10000-10.0.0.1:9092#0", number, number),
@@ -116,4 +119,4 @@ def test_it_takes_some_hundred_bytes() -> None:
         ]
     )
     assert np.all(log.packets == np.arange(count))
-    assert log._packed.nbytes + sum(map(sys.getsizeof, log.ids)) < 400 * count
+    assert log_bytes(log._log) + sum(map(sys.getsizeof, log._log.strings)) < 400 * count
