@@ -29,10 +29,11 @@ import numpy as np
 
 from analyzer.dataset import tables
 from analyzer.filter.names import ADDRESSES
+from analyzer.frame import spill
 from analyzer.options.questions import ViewOptions
 from analyzer.protocol import schema
 from reports.view import columns, open_view
-from reports.view.answers import View, answered
+from reports.view.answers import View, answer_call
 from tests.reports.forging import Forged
 
 START_US = 1_767_322_800_000_000
@@ -87,7 +88,10 @@ def write(folder: Path, n: int, seed: int = 1) -> None:
     }
     for name in ("response_time", "response_end", "latency_us", "total_us", "reply"):
         numbers[name][silent] = np.iinfo(numbers[name].dtype).min
-    ranges = {name: columns._range(numbers[name]) for name in ("request_time", "response_time")}
+    ranges = {
+        name: spill.value_range(numbers[name], int(np.iinfo(numbers[name].dtype).min))
+        for name in ("request_time", "response_time")
+    }
     for name in columns.INTEGERS:
         empty = np.full(n, -128, np.int8)
         columns._save(folder, name, numbers.pop(name, empty))
@@ -142,14 +146,14 @@ def view_of(n: int, folder: Path) -> Iterator[View]:
     options = ViewOptions(sources=[], cache=True)
     with contextlib.ExitStack() as stack:
         place = forged.write()
-        open_view.opened([str(place)], options, stack)  # the folder's name, and columns of no rows
+        open_view.open_view([str(place)], options, stack)  # the folder's name, and columns of no rows
         (columns_folder,) = (folder / "cache" / "view").glob("*/columns")
         shutil.rmtree(columns_folder)
         began = time.perf_counter()
         write(columns_folder, n)
         print(f"{n:,} exchanges written in {time.perf_counter() - began:.1f} s", flush=True)
         began = time.perf_counter()
-        shown = open_view.opened([str(place)], options, stack)
+        shown = open_view.open_view([str(place)], options, stack)
         print(f"opened in {time.perf_counter() - began:.2f} s", flush=True)
         yield shown
 
@@ -160,7 +164,7 @@ def calls(view: View) -> dict[str, float]:
 
     def call(name: str, what: str, **query: Any) -> Any:
         began = time.perf_counter()
-        answer = answered(view, what, {key: str(value) for key, value in query.items()})
+        answer = answer_call(view, what, {key: str(value) for key, value in query.items()})
         times[name] = (time.perf_counter() - began) * 1000
         assert answer.status == 200, answer.content
         print(f"  {times[name]:8.1f} ms  {name}", flush=True)

@@ -25,7 +25,7 @@ from typing import Any, Final
 import analyzer
 from analyzer.options.questions import ViewOptions
 from reports.view import open_view
-from reports.view.answers import View, answered
+from reports.view.answers import View, answer_call
 from tests.bench import generate, messages
 
 MEGABYTE: Final = 1_000_000
@@ -107,7 +107,7 @@ def written(path: Path, fetch_bytes: int) -> list[str]:
 
 
 def _answer(view: View, what: str, **query: str) -> Any:
-    answer = answered(view, what, query)
+    answer = answer_call(view, what, query)
     assert answer.status == 200, answer.content
     return json.loads(answer.content) if answer.type == "application/json" else answer.content
 
@@ -132,12 +132,12 @@ def measure(fetch_bytes: int = 100 * MEGABYTE) -> None:
             cache=False,
         )
         for source in (capture, Path(folder) / "kept"):
-            view = open_view.opened([str(source)], options, stack)
+            view = open_view.open_view([str(source)], options, stack)
             keys = _answer(view, "rows", count="100")["keys"]
             assert len(keys) == len(names), "not the exchanges that were written"
             _first_page(view, keys[0])  # kernels are linked
             for name, key in zip(names, keys, strict=True):
-                view.messages._kept.clear()
+                view.messages._cache.clear()
                 print(f"  {_first_page(view, key):8.1f} ms  {source.name}: {name}", flush=True)
                 began = time.perf_counter()
                 records = _records(view, key)
@@ -183,6 +183,6 @@ def _painted(view: View, names: list[str]) -> None:
         page.goto(f"{address}?token={token}&above=none")
         page.locator("#list .row").nth(len(names) - 1).wait_for()
         for at, name in enumerate(names):
-            view.messages._kept.clear()
+            view.messages._cache.clear()
             print(f"  {page.evaluate(PAINTED, at + 1):8.1f} ms  click to fields and bytes painted: {name}", flush=True)
         browser.close()
