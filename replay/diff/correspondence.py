@@ -292,10 +292,10 @@ class Correspondence:
     _producers: dict[Any, int] = field(default_factory=dict)
 
     def partition(self, topic: str, index: int) -> Partition:
-        found = self.partitions.get((topic, index))
-        if found is None:
-            found = self.partitions[topic, index] = Partition(topic, index, self.heap)
-        return found
+        partition = self.partitions.get((topic, index))
+        if partition is None:
+            partition = self.partitions[topic, index] = Partition(topic, index, self.heap)
+        return partition
 
     def group(self, name: str) -> Group:
         return self.groups.setdefault(name, Group(name))
@@ -310,7 +310,7 @@ class Correspondence:
     def batches_of(self, pair: Pair) -> list[tuple[str, int, int]]:
         """(topic, partition, producer id) of the idempotent batches of a produce request."""
         batches = []
-        for topic in (pair.left.asked() or {}).get("topicData", ()):
+        for topic in (pair.left.request_body() or {}).get("topicData", ()):
             for partition in topic["partitionData"]:
                 records = self.reader.read(partition["records"] or b"")
                 if records and records[0].producer_id >= 0:
@@ -329,16 +329,16 @@ def learn_names(correspondence: Correspondence, pair: Pair) -> None:
 def learn_step(correspondence: Correspondence, pair: Pair, place: int) -> None:
     """What one exchange teaches, but for names."""
     if pair.api_key in STEPS:
-        asked = pair.left.asked()
-        if asked is not None:
-            named = (correspondence.left.of(topic) for _, topic in topics_of(pair.api_key, asked))
+        body = pair.left.request_body()
+        if body is not None:
+            named = (correspondence.left.of(topic) for _, topic in topics_of(pair.api_key, body))
             correspondence.named_topics.update(named)
         STEPS[pair.api_key](correspondence, pair, place)
 
 
 def _body(side: Side, api_key: int) -> dict[str, Any] | None:
-    said = side.said(api_key)
-    return None if said is None else said.body
+    decoded = side.decoded_answer(api_key)
+    return None if decoded is None else decoded.body
 
 
 def _nothing(correspondence: Correspondence, pair: Pair, place: int) -> None:
@@ -355,9 +355,11 @@ def _learn_counts(correspondence: Correspondence, pair: Pair, place: int) -> Non
 
 def _learn_growth(correspondence: Correspondence, pair: Pair, place: int) -> None:
     """CreatePartitions: what a replay does not send, its topics have from the start."""
-    said = {one["name"]: one["errorCode"] for one in (_body(pair.left, pair.api_key) or {}).get("results", ())}
-    for topic in (pair.left.asked() or {}).get("topics", ()):
-        if not said.get(topic["name"], -1):
+    error_codes = {
+        topic["name"]: topic["errorCode"] for topic in (_body(pair.left, pair.api_key) or {}).get("results", ())
+    }
+    for topic in (pair.left.request_body() or {}).get("topics", ()):
+        if not error_codes.get(topic["name"], -1):
             counts = correspondence.counts.setdefault(topic["name"], [0, 0])
             counts[0] = max(counts[0], topic["count"])
 
@@ -387,12 +389,12 @@ def _produced(body: dict[str, Any] | None, names: TopicNames) -> dict[tuple[str,
 
 
 def _learn_produce(correspondence: Correspondence, pair: Pair, place: int) -> None:
-    asked = pair.left.asked()
-    if asked is None:
+    request = pair.left.request_body()
+    if request is None:
         return
     left = _produced(_body(pair.left, names.PRODUCE), correspondence.left)
     right = _produced(_body(pair.right, names.PRODUCE), correspondence.right)
-    for topic in asked["topicData"]:
+    for topic in request["topicData"]:
         for asked_partition in topic["partitionData"]:
             key = correspondence.left.of(topic), asked_partition["index"]
             partition = correspondence.partition(*key)
@@ -419,15 +421,15 @@ def _learn_fetch(correspondence: Correspondence, pair: Pair, place: int) -> None
     # The target's own brokers follow each other: who followed in the capture is no reader that could read less here.
     follows = pair.right.rule == _FOLLOWER
     for side, topics, left in ((pair.left, correspondence.left, True), (pair.right, correspondence.right, False)):
-        answer, asked = _body(side, names.FETCH), side.asked()
-        if answer is None or asked is None:
+        answer, request = _body(side, names.FETCH), side.request_body()
+        if answer is None or request is None:
             continue
         starts = {
             (topics.of(topic), partition["partition"]): partition["fetchOffset"]
-            for topic in asked["topics"]
+            for topic in request["topics"]
             for partition in topic["partitions"]
         }
-        committed = asked.get("isolationLevel", 0) == _READ_COMMITTED
+        committed = request.get("isolationLevel", 0) == _READ_COMMITTED
         for topic in answer["responses"]:
             for partition in topic["partitions"]:
                 if not partition.get("records"):
@@ -473,7 +475,7 @@ def _learn_starved(correspondence: Correspondence, pair: Pair, place: int) -> No
         for topic in (_body(pair.right, names.FETCH) or {}).get("responses", ())
         for partition in topic["partitions"]
     }
-    for topic in (pair.right.asked() or {}).get("topics", ()):
+    for topic in (pair.right.request_body() or {}).get("topics", ()):
         for partition in topic["partitions"]:
             key = correspondence.right.of(topic), partition["partition"]
             if key in got and not answered.get(key, False):
@@ -528,10 +530,10 @@ def _learn_join(correspondence: Correspondence, pair: Pair, place: int) -> None:
 
 
 def _learn_commit(correspondence: Correspondence, pair: Pair, place: int) -> None:
-    asked = pair.left.asked() or {}
-    for topic in asked.get("topics", ()):
+    request = pair.left.request_body() or {}
+    for topic in request.get("topics", ()):
         for partition in topic["partitions"]:
-            key = asked["groupId"], correspondence.left.of(topic), partition["partitionIndex"]
+            key = request["groupId"], correspondence.left.of(topic), partition["partitionIndex"]
             offset = partition["committedOffset"]
             known = correspondence.committed.get(key)
             if known is None:
@@ -546,11 +548,11 @@ def _learn_sync(correspondence: Correspondence, pair: Pair, place: int) -> None:
         return
     group = correspondence.group(name)
     for side, into in ((pair.left, group.left), (pair.right, group.right)):
-        answer, asked = _body(side, names.SYNC_GROUP), side.asked()
-        if answer is None or asked is None or answer["errorCode"]:
+        answer, request = _body(side, names.SYNC_GROUP), side.request_body()
+        if answer is None or request is None or answer["errorCode"]:
             continue
         given = [(side.renamed.get(topic, topic), index) for topic, index in _assignment(answer["assignment"])]
-        into.assign(asked["generationId"], asked["memberId"], given)
+        into.assign(request["generationId"], request["memberId"], given)
         group.row = pair.row
 
 

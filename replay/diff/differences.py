@@ -66,8 +66,8 @@ class Difference:
 
     def alike(self) -> Alike:
         """What differences of one group have in common."""
-        told = self.kind.startswith(("error", "state", "version"))
-        values = (self.left, self.right) if told else ("", "")
+        by_values = self.kind.startswith(("error", "state", "version"))
+        values = (self.left, self.right) if by_values else ("", "")
         return self.row["api_key"], self.row["api_version"], self.path, self.kind, *values, self.rule
 
 

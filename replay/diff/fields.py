@@ -213,17 +213,17 @@ def _lifted(
 ) -> tuple[tuple[Field, ...], Body]:
     """One group, or one coordinator, as the lists that newer versions have (KIP-709, KIP-699)."""
     if api_key == names.OFFSET_FETCH and version < 8:
-        asked = request() or {}
-        name, key, value = "groups", "groupId", asked.get("groupId", "")
+        body = request() or {}
+        name, key, value = "groups", "groupId", body.get("groupId", "")
     elif api_key == names.FIND_COORDINATOR and version < 4:
-        asked = request() or {}
-        name, key, value = "coordinators", "key", asked.get("key", asked.get("groupId", ""))
+        body = request() or {}
+        name, key, value = "coordinators", "key", body.get("key", body.get("groupId", ""))
     else:
         return fields, answer
-    kept = tuple(item for item in fields if item.name == "throttleTimeMs")
+    rest = tuple(item for item in fields if item.name == "throttleTimeMs")
     inner = tuple(item for item in fields if item.name != "throttleTimeMs")
     identity = Field(key, f"{name}.{key}", "string", None, (), False, False, None, "", "", "")
-    return (*kept, _list_of(name, (identity, *inner))), {**answer, name: [{**answer, key: value}]}
+    return (*rest, _list_of(name, (identity, *inner))), {**answer, name: [{**answer, key: value}]}
 
 
 def _identity(fields: tuple[Field, ...], element: Body, index: int, naming: Naming) -> tuple[str, tuple[str, ...]]:

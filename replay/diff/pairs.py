@@ -43,7 +43,7 @@ class Side:
     named: Mapping[str, str] = field(default_factory=dict, repr=False)
     _decoded: dict[str, tree.Decoded] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def asked(self) -> dict[str, Any] | None:
+    def request_body(self) -> dict[str, Any] | None:
         """The request's body."""
         if self.request is None:
             return None
@@ -51,7 +51,7 @@ class Side:
             self._decoded["request"] = self._called(tree.decode_request(self.request, exact=True))
         return self._decoded["request"].body
 
-    def said(self, api_key: int) -> tree.Decoded | None:
+    def decoded_answer(self, api_key: int) -> tree.Decoded | None:
         """The answer, with what could be read of it."""
         if self.answer is None or self.version is None:
             return None
@@ -324,11 +324,11 @@ def from_runs(left: str | os.PathLike[str], right: str | os.PathLike[str]) -> Pa
 
 
 def _captured(run: Run, place: int, row: dict[str, Any]) -> Side:
-    asked, answer = run.captured(place)
+    request, answer = run.captured(place)
     state = str(row["status"])
     if state == "unanswered" or (state == "answered" and answer is None):
         state = "not_captured"
-    return Side(state, row["api_version"], asked, answer, row["latency_us"], captured=True, named=run.captured_names)
+    return Side(state, row["api_version"], request, answer, row["latency_us"], captured=True, named=run.captured_names)
 
 
 def _replayed(run: Run, place: int) -> Side:

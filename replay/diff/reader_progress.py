@@ -45,8 +45,8 @@ class Unread:
         """Where it is more than the end of a run explains."""
         for topic, (total, lost, _, place) in self._topics.items():
             if lost > UNREAD_RECORDS and lost > UNREAD_SHARE * total:
-                told = f"{total} records", f"{total - lost} records"
-                yield Difference(pairs[place].row, "(records)", _LESS, *told, (topic,))
+                values = f"{total} records", f"{total - lost} records"
+                yield Difference(pairs[place].row, "(records)", _LESS, *values, (topic,))
 
 
 def differences(
@@ -61,11 +61,11 @@ def differences(
     unread = Unread()
     for partition in partitions:
         where = partition.topic, partition.index
-        told = _Told(partition, failed.get(where), doubled.get(where), unread)
+        differences_of = _PartitionDifferences(partition, failed.get(where), doubled.get(where), unread)
         for reading in partition.readings:
             read = _plainly_the_same(partition, reading)
             if read is None:
-                yield from told.reading(reading, pairs, refused)
+                yield from differences_of.reading(reading, pairs, refused)
             else:
                 unread.add(partition.topic, read, 0, reading.place)
     yield from unread.differences(pairs)
@@ -101,11 +101,11 @@ def acquired(correspondence: Correspondence, failed: Mapping[str, Difference]) -
         if not missing:
             continue
         beyond = missing > UNREAD_RECORDS and missing > UNREAD_SHARE * len(both.left)
-        told = f"{len(both.left)} records", f"{len(both.left) - missing} records"
+        values = f"{len(both.left)} records", f"{len(both.left) - missing} records"
         key = group, topic, str(index)
         cause = failed.get(group)
         rule = "consequence" if cause is not None else None if beyond else "read_less"
-        yield Difference(both.row, "(records)", "acquired less", *told, key, rule, cause)
+        yield Difference(both.row, "(records)", "acquired less", *values, key, rule, cause)
 
 
 def other_form(before: Form, after: Form) -> str:
@@ -116,7 +116,7 @@ def other_form(before: Form, after: Form) -> str:
     return codec or kind or ("format" if before.magic != after.magic else "")
 
 
-class _Told:
+class _PartitionDifferences:
     """Of one partition."""
 
     def __init__(
@@ -190,8 +190,8 @@ class _Told:
             rule = "consequence" if cause is not None else rule
             yield Difference(row, "(records)", "record extra", "not read", f"{extra} records", key, rule, cause)
         if gained:
-            told = "record extra", "not read", f"{gained} records"
-            yield Difference(row, "(records)", *told, key, "not_stored")
+            values = "record extra", "not read", f"{gained} records"
+            yield Difference(row, "(records)", *values, key, "not_stored")
         self._unread.add(self._partition.topic, len(left), unread, reading.place)
 
     def _forms(
@@ -211,5 +211,5 @@ class _Told:
             rule = "version" if what == "format" and before.magic < after.magic else None
             if what:
                 key = (self._partition.topic, str(self._partition.index))
-                told = f"{before.text()}: {count} record{'s' * (count != 1)}", after.text()
-                yield Difference(row, "(records)", f"stored with another {what}", *told, key, rule)
+                values = f"{before.text()}: {count} record{'s' * (count != 1)}", after.text()
+                yield Difference(row, "(records)", f"stored with another {what}", *values, key, rule)

@@ -98,8 +98,8 @@ class _Index:
 
     def all_found(self, keys: Numbers) -> Numbers:
         """Of many."""
-        found: Numbers = spill.concat(self.find(keys[part]) for part in spill.blocks(len(keys)))
-        return found
+        rows: Numbers = spill.concat(self.find(keys[part]) for part in spill.blocks(len(keys)))
+        return rows
 
     def find(self, keys: Numbers) -> Numbers:
         """Of some."""
@@ -247,18 +247,19 @@ class Run:
         self._asked, self._answered = self._frames(names, index, exchanges)
         outcomes = spill.concat(names.keys(batch, "exchange") for batch in self._outcomes.batches)
         valid = (batch.column("api_key").is_valid().to_numpy(False) for batch in self._outcomes.batches)
-        asked = spill.concat(valid, np.bool_)
+        requested = spill.concat(valid, np.bool_)
         places = spill.concat(
-            np.flatnonzero(asked[part] & (outcomes[part] != _NONE)) + part.start for part in spill.blocks(len(outcomes))
+            np.flatnonzero(requested[part] & (outcomes[part] != _NONE)) + part.start
+            for part in spill.blocks(len(outcomes))
         )
-        captured = index.all_found(_taken(outcomes, places))
+        captured = index.all_found(_take(outcomes, places))
         if any((captured[part] == _NONE).any() for part in spill.blocks(len(captured))):
             raise DatasetError(f"{path}: has outcomes of exchanges that it lacks", "replay the capture again")
-        order = self._in_order(names, _taken(outcomes, places), captured)
-        self._outcome_at: Numbers = _taken(places, order)
-        self._captured_at: Numbers = _taken(captured, order)
+        order = self._in_order(names, _take(outcomes, places), captured)
+        self._outcome_at: Numbers = _take(places, order)
+        self._captured_at: Numbers = _take(captured, order)
         del order
-        self.keys: Numbers = _taken(outcomes, self._outcome_at)
+        self.keys: Numbers = _take(outcomes, self._outcome_at)
         self._replayed_at: Numbers = spill.concat(
             index.find(_replayed(names, self.keys[part])) for part in spill.blocks(len(self.keys))
         )
@@ -335,19 +336,19 @@ class Run:
     @functools.cached_property
     def api_keys(self) -> Numbers:
         """By place."""
-        return _taken(_numbers(self._exchanges, "api_key", -1), self._captured_at)
+        return _take(_numbers(self._exchanges, "api_key", -1), self._captured_at)
 
     @functools.cached_property
     def held(self) -> Flags:
         """By place: did the captured broker answer late on purpose?"""
-        return _taken(_flags(self._exchanges, "cause", "hold"), self._captured_at)
+        return _take(_flags(self._exchanges, "cause", "hold"), self._captured_at)
 
     @functools.cached_property
     def retried(self) -> Flags:
         """By place: has the replay done anything for it more than once?"""
         lengths = (pc.fill_null(pc.list_value_length(batch.column("retries")), 0) for batch in self._outcomes.batches)
         again = spill.concat((each.to_numpy(zero_copy_only=False) > 0 for each in lengths), np.bool_)
-        return _taken(again, self._outcome_at)
+        return _take(again, self._outcome_at)
 
     def connections(self, places: Numbers) -> list[tuple[str, str]]:
         """(capture, connection) of exchanges."""
@@ -388,8 +389,8 @@ class Run:
         return self._part(self._replayed_at[places], versions[at], answered[at], latencies[at])
 
     def _part(self, exchanges: Numbers, versions: Numbers, answered: Flags, latencies: Numbers) -> Part:
-        asked, said = (self._frames_of(messages, exchanges) for messages in (self._asked, self._answered))
-        return Part(self._messages.heap, *asked, *said, versions, answered, latencies)
+        requests, answers = (self._frames_of(messages, exchanges) for messages in (self._asked, self._answered))
+        return Part(self._messages.heap, *requests, *answers, versions, answered, latencies)
 
     def _frames_of(self, messages: Numbers, exchanges: Numbers) -> tuple[Numbers, Numbers]:
         """Where frames begin and end, without their length; -1 where there is none."""
@@ -438,11 +439,11 @@ def _numbers(rows: _Unpacked, name: str, absent: int) -> Numbers:
 
 def _flags(rows: _Unpacked, name: str, value: str) -> Flags:
     """Does a column of texts say this?"""
-    said = (pc.fill_null(pc.equal(batch.column(name), value), False) for batch in rows.batches)
-    return spill.concat((each.to_numpy(zero_copy_only=False) for each in said), np.bool_)
+    equal = (pc.fill_null(pc.equal(batch.column(name), value), False) for batch in rows.batches)
+    return spill.concat((each.to_numpy(zero_copy_only=False) for each in equal), np.bool_)
 
 
-def _taken(values: npt.NDArray[Any], places: Numbers) -> npt.NDArray[Any]:
+def _take(values: npt.NDArray[Any], places: Numbers) -> npt.NDArray[Any]:
     """Those at some places, in their order."""
     return spill.concat((values[places[part]] for part in spill.blocks(len(places))), values.dtype)
 

@@ -81,8 +81,8 @@ def read(data: bytes, answer: bytes) -> Quick | None:
         key, version = _TWO_SHORTS.unpack_from(data)
         if key != api_keys.PRODUCE or not _FIRST <= version <= PRODUCE_BY_ID:
             return None
-        found = _flexible(data, version, answer) if version >= _FIRST_FLEXIBLE else _fixed(data, version, answer)
-        return found if found is not None and _has_batches(found, data) else None
+        quick = _flexible(data, version, answer) if version >= _FIRST_FLEXIBLE else _fixed(data, version, answer)
+        return quick if quick is not None and _has_batches(quick, data) else None
     except (struct.error, IndexError):
         return None  # it ends before it should: who decodes it says where
 
@@ -169,19 +169,19 @@ def _has_batches(quick: Quick, data: bytes) -> bool:
         at += length + _OFFSET_AND_SIZE
         quick.count += delta + 1
         if producer != batches.NO_PRODUCER:
-            producers = _one(producer) if not producers else (*producers, producer)
+            producers = _single(producer) if not producers else (*producers, producer)
     quick.producers = producers if len(producers) < 2 else tuple(set(producers))
     return at == end
 
 
 def _base(answer: bytes, version: int, partition: int, topic: bytes) -> int | None:
     """The base offset of an answer that says that all is well with just this partition of this topic (name or id)."""
-    said = success(answer, version, partition)
+    stored = success(answer, version, partition)
     at = 6 if version >= PRODUCE_BY_ID else 7 if version >= _FIRST_FLEXIBLE else 10
-    if said is None or answer[at : at + len(topic)] != topic:
+    if stored is None or answer[at : at + len(topic)] != topic:
         return None
     length = answer[6] - 1 if version >= _FIRST_FLEXIBLE else answer[8] << 8 | answer[9]
-    return said[0] if version >= PRODUCE_BY_ID or length == len(topic) else None
+    return stored[0] if version >= PRODUCE_BY_ID or length == len(topic) else None
 
 
 def _after_string(data: bytes, at: int) -> int:
@@ -201,7 +201,7 @@ def _id(data: bytes) -> str:
 
 
 @functools.lru_cache(maxsize=1 << 12)
-def _one(producer: int) -> tuple[int, ...]:
+def _single(producer: int) -> tuple[int, ...]:
     return (producer,)
 
 

@@ -248,9 +248,9 @@ def test_bodies_that_are_decoded_together_are_those_that_are_decoded_alone() -> 
     alone, together = (produce("ab", 0, 5) for _ in range(2))
     decode([together])
     assert together.left._decoded.keys() == {"request", "answer"}
-    assert together.left.asked() == alone.left.asked()
+    assert together.left.request_body() == alone.left.request_body()
     for one, other in ((together.left, alone.left), (together.right, alone.right)):
-        said, expected = one.said(0), other.said(0)
+        said, expected = one.decoded_answer(0), other.decoded_answer(0)
         assert said is not None
         assert expected is not None
         assert (said.body, said.status, said.reason) == (expected.body, expected.status, expected.reason)
