@@ -48,7 +48,7 @@ in one GroupMetadataValue, has a third of it."""
 
 @dataclass(frozen=True, slots=True)
 class Embedded:
-    """What some bytes hold.
+    """The decoded content of some bytes.
 
     `type` is the definition's name; None where nobody says what it is. `version` is the one that the bytes say, or,
     where a format has none, the one whose layout fits; None where it could not be read. `body` is as in `tree.py`, and
@@ -89,7 +89,7 @@ Said = Mapping[str, Any]
 
 
 class Opened(Protocol):
-    """What a field was found to hold: `Embedded`, or a set of records (`record_tree.py`)."""
+    """The decoded content of a field: `Embedded`, or a set of records (`record_tree.py`)."""
 
     @property
     def nodes(self) -> tuple[Node, ...]: ...
@@ -166,7 +166,7 @@ _PROTOCOLS: Final = {
 
 
 def member_data(data: bytes, role: str, protocol_type: str | None, protocol: str | None) -> Embedded:
-    """What a member of a classic group says of itself (`METADATA`) or is assigned (`ASSIGNMENT`).
+    """Decode the metadata of a classic group's member (`METADATA`) or its assignment (`ASSIGNMENT`).
 
     protocol_type as the group says it (`consumer`, `connect`, …; None or empty: not said there, then the bytes must fit
     one format exactly); protocol is the assignor's name, for its user data."""
@@ -330,8 +330,8 @@ MOST_GROUPS: Final = 100_000
 
 
 class Groups:
-    """What the messages read so far say of classic groups: protocol type and, once the group has chosen it, assignor.
-    SyncGroup says neither before its version 5. Of too many groups those are forgotten that were quiet for longest."""
+    """Protocol types and assignors of classic groups, as far as messages have named them. SyncGroup names neither
+    before its version 5. Of too many groups the least recently used are forgotten."""
 
     def __init__(self) -> None:
         self._said: dict[str, dict[str, str]] = {}
@@ -527,8 +527,8 @@ def decode_record(topic: str, key: bytes | None, value: bytes | None, *, control
 
 
 def copied_secrets(value: bytes) -> list[tuple[int, int]]:
-    """The same for a record of a log that is not called `__cluster_metadata`, and may be a copy of it: nothing, where
-    the value is not to the last byte a metadata record."""
+    """Like `secrets`, for a record of a log that may be a copy of `__cluster_metadata`: none, unless the value is a
+    metadata record to its last byte."""
     name, opened = _metadata_value(value)
     if name is None or opened.version is None or opened.body is None or opened.reason is not None:
         return []

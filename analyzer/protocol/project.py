@@ -295,7 +295,8 @@ def project(
 
 
 class _Plan(NamedTuple):
-    """What a projection selects: arrays with the field by which an element begins, by version; columns with theirs."""
+    """Fields that a projection selects: arrays with the field by which an element begins, by version; columns with
+    theirs."""
 
     selected: npt.NDArray[np.uint8]
     arrays: list[tuple[str, Numbers]]

@@ -305,8 +305,9 @@ def _file(name: str) -> list[dict[str, Any]]:
 
 @functools.cache
 def record_types(topic: str) -> dict[int, tuple[str, str]]:
-    """What the records of an internal topic can be: the definitions of key and value (key: "" in `__cluster_metadata`,
-    whose records have none) by the number that a key, or in `__cluster_metadata` a value, begins with."""
+    """Return the types of records in an internal topic: the definitions of key and value (key: "" in
+    `__cluster_metadata`, whose records have none) by the number that a key, or in `__cluster_metadata` a value, begins
+    with."""
     types: dict[int, tuple[str, str]] = {}
     for raw in _file(f"{TOPICS[topic]}-{RELEASES[0]}"):
         if raw["type"] == "metadata":
@@ -317,7 +318,7 @@ def record_types(topic: str) -> dict[int, tuple[str, str]]:
 
 
 def _default(raw: dict[str, Any], kind: str, nullable: bool) -> Any:
-    """What Kafka's generated code takes where a message does not have the field."""
+    """Return the value that Kafka's generated code takes where a message does not have the field."""
     text = raw.get("default")
     if text == "null":
         return None

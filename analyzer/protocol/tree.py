@@ -120,7 +120,7 @@ class Decoded:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What is needed to make values: the bytes, and what may be shown of them."""
+    """Context for making values: the bytes, and what may be shown of them."""
 
     data: bytes | memoryview
     exact: bool
@@ -565,7 +565,7 @@ def secret_spans(
 
 
 def data_secret_spans(data: bytes, name: str, version: int, *, start: int = 0) -> list[tuple[int, int]]:
-    """The same of what `decode_data` decodes."""
+    """Like `secret_spans`, for data that `decode_data` decodes."""
     if not schema.data_has_secrets(name):
         return []
     found = compiled_data(name, version)

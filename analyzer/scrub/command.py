@@ -68,7 +68,7 @@ def _say(stage: str) -> None:
 
 
 def _key(path: str | None) -> tuple[bytes | None, list[str]]:
-    """What pseudonyms come from, and what the user should know of the file."""
+    """Return the key of the pseudonyms, and what the user should know of its file."""
     if path is None:
         return None, []
     try:

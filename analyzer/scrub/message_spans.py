@@ -1,4 +1,4 @@
-"""What the bytes of one message are: which are a name, an id, a secret, content, or no more than a number.
+"""Classify the bytes of one message: a name, an id, a secret, content, or no more than a number.
 
 In: a frame, and what was asked where it is an answer. Out: `Part`s, in order and apart, which say what to do with
 their bytes. This is the careful way, by a tree of each message; most messages go the quick one (`spans`), which says
@@ -49,7 +49,7 @@ class Part(NamedTuple):
 
 @dataclass(slots=True)
 class Asked:
-    """What answers are about: by connection and correlation id, the requests whose answers need them."""
+    """Requests whose answers need them, by connection and correlation id."""
 
     groups: embedded.Groups
     _waiting: dict[tuple[int, int], tuple[Body | None, tuple[int, int] | None]]
@@ -90,7 +90,7 @@ class MessageReader:
         self.topics: dict[str, str] = {}
 
     def topic(self, said: str) -> str:
-        """What the topic of RECORDS is called, as far as that is known."""
+        """Return the name of the topic of RECORDS, as far as it is known."""
         return CLUSTER_METADATA if said == CLUSTER_METADATA_ID else self.topics.get(said, said)
 
     def parts(self, frame: Frame) -> list[Part]:
@@ -147,7 +147,7 @@ def _opaque(frame: Frame) -> list[Part]:
 
 
 def record_parts(data: bytes, opened: embedded.Embedded | None) -> list[Part]:
-    """The same of a record's key or value that has a format of its own; all CONTENT where it is not understood."""
+    """Classify the bytes of a record's key or value; all are CONTENT if its format is not understood."""
     if opened is None or opened.reason is not None:
         return [Part(0, len(data), CONTENT)]
     walk = _Walk(data, {})

@@ -153,7 +153,7 @@ class Packets:
 
     @staticmethod
     def _tunnel(data: bytes, out: bytearray, start: int, end: int, protocol: int) -> None:
-        """What is between an IP header and the frame that it carries, but for options, keys and checksums."""
+        """Clean the bytes between an IP header and the frame that it carries: options, keys and checksums go."""
         if protocol == UDP:  # and VXLAN, or GENEVE, whose options may hold anything; no checksum is none (RFC 768)
             out[start : start + 6] = data[start : start + 6]
             out[start + 8 : start + 16] = data[start + 8 : start + 16]

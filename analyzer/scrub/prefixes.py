@@ -1,4 +1,4 @@
-"""What stands before Kafka's first byte, without whom it names.
+"""Clean what stands before Kafka's first byte of the names in it.
 
 In: the first bytes of a direction, up to its first message. Out: as many bytes, read as the same kind of prefix: a
 PROXY line or header, SOCKS5, HTTP CONNECT (`captures.prefixes`); none where they are none of these. Rule:
@@ -67,7 +67,7 @@ def client(data: bytes, pseudonyms: Pseudonyms, addresses: Addresses) -> tuple[i
 
 
 def broker(data: bytes, kind: int) -> bytes:
-    """What the other side answers to a prefix of this kind (empty: nothing)."""
+    """Clean the other side's answer to a prefix of this kind (empty: there is none)."""
     size = int(broker_prefix(np.frombuffer(bytearray(data), np.uint8), 0, len(data), kind)) if data else 0
     if size <= 0:
         return b""

@@ -61,7 +61,7 @@ def is_public(text: bytes, field: str = "") -> bool:
 
 
 class Pseudonyms:
-    """What stands for what. `shared`: texts that had to take a pseudonym that others have."""
+    """Pseudonyms of texts and ids. `shared`: texts that had to take a pseudonym that others have."""
 
     def __init__(self, key: bytes, addresses: Addresses, keep_names: bool = False, keep_ids: bool = False) -> None:
         self._key = hashlib.blake2b(b"names", key=key, digest_size=32).digest()

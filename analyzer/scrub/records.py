@@ -43,7 +43,7 @@ _SHARES: Final = (1.0, 0.96, 0.9, 0.8, 0.6, 0.4, 0.2, 0.1)
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What of records stays."""
+    """Parts of records that stay."""
 
     keys: bool = False
     values: bool = False
@@ -123,7 +123,7 @@ class Records:
     # -- magic 2 -------------------------------------------------------------------------------------------------------
 
     def _inside(self, data: bytes, header: bytes, row: list[int], topic: str) -> bytes:
-        """What is behind the header of a batch of magic 2."""
+        """Cleans what is behind the header of a batch of magic 2."""
         codec = row[b.B_ATTRIBUTES] & b.CODEC_MASK
         plain = data if codec == b.NONE else self._opened(codec, data)
         if plain is None:
@@ -147,7 +147,7 @@ class Records:
         return scratch.data[:size].tobytes()
 
     def _places(self, header: bytes, plain: bytes, row: list[int], topic: str) -> list[_Place] | None:
-        """What of decompressed records is content, in order; None where not all of them can be read."""
+        """Finds the content in decompressed records, in order; None if not all of them can be read."""
         bits = row[b.B_ATTRIBUTES] & ~b.CODEC_MASK
         alone = bytearray(header + plain)
         struct.pack_into(">i", alone, 8, len(alone) - b.ENTRY_HEADER)
@@ -243,7 +243,7 @@ class Records:
     # -- magic 0 and 1 -------------------------------------------------------------------------------------------------
 
     def _old(self, data: bytes, start: int, stop: int, topic: str, depth: int) -> Iterator[_Place]:
-        """What of the message of old in data[start:stop] is content."""
+        """Finds the content in the message of the old format in data[start:stop]."""
         key_at = start + _HEADER_OLD + 8 * (data[start + 16] == 1) + 4
         key_end = key_at + max(int.from_bytes(data[key_at - 4 : key_at], "big", signed=True), 0)
         value_at = key_end + 4

@@ -41,7 +41,7 @@ _APIS: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What is asked for: `key` (None: a new one that nobody keeps), `keep` of `content.KEEPABLE`, `ports` that are
+    """Options of a scrub: `key` (None: a new one that nobody keeps), `keep` of `content.KEEPABLE`, `ports` that are
     Kafka."""
 
     key: bytes | None = None
@@ -132,8 +132,9 @@ def _prefix(said: Said, number: int, places: list[Place]) -> list[tuple[int, int
 
 
 def _others(said: Said, content: Content, report: Report) -> None:
-    """What is kept of bytes that are no messages: what stands before the first, without names; lengths, where something
-    is known to have one: of frames that are no messages (tokens of SASL), of the one at a direction's end, of TLS."""
+    """Writes what stays of bytes that are no messages: what stands before the first, without names; lengths, where
+    something is known to have one: of frames that are no messages (tokens of SASL), of the one at a direction's end, of
+    TLS."""
     placed = _placed(said)
     kinds: dict[int, int] = {}
     for number in sorted(placed, key=lambda number: not placed[number][0].request):

@@ -1,4 +1,4 @@
-"""What scrubbing did, in numbers.
+"""Summarise a scrub in numbers.
 
 In: counts, from all who scrub. Out: lines for people, JSON for programs.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class Report:
-    """What was done, counted by those who do it. `lines` for people, `json` for programs."""
+    """Counts of what a scrub did. `lines` for people, `json` for programs."""
 
     packets: int = 0
     messages: int = 0

@@ -1,4 +1,4 @@
-"""What the bytes of many messages are, as rows of numbers: most of them in one pass of the kernel that decodes.
+"""Classify the bytes of many messages, most of them by one projection of all messages.
 
 In: a window's messages. Out: `SpanRows`: of each what is not a `KEEP`. Rules: `messages` says what is what, and does it
 itself wherever a message is not plain: cut off, not all of it decoded, with formats of their own inside, with secrets
@@ -90,8 +90,8 @@ class SpanRows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    """What fields are, by field id: `kinds`; `saying`: they say a topic; `naming`: which struct's topic they name, with
-    its id beside it, or -1. `odd` bool[2, APIs]: messages for which all that is not enough."""
+    """Properties of fields, by field id: `kinds`; `saying`: they say a topic; `naming`: which struct's topic they name,
+    with its id beside it, or -1. `odd` bool[2, APIs]: messages for which all that is not enough."""
 
     kinds: np.ndarray
     saying: np.ndarray

@@ -89,7 +89,8 @@ class Place:
 
 
 class Said:
-    """What was said, and where. `bytes_of` and `write` after `close`, which ends the first pass."""
+    """Bytes of all directions and the messages in them. `bytes_of` and `write` after `close`, which ends the first
+    pass."""
 
     def __init__(self, folder: str) -> None:
         self._files = [tempfile.TemporaryFile(dir=folder) for _ in range(3)]  # noqa: SIM115  (until `end`)
@@ -116,7 +117,7 @@ class Said:
         return os.pread(self._files[0].fileno(), size, at)
 
     def keep_parts(self, parts: SpanRows) -> None:
-        """What the bytes of the next messages are."""
+        """Store the spans of the next messages."""
         self._files[2].write(parts.rows.tobytes())
         self._parts_begin.frombytes((parts.begins[1:] + self._parts_begin[-1]).astype(np.int64).tobytes())
 
@@ -176,7 +177,7 @@ class Said:
     # -- second pass ---------------------------------------------------------------------------------------------------
 
     def parts_of(self, message: int) -> list[list[int]]:
-        """What the bytes of a message are, by its number in `messages`: rows of `spans.SpanRows`."""
+        """Return the spans of a message, by its number in `messages`: rows of `spans.SpanRows`."""
         rows: list[list[int]] = self._parts[self._parts_begin[message] : self._parts_begin[message + 1]].tolist()
         return rows
 
@@ -240,7 +241,7 @@ class Said:
         self._maps[1][at : at + len(data)] = data
 
     def payload(self, direction: int, pos: int, data: bytes) -> bytes:
-        """What a packet's payload becomes, by where it stands: zeros where nothing was delivered. A byte that differs
+        """Return the clean payload of a packet, by its position: zeros where nothing was delivered. A byte that differs
         from the one delivered differs afterwards."""
         out = bytearray(len(data))
         one = self.directions.get(direction)

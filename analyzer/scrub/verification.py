@@ -1,4 +1,4 @@
-"""What was written, read again: does anything of the original stand in it?
+"""Verify a clean capture: does it contain anything of the original?
 
 In: a clean capture, and the texts that must not be in it. Out: `Leak`s. Rules: it is read as any capture is, by the
 same analyzer; texts of eight bytes and more are looked for in the whole file and in what connections say; shorter ones
@@ -80,8 +80,8 @@ class Finder:
 def leaks(
     point: CapturePoint, folder: str, texts: Collection[bytes], ports: tuple[int, ...], records: bool = True
 ) -> Iterator[Leak]:
-    """What of `texts` stands in a clean capture, one of each place. Its temporary files lie in `folder`. `records`
-    False: what records hold was to be kept, and is not looked at."""
+    """Find `texts` in a clean capture, one of each place. Its temporary files lie in `folder`. `records` False: what
+    records hold was to be kept, and is not looked at."""
     short = Finder(texts)
     sure = Finder([text for text in texts if records and not any(text in one for one in PUBLIC)], SURE)
     for path in point.paths:
@@ -155,7 +155,7 @@ class _Pile:
 
 
 def _opened(data: bytes, depth: int = 0) -> bytes:
-    """What a record set holds: the bytes of its batches, decompressed."""
+    """Return the bytes of a record set's batches, decompressed."""
     heap = np.frombuffer(bytearray(data), np.uint8)
     found = b.batches(heap, np.zeros(1, np.int64), np.full(1, len(data), np.int64))
     out = b""

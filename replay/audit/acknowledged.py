@@ -1,4 +1,4 @@
-"""What a target acknowledged in a replay: which record it has to have at which offset of which partition.
+"""Collect what a target acknowledged in a replay: each record, and the offset at which it must be.
 
 In: the pairs of a RUN (`replay.diff.pairs`). Out: a `Partition` for each topic-partition; told what was read of it, it
 says what is missing and what is out of order. Pure. Rules: a record is there if its key, value and headers lie at the
@@ -33,10 +33,10 @@ _TOGETHER_BYTES: Final = 8 << 20
 
 
 class Partition:
-    """What a partition has to have, by columns: of a busy day that is millions of batches. A row a batch, in the order
-    in which they were captured: the target's offset of its first record, the captured one (-1: nothing says it), a
-    number for whose order it is, how many records, and how it should be stored (a place in `FORMS`); of each record its
-    digest, and whether it was read. `otherwise`: how many are stored with another codec or timestamp type, by how;
+    """Records that a partition must have, as columns: of a busy day that is millions of batches. A row a batch, in the
+    order in which they were captured: the target's offset of its first record, the captured one (-1: nothing says it),
+    a number for whose order it is, how many records, and how it should be stored (a place in `FORMS`); of each record
+    its digest, and whether it was read. `otherwise`: how many are stored with another codec or timestamp type, by how;
     `alone`: nothing is there but what was acknowledged, as far as anybody knows; `unclaimed`: records that lie where
     nothing was."""
 
@@ -61,7 +61,7 @@ class Partition:
         return len(self._forms)
 
     def drop_below(self, offset: int) -> None:
-        """What begins before this offset is deleted."""
+        """Drop batches that begin before this offset, because they are deleted."""
         base, _, _, count = (np.array(column) for column in self._columns)
         stays = base >= offset
         digests = np.frombuffer(bytes(self._digests), np.uint8).reshape(-1, DIGEST)[np.repeat(stays, count)]
@@ -256,7 +256,7 @@ def acknowledged(
 
 
 def _decoded(pairs: Iterable[Pair]) -> Iterator[Pair]:
-    """The same, some of them decoded at once."""
+    """Yield the pairs, decoded some at a time."""
     window: list[Pair] = []
     size = 0
     for pair in pairs:
@@ -374,12 +374,12 @@ def _bases(answer: dict[str, Any], called: TopicNames) -> dict[Where, tuple[int,
 
 
 def _parts(request: dict[str, Any], called: TopicNames) -> set[Where]:
-    """What a request to produce names."""
+    """The partitions that a Produce request names."""
     return {(called.of(topic), part["index"]) for topic in request["topicData"] for part in topic["partitionData"]}
 
 
 def _deleted(api_key: int, answer: dict[str, Any], called: TopicNames, partitions: dict[Where, Partition]) -> None:
-    """What the target was asked to delete, and did."""
+    """Drop records that the target deleted on request."""
     if api_key == api_keys.DELETE_TOPICS:
         gone = {called.of(topic) for topic in answer.get("responses", ()) if not topic["errorCode"]}
         for where in [where for where in partitions if where[0] in gone]:

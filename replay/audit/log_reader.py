@@ -64,7 +64,7 @@ async def read(target: Target, partitions: dict[Where, Partition]) -> list[str]:
 
 
 class _Patience:
-    """What is left of it, for all partitions together."""
+    """Time that is left for retries, shared by all partitions."""
 
     def __init__(self) -> None:
         self._left = PATIENCE

@@ -1,4 +1,4 @@
-"""What audits of RUNs say (table `audit`), as differences.
+"""Turn results of audits (table `audit` of RUNs) into differences.
 
 In: rows of the table `audit` of one RUN or of two. Out: a difference for each partition in which records that the
 target acknowledged are missing, out of order or stored otherwise than sent, with an exchange that wrote there; how many

@@ -1,4 +1,4 @@
-"""What differs in a RUN, exchange by exchange, as plain values: for whoever shows exchanges one by one (`kwire view`).
+"""List the differences of a RUN by exchange, as plain values, for `kwire view`.
 
 In: a RUN. Out: the verdict in a line, and the differences of each captured exchange that has some. Rule: the
 differences are those of `kwire diff`; at most `MOST` exchanges have them listed.

@@ -1,4 +1,4 @@
-"""What differs between two sides of the same exchanges: captured and replayed, or one replay and another.
+"""Compare two sides of the same exchanges: captured and replayed, or one replay and another.
 
 In: `Pair`s in order of captured time, each with the request and answer of both sides. Out: a `Comparison`: every
 difference with its verdict, what was not compared and why, latencies. Pure.
@@ -191,7 +191,7 @@ class Comparison:
 
     @property
     def apis(self) -> set[str]:
-        """Those that were compared."""
+        """APIs that were compared."""
         return set(map(schema.api_name, self.answers))
 
     @property
@@ -295,7 +295,8 @@ class _Comparing:
         return self.result
 
     def _audited(self, difference: Difference) -> Difference:
-        """It, with what it follows from: of two batches that were acknowledged at one offset one is missing."""
+        """Adds the cause of a difference that an audit found: of two batches that were acknowledged at one offset one
+        is missing."""
         cause = self.stored_once.get((difference.key[0], int(difference.key[1])))
         if cause is None or difference.kind != audit_results.MISSING:
             return difference
@@ -306,7 +307,7 @@ class _Comparing:
         self.result.differences.take(map(self._counted, found))
 
     def _counted(self, difference: Difference) -> Difference:
-        """It, a difference of the whole run, counted at its exchange as well."""
+        """Counts a difference of the whole run at its exchange as well."""
         self.result.whole[difference.kind] += difference.unexpected
         row = difference.row
         place = row.get("place", self.places.get(id(row)))
@@ -316,8 +317,9 @@ class _Comparing:
         return difference
 
     def _of_one_topic(self, difference: Difference) -> Difference:
-        """It, as expected where a topic was deleted when captured and begun anew, and not by the replay: on its side
-        one log has what were two, and places in them are not alike. That records are missing is never expected."""
+        """Marks a difference as expected if its topic was deleted and created again when captured, but not by the
+        replay: on its side one log has what were two, and places in them are not alike. That records are missing is
+        never expected."""
         anew = difference.key and difference.key[0] in self.correspondence.deleted
         if (
             anew
@@ -329,19 +331,19 @@ class _Comparing:
         return difference
 
     def _unread(self, difference: Difference) -> Difference:
-        """It, with what it follows from: a run that ended first reads less."""
+        """Adds the cause of records that were not read: a run that ended first reads less."""
         if self.ended is None or not difference.unexpected or difference.kind not in reader_progress.READ_LESS:
             return difference
         return dataclasses.replace(difference, rule="consequence", cause=self.ended)
 
     def _without_noise(self, difference: Difference) -> Difference:
-        """It, as expected where old against old shows it as often."""
+        """Marks a difference as expected if comparing the old run with itself shows it as often."""
         if difference.unexpected and noises.kind_of(difference) in self.explained:
             return dataclasses.replace(difference, rule="noise")
         return difference
 
     def _blocks(self, pairs: Pairs) -> None:
-        """What is plainly the same at once, the rest one by one."""
+        """Compares equal answers many at once, the others one by one."""
         texts = texts_of(pairs, self.correspondence)
         for block in pairs.blocks():
             equality = alike(block, texts)
@@ -413,7 +415,7 @@ class _Comparing:
         yield from self._facts(pair, facts_left, facts_right, common)
 
     def _caused(self, pair: Pair, difference: Difference) -> Difference:
-        """It, with what it follows from."""
+        """Adds the cause of a difference."""
         if difference.rule != "consequence":
             return difference
         return dataclasses.replace(difference, cause=difference.cause or self._follows(pair))
@@ -649,7 +651,7 @@ class _Comparing:
         return pair.right.rule == _ABORTED or (pair.right.rule in _LOST and bool(self.result.ended))
 
     def _follows(self, pair: Pair, error: int | None = None) -> Difference | None:
-        """What went wrong before, and has been reported, that what goes wrong here follows from."""
+        """Finds the earlier reported difference that explains what goes wrong here."""
         if self.ended is not None and self._is_left(pair):
             return self.ended
         if pair.right.rule == "partition_absent":

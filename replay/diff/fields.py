@@ -25,7 +25,7 @@ from analyzer.protocol.tree import Body
 
 
 class Kind(Enum):
-    """What a field is compared as. Values name the rule in the report."""
+    """The way in which a field is compared. Values name the rule in the report."""
 
     STRICT = "strict"
     ERROR = "error"
@@ -110,7 +110,7 @@ _OF_API: Final[dict[tuple[int, str], Kind]] = {
 
 
 def kind_of(api_key: int, field: Field | FieldInfo) -> Kind:
-    """What the values of a field of an answer are compared as."""
+    """Return the way in which values of a field of an answer are compared."""
     name = field.name if isinstance(field, Field) else field.path.rpartition(".")[2]
     if field.secret == "always":
         return Kind.SECRET
@@ -149,8 +149,8 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """What a side's ids mean. `topic`: the name for a topic id; `member`: what both sides call a member; each gives
-    back what it does not know."""
+    """Names for the ids of a side. `topic`: the name for a topic id; `member`: the name that both sides share for a
+    member; each returns an unknown id as it is."""
 
     topic: Callable[[str], str]
     member: Callable[[str], str]

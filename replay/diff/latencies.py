@@ -72,7 +72,7 @@ class Latencies:
                 right.frombytes(after[some].tobytes())
 
     def judged(self, noise: Noise | None, busy: bool = False) -> Iterator[Difference]:
-        """What is slower, with the exchange that took longest. `busy`: both sides were sent as fast as answers
+        """Yield what is slower, with the exchange that took longest. `busy`: both sides were sent as fast as answers
         allowed."""
         if len({name.partition(_AT)[2] for name in self.by_broker}) < 2:
             self.by_broker.clear()
@@ -89,7 +89,7 @@ class Latencies:
                 yield Difference(row, "(latency)", SLOWER, *texts, (broker,) if broker else ())
 
     def _slower_texts(self, name: str, both: Both, noise: Noise | None, load: float) -> tuple[str, str] | None:
-        """What there is to say of latencies that are slower: there, and here."""
+        """Describe latencies that are slower: left, and right; None: they are not."""
         if noise is None:
             shift, what = slower.shift(*both, load), "median"
         else:

@@ -1,4 +1,4 @@
-"""What stands for what, learned from all pairs: one by one, and by columns where a Produce or Fetch is an ordinary one.
+"""Learn a correspondence from all pairs: ordinary Produce and Fetch exchanges by columns, others one by one.
 
 In: pairs. Out: a `Correspondence`. Pure. Rule: by columns or one by one, what is learned is the same, in the same order
 (a test holds them against each other); what is not ordinary is left to `correspondence.STEPS`.
@@ -56,7 +56,7 @@ def learn(pairs: Sequence[Pair]) -> Correspondence:
 
 
 def texts_of(pairs: Pairs, correspondence: Correspondence) -> Texts:
-    """What topics are called in these pairs."""
+    """Return the names of topics in these pairs."""
     renamed = [run.renamed for run in pairs.runs]
     return Texts(correspondence, (renamed[0] if len(renamed) > 1 else {}, renamed[-1]))
 
@@ -76,7 +76,7 @@ class Produced(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What one side (0 left, 1 right) has read of a partition, to be seen by its consumer: offsets (int64 each),
+    """Records of a partition that one side (0 left, 1 right) has read, as its consumer sees them: offsets (int64 each),
     digests and forms. `span`: from the offset asked for to the last one; None: no record."""
 
     side: int
@@ -244,7 +244,7 @@ class _Block:
         return by_exchange
 
     def _read(self, wanted: PartitionRows, given: PartitionRows, side: int, plain: Flags) -> Iterator[tuple[int, Read]]:
-        """What one side's answers hold of each partition with records, with its exchange."""
+        """Yield the records of each partition in one side's answers, with the exchange."""
         given = given.where(plain[given.message] & (given.columns["records"].length > 0))
         wanted = wanted.where(np.isin(wanted.message, given.message))
         names_of = self._texts.names

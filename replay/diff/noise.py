@@ -49,7 +49,7 @@ _EITHER_WAY: Final = {
 
 
 def kind_of(difference: Difference | Grouped) -> Kind:
-    """What a difference has in common with one that old against old shows."""
+    """Key of a difference that is the same where comparing the old run with itself shows it."""
     named = difference.row["api_key"] if isinstance(difference, Difference) else difference.api_key
     by_values = difference.kind.startswith(("error", "state"))
     values = frozenset((difference.left, difference.right)) if by_values else frozenset[str]()
@@ -80,8 +80,8 @@ class Shift:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """What old against old differs in: kinds of difference with their counts, whatever the reason; answers compared by
-    API; latencies by API, of both."""
+    """Differences of the old run from itself: kinds of difference with their counts, whatever the reason; answers
+    compared by API; latencies by API, of both."""
 
     kinds: Counter[Kind] = field(default_factory=Counter)
     compared: Counter[int] = field(default_factory=Counter)

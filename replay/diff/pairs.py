@@ -1,4 +1,4 @@
-"""The same captured exchange on two sides, and where pairs come from.
+"""Pair the two sides of each captured exchange.
 
 In: one RUN (what was captured against what was replayed), or two RUNs of the same capture (what one target answered
 against what the other did). Out: `Pair`s in order of captured time. Rule: every captured exchange becomes a pair, also
@@ -151,8 +151,8 @@ _OF_DATA: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What a RUN says of itself. `audited`: rows of its table `audit`, None where it was not; `renamed`: as of a
-    `Side`; `speed`: it was sent at, 1 as captured, None as fast as answers allowed; `seeded`: by topic as
+    """Facts that a RUN records about itself. `audited`: rows of its table `audit`, None where it was not; `renamed`: as
+    of a `Side`; `speed`: it was sent at, 1 as captured, None as fast as answers allowed; `seeded`: by topic as
     captured, the settings in which it was meant to differ when it was made for the replay; `ended`: why it ended before
     all was sent; `own_users`: whoever logged in when captured had a login of his own (`--principals`)."""
 
@@ -254,7 +254,7 @@ class Pairs(Sequence[Pair]):
 
 
 def from_run(path: str | os.PathLike[str]) -> Pairs:
-    """What was captured (left) against what the replay got (right). Raises DatasetError."""
+    """Pair what was captured (left) with what the replay got (right). Raises DatasetError."""
     return _of_run(Run(path, ConnectionNames()))
 
 

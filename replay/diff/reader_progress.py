@@ -1,5 +1,5 @@
-"""What connections have read of partitions: of the whole conversation, not answer by answer, because a fetch may carry
-more or less each time.
+"""Compare the records that connections have read of partitions: of the whole conversation, not answer by answer,
+because a fetch may carry more or less each time.
 
 In: a partition with what was read of it on both sides. Out: differences. Pure.
 """
@@ -56,8 +56,9 @@ def differences(
     refused: Mapping[tuple[str, str, int], Difference],
     pairs: Sequence[Pair],
 ) -> Iterator[Difference]:
-    """What each connection has read of each partition. `failed`: why a batch of a partition was not stored; `doubled`:
-    that one was stored twice; `refused`: errors that a connection's fetches of a partition met here only."""
+    """Yield the differences in what each connection has read of each partition. `failed`: why a batch of a partition
+    was not stored; `doubled`: that one was stored twice; `refused`: errors that a connection's fetches of a partition
+    met here only."""
     unread = Unread()
     for partition in partitions:
         where = partition.topic, partition.index
@@ -93,7 +94,8 @@ def _plainly_the_same(partition: Partition, reading: Reading) -> int | None:
 
 
 def acquired(correspondence: Correspondence, failed: Mapping[str, Difference]) -> Iterator[Difference]:
-    """What the members of share groups have acquired together. `failed`: groups that could not be joined, and why."""
+    """Yield the differences in what the members of share groups have acquired together. `failed`: groups that could not
+    be joined, and why."""
     for (group, topic, index), both in correspondence.acquired.items():
         partition = correspondence.partition(topic, index)
         there = ((offset, partition.read_at(offset, both.right)) for offset in both.left)
@@ -109,8 +111,8 @@ def acquired(correspondence: Correspondence, failed: Mapping[str, Difference]) -
 
 
 def other_form(before: Form, after: Form) -> str:
-    """What differs between two ways to store the same records; empty: nothing that counts. (Message sets of before 0.10
-    have no times.)"""
+    """Describe how two ways to store the same records differ; empty: in nothing that counts. (Message sets of before
+    0.10 have no times.)"""
     codec = "codec" if before.codec != after.codec else ""
     kind = "timestamp type" if before.magic and after.magic and before.appended != after.appended else ""
     return codec or kind or ("format" if before.magic != after.magic else "")
@@ -130,7 +132,7 @@ class _PartitionDifferences:
     def reading(
         self, reading: Reading, pairs: Sequence[Pair], refused: Mapping[tuple[str, str, int], Difference]
     ) -> Iterator[Difference]:
-        """What one connection has read."""
+        """Compare what one connection has read."""
         key = (self._partition.topic, str(self._partition.index))
         left, right = reading.left.by_offset(), reading.right.by_offset()
         wanted = {self._partition.read_at(offset, right): (offset, digest) for offset, digest in left.items()}

@@ -1,4 +1,4 @@
-"""What lies in a `records` field, as far as comparing wants it: which record, from whom, at which offset.
+"""Read the facts of records that comparing needs: digest, producer, offset.
 
 In: the bytes of one `records` field, or of many, of any magic and codec. Out: `Record`s in order, or columns of them
 (`Content`); their content as a digest of key, value and headers. Rules: a batch cut off at the end of a fetch is left

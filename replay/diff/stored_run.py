@@ -182,7 +182,7 @@ class _Unpacked:
 
 @dataclass(frozen=True, slots=True)
 class StoredOutcome:
-    """What became of an exchange, and its frames without their length, as sent and answered; None for none."""
+    """The outcome of an exchange, and its frames without their length, as sent and answered; None for none."""
 
     verdict: str
     rule: str | None
@@ -371,19 +371,19 @@ class Run:
 
     @functools.cached_property
     def _of_replayed(self) -> tuple[Numbers, Flags, Numbers]:
-        """The same of `outcomes`."""
+        """Of all rows of `outcomes`: version, answered?, latency."""
         rows = self._outcomes
         versions = _numbers(rows, "sent_version", -1)
         return versions, _flags(rows, "verdict", "answered"), _numbers(rows, "latency_us", -1)
 
     def captured_part(self, places: Numbers) -> Part:
-        """What was captured, of exchanges by their places."""
+        """Return the captured side of exchanges, by their positions."""
         at = self._captured_at[places]
         versions, answered, latencies = self._of_captured
         return self._part(at, versions[at], answered[at], latencies[at])
 
     def replayed_part(self, places: Numbers) -> Part:
-        """What the replay did with them."""
+        """Return the replayed side of exchanges, by their positions."""
         at = self._outcome_at[places]
         versions, answered, latencies = self._of_replayed
         return self._part(self._replayed_at[places], versions[at], answered[at], latencies[at])
@@ -411,7 +411,7 @@ class Run:
         return self._pair(int(self._captured_at[place]))
 
     def outcome(self, place: int) -> StoredOutcome:
-        """What the replay did with it."""
+        """Return the outcome of an exchange in the replay."""
         at = int(self._outcome_at[place])
         verdict, rule, version, latency_us, retries = (self._outcomes.cell(at, name) for name in _OUTCOME)
         frames = self._pair(int(self._replayed_at[place]))
@@ -444,7 +444,7 @@ def _flags(rows: _Unpacked, name: str, value: str) -> Flags:
 
 
 def _take(values: npt.NDArray[Any], places: Numbers) -> npt.NDArray[Any]:
-    """Those at some places, in their order."""
+    """Return the values at some positions, in that order."""
     return spill.concat((values[places[part]] for part in spill.blocks(len(places))), values.dtype)
 
 

@@ -51,7 +51,7 @@ def as_json(comparison: Comparison, sides: tuple[str, str]) -> dict[str, Any]:
 
 
 def _audit_json(comparison: Comparison) -> dict[str, Any] | None:
-    """What audits found; null where there was none."""
+    """Results of audits; null where there was none."""
     audit = comparison.audit
     if audit is None:
         return None
@@ -222,7 +222,7 @@ def group_lines(group: Grouped) -> list[str]:
 
 
 def consequence_text(consequence: Consequence) -> str:
-    """What follows from a difference, in words."""
+    """Describe a consequence of a difference in words."""
     what = f"{consequence.kind} {consequence.right}" if consequence.right else consequence.kind
     return f"{consequence.count} x {schema.api_name(consequence.api_key)} {what}"
 

@@ -1,4 +1,4 @@
-"""What makes up most of a busy capture, read by hand: a Produce request of one partition that was answered well.
+"""Read simple Produce requests without decoding: one partition, answered without an error.
 
 In: frames. Out: a `Quick`, which has all that the plan and the short way (`send.produce_in_place`) need of it, so that
 nobody makes a body of it; None for whatever is not as plain as that, which is decoded as every other request. This
@@ -216,8 +216,8 @@ def success(data: bytes, version: int, partition: int) -> tuple[int, int] | None
 
 
 class Stored(NamedTuple):
-    """What such an answer says: the topic (or its id) and the partition, base offset, log append time, throttle time in
-    milliseconds."""
+    """The content of such an answer: the topic (or its id) and the partition, base offset, log append time, throttle
+    time in milliseconds."""
 
     topic: str
     partition: int
@@ -273,7 +273,7 @@ def _answered_at(data: bytes, version: int) -> int:
 
 
 def plain(version: int, body: Body, data: bytes, answer: Body | None) -> Quick | None:
-    """The same of one that was decoded, for whatever its frames hold besides; None where there is no short way."""
+    """Like `read`, for a decoded request, whatever else its frames hold; None where there is no fast path."""
     if version < _FIRST or body["acks"] == 0 or len(body["topicData"]) != 1 or answer is None:
         return None
     (topic,) = body["topicData"]
