@@ -1,1 +1,1 @@
-"""Define and decode Kafka's messages: definitions, the program made of them, and the walks over it. Knows no capture."""
+"""Define and decode Kafka's messages: definitions, the program made of them, walks over it. Knows no capture."""

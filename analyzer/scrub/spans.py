@@ -133,11 +133,11 @@ def _tables() -> _Tables:
 def _known_tags(api_key: int, version: int, direction: int) -> dict[int, frozenset[int]]:
     """The tags that a layout knows, by the field id of its sections' entries."""
     loaded = program.load()
-    found: dict[int, frozenset[int]] = {}
+    tags: dict[int, frozenset[int]] = {}
 
     def walk(fields: tuple[Field, ...], prefix: str) -> None:
         known = frozenset(item.tag for item in fields if item.tag is not None)
-        found[loaded.field_id(api_key, direction, prefix + "_tags[]")] = known
+        tags[loaded.field_id(api_key, direction, prefix + "_tags[]")] = known
         for item in fields:
             if item.fields:
                 walk(item.fields, item.path + ".")
@@ -145,7 +145,7 @@ def _known_tags(api_key: int, version: int, direction: int) -> dict[int, frozens
     layout = schema.layout(api_key, version, direction)
     if layout is not None:
         walk(layout.fields, "")
-    return found
+    return tags
 
 
 class SpanReader:

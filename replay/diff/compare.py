@@ -303,8 +303,8 @@ class _Comparing:
         return dataclasses.replace(difference, rule="consequence", cause=cause)
 
     def _take(self, differences: Iterable[Difference]) -> None:
-        found = map(self._without_noise, map(self._of_one_topic, differences))
-        self.result.differences.take(map(self._counted, found))
+        rest = map(self._without_noise, map(self._of_one_topic, differences))
+        self.result.differences.take(map(self._counted, rest))
 
     def _counted(self, difference: Difference) -> Difference:
         """Counts a difference of the whole run at its exchange as well."""

@@ -280,7 +280,7 @@ class Run:
     def _frames(self, names: ConnectionNames, index: _Index, exchanges: Numbers) -> tuple[Numbers, Numbers]:
         """Which message is each exchange's request, and which its answer."""
         replies = _Index(spill.concat(self._answer_keys(names)))
-        asked, answered = (spill.full(len(self._exchanges), _NONE, np.int64, large_bytes=1) for _ in range(2))
+        request_at, answered = (spill.full(len(self._exchanges), _NONE, np.int64, large_bytes=1) for _ in range(2))
         first = 0
         for batch in self._messages.batches:
             numbers = np.arange(first, first + len(batch))
@@ -288,13 +288,13 @@ class Run:
             complete = batch.column("complete").to_numpy(zero_copy_only=False).astype(bool)
             requests = pc.equal(batch.column("direction"), "request").to_numpy(zero_copy_only=False).astype(bool)
             for wanted, where, into, ordinal in (
-                (requests, index, asked, "exchange"),
+                (requests, index, request_at, "exchange"),
                 (~requests, replies, answered, "reply"),
             ):
                 at = where.find(names.keys(batch, ordinal))
                 chosen = complete & wanted & (at != _NONE)
                 into[at[chosen]] = numbers[chosen]
-        return asked, answered
+        return request_at, answered
 
     def _answer_keys(self, names: ConnectionNames) -> Iterator[Numbers]:
         for batch in self._exchanges.batches:
