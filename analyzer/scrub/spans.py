@@ -236,7 +236,8 @@ def _columns(captured: CapturedMessages) -> tuple[Messages, np.ndarray]:
     for i in range(_LENGTH_BYTES):
         head = head << 8 | captured.heap[at[which] + i]
     plain[which] = (head == size[which] - _LENGTH_BYTES) & ~odd[direction[which], key[which]]
-    return Messages(captured.heap, at + _LENGTH_BYTES, at + size, key, captured.version, direction), plain
+    messages = Messages.from_columns(captured.heap, at + _LENGTH_BYTES, at + size, key, captured.version, direction)
+    return messages, plain
 
 
 def _text(rows: FieldRows, row: int, captured: CapturedMessages) -> str:

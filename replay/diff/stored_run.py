@@ -210,13 +210,11 @@ class Part:
 
     def requests(self, api_key: Numbers) -> Messages:
         """The requests, of these APIs."""
-        direction = np.full(len(api_key), REQUEST, np.int64)
-        return Messages(self.heap, self.asked_at, self.asked_end, api_key, self.version, direction)
+        return Messages.from_columns(self.heap, self.asked_at, self.asked_end, api_key, self.version, REQUEST)
 
     def answers(self, api_key: Numbers) -> Messages:
         """The answers, of these APIs."""
-        direction = np.full(len(api_key), RESPONSE, np.int64)
-        return Messages(self.heap, self.answer_at, self.answer_end, api_key, self.version, direction)
+        return Messages.from_columns(self.heap, self.answer_at, self.answer_end, api_key, self.version, RESPONSE)
 
 
 class Run:
