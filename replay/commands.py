@@ -1,4 +1,4 @@
-"""What `kwire replay` and `kwire diff` do, once the command line is read.
+"""Run `kwire replay` and `kwire diff`, once the command line is read.
 
 In: parsed options. Out: of `replay` a summary (or the plan) on stdout, notes on stderr, exit code 0, 1 where the
 target lacks what it acknowledged or made the run slower (`--fail-on`), 2 where nothing was sent, 3 where the run is no
@@ -8,7 +8,6 @@ valid load test, 130 where it was interrupted; of `diff` what differs, grouped, 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import dataclasses
@@ -27,6 +26,7 @@ from analyzer.common.errors import UsageError
 from analyzer.common.escapes import printable
 from analyzer.dataset import dataset
 from analyzer.live.stop_conditions import ended_by, interrupted_by_others
+from analyzer.options.replay import DiffOptions, ReplayOptions
 from analyzer.pipeline.read_options import ReadOptions
 from replay import inputs, outcome, request, run
 from replay.audit import auditor
@@ -78,18 +78,19 @@ def _announce(tell: Callable[[str], None] | None, line: str) -> None:
 
 
 def _until_ended(work: Coroutine[Any, Any, _Done]) -> _Done:
-    """What it gives. The first Ctrl-C, SIGTERM or SIGHUP cancels it, and what it then does is waited for; where it only
-    ends, that is the interrupt. (asyncio itself hears Ctrl-C alone, and that not where a shell has it ignored.)"""
+    """Run a coroutine to its end. The first Ctrl-C, SIGTERM or SIGHUP cancels it, and its end is awaited; if it only
+    ends then, KeyboardInterrupt is raised. (asyncio itself hears Ctrl-C alone, and that not where a shell has it
+    ignored.)"""
 
     async def awaited() -> _Done:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
-        heard = False
+        is_cancelled = False
 
         def stop() -> None:
-            nonlocal heard
-            if not heard:
-                heard = True
+            nonlocal is_cancelled
+            if not is_cancelled:
+                is_cancelled = True
                 loop.call_soon_threadsafe(task.cancel)
 
         with ended_by(stop):
@@ -101,17 +102,17 @@ def _until_ended(work: Coroutine[Any, Any, _Done]) -> _Done:
         raise KeyboardInterrupt from None
 
 
-def replay(options: argparse.Namespace) -> int:
+def replay(options: ReplayOptions) -> int:
     """`kwire replay`."""
     with interrupted_by_others():
         return _replay(options)
 
 
-def _replay(options: argparse.Namespace) -> int:
+def _replay(options: ReplayOptions) -> int:
     from analyzer.cli.commands import _progress, announce_compilation
 
-    if options.audit is not None:
-        return _audit(options)
+    if options.audit_run is not None:
+        return _audit(options, options.audit_run)
     if not options.captures:
         raise UsageError("replay needs a CAPTURE or DATASET", "or --audit RUN, which sends nothing")
     if options.assumed is not None and (options.to or not options.dry_run):
@@ -121,9 +122,9 @@ def _replay(options: argparse.Namespace) -> int:
     host, port = request.address(options.to) if options.to else ("", 0)
     if not options.dry_run and not options.out:
         raise UsageError("replay needs -o RUN", "or --dry-run, which sends nothing")
-    wanted = request.options_of(options, host, port)
+    wanted = request.resolve_command(options, host, port)
     announce_compilation()
-    if not options.dry_run:
+    if options.out is not None and not options.dry_run:
         inputs.check_apart(options.captures, options.out)
         with dataset.Writer(options.out, wait=options.wait):
             pass  # a folder that cannot be written is told before captures are read; nothing is left of the try
@@ -149,35 +150,36 @@ def _replay(options: argparse.Namespace) -> int:
 
 
 def _round(
-    options: argparse.Namespace,
+    options: ReplayOptions,
     source: Source,
     wanted: Options,
     dial: link.Dial,
     notes: list[str],
 ) -> int:
     """Send the capture once, and tell how it went; the exit code."""
+    out = options.out or ""
     with _telling() as tell:
         announce = functools.partial(_announce, tell)
-        result = _until_ended(run.replay(source, wanted, dial, options.out, notes, options.wait, tell, announce))
+        result = _until_ended(run.replay(source, wanted, dial, out, notes, options.wait, tell, announce))
     for note in dict.fromkeys(notes):
         sys.stderr.write(f"note: {printable(note)}\n")
     if options.json:
-        told = result.audit.as_dict() if result.audit is not None else None
+        audit = result.audit.as_dict() if result.audit is not None else None
         json.dump(
             {
                 **result.counts.as_dict(),
                 "valid": result.valid,
                 "seconds": round(result.seconds, 3),
                 "slower": result.pace.text(),
-                "audit": told,
+                "audit": audit,
             },
             sys.stdout,
             indent=1,
         )
         sys.stdout.write("\n")
     else:
-        sys.stdout.write(summary(result, options.out))
-    return _verdict(result, wanted, options.out, options.fail_on)
+        sys.stdout.write(summary(result, out))
+    return _verdict(result, wanted, out, options.fail_on)
 
 
 def _verdict(result: run.Result, wanted: Options, out: str, fail_on: str = ANY) -> int:
@@ -228,7 +230,7 @@ def _fails(result: run.Result, fail_on: str) -> bool:
     return (lost and fail_on in (ANY, UNEXPECTED)) or (result.pace.slower and fail_on in (ANY, SLOWER))
 
 
-def _audit(options: argparse.Namespace) -> int:
+def _audit(options: ReplayOptions, audited: str) -> int:
     """`kwire replay --audit RUN`."""
     if options.captures or options.out or options.dry_run:
         raise UsageError(
@@ -239,26 +241,26 @@ def _audit(options: argparse.Namespace) -> int:
         raise UsageError("--audit needs --to HOST:PORT", "the target that the RUN was sent to")
     host, port = request.address(options.to)
     access = request.access(options)
-    found = _until_ended(auditor.audit(options.audit, host, port, access.dial(host, port), access.reach(host, port)))
-    for reason in (*filter(None, (found.elsewhere,)), *found.unread):
+    result = _until_ended(auditor.audit(audited, host, port, access.dial(host, port), access.reach(host, port)))
+    for reason in (*filter(None, (result.elsewhere,)), *result.unread):
         sys.stderr.write(f"note: {printable(reason)}\n")
     if options.json:
-        json.dump(found.as_dict(), sys.stdout, indent=1)
+        json.dump(result.as_dict(), sys.stdout, indent=1)
         sys.stdout.write("\n")
     else:
-        sys.stdout.write(f"audit: {printable(found.text())}\n")
-    if not found.clean:
+        sys.stdout.write(f"audit: {printable(result.text())}\n")
+    if not result.clean:
         return EXIT_DIFFERS
-    if found.unread:
+    if result.unread:
         sys.stderr.write(
-            f"kwire: not valid: {len(found.unread)} of {len(found.rows)} partitions could not be read\n"
+            f"kwire: not valid: {len(result.unread)} of {len(result.rows)} partitions could not be read\n"
             "hint: what is in them nobody knows; the notes say why: ask again as a user who may read them\n"
         )
         return EXIT_NOT_VALID
     return 0
 
 
-def _dry_run(options: argparse.Namespace, source: Source, wanted: Options, dial: link.Dial) -> int:
+def _dry_run(options: ReplayOptions, source: Source, wanted: Options, dial: link.Dial) -> int:
     async def answered() -> tuple[RunPlan, Target, list[str]]:
         target = await targets.ask(wanted.host, wanted.port, dial, wanted.settings.answer_timeout)
         try:
@@ -271,8 +273,9 @@ def _dry_run(options: argparse.Namespace, source: Source, wanted: Options, dial:
             target.close()
 
     assumed = options.assumed is not None
-    offers, topology, warnings = options.assumed, Topology(), list[str]()
-    if assumed:
+    topology, warnings = Topology(), list[str]()
+    if options.assumed is not None:
+        offers = options.assumed
         run_plan = source.first_pass(wanted, offers, topology)
     else:
         run_plan, target, warnings = _until_ended(answered())
@@ -287,8 +290,8 @@ def _dry_run(options: argparse.Namespace, source: Source, wanted: Options, dial:
     lacks = [] if assumed else missing(wanted, cluster, topology, planned)
     if options.json:
         brokers = [] if assumed else allowed.listed(topology.nodes)
-        told = {"apis": rows, "missing": lacks, "brokers": brokers, "warnings": warnings}
-        json.dump(told, sys.stdout, indent=1)
+        summary_of_plan = {"apis": rows, "missing": lacks, "brokers": brokers, "warnings": warnings}
+        json.dump(summary_of_plan, sys.stdout, indent=1)
         sys.stdout.write("\n")
         return 0
     sys.stdout.write(plan_text(rows))
@@ -348,7 +351,7 @@ def plan_text(rows: list[dict[str, Any]]) -> str:
 
 
 def summary(result: run.Result, out: str) -> str:
-    """What a person reads after a run."""
+    """The summary of a run, for people."""
     out = printable(out)
     counts = result.counts
     slower = result.pace.text()
@@ -401,7 +404,7 @@ _ACTIONS: Final = ("sent", "converted", "skipped", "not_sent", "unknown")
 _VERDICTS: Final = ("answered", "not_comparable", "unanswered", "skipped", "not_sent")
 
 
-def diff(options: argparse.Namespace) -> int:
+def diff(options: DiffOptions) -> int:
     """`kwire diff`."""
     form = options.format or ("json" if options.json else "text")
     if options.json and form != "json":
@@ -411,24 +414,24 @@ def diff(options: argparse.Namespace) -> int:
     if options.noise is not None and options.run_b is None:
         raise UsageError("--noise goes with RUN_A and RUN_B", "kwire diff OLD NEW --noise OLD_AGAIN")
     if options.run_b is None:
-        found, sides = pairs.from_run(options.run_a), ("captured", "replayed")
+        pairing, sides = pairs.from_run(options.run_a), ("captured", "replayed")
     else:
-        found, sides = pairs.from_runs(options.run_a, options.run_b), ("A", "B")
+        pairing, sides = pairs.from_runs(options.run_a, options.run_b), ("A", "B")
     if options.noise is None:
-        comparison = compare(found)
+        comparison = compare(pairing)
     else:
-        comparison = compare_beyond(found, pairs.from_runs(options.run_a, options.noise))
+        comparison = compare_beyond(pairing, pairs.from_runs(options.run_a, options.noise))
     written = {
         "text": lambda: text.as_text(comparison, sides) + "\n",
         "json": lambda: json.dumps(text.as_json(comparison, sides), indent=2) + "\n",
-        "html": lambda: page.as_html(comparison, sides, found),
+        "html": lambda: page.as_html(comparison, sides, pairing),
         "junit": lambda: junit.as_junit(comparison),
     }[form]()
     if options.out:
         _write(options.out, written)
     else:
         sys.stdout.write(written)
-    kinds = {one.kind == SLOWER_KIND for one in comparison.differences if one.unexpected}
+    kinds = {difference.kind == SLOWER_KIND for difference in comparison.differences if difference.unexpected}
     counted = {ANY: kinds, UNEXPECTED: kinds - {True}, SLOWER: kinds - {False}}.get(options.fail_on)
     return EXIT_DIFFERS if counted else 0
 
@@ -436,7 +439,7 @@ def diff(options: argparse.Namespace) -> int:
 def _write(path: str, text: str) -> None:
     """A file for its owner only: it may show what was captured."""
     try:
-        with output_file.written(path) as made:
-            Path(made).write_text(text, encoding="utf-8")
+        with output_file.written(path) as partial:
+            Path(partial).write_text(text, encoding="utf-8")
     except OSError as failure:
         raise UsageError(f"{path}: {failure.strerror}", "name a file that can be written") from None

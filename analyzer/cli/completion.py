@@ -1,18 +1,20 @@
 """`kwire completion`: what a shell must know to complete commands, options and their choices.
 
-In: the parser of the command line, so that nothing is listed twice. Out: a script for bash, zsh or fish. Where no word
-is known (a capture, a filter) files are offered.
+In: the declarations of commands (`analyzer.options`). Out: a script for bash, zsh or fish. Where no word is known (a
+capture, a filter) files are offered.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from analyzer.cli.manual import TOPICS
+from analyzer.options.commands import COMMANDS
+from analyzer.options.commands import Command as Declared
+from analyzer.options.declare import Declaration, declarations
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,36 +37,31 @@ class Command:
     words: tuple[str, ...]
 
 
-def commands(parser: argparse.ArgumentParser) -> list[Command]:
-    """What a parser with subcommands knows."""
-    listed: list[Command] = []
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            about = {one.dest: one.help or "" for one in action._choices_actions}
-            listed += [_command(name, about.get(name, ""), one) for name, one in action.choices.items()]
-    topics = (*TOPICS, *(one.name for one in listed))
-    return [dataclasses.replace(one, words=topics) if one.name == "help" else one for one in listed]
+_HELP = Option(("-h", "--help"), "show this help message and exit", False, ())
 
 
-def _command(name: str, about: str, parser: argparse.ArgumentParser) -> Command:
-    shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
-    options = tuple(
-        Option(
-            tuple(action.option_strings),
-            " ".join((action.help or "").split()),
-            action.nargs != 0,
-            tuple(map(str, action.choices or ())),
-        )
-        for action in shown
-        if action.option_strings
-    )
-    words = [str(word) for action in shown if not action.option_strings for word in action.choices or ()]
-    return Command(name, about, options, tuple(words))
+def commands() -> list[Command]:
+    """All commands as they are declared."""
+    known = [_command(command) for command in COMMANDS.values()]
+    topics = (*TOPICS, *COMMANDS)
+    return [dataclasses.replace(command, words=topics) if command.name == "help" else command for command in known]
 
 
-def script(shell: str, parser: argparse.ArgumentParser) -> str:
+def _command(command: Declared) -> Command:
+    declared = [each for each in declarations(command.options()).values() if not each.is_hidden]
+    options = (_option(each) for each in declared if each.names)
+    words = [word for each in declared if not each.names for word in each.argparse.get("choices", ())]
+    return Command(command.name, command.about, (_HELP, *options), tuple(words))
+
+
+def _option(declared: Declaration) -> Option:
+    text = " ".join(declared.argparse["help"].split())
+    return Option(declared.spellings, text, declared.takes_value, tuple(declared.argparse.get("choices", ())))
+
+
+def script(shell: str) -> str:
     """The script for `bash`, `zsh` or `fish`."""
-    return SHELLS[shell](commands(parser))
+    return SHELLS[shell](commands())
 
 
 def _bash(listed: Sequence[Command]) -> str:
@@ -79,16 +76,16 @@ def _bash(listed: Sequence[Command]) -> str:
         "  done",
         "  COMPREPLY=()",
         "  case $command in",
-        f'    "") words="{" ".join(one.name for one in listed)} --help --version" ;;',
+        f'    "") words="{" ".join(command.name for command in listed)} --help --version" ;;',
     ]
-    for one in listed:
-        lines += [f"    {one.name})", "      case $previous in"]
-        for option in one.options:
+    for command in listed:
+        lines += [f"    {command.name})", "      case $previous in"]
+        for option in command.options:
             if option.valued:
                 values = f'words="{" ".join(option.choices)}"' if option.choices else "return"
                 lines.append(f"        {'|'.join(option.names)}) {values} ;;")
-        every = " ".join(name for option in one.options for name in option.names)
-        lines.append(f'        *) words="{" ".join(one.words)}"; [[ $word == -* ]] && words="{every}" ;;')
+        every = " ".join(name for option in command.options for name in option.names)
+        lines.append(f'        *) words="{" ".join(command.words)}"; [[ $word == -* ]] && words="{every}" ;;')
         lines += ["      esac ;;"]
     lines += [
         "  esac",
@@ -106,19 +103,19 @@ def _zsh(listed: Sequence[Command]) -> str:
         "_kwire() {",
         "  local -a commands",
         "  commands=(",
-        *(f"    {_quoted(f'{one.name}:{one.about}')}" for one in listed),
+        *(f"    {_quoted(f'{command.name}:{command.about}')}" for command in listed),
         "  )",
         "  if (( CURRENT == 2 )); then _describe command commands; return; fi",
         "  case ${words[2]} in",
     ]
-    for one in listed:
-        lines.append(f"    {one.name}) _arguments -s \\")
-        for option in one.options:
+    for command in listed:
+        lines.append(f"    {command.name}) _arguments -s \\")
+        for option in command.options:
             for name in option.names:
                 value = f":value:({' '.join(option.choices)})" if option.choices else ":value:_files"
                 spec = f"*{name}[{_bracketed(option.about)}]{value if option.valued else ''}"
                 lines.append(f"      {_quoted(spec)} \\")
-        rest = f"*:what:({' '.join(one.words)})" if one.words else "*:file:_files"
+        rest = f"*:what:({' '.join(command.words)})" if command.words else "*:file:_files"
         lines.append(f"      {_quoted(rest)} ;;")
     begin = 'if [[ $zsh_eval_context[-1] == loadautofunc ]]; then _kwire "$@"; else compdef _kwire kwire; fi'
     lines += ["  esac", "}", begin]
@@ -126,15 +123,15 @@ def _zsh(listed: Sequence[Command]) -> str:
 
 
 def _fish(listed: Sequence[Command]) -> str:
-    names = " ".join(one.name for one in listed)
+    names = " ".join(command.name for command in listed)
     lines = ["# kwire: completion for fish. kwire completion fish > ~/.config/fish/completions/kwire.fish"]
     first = f"complete -c kwire -n 'not __fish_seen_subcommand_from {names}' -f"
-    lines += [f"{first} -a {one.name} -d {_fished(one.about)}" for one in listed]
-    for one in listed:
-        here = f"complete -c kwire -n '__fish_seen_subcommand_from {one.name}'"
-        if one.words:
-            lines.append(f"{here} -f -a '{' '.join(one.words)}'")
-        for option in one.options:
+    lines += [f"{first} -a {command.name} -d {_fished(command.about)}" for command in listed]
+    for command in listed:
+        here = f"complete -c kwire -n '__fish_seen_subcommand_from {command.name}'"
+        if command.words:
+            lines.append(f"{here} -f -a '{' '.join(command.words)}'")
+        for option in command.options:
             spelled = " ".join(f"-l {name[2:]}" if name.startswith("--") else f"-s {name[1:]}" for name in option.names)
             value = f" -x -a '{' '.join(option.choices)}'" if option.choices else " -r" if option.valued else ""
             lines.append(f"{here} {spelled}{value} -d {_fished(option.about)}")

@@ -7,13 +7,12 @@ text are hex after `0x`; text of others is made fit for a terminal, so that a re
 
 from __future__ import annotations
 
-import argparse
 import base64
 import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,6 +26,9 @@ from analyzer.pipeline.points import FULL, AnalysisOptions, NamesAhead, nothing_
 from analyzer.pipeline.read_options import ReadOptions
 from captures.files import capture_points
 
+if TYPE_CHECKING:
+    from analyzer.options.show import ShowOptions
+
 _NOT_HERE = ("tree", "hex", "fields", "frames", "count_by", "sort", "budget", "page")
 _HEADING = "time\ttopic\tpartition\toffset\tkey\tvalue\n"
 _ROWS_AT_ONCE = 4096
@@ -35,7 +37,7 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
 Row = dict[str, Any]
 
 
-def show(options: argparse.Namespace, out: IO[str]) -> int:
+def show(options: ShowOptions, out: IO[str]) -> int:
     """Print the records of all arguments; the exit code comes back."""
     for name in _NOT_HERE:
         if getattr(options, name):
@@ -58,7 +60,7 @@ def show(options: argparse.Namespace, out: IO[str]) -> int:
     return 0
 
 
-def _rows(options: argparse.Namespace, notes: list[str]) -> Iterator[Row]:
+def _rows(options: ShowOptions, notes: list[str]) -> Iterator[Row]:
     rest = [argument for argument in options.captures if not is_dataset(argument)]
     for argument in options.captures:
         if is_dataset(argument):
@@ -112,7 +114,7 @@ def _named(table: pa.Table, look_up: Callable[[str], str]) -> Iterator[Row]:
             yield row
 
 
-def _said(value: bytes | None, size: int | None) -> str:
+def _bytes_text(value: bytes | None, size: int | None) -> str:
     """Bytes as text where they are that, else as hex; of those that were not kept, how many there were."""
     if value is None:
         return "null" if size is None else f"({size} bytes)"
@@ -123,11 +125,11 @@ def _said(value: bytes | None, size: int | None) -> str:
 
 
 def _value(row: Row) -> str:
-    return _said(row["value"], row["value_bytes"])
+    return _bytes_text(row["value"], row["value_bytes"])
 
 
 def _key(row: Row) -> str:
-    return _said(row["key"], row["key_bytes"])
+    return _bytes_text(row["key"], row["key_bytes"])
 
 
 def _line(row: Row) -> str:
@@ -137,7 +139,7 @@ def _line(row: Row) -> str:
 
 def _headers(row: Row) -> str:
     pairs = row["headers"] or ()
-    return ",".join(f"{text.printable(one['key'])}={_said(one['value'], None)}" for one in pairs)
+    return ",".join(f"{text.printable(header['key'])}={_bytes_text(header['value'], None)}" for header in pairs)
 
 
 def _millis(row: Row) -> str:
@@ -179,7 +181,7 @@ def _json(row: Row) -> str:
         if isinstance(value, bytes):
             plain.update(_bytes(name, value))
         elif name == "headers" and value is not None:
-            plain[name] = [{"key": one["key"], **_bytes("value", one["value"])} for one in value]
+            plain[name] = [{"key": header["key"], **_bytes("value", header["value"])} for header in value]
         else:
             plain[name] = rfc3339(value) if name == "timestamp" and value is not None else value
     return text.json_text(plain) + "\n"
