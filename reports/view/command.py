@@ -50,8 +50,8 @@ def view(options: ViewOptions) -> int:
     local = _is_local(host)
     if not local and token is None:
         raise UsageError(
-            f"--listen {options.listen}: others could reach the page there, and it shows what is in the capture",
-            "--token-file FILE, with a secret of your own in it, lets in who has that",
+            f"--listen {options.listen}: others could reach the page there, and it shows the capture's content",
+            "--token-file FILE restricts access to those who have the secret in the file",
         )
     try:
         import uvicorn
@@ -78,7 +78,7 @@ def view(options: ViewOptions) -> int:
         sys.stdout.write(address + "\n")
         sys.stdout.flush()
         if not local:
-            sys.stderr.write("note: the page is not encrypted on its way; a tunnel (ssh -L) is\n")
+            sys.stderr.write("note: the connection to the page is not encrypted; use a tunnel (ssh -L)\n")
         if options.open and token is None:
             _open(address)
         config = uvicorn.Config(
@@ -133,7 +133,7 @@ class _ViewOpener:
             self.stage.fail(problem)
         except BaseException as broken:  # raised where somebody sees it
             self._broken = broken
-            self.stage.fail(UsageError("what is to be looked at cannot be opened"))
+            self.stage.fail(UsageError("the view cannot be opened"))
 
     def raise_failure(self) -> None:
         """Raise the error that prevented a view, if there was one."""
@@ -231,7 +231,7 @@ def _token(path: str | None) -> str | None:
         with open(path, encoding="ascii") as file:
             token = file.read(4096).strip()
     except OSError as failure:
-        raise UsageError(f"{path}: {failure.strerror}", "give a file with a secret to --token-file") from None
+        raise UsageError(f"{path}: {failure.strerror}", "--token-file needs a readable file with a secret") from None
     except UnicodeDecodeError:
         raise UsageError(f"{path}: not plain text", "a token is letters, digits, - and _") from None
     if not re.fullmatch(rf"[A-Za-z0-9_\-.~]{{{LEAST_TOKEN},}}", token):

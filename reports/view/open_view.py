@@ -408,9 +408,7 @@ def _identity(sources: Sequence[str], how: ReadOptions) -> list[str]:
             identity.append(path if urls.is_url(path) else _file(path))
     for keylog in how.keylogs:
         if not os.path.exists(keylog):
-            raise UsageError(
-                f"{keylog}: key log cannot be read: it is not there", "check the name, and who may read it"
-            )
+            raise UsageError(f"{keylog}: key log not found", "check its name and permissions")
         identity.append(f"keys {_file(os.fspath(keylog))}")
     return identity
 
@@ -432,7 +430,7 @@ def _folder(options: ViewOptions, stack: contextlib.ExitStack, *identity: str) -
             directory.mkdir(mode=0o700, exist_ok=True)
     except OSError as failure:
         raise UsageError(
-            f"{folder}: {failure.strerror}", "KWIRE_CACHE_DIR names another folder; --no-cache keeps nothing"
+            f"{folder}: {failure.strerror}", "KWIRE_CACHE_DIR names another folder; --no-cache stores nothing"
         ) from None
     stack.callback(_limit_cache, root, folder)
     return folder

@@ -82,9 +82,9 @@ class Access:
     def refusal(self, request: Request) -> str | None:
         """Explain why a request is refused regardless of its token; None if it is not."""
         if self.hosts and request.headers.get("host", "") not in self.hosts:
-            return "kwire: this is not a name of this server\n"
+            return "kwire: unknown name of this server (Host header)\n"
         if request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
-            return "kwire: another site's page may not ask this server\n"
+            return "kwire: pages of other sites may not use this server\n"
         return None
 
     def is_authorised(self, request: Request) -> bool:

@@ -529,7 +529,7 @@ def test_a_dataset_that_is_replaced_and_a_full_disk_are_told_and_the_page_lives(
                 patch.setattr("reports.view.notes.os.open", full)
                 page.locator("#list").focus()
                 page.keyboard.press("m")
-                page.locator("#status.bad", has_text="notes cannot be kept: No space left on device").wait_for()
+                page.locator("#status.bad", has_text="notes cannot be stored: No space left on device").wait_for()
             assert all("400" in complaint for complaint in opened.complaints)
             opened.complaints.clear()
 
