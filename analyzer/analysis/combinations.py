@@ -28,22 +28,22 @@ def combinations(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return first, place
 
 
-def pairs(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def pairs(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """int64[k] each: the different pairs of numbers in two columns of equal length, which are not empty and have no
     NULL, in no order that means anything."""
-    lows = int(one.min()), int(other.min())
-    spans = int(one.max()) - lows[0] + 1, int(other.max()) - lows[1] + 1
-    if spans[0] * spans[1] > _spread(len(one)):
-        first, _ = combinations(one, other)
-        return one[first], other[first]
-    key = one - lows[0]
+    lows = int(left.min()), int(right.min())
+    spans = int(left.max()) - lows[0] + 1, int(right.max()) - lows[1] + 1
+    if spans[0] * spans[1] > _spread(len(left)):
+        first, _ = combinations(left, right)
+        return left[first], right[first]
+    key = left - lows[0]
     key *= spans[1]
-    key += other
+    key += right
     key -= lows[1]
     there = np.zeros(spans[0] * spans[1], np.bool_)
     there[key] = True
-    found = np.flatnonzero(there)
-    return found // spans[1] + lows[0], found % spans[1] + lows[1]
+    used = np.flatnonzero(there)
+    return used // spans[1] + lows[0], used % spans[1] + lows[1]
 
 
 def _spread(rows: int) -> int:
@@ -99,11 +99,11 @@ def largest(values: np.ndarray, place: np.ndarray, count: int) -> np.ndarray:
 
 def last_of_each(which: np.ndarray, *columns: np.ndarray) -> np.ndarray:
     """bool[n]: of the rows that `which` (bool[n]) says, the last of each combination of values."""
-    found = np.zeros(len(which), bool)
+    chosen = np.zeros(len(which), bool)
     rows = np.flatnonzero(which)
     if len(rows):
         first, of = combinations(*(column[rows] for column in columns))
         last = np.empty(len(first), np.int64)
         last[of] = rows  # of what is written twice the last stays
-        found[last] = True
-    return found
+        chosen[last] = True
+    return chosen

@@ -180,7 +180,7 @@ class EndedConnections:
         self.unrecognised_bytes += int(captured.sum())
         for i in spoke[: max(0, MAX_UNRECOGNISED - len(self.unrecognised))].tolist():
             guess = unrecognised_guess((int(ended["first_0"][i]), int(ended["first_1"][i])))
-            tls = _said_of_tls(ended, i, names) if guess == TLS else None
+            tls = _tls_handshake(ended, i, names) if guess == TLS else None
             self.unrecognised.append(Unrecognised(names.connections[ended.number[i]], int(captured[i]), guess, tls))
 
     def _kafka(self, ended: Connections, names: Names) -> None:
@@ -201,16 +201,16 @@ class EndedConnections:
         self._ended.append(_rows(ended, connections, names))
 
 
-def _said_of_tls(ended: Connections, row: int, names: Names) -> dict[str, Any]:
+def _tls_handshake(ended: Connections, row: int, names: Names) -> dict[str, Any]:
     """What the handshake of a connection says that nothing opened: the columns of `connections`, where they say
     something."""
-    found: dict[str, Any] = {"first_time": rfc3339(int(ended["first_ns"][row]) // 1000)}
+    columns: dict[str, Any] = {"first_time": rfc3339(int(ended["first_ns"][row]) // 1000)}
     for name in TEXTS:
         if ended[name][row] != NULL:
-            found[name] = names.strings[ended[name][row]]
+            columns[name] = names.strings[ended[name][row]]
     if ended["tls_not_after"][row] != NULL:
-        found["tls_not_after"] = rfc3339(int(ended["tls_not_after"][row]))
-    return found
+        columns["tls_not_after"] = rfc3339(int(ended["tls_not_after"][row]))
+    return columns
 
 
 def _rows(ended: Connections, connections: list[str], names: Names) -> pa.Table:
@@ -256,34 +256,36 @@ def unrecognised_lines(capture: str, ended: EndedConnections) -> list[str]:
     if not ended.unrecognised_connections:
         return []
     lines = []
-    sealed = [one for one in ended.unrecognised if one.looks_like == TLS]
-    sealed_bytes = sum(one.payload_bytes for one in sealed)
-    shut = [one for one in sealed if "tls_failure" not in (one.tls or {})]
+    sealed = [connection for connection in ended.unrecognised if connection.looks_like == TLS]
+    sealed_bytes = sum(connection.payload_bytes for connection in sealed)
+    shut = [connection for connection in sealed if "tls_failure" not in (connection.tls or {})]
     failed = len(sealed) - len(shut)
     if shut:
         are = "connections are" if len(shut) != 1 else "connection is"
-        shut_bytes = sum(one.payload_bytes for one in shut)
+        shut_bytes = sum(connection.payload_bytes for connection in shut)
         lines.append(
             f"{capture}: {len(shut):,} {are} TLS ({shut_bytes:,} bytes): encrypted, so what is said stays "
             "shut; --keylog opens it with a key log of the clients or brokers, or capture where it is in the clear"
         )
     if failed:
         lines.append(f"{capture}: {failed:,} TLS handshake{'s' * (failed != 1)} failed; kwire findings says why")
-    keepers = [one for one in ended.unrecognised if one.looks_like == ZOOKEEPER]  # known, if not as Kafka
+    keepers = [
+        connection for connection in ended.unrecognised if connection.looks_like == ZOOKEEPER
+    ]  # known, if not as Kafka
     if ended.unrecognised_connections == len(sealed) + len(keepers):
         return lines
     looks: dict[str, int] = {}
     ports: dict[str, int] = {}
-    for one in ended.unrecognised:
-        if one.looks_like in (TLS, ZOOKEEPER):
+    for connection in ended.unrecognised:
+        if connection.looks_like in (TLS, ZOOKEEPER):
             continue
-        looks[one.looks_like] = looks.get(one.looks_like, 0) + 1
-        port = one.connection.rsplit("#", 1)[0].rsplit(":", 1)[-1]
-        ports[port] = ports.get(port, 0) + one.payload_bytes
+        looks[connection.looks_like] = looks.get(connection.looks_like, 0) + 1
+        port = connection.connection.rsplit("#", 1)[0].rsplit(":", 1)[-1]
+        ports[port] = ports.get(port, 0) + connection.payload_bytes
     seen = ", ".join(f"{name} ({count})" for name, count in sorted(looks.items(), key=lambda item: -item[1]))
     insist = f"; --port {max(ports, key=lambda port: ports[port])} insists" if ports else ""
     count = ended.unrecognised_connections - len(sealed) - len(keepers)
-    rest = ended.unrecognised_bytes - sealed_bytes - sum(one.payload_bytes for one in keepers)
+    rest = ended.unrecognised_bytes - sealed_bytes - sum(connection.payload_bytes for connection in keepers)
     return [
         *lines,
         f"{capture}: {count} connections are not recognised as Kafka "

@@ -38,7 +38,7 @@ def _none() -> np.ndarray:
 
 
 @dataclass(slots=True)
-class Fetched:
+class DeliveryTimes:
     """Bins int64[4, n]: number of the key, number of the bin, first and last time. `_fresh`: rows not put in order."""
 
     _numbers: dict[Key, int] = field(default_factory=dict)
@@ -115,22 +115,22 @@ class Fetched:
             bins[3] = last
         self._bins = bins
 
-    def onward(self, since_ns: int) -> Fetched:
+    def onward(self, since_ns: int) -> DeliveryTimes:
         """Those since then, and of each client and partition the last before."""
         self._settle()
-        bins, after = self._bins, Fetched()
+        bins, after = self._bins, DeliveryTimes()
         last = np.append(bins[0, 1:] != bins[0, :-1], True) if bins.shape[1] else np.zeros(0, bool)
         before = np.flatnonzero(last & (bins[3] < since_ns))
-        kept = (bins[3] >= since_ns) | last
-        kept[before[np.argsort(bins[3, before])][:-MAX_QUIET]] = False
+        chosen = (bins[3] >= since_ns) | last
+        chosen[before[np.argsort(bins[3, before])][:-MAX_QUIET]] = False
         names = list(self._numbers)
-        after._bins = bins[:, kept].copy()
+        after._bins = bins[:, chosen].copy()
         used, after._bins[0] = np.unique(after._bins[0], return_inverse=True)
         after._numbers = {names[number]: place for place, number in enumerate(used.tolist())}
         after._bins[1] = after._bins[2] // after._bin_ns
         return after
 
-    def join(self, other: Fetched) -> None:
+    def join(self, other: DeliveryTimes) -> None:
         self._settle()
         other._settle()
         while self._bin_ns < other._bin_ns:
@@ -138,25 +138,25 @@ class Fetched:
         while other._bin_ns < self._bin_ns:
             other._widen()
         numbers = np.array([self._numbers.setdefault(key, len(self._numbers)) for key in other._numbers], np.int64)
-        theirs = other._bins.copy()
-        if theirs.shape[1]:
-            theirs[0] = numbers[theirs[0]]
-        self._add(theirs)
+        other_bins = other._bins.copy()
+        if other_bins.shape[1]:
+            other_bins[0] = numbers[other_bins[0]]
+        self._add(other_bins)
         self._settle()
 
-    def by_client(self, topic_name: Callable[[str], str]) -> FetchedBy:
+    def by_client(self, topic_name: Callable[[str], str]) -> ClientDeliveryTimes:
         """To be asked."""
         self._settle()
         starts = np.searchsorted(self._bins[0], np.arange(len(self._numbers) + 1))
-        found: dict[Client, dict[tuple[str, int], list[np.ndarray]]] = {}
+        times_by_client: dict[Client, dict[tuple[str, int], list[np.ndarray]]] = {}
         for (client, ip, topic, partition), number in self._numbers.items():
             times = self._bins[2:, starts[number] : starts[number + 1]]
-            found.setdefault((client, ip), {}).setdefault((topic_name(topic), partition), []).append(times)
-        return FetchedBy(found)
+            times_by_client.setdefault((client, ip), {}).setdefault((topic_name(topic), partition), []).append(times)
+        return ClientDeliveryTimes(times_by_client)
 
 
 @dataclass(slots=True)
-class FetchedBy:
+class ClientDeliveryTimes:
     """Times at which records came, int64[2, n] of bins, by client and partition."""
 
     _times: dict[Client, dict[tuple[str, int], list[np.ndarray]]]
@@ -192,5 +192,5 @@ class FetchedBy:
 
     @staticmethod
     def _of(of: dict[tuple[str, int], list[np.ndarray]], partitions: Iterable[tuple[str, int]] | None) -> np.ndarray:
-        chosen = of.values() if partitions is None else [of[one] for one in partitions if one in of]
+        chosen = of.values() if partitions is None else [of[partition] for partition in partitions if partition in of]
         return np.concatenate([_none()[2:], *(times for several in chosen for times in several)], axis=1)

@@ -121,8 +121,10 @@ class Contact:
     def join(self, other: Contact) -> None:
         if other.last_ns > self.last_ns:
             self.last_ns, self.client, self.ip = other.last_ns, other.client, other.ip
-        said = [one for one in (self.lowest, other.lowest) if one >= 0]  # absent, and -1 of commits without a group
-        self.lowest, self.highest = min(said, default=-1), max(self.highest, other.highest)
+        generations = [
+            generation for generation in (self.lowest, other.lowest) if generation >= 0
+        ]  # absent, and -1 of commits without a group
+        self.lowest, self.highest = min(generations, default=-1), max(self.highest, other.highest)
 
 
 class Row(NamedTuple):
@@ -169,20 +171,20 @@ def row_of(window: Window, row: int) -> Row:
     client_ip, _, broker_ip, broker_port = names.ends[number]
 
     def value(name: str) -> int | None:
-        found = int(every.column(name)[row])
-        return found if found != s.NULL else None
+        number = int(every.column(name)[row])
+        return number if number != s.NULL else None
 
     def string(name: str) -> str | None:
-        found = value(name)
-        return names.strings[found] if found is not None else None
+        number = value(name)
+        return names.strings[number] if number is not None else None
 
-    asked, answered = value("request_end"), value("response_end")
+    requested, answered = value("request_end"), value("response_end")
     began = value("request_time") or value("response_time") or 0
-    asked = asked if asked is not None else began
+    requested = requested if requested is not None else began
     return Row(
         (int(every.column("trigger")[row]), names.born[number]),
-        asked,
-        answered if answered is not None else asked,
+        requested,
+        answered if answered is not None else requested,
         string("client_id"),
         names.strings[client_ip],
         end_point(names.strings[broker_ip], broker_port),
@@ -196,13 +198,13 @@ def row_of(window: Window, row: int) -> Row:
     )
 
 
-def events_of(window: Window, one: ControlExchange) -> Iterator[Event]:
+def events_of(window: Window, control: ControlExchange) -> Iterator[Event]:
     """The events that an exchange of the group APIs is."""
-    exchange = one.exchange
-    row = row_of(window, one.row)
+    exchange = control.exchange
+    row = row_of(window, control.row)
     api = exchange.api_key
     if api == apis.FIND_COORDINATOR:
-        yield from _found(row, exchange)
+        yield from _coordinators_found(row, exchange)
     elif row.group is not None and exchange.request is not None:
         if api == apis.JOIN_GROUP:
             yield _join(row, row.group, exchange)
@@ -214,15 +216,15 @@ def events_of(window: Window, one: ControlExchange) -> Iterator[Event]:
             yield _heartbeat(row, row.group, exchange)
 
 
-def _found(row: Row, exchange: Exchange) -> Iterator[Event]:
+def _coordinators_found(row: Row, exchange: Exchange) -> Iterator[Event]:
     request, response = exchange.request, exchange.response
     if request is None or response is None or request.get("keyType", GROUP_KEYS) != GROUP_KEYS:
         return
-    found = response.get("coordinators") or [{**response, "key": request.get("key")}]
-    for order, one in enumerate(found):
-        if one["errorCode"] == 0 and one["key"] is not None:
-            event = row.event(COORDINATOR_FOUND, one["key"], order)
-            event.member, event.generation, event.node, event.code = None, None, one["nodeId"], 0
+    coordinators = response.get("coordinators") or [{**response, "key": request.get("key")}]
+    for order, coordinator in enumerate(coordinators):
+        if coordinator["errorCode"] == 0 and coordinator["key"] is not None:
+            event = row.event(COORDINATOR_FOUND, coordinator["key"], order)
+            event.member, event.generation, event.node, event.code = None, None, coordinator["nodeId"], 0
             yield event
 
 
@@ -262,7 +264,7 @@ def _join(row: Row, group: str, exchange: Exchange) -> Event:
     if response is not None and response["errorCode"] == 0:
         event.generation, event.leader = response["generationId"], response["leader"]
         event.member = response["memberId"] or event.member
-        event.members = tuple(sorted(one["memberId"] for one in response["members"])) or None
+        event.members = tuple(sorted(member["memberId"] for member in response["members"])) or None
     return event
 
 
@@ -275,8 +277,8 @@ def _sync(row: Row, group: str, exchange: Exchange) -> Event:
     paths = {}
     if request["assignments"]:
         event.by_leader = True
-        for number, one in enumerate(request["assignments"]):
-            paths[one["memberId"]] = f"request.assignments[{number}].assignment"
+        for number, assignment in enumerate(request["assignments"]):
+            paths[assignment["memberId"]] = f"request.assignments[{number}].assignment"
     elif response is not None and response["errorCode"] == 0 and event.member is not None:
         paths[event.member] = "response.assignment"
     if paths:
@@ -287,13 +289,15 @@ def _sync(row: Row, group: str, exchange: Exchange) -> Event:
 def _partitions(value: dict[str, Any]) -> tuple[Partition, ...]:
     """What an assignment of the consumer protocol or of Connect gives."""
     topics = value.get("assignedPartitions") or ()
-    found: list[Partition] = [(one["topic"], number) for one in topics for number in one["partitions"]]
-    return tuple(sorted([*found, *_tasks_of(value.get("assignment"))], key=_partition_key))
+    partitions: list[Partition] = [(topic["topic"], number) for topic in topics for number in topic["partitions"]]
+    return tuple(sorted([*partitions, *_tasks_of(value.get("assignment"))], key=_partition_key))
 
 
 def _tasks_of(connectors: list[dict[str, Any]] | None) -> tuple[Partition, ...]:
     return tuple(
-        (one["connector"], task if task != CONNECTOR else None) for one in connectors or () for task in one["tasks"]
+        (connector["connector"], task if task != CONNECTOR else None)
+        for connector in connectors or ()
+        for task in connector["tasks"]
     )
 
 
@@ -308,12 +312,12 @@ def _leave(row: Row, group: str, exchange: Exchange) -> Iterator[Event]:
         yield row.event(LEAVE, group)
         return
     answered = (response or {}).get("members") or ()
-    answers = {(one["memberId"], one.get("groupInstanceId")): one["errorCode"] for one in answered}
-    for order, one in enumerate(members):
+    answers = {(member["memberId"], member.get("groupInstanceId")): member["errorCode"] for member in answered}
+    for order, member in enumerate(members):
         event = row.event(LEAVE, group, order)
-        event.member, event.instance = one["memberId"] or None, one.get("groupInstanceId")
+        event.member, event.instance = member["memberId"] or None, member.get("groupInstanceId")
         if response is not None and response["errorCode"] == 0:
-            event.code = answers.get((one["memberId"], event.instance), 0)
+            event.code = answers.get((member["memberId"], event.instance), 0)
         yield event
 
 
@@ -331,8 +335,8 @@ def _heartbeat(row: Row, group: str, exchange: Exchange) -> Event:
     event.instance = request.get("instanceId")
     event.request_epoch = epoch
     event.generation = epoch if kind in (UPDATE, HEARTBEAT_FAILED) else None
-    said = request.get("rebalanceTimeoutMs", -1)
-    event.rebalance_ms = said if said >= 0 else None
+    timeout_ms = request.get("rebalanceTimeoutMs", -1)
+    event.rebalance_ms = timeout_ms if timeout_ms >= 0 else None
     names = request.get("subscribedTopicNames") if kind != LEAVE else None  # none then: it reads no other topics now
     event.subscribed = tuple(sorted(names)) if names is not None else None
     event.owned = _owned(request)
@@ -362,8 +366,10 @@ def _given(response: dict[str, Any]) -> tuple[Partition, ...] | None:
 
 
 def _of_ids(topics: list[dict[str, Any]]) -> tuple[Partition, ...]:
-    return tuple(sorted((one["topicId"], number) for one in topics for number in one["partitions"]))
+    return tuple(sorted((topic["topicId"], number) for topic in topics for number in topic["partitions"]))
 
 
 def _tasks(tasks: list[dict[str, Any]]) -> tuple[Partition, ...]:
-    return tuple(sorted((one["subtopologyId"], number) for one in tasks for number in one["partitions"]))
+    return tuple(
+        sorted((subtopology["subtopologyId"], number) for subtopology in tasks for number in subtopology["partitions"])
+    )

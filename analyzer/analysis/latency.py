@@ -110,8 +110,8 @@ def put_rest(x: np.ndarray) -> None:
 def is_across(x: np.ndarray) -> np.ndarray:
     """bool[n]: which exchanges are decided where all connections come together. x int64[X_COLUMNS, n]."""
     whole = (x[s.X_REQUEST_STATE] == s.DECODED_STATE) & (x[s.X_RESPONSE_STATE] == s.DECODED_STATE)
-    found: np.ndarray = _of(x, m.ACROSS) & (x[s.X_STATUS] == s.ANSWERED) & whole
-    return found
+    across: np.ndarray = _of(x, m.ACROSS) & (x[s.X_STATUS] == s.ANSWERED) & whole
+    return across
 
 
 def _to_be_filled(window: Window) -> np.ndarray:
@@ -241,9 +241,9 @@ class _Mutes:
             so_far: np.ndarray = np.maximum.accumulate(apart) - rank * _SPAN
             return so_far
 
-        found = latest(before)
+        latest_ends = latest(before)
         until = np.zeros(len(connection), np.int64)
-        until[order] = np.where(found > 0, found + base - 1, 0)
+        until[order] = np.where(latest_ends > 0, latest_ends + base - 1, 0)
         lasts = np.append(begins[1:], True) if len(begins) else begins
         ends = latest(np.maximum(before, own))[lasts]
         self._until[first] = np.where(ends > 0, ends + base - 1, 0)

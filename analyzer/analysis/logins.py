@@ -27,7 +27,7 @@ MAX_TOKEN = 1 << 16
 """Bytes of a token that is looked at: real ones have a few thousand."""
 
 
-class Ended(NamedTuple):
+class LoginResult(NamedTuple):
     """A login of somebody who said a name."""
 
     name: str
@@ -41,18 +41,18 @@ class Login:
     mechanism: str | None = None
     name: str | None = None
 
-    def take(self, exchange: Exchange) -> Ended | None:
+    def take(self, exchange: Exchange) -> LoginResult | None:
         """SaslHandshake or SaslAuthenticate; returns how a login ended where this one ended it."""
         if exchange.api_key == apis.SASL_HANDSHAKE:
             request = exchange.request
             self.mechanism, self.name = request["mechanism"] if request is not None else None, None
             return None
-        said = _token(exchange, "request")
+        token = _token(exchange, "request")
         answer = _token(exchange, "response")
         error = exchange.error_code
         first = self.name is None
-        if first and said is not None:
-            self.name = said_name(self.mechanism, said)
+        if first and token is not None:
+            self.name = name_in_token(self.mechanism, token)
         scram = self.mechanism is not None and self.mechanism.startswith("SCRAM-")
         if first and scram and error == 0 and answer is not None:
             return None  # the proof is still to come
@@ -60,7 +60,7 @@ class Login:
         if name is None or answer is None or error not in (0, errors.SASL_AUTHENTICATION_FAILED):
             return None
         challenged = self.mechanism == "OAUTHBEARER" and answer  # which says why the token was refused (RFC 7628)
-        return Ended(name, error == 0 and not challenged)
+        return LoginResult(name, error == 0 and not challenged)
 
 
 def _token(exchange: Exchange, side: str) -> bytes | None:
@@ -74,7 +74,7 @@ def _token(exchange: Exchange, side: str) -> bytes | None:
     return frame[slice(*spans[0])] if len(spans) == 1 else b""
 
 
-def said_name(mechanism: str | None, token: bytes) -> str | None:
+def name_in_token(mechanism: str | None, token: bytes) -> str | None:
     """The name that a client's first token says; None where it says none plainly."""
     if len(token) > MAX_TOKEN or mechanism is None:
         return None
@@ -104,8 +104,8 @@ def _bearer_name(token: bytes) -> str | None:
     if len(claims) < 2:
         return None
     try:
-        said = json.loads(base64.urlsafe_b64decode(claims[1] + b"=" * (-len(claims[1]) % 4)))
+        payload = json.loads(base64.urlsafe_b64decode(claims[1] + b"=" * (-len(claims[1]) % 4)))
     except (ValueError, RecursionError, binascii.Error):
         return None
-    name = said.get("sub") if isinstance(said, dict) else None
+    name = payload.get("sub") if isinstance(payload, dict) else None
     return name if isinstance(name, str) and name else None

@@ -105,7 +105,7 @@ class Transaction:
 
     def holds(self, partitions: Iterable[Partition]) -> bool:
         """One of those is part of it; where a group's offsets are kept is not said."""
-        return any(one in self.partitions or one[0] == OFFSETS_TOPIC for one in partitions)
+        return any(partition in self.partitions or partition[0] == OFFSETS_TOPIC for partition in partitions)
 
     def close(self, event: ProducerEvent, outcome: str, fenced_by: str | None = None) -> None:
         """It ended with the answer of `event`."""
@@ -115,7 +115,7 @@ class Transaction:
 
 class Producer:
     """Those who use one transactional id, one after the other. `transactions`: what they did, in order, and is over;
-    `heard`: the order of what was told last."""
+    `latest`: the order of what was told last."""
 
     __slots__ = (
         "_counts",
@@ -129,7 +129,7 @@ class Producer:
         "_takeovers",
         "_timeout_ms",
         "_tried",
-        "heard",
+        "latest",
         "transactional_id",
         "transactions",
     )
@@ -149,26 +149,26 @@ class Producer:
         # Most have nothing of it, and an empty set takes 200 bytes.
         self._fenced: set[tuple[str | None, str, int | None]] | None = None
         self._last: Transaction | None = None  # of those that were handed out
-        self.heard: Place = (0, 0)
+        self.latest: Place = (0, 0)
 
     @property
     def known(self) -> list[Transaction]:
         """What it did, in order: the last that was handed out, those that are over, the open one."""
-        last, current = ([] if one is None else [one] for one in (self._last, self._current))
+        last, current = ([] if transaction is None else [transaction] for transaction in (self._last, self._current))
         return [*last, *self.transactions, *current]
 
     def over(self) -> list[Transaction]:
         """Those that are over, each once."""
-        found, self.transactions = self.transactions, []
-        self._last = found[-1] if found else self._last
-        return found
+        ended, self.transactions = self.transactions, []
+        self._last = ended[-1] if ended else self._last
+        return ended
 
     def took(self, event: ProducerEvent, requested_id: int, timeout_ms: int | None = None) -> None:
         """InitProducerId; `requested_id`: the producer id that the request says, -1 of a new producer (KIP-360);
         `timeout_ms`: of its transactions."""
         if event.error not in (0, errors.CONCURRENT_TRANSACTIONS):
             return
-        self._after(event, told=True)
+        self._after(event, is_new_epoch=True)
         if self._current is not None and (self._current.ending or self._current.marked):
             self._leave()
         elif self._current is not None and requested_id == -1:
@@ -188,10 +188,10 @@ class Producer:
         if event.error in FENCED:
             self._refused(event)
         elif event.error == 0:
-            found = dict.fromkeys(partitions, None if on_behalf else event.key[0])
-            if self._current is not None and not on_behalf and found.items() & self._current.partitions.items():
+            added = dict.fromkeys(partitions, None if on_behalf else event.key[0])
+            if self._current is not None and not on_behalf and added.items() & self._current.partitions.items():
                 self._leave()  # no client adds what it has added
-            self._at(event, missed).partitions.update(found)
+            self._at(event, missed).partitions.update(added)
         else:
             if event.error == errors.CONCURRENT_TRANSACTIONS and not on_behalf and self._is_mine(event):
                 self._leave()  # refused because that one ends
@@ -265,17 +265,22 @@ class Producer:
             self.transactions.append(self._current)
             self._current = None
 
-    def _after(self, event: ProducerEvent, told: bool = False) -> bool:
+    def _after(self, event: ProducerEvent, is_new_epoch: bool = False) -> bool:
         """Before what a coordinator was asked: did an end get lost since it was asked before? `told`: the epoch is that
         of what comes. Whether what `event` is about may have begun in what was lost."""
         line, self._line = self._line, (event.key[0], event.holes)
         missed = line is not None and line[0] == event.key[0] and line[1] < event.holes
         current = self._current
-        if current is not None and not told and current.producer_id == event.producer_id and event.error not in FENCED:
-            mine, said = current.epoch, event.epoch
-            if mine is not None and said is not None:
+        if (
+            current is not None
+            and not is_new_epoch
+            and current.producer_id == event.producer_id
+            and event.error not in FENCED
+        ):
+            own_epoch, event_epoch = current.epoch, event.epoch
+            if own_epoch is not None and event_epoch is not None:
                 # Where each transaction has an epoch, the same one is as good as having heard everything.
-                missed = said > mine or (missed and not (self._counts and said == mine))
+                missed = event_epoch > own_epoch or (missed and not (self._counts and event_epoch == own_epoch))
         if missed:
             self._tried = None
             if current is not None:
@@ -296,9 +301,9 @@ class Producer:
         self._current = None
 
     def _new(self, event: ProducerEvent, began: int | None) -> Transaction:
-        made = Transaction(self.transactional_id, *self._given, event.who, began, event.place, event.key)
-        made.timeout_ms = self._timeout_ms
-        return made
+        transaction = Transaction(self.transactional_id, *self._given, event.who, began, event.place, event.key)
+        transaction.timeout_ms = self._timeout_ms
+        return transaction
 
     def _at(self, event: ProducerEvent, missed: bool = False) -> Transaction:
         """The transaction that an event is part of; a new one where none is open. `missed`: as `_after` says."""
@@ -325,14 +330,14 @@ class Producer:
         """Somebody was told that the id is another's now. Who has it knows its own epoch; so what is refused with that
         of the open transaction is the open one's."""
         epoch = event.epoch if event.epoch is not None else None
-        mine = self._current is not None and self._current.who == event.who
-        if mine and self._current is not None and epoch is not None and self._current.epoch is not None:
-            mine = epoch >= self._current.epoch
+        is_own = self._current is not None and self._current.who == event.who
+        if is_own and self._current is not None and epoch is not None and self._current.epoch is not None:
+            is_own = epoch >= self._current.epoch
         by = self._owner.label if self._owner is not None else None
         if self._owner is not None and self._owner.who == event.who and self._takeovers < 2:
             by = None  # nobody came: the coordinator gave up on it (transaction.timeout.ms)
         victim = (*event.who, epoch)
-        if mine and self._current is not None:
+        if is_own and self._current is not None:
             # Nobody came, and the coordinator had told the leaders: it ended then, not when its producer heard of it.
             if self._current.marked is not None and (self._current.marked[1] != ABORTED or by is None):
                 self._leave()
@@ -357,6 +362,6 @@ class Producer:
         """Whether it was told before; Produce does not say which epoch it has."""
         client, ip, epoch = victim
         return any(
-            (client, ip) == one[:2] and (epoch is None or one[2] is None or epoch == one[2])
-            for one in self._fenced or ()
+            (client, ip) == fenced[:2] and (epoch is None or fenced[2] is None or epoch == fenced[2])
+            for fenced in self._fenced or ()
         )

@@ -104,9 +104,9 @@ class OpenedRecords:
         self._taken.append(([Kept(*sets) for sets in window.sets], origins, gone))
 
     def tables(self, *_: object) -> Iterator[tuple[str, pa.Table]]:
-        taken, self._taken = self._taken, []
-        for one in taken:
-            for name, table in self._made.take(*one):
+        windows, self._taken = self._taken, []
+        for record_sets in windows:
+            for name, table in self._made.take(*record_sets):
                 yield from self._groups.put(name, table)
 
     def onward(self, topic_name: Callable[[str], str]) -> OpenedRecords:

@@ -133,14 +133,14 @@ class Sessions:
         those that last are readers of that one from here on."""
         entries, sessions = self._know.entries, self._know.sessions
         within = entries[:, h.S_ID] != s.NULL
-        heard = np.where(within, sessions[entries[:, h.S_SESSION], h.Z_TO_NS], entries[:, h.S_TO_NS])
-        entries[:, h.S_FROM_NS], entries[:, h.S_TO_NS] = heard, heard
+        last_fetch_ns = np.where(within, sessions[entries[:, h.S_SESSION], h.Z_TO_NS], entries[:, h.S_TO_NS])
+        entries[:, h.S_FROM_NS], entries[:, h.S_TO_NS] = last_fetch_ns, last_fetch_ns
         entries[:, h.S_FIRST] = entries[:, h.S_LAST]
         entries[:, h.S_RECORDS] = entries[:, h.S_BYTES] = 0
         entries[:, h.S_BEGUN] = _WENT_ON
-        self.told()
+        self.clear_over()
 
-    def told(self) -> None:
+    def clear_over(self) -> None:
         """The readers that are over have become rows."""
         self.over.clear()
 
@@ -258,7 +258,7 @@ class _Partitions:
         self._topic: dict[int, int] = {}  # what a name or an id (numbers of strings) stands for: itself, or another
         self._id_of: dict[int, int] = {}
         self._pairs: set[tuple[int, int]] = set()
-        self._said: dict[int, int] = {}  # replicas, by what was said: name or id, and partition
+        self._replica_counts: dict[int, int] = {}  # replicas, by what was said: name or id, and partition
         self._replicas: dict[tuple[int, int], int] = {}
         self._unput: list[tuple[int, int]] = []  # number and replicas
         self._forget_places()
@@ -272,20 +272,20 @@ class _Partitions:
     def numbers(self, name: np.ndarray, partition: np.ndarray) -> np.ndarray:
         """The number of each partition, -1 of one too many. `name`: its topic's name or id."""
         key = name << 32 | partition & 0xFFFFFFFF
-        found, missing = _looked_up(self._keys, self._values, key)
+        numbers_found, missing = _looked_up(self._keys, self._values, key)
         if not missing.any():
-            return found
+            return numbers_found
         late = key[missing]
         numbers, unknown = _looked_up(self._late_keys, self._late_values, late)
         if unknown.any():
             fresh = arrow.distinct(late[unknown])
-            given = [self._number(one >> 32, one & 0xFFFFFFFF) for one in fresh.tolist()]
+            given = [self._number(key >> 32, key & 0xFFFFFFFF) for key in fresh.tolist()]
             self._late_keys, self._late_values = _put(self._late_keys, self._late_values, fresh, np.array(given))
             numbers, _ = _looked_up(self._late_keys, self._late_values, late)
             if len(self._late_keys) > max(_LATE, len(self._keys) // _LATE):
                 self._settle()
-        found[missing] = numbers
-        return found
+        numbers_found[missing] = numbers
+        return numbers_found
 
     def _settle(self) -> None:
         self._keys, self._values = _put(self._keys, self._values, self._late_keys, self._late_values)
@@ -310,7 +310,7 @@ class _Partitions:
         yield self._keys >> 32
         for pairs in (self._numbers, self._replicas):
             yield np.fromiter((name for name, _ in pairs), np.int64, len(pairs))
-        yield np.fromiter(self._said, np.int64, len(self._said)) >> 32
+        yield np.fromiter(self._replica_counts, np.int64, len(self._replica_counts)) >> 32
         for of in (self._topic, self._id_of):
             yield np.fromiter(of, np.int64, len(of))
             yield np.fromiter(of.values(), np.int64, len(of))
@@ -325,16 +325,16 @@ class _Partitions:
 
     def new_facts(self, window: Window) -> list[tuple[int, Callable[[], None]]]:
         """What the messages of a window say that was not known: (packet that completed the message, learn it)."""
-        found: list[tuple[int, Callable[[], None]]] = []
+        facts: list[tuple[int, Callable[[], None]]] = []
         for identity, name, packet in window.topic_ids.tolist():
             if (identity, name) not in self._pairs:
                 self._pairs.add((identity, name))
-                found.append((packet, partial(self._same_topic, identity, name)))
+                facts.append((packet, partial(self._same_topic, identity, name)))
         for name, partition, replicas, packet in _changes(window.leaders):
-            if self._said.get(name << 32 | partition) != replicas and len(self._said) < MAX_KNOWN:
-                self._said[name << 32 | partition] = replicas
-                found.append((packet, partial(self._replicated, name, partition, replicas)))
-        return sorted(found, key=lambda fact: fact[0])
+            if self._replica_counts.get(name << 32 | partition) != replicas and len(self._replica_counts) < MAX_KNOWN:
+                self._replica_counts[name << 32 | partition] = replicas
+                facts.append((packet, partial(self._replicated, name, partition, replicas)))
+        return sorted(facts, key=lambda fact: fact[0])
 
     def _same_topic(self, identity: int, name: int) -> None:
         """A topic's id and name. A name that had another id is of a new topic now."""
@@ -381,8 +381,8 @@ def _changes(leaders: np.ndarray) -> list[tuple[int, int, int, int]]:
     partition, replicas = rows[:, s.L_PARTITION], rows[:, s.L_REPLICAS]
     order = np.lexsort((partition, name))
     again = (np.diff(name[order]) == 0) & (np.diff(partition[order]) == 0) & (np.diff(replicas[order]) == 0)
-    kept = np.sort(order[np.append(True, ~again)]) if len(order) else order
-    columns = (name[kept], partition[kept] & 0xFFFFFFFF, replicas[kept], rows[kept, s.L_TRIGGER])
+    chosen = np.sort(order[np.append(True, ~again)]) if len(order) else order
+    columns = (name[chosen], partition[chosen] & 0xFFFFFFFF, replicas[chosen], rows[chosen, s.L_TRIGGER])
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
@@ -392,18 +392,18 @@ def readers_table(
     """Rows of `readers`, in order of time. `groups`: those that each client (id and address) takes part in; of several
     none is said."""
     ordered = sorted(readers, key=_place)
-    of = (groups.get((one.client_id, one.client_ip), ()) for one in ordered)
+    of = (groups.get((reader.client_id, reader.client_ip), ()) for reader in ordered)
 
     def number(name: str) -> Iterator[int | None]:
         column = attrgetter(name)
-        return (_value(column(one.numbers)) for one in ordered)
+        return (_value(column(reader.numbers)) for reader in ordered)
 
     columns: dict[str, Iterable[Any]] = {  # column by column: a row as an object takes half a kilobyte
         "capture": itertools.repeat(capture, len(ordered)),
-        "group_id": (found[0] if len(found) == 1 else None for found in of),
-        "from_time": (one.numbers.from_ns // 1000 for one in ordered),
+        "group_id": (group_ids[0] if len(group_ids) == 1 else None for group_ids in of),
+        "from_time": (reader.numbers.from_ns // 1000 for reader in ordered),
         "to_time": (None if to_ns is None else to_ns // 1000 for to_ns in number("to_ns")),
-        "start_seen": (one.numbers.begun == 1 for one in ordered),
+        "start_seen": (reader.numbers.begun == 1 for reader in ordered),
         **{name: map(attrgetter(name), ordered) for name in Reader._fields},
         **{name: number(name) for name in Numbers._fields},
     }
@@ -417,6 +417,6 @@ def readers_table(
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def _place(one: Reader) -> tuple[int, str, str, int, int]:
-    numbers = one.numbers
-    return numbers.from_ns, one.connection, one.topic or one.topic_id or "", numbers.partition, numbers.to_ns
+def _place(reader: Reader) -> tuple[int, str, str, int, int]:
+    numbers = reader.numbers
+    return numbers.from_ns, reader.connection, reader.topic or reader.topic_id or "", numbers.partition, numbers.to_ns

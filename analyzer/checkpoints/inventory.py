@@ -86,7 +86,7 @@ _PLAIN: Final = (
     "analyzer.analysis.connections.Unrecognised",
     "analyzer.analysis.connections.EndedConnections",
     "analyzer.analysis.event_log.EventLog",
-    "analyzer.analysis.delivery_times.Fetched",
+    "analyzer.analysis.delivery_times.DeliveryTimes",
     "analyzer.analysis.group_events.Contact",
     "analyzer.analysis.groups.Groups",
     "analyzer.analysis.control_exchanges.ControlExchanges:_messages _groups",
@@ -104,14 +104,14 @@ _PLAIN: Final = (
     "analyzer.analysis.producers.ProducerEvent",
     "analyzer.analysis.producers.Producer:"
     "transactional_id transactions _current _tried _owner _takeovers _known _given _timeout_ms _line _counts _fenced "
-    "_last heard",
+    "_last latest",
     "analyzer.analysis.producers.Transaction",
     "analyzer.analysis.record_sets.OpenedRecords:_made",
     "analyzer.analysis.replicated_offsets.Replicated",
     "analyzer.analysis.sessions.Reader",
     "analyzer.analysis.sessions.Sessions:over _partitions _know _known",
     "analyzer.analysis.sessions._Partitions:"
-    "count _numbers _topic _id_of _pairs _said _replicas _unput _keys _values _late_keys _late_values",
+    "count _numbers _topic _id_of _pairs _replica_counts _replicas _unput _keys _values _late_keys _late_values",
     "analyzer.analysis.summary._Bucket",
     "analyzer.analysis.summary._Api",
     "analyzer.analysis.summary.Summary",

@@ -546,7 +546,7 @@ class PointTables:
             for clients in (one for one in self.listeners if isinstance(one, Clients)):
                 yield "readers", readers_table(self.names.capture, sessions.over, clients.groups())
                 self._told += 1
-            sessions.told()  # where there are no listeners (a filter), they never become rows
+            sessions.clear_over()  # where there are no listeners (a filter), they never become rows
 
     def opened(self) -> Iterator[tuple[str, pa.Table]]:
         """Rows of record batches that wait for more to make a row group."""

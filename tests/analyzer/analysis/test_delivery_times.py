@@ -13,7 +13,7 @@ import pytest
 
 import analyzer
 from analyzer.analysis import delivery_times
-from analyzer.analysis.delivery_times import BIN_NS, Fetched
+from analyzer.analysis.delivery_times import BIN_NS, DeliveryTimes
 from analyzer.bulk.engine import Engine
 from analyzer.pipeline.read_options import Reading
 from captures.files import capture_points
@@ -23,9 +23,9 @@ TXN = SAMPLES / "txn-librdkafka-4.3"
 Times = dict[tuple[str, int], list[int]]
 
 
-def of(times: Times, split: int = 1) -> Fetched:
+def of(times: Times, split: int = 1) -> DeliveryTimes:
     """As if windows had brought these times of one client."""
-    made = Fetched()
+    made = DeliveryTimes()
     for part in range(split):
         for (topic, partition), those in times.items():
             number = made._numbers.setdefault(("c", "10.0.0.1", topic, partition), len(made._numbers))
@@ -44,7 +44,7 @@ def slow(times: Times, stop: int, go: int) -> int | None:
     return max(later - earlier for earlier, later in itertools.pairwise(between)) if len(between) > 1 else 0
 
 
-def asked(made: Fetched, stop: int, go: int) -> int | None:
+def asked(made: DeliveryTimes, stop: int, go: int) -> int | None:
     return made.by_client(str).stopped_ns(("c", "10.0.0.1"), None, None, stop, go)
 
 
@@ -91,7 +91,7 @@ def test_bins_widen_alike_whatever_the_windows_and_shares(monkeypatch: pytest.Mo
 def test_fetches_that_brought_records_are_those_of_the_exchanges() -> None:
     [path] = capture_files(TXN)
     [point] = capture_points([str(path)], False)
-    made = Fetched()
+    made = DeliveryTimes()
     for window in Engine(point, Reading(window_bytes=4096).settings(False)).windows():
         made.take(window)
         window.names.release()

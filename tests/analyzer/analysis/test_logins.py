@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import analyzer
-from analyzer.analysis.logins import MAX_TOKEN, said_name
+from analyzer.analysis.logins import MAX_TOKEN, name_in_token
 from tests.analyzer import forging
 from tests.captures.forge import converse, pcap, rendered
 
@@ -47,7 +47,7 @@ def bearer(claims: Any, authzid: str = "") -> bytes:
     ],
 )
 def test_names_are_read_where_a_token_says_them_plainly(mechanism: str | None, token: bytes, name: str | None) -> None:
-    assert said_name(mechanism, token) == name
+    assert name_in_token(mechanism, token) == name
 
 
 def principal(
