@@ -294,7 +294,7 @@ class Offsets:
 
     @staticmethod
     def _topics(log: Log, events: Columns, topic_name: TopicName) -> np.ndarray:
-        """Return the topic of each event: its name, or that of its id if only the id is known and a message names it."""
+        """Return each event's topic: its name, or the name of its id if only that is known and a message names it."""
         topic = events["topic"].copy()
         only_id = (topic == NULL) & (events["topic_id"] != NULL)
         for number in arrow.distinct(events["topic_id"][only_id]).tolist():
