@@ -1,11 +1,11 @@
-"""Who the clients are: table `clients`, a row for each client id and address.
+"""Clients: table `clients`, a row for each client id and address.
 
-In: windows, and what was heard of logins. Out: software, name, groups, topics, APIs with their versions, counts and
-times of each client. Rules: counted by columns, no object a row; what a connection says without a client id (its
-first requests, answers whose requests were not seen; an empty one is none) is its first client id's. What is kept
-grows with the rows of the table and with the connections that are open. Cut: beyond `MAX_CLIENTS` clients, in order of
-their first exchange, the rest are one row without client id and address; beyond `MAX_NAMED` names in one list, those
-that come last in the alphabet.
+In: windows, and the exchanges of logins. Out: software, name, groups, topics, APIs with their versions, counts and
+times of each client. Rules: counted by columns, no object a row; exchanges of a connection without a client id (its
+first requests, responses whose requests were not captured; an empty id is none) count for its first client id. State
+grows with the rows of the table and with the open connections. Limits: beyond `MAX_CLIENTS` clients, in order of their
+first exchange, the rest are one row without client id and address; beyond `MAX_NAMED` names in one list, those that
+come last in the alphabet are left out.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _LOGINS: Final = (apis.SASL_HANDSHAKE, apis.SASL_AUTHENTICATE)
 
 @dataclass(slots=True)
 class _Client:
-    """What one client did, or what a connection did that has no client id yet."""
+    """Counts of one client, or of a connection that has no client id yet."""
 
     first: Place
     connections: int = 0
@@ -286,7 +286,7 @@ class Clients:
                 client.read = _added(client.read, (strings[named],))
 
     def _software(self, ended: Connections, i: int, names: Names) -> None:
-        """What a connection that has ended said of its client's software (ApiVersions, KIP-511)."""
+        """Count the client software that a connection that has ended reported (ApiVersions, KIP-511)."""
         symbols = [int(ended[column][i]) for column in ("client_id", "software_name", "software_version")]
         if symbols[1] == s.NULL:
             return
@@ -406,10 +406,10 @@ def _listed(names: Iterable[str] | None) -> list[str]:
 
 
 def _only(names: tuple[str, ...]) -> str | None:
-    """What was said, where it was one thing: clients that share an id and an address are not one another."""
+    """Return the name if there is only one: clients that share an id and an address are different clients."""
     return names[0] if len(names) == 1 else None
 
 
 def _most(counter: Counter[Any] | None) -> Any:
-    """What was said most often, of several the first in the alphabet."""
+    """Return the most frequent value, of several the first in the alphabet."""
     return min(counter, key=lambda value: (-counter[value], str(value))) if counter else None

@@ -1,7 +1,7 @@
-"""What messages say of the cluster: names of topic ids, brokers, leaders, and the API versions that brokers offer.
+"""Cluster metadata in messages: names of topic ids, brokers, leaders, and the API versions that brokers support.
 
-In: windows. Out: rows of `topic_ids`, `brokers`, `leaders` and `api_versions`, each said once, in order of the messages
-that said so; names by topic id. Pure but for that.
+In: windows. Out: rows of `topic_ids`, `brokers`, `leaders` and `api_versions`, each once, in order of the messages that
+contain them; names by topic id.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ class Leaders:
             self._settle()
 
     def _both(self, rows: np.ndarray, elsewhere: list[tuple[ZooKeeper, LeaderState]], names: Names) -> np.ndarray:
-        """What messages and ZooKeeper say, in order."""
+        """Merge leaders in messages and in ZooKeeper, in order."""
         rows_by_packet: list[tuple[int, list[int]]] = [(row[s.L_TRIGGER], row) for row in rows.tolist()]
         for operation, led in elsewhere:
             row = [s.NULL] * s.L_COLUMNS
@@ -266,7 +266,7 @@ class Leaders:
         return number
 
     def _news(self, keys: np.ndarray, rows: np.ndarray, isr: np.ndarray) -> np.ndarray:
-        """Those that may say something new: what Metadata says is mostly what it said before."""
+        """Return bool[n]: the rows that may differ from the state so far; those of Metadata mostly repeat it."""
         order = np.argsort(keys, kind="stable")
         stated = np.stack([keys, rows[:, s.L_LEADER], rows[:, s.L_EPOCH], isr])[:, order]
         differs = np.append(True, (stated[:, 1:] != stated[:, :-1]).any(axis=0))
@@ -316,7 +316,7 @@ class Leaders:
         )
 
     def _settle(self) -> None:
-        """What was said late is known, in order."""
+        """Merge `_late` into `_known`, in order."""
         late = np.array([(key, *state) for key, state in self._late.items()], np.int64).reshape(-1, 4).T
         both = np.concatenate([self._known[:, ~np.isin(self._known[_KEY], late[_KEY])], late], axis=1)
         self._known, self._late = both[:, np.argsort(both[_KEY])], {}

@@ -46,7 +46,7 @@ ZOOKEEPER = "ZooKeeper"
 
 
 def unrecognised_guess(first: tuple[int, int]) -> str:
-    """What a connection that is not Kafka may be, by the first 8 bytes of each side (0: it said nothing)."""
+    """Guess the protocol of a connection that is not Kafka by the first 8 bytes of each side (0: it sent none)."""
     sides = [value.to_bytes(8, "big", signed=True) for value in first]
     for data in sides:
         if data[0] in (20, 21, 22, 23) and data[1] == 3 and data[2] <= 4:
@@ -202,8 +202,7 @@ class EndedConnections:
 
 
 def _tls_handshake(ended: Connections, row: int, names: Names) -> dict[str, Any]:
-    """What the handshake of a connection says that nothing opened: the columns of `connections`, where they say
-    something."""
+    """Return the TLS columns of `connections` that are not null, of a connection that was not decrypted."""
     columns: dict[str, Any] = {"first_time": rfc3339(int(ended["first_ns"][row]) // 1000)}
     for name in TEXTS:
         if ended[name][row] != NULL:
@@ -252,7 +251,7 @@ def _rows(ended: Connections, connections: list[str], names: Names) -> pa.Table:
 
 
 def unrecognised_lines(capture: str, ended: EndedConnections) -> list[str]:
-    """What was seen that is not Kafka, and what to try."""
+    """Describe the connections that are not Kafka, and what to try."""
     if not ended.unrecognised_connections:
         return []
     lines = []

@@ -116,7 +116,7 @@ class DeliveryTimes:
         self._bins = bins
 
     def onward(self, since_ns: int) -> DeliveryTimes:
-        """Those since then, and of each client and partition the last before."""
+        """Return the times since `since_ns`, and the last one before of each client and partition."""
         self._settle()
         bins, after = self._bins, DeliveryTimes()
         last = np.append(bins[0, 1:] != bins[0, :-1], True) if bins.shape[1] else np.zeros(0, bool)

@@ -128,7 +128,7 @@ class Contact:
 
 
 class Row(NamedTuple):
-    """What columns say of an exchange."""
+    """The columns of an exchange that events share."""
 
     place: Place
     requested_ns: int
@@ -233,7 +233,7 @@ def _protocol(protocol_type: str | None) -> str:
 
 
 def _inside(exchange: Exchange) -> dict[str, dict[str, Any]]:
-    """What was decoded of formats inside, by path."""
+    """Return the decoded values of embedded formats by path."""
     return {entry["path"]: entry["value"] for entry in exchange.embedded() if isinstance(entry["value"], dict)}
 
 
@@ -287,7 +287,7 @@ def _sync(row: Row, group: str, exchange: Exchange) -> Event:
 
 
 def _partitions(value: dict[str, Any]) -> tuple[Partition, ...]:
-    """What an assignment of the consumer protocol or of Connect gives."""
+    """Return the partitions or tasks in an assignment of the consumer protocol or of Connect."""
     topics = value.get("assignedPartitions") or ()
     partitions: list[Partition] = [(topic["topic"], number) for topic in topics for number in topic["partitions"]]
     return tuple(sorted([*partitions, *_tasks_of(value.get("assignment"))], key=_partition_key))
@@ -351,14 +351,14 @@ def _heartbeat(row: Row, group: str, exchange: Exchange) -> Event:
 
 
 def _owned(request: dict[str, Any]) -> tuple[Partition, ...] | None:
-    """What a member says that it has; None: as before."""
+    """Return the partitions that a member reports to own; None: unchanged."""
     if request.get("activeTasks") is not None:
         return _tasks(request["activeTasks"])
     return _of_ids(request["topicPartitions"]) if request.get("topicPartitions") is not None else None
 
 
 def _given(response: dict[str, Any]) -> tuple[Partition, ...] | None:
-    """What an answer assigns; None: as before."""
+    """Return the partitions that a response assigns; None: unchanged."""
     if "activeTasks" in response:
         return _tasks(response["activeTasks"]) if response["activeTasks"] is not None else None
     assignment = response.get("assignment")

@@ -1,20 +1,20 @@
-"""What happened in groups: tables `groups`, an event a row, and `rebalances`.
+"""Events of groups: tables `groups`, an event a row, and `rebalances`.
 
-In: windows, and what was heard of the group APIs. Out: rows of both tables, in order of time. Rules: Heartbeat,
-OffsetCommit and TxnOffsetCommit are read by columns: of those that went well only the last of each member is kept.
-What depends on the order of events over connections is worked out in `tables`. A row is what an exchange says, but for
-two kinds that are inferred, and only where that is proven:
+In: windows, and the exchanges of the group APIs. Out: rows of both tables, in order of time. Rules: Heartbeat,
+OffsetCommit and TxnOffsetCommit are read by columns: of those without an error only the last of each member is kept.
+What depends on the order of events over connections is worked out in `tables`. A row is an exchange, but for two kinds
+that are inferred, and only with proof:
 
-    expired            the coordinator answers UNKNOWN_MEMBER_ID to a member that it answered well before and that has
-                       not left, nor did the coordinator move in between; or the leader's JoinGroup answer lists a
-                       generation without a member of the one before that has not left and was silent for its session
-                       timeout; or, of KIP-848 and streams groups, another member is given what it had and never gave
-                       back, when it had been silent for twice its heartbeat interval
-    coordinator_moved  FindCoordinator names another broker than the answer before it for this group did
+    expired            the coordinator answers UNKNOWN_MEMBER_ID to a member that it answered without an error before
+                       and that has not left, and the coordinator did not move in between; or the leader's JoinGroup
+                       response lists a generation without a member of the one before that has not left and was silent
+                       for its session timeout; or, in KIP-848 and streams groups, another member is assigned what it
+                       had and never gave back, after it had been silent for twice its heartbeat interval
+    coordinator_moved  FindCoordinator names another broker than the response before it for this group
 
-Where a stretch of a capture ends and another goes on, each event is told where it was, and a rebalance once it is over
-(`rebalances`). What is needed to tell on is bounded: of each group the last `MOST_EVENTS`, of all `MOST_OF_ALL` and
-`MOST_CONTACTS`, of fetches `REMEMBERED_NS`.
+With rotation, each event is a row of the rotation that it happened in, and a rebalance one of the rotation that it
+ended in (`rebalances`). State from one rotation to the next is bounded: of each group the last `MOST_EVENTS` events, of
+all groups `MOST_OF_ALL` and `MOST_CONTACTS`, of fetches `REMEMBERED_NS`.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Groups:
         return 1000 * len(self._events) + 300 * (len(self._contacts) + self._fetched.keys)
 
     def onward(self, border: Border) -> Groups:
-        """What happened so far, as much of it as is needed to tell on."""
+        """Return a collector with the latest events, contacts and fetches; rows of this one are made now."""
         latest = self._events.latest(_FREQUENT, MOST_EVENTS, MOST_OF_ALL)
         self._over = self._rows(border.topic_name, self._now_ns, self._events.groups_of(latest))
         after = Groups(self._events.reported(latest), _now_ns=self._now_ns)
@@ -247,7 +247,7 @@ def _resolved(partitions: tuple[g.Partition, ...] | None, topic_name: TopicName)
 
 
 def _with_moves(events: list[Event]) -> list[Event]:
-    """The same with a row where the coordinator is another than before."""
+    """Add an event wherever the coordinator changed."""
     node: int | None = None
     with_moves = []
     for event in events:

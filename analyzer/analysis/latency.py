@@ -102,8 +102,10 @@ class Latency:
 
 
 def put_rest(x: np.ndarray) -> None:
-    """What is left for the broker, and the cause, of exchanges that were measured, after `decide` said how long some
-    of them were held. x int64[X_COLUMNS, n], filled in place."""
+    """Fill in the broker's part of the latency and the cause, after `measure` and `decide`.
+
+    x   int64[X_COLUMNS, n], filled in place
+    """
     m.put_rest(x, *_waited(x))
 
 

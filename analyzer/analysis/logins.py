@@ -1,8 +1,8 @@
-"""Who logged in by SASL: the name, and nothing else of what was said.
+"""SASL logins: the name of the client, and nothing else of the exchange.
 
-In: the token of a client's first message, and what the broker answered. Out: the name, once the login has ended.
-Rules: nothing of a token but the name is kept, and that only until the answer is known; a token that does not say a
-name plainly (GSSAPI, a delegation token's id) gives none.
+In: the token of a client's first message, and the broker's response. Out: the name, once the login has ended. Rules:
+of a token only the name is kept, and that only until the response is known; a token without a plain name (GSSAPI, a
+delegation token's id) gives none.
 
     PLAIN             RFC 4616: authzid NUL authcid NUL passwd
     SCRAM-SHA-...     RFC 5802: n,a=authzid,n=name,r=nonce; KIP-48: `tokenauth=true` makes the name a token's id

@@ -330,7 +330,7 @@ class Offsets:
         return end_of
 
     def _ends_by_text(self, wanted: Collection[str]) -> dict[str, list[_End]]:
-        """Those of some transactional ids, in order."""
+        """Return the ends of some transactional ids, in order."""
         ends, text = self._ends.read(), self._ends.strings
         here = np.array([name in wanted for name in text], np.bool_)[ends["transaction"]]
         ends_by_text: dict[str, list[_End]] = {}
@@ -449,8 +449,10 @@ def _lasting(moves: Columns, topic: np.ndarray) -> np.ndarray:
 
 
 def _resets_of_reader(moves: Columns, events: list[int], goes_on: bool) -> Iterator[tuple[int, Row]]:
-    """What one reader did with its place, in order: (number of the move, what the row says of it) of each reset.
-    `goes_on`: it may do more, so of what is not known yet nothing is said."""
+    """Yield (index of the move, columns of its row) of each reset of one reader, in order.
+
+    goes_on   the reader may fetch again, so a refused fetch without a following one is not yielded yet
+    """
     refused: list[int] = []
     listed: int | None = None
     before = NULL

@@ -1,16 +1,16 @@
-"""What became of the transactions of one transactional id, told event by event.
+"""Transactions of one transactional id, event by event.
 
-In: what the producers of that id asked and were answered, in order. Out: `Transaction`s. Pure. Rules (KIP-98, KIP-360,
+In: requests of the producers of that id with their responses, in order. Out: `Transaction`s. Rules (KIP-98, KIP-360,
 KIP-890)
-- A transaction begins with the first request that adds something to it, one that was refused for the moment included,
-  and ends with the answer to EndTxn; InitProducerId ends what is open, and fences who had it.
-- What is refused for the moment adds nothing: markers that were asked for before anything was added are those of the
-  transaction before.
-- An end that was not heard, but must have been (`Producer._after`), or may have been in what the capture lacks of the
-  connection, ends the transaction: as its marker says, else nobody knows how.
-- An error that says that somebody else has the id now (`FENCED`) ends the transaction of whoever got it, never that of
-  the one who took over.
-- What the capture did not see is not made up: `began` or `ended` is None.
+- A transaction begins with the first request that adds something to it, also if that was refused with a retriable
+  error, and ends with the response to EndTxn; InitProducerId ends an open transaction, and fences its producer.
+- A request refused with a retriable error adds nothing: markers that were requested before anything was added belong to
+  the transaction before.
+- An end that was not captured, but must have happened (`Producer._after`), or may have happened in a gap of the
+  connection, ends the transaction: with the outcome of its marker, else with an unknown one.
+- An error that reports another producer with the same id (`FENCED`) ends the transaction of the producer that got it,
+  never that of the producer that took over.
+- Nothing is made up: `began` or `ended` is None if it was not captured.
 """
 
 from __future__ import annotations
@@ -114,8 +114,11 @@ class Transaction:
 
 
 class Producer:
-    """Those who use one transactional id, one after the other. `transactions`: what they did, in order, and is over;
-    `latest`: the order of what was told last."""
+    """The producers of one transactional id, one after the other.
+
+    transactions   those that have ended and were not handed out, in order
+    latest         the order of the last event
+    """
 
     __slots__ = (
         "_counts",
@@ -153,12 +156,12 @@ class Producer:
 
     @property
     def known(self) -> list[Transaction]:
-        """What it did, in order: the last that was handed out, those that are over, the open one."""
+        """Transactions in order: the last that was handed out, those that have ended, the open one."""
         last, current = ([] if transaction is None else [transaction] for transaction in (self._last, self._current))
         return [*last, *self.transactions, *current]
 
     def over(self) -> list[Transaction]:
-        """Those that are over, each once."""
+        """Hand out the transactions that have ended, each once."""
         ended, self.transactions = self.transactions, []
         self._last = ended[-1] if ended else self._last
         return ended

@@ -207,7 +207,7 @@ class Positions:
 
 
 def _listed(every: Exchanges, wanted: np.ndarray) -> Columns:
-    """What ListOffsets answered."""
+    """Return the moves of ListOffsets responses."""
     parts = every.partitions.compress(wanted[every.owner], axis=1)
     offset = parts[s.P_OFFSET]
     return _moves(every, parts[s.P_OWNER], parts, LISTED, offset, np.full(len(offset), NULL))

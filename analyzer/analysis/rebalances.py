@@ -75,7 +75,7 @@ class _Generation:
         return (has for event in (*self.syncs, *self.later) for _, has in event.assigned or ())
 
     def assigned_then(self) -> Assignment:
-        """What they had by then."""
+        """Return the assignment at its end, by the members' names then."""
         return {self.renamed.get(member, member): has for member, has in self.assigned.items()}
 
 
@@ -136,8 +136,10 @@ def rebalances(
 
 
 def _lives(events: list[Event], contacts: dict[str, Contact]) -> Iterator[_GroupLife]:
-    """What is known of each life of a group. Of members that say nothing but heartbeats, none is a later life's: those
-    begin with joins."""
+    """Divide events and contacts by the lives of a group.
+
+    Members with nothing but heartbeats belong to its first life, because later ones begin with joins.
+    """
     lives = list(_divided_lives(events))
     members = [{event.member for event in life} for life in lives]
     later = set[str | None]().union(*members[1:])
@@ -225,7 +227,7 @@ def _earlier_name(member: str, turn: _Generation, known: _GroupLife) -> str:
 
 
 def _partitions(turn: _Generation, partitions: Iterable[Partition] | None) -> list[tuple[str, int]] | None:
-    """Those whose fetches are a member's: of streams and Connect, all of its client (None)."""
+    """Return the partitions whose fetches are a member's; None for streams and Connect: all of its client."""
     if turn.protocol in (g.STREAMS, g.CONNECT):
         return None
     return [(topic, number) for topic, number in partitions or () if number is not None]
@@ -401,8 +403,10 @@ def _epochs(known: _GroupLife) -> Iterator[_Generation]:
 
 
 def _without_returned(turn: _Generation, epoch_events: list[Event], known: _GroupLife) -> list[Event]:
-    """What was told in an epoch, but for static members that came back in it under another id: they take up what they
-    had, and nobody rebalances for them."""
+    """Return an epoch's events without those of static members that returned in it under another id.
+
+    They resume their assignment, and no group rebalances for them.
+    """
     place = {known.instances[member]: member for member in turn.before if member in known.instances}
     for event in epoch_events:
         if event.kind != g.JOIN or event.instance is None or event.member is None:

@@ -22,9 +22,9 @@ from analyzer.records.arrow_tables import (
     NO_RECORDS,
     PRODUCE,
     WITHOUT,
-    Kept,
     Origins,
     RecordCounts,
+    RecordSets,
     RecordTables,
     empty_table,
 )
@@ -53,7 +53,7 @@ class RowGroups:
             yield name, self._joined(name)
 
     def rest(self) -> Iterator[tuple[str, pa.Table]]:
-        """What has not been given yet."""
+        """Yield the rows that were not yielded yet."""
         for name in list(self._parts):
             yield name, self._joined(name)
 
@@ -86,11 +86,11 @@ class OpenedRecords:
         self._groups = RowGroups()
         self._pool = ThreadPoolExecutor(max_workers=max(1, threads), thread_name_prefix="kwire-records")
         self._made = RecordTables(mode, self._pool, max(1, threads), limits)
-        self._taken: list[tuple[list[Kept], Origins, np.ndarray]] = []
+        self._taken: list[tuple[list[RecordSets], Origins, np.ndarray]] = []
 
     @property
     def counts(self) -> RecordCounts:
-        """What was found so far."""
+        """Counts of batches and records so far."""
         return self._made.counts
 
     def take(self, window: Window, *_: object) -> None:
@@ -101,7 +101,7 @@ class OpenedRecords:
         if window.exchanges is not window.every:
             numbers = window.every.partitions[s.P_SET]
             gone = np.setdiff1d(numbers[numbers != NULL], origins.number)
-        self._taken.append(([Kept(*sets) for sets in window.sets], origins, gone))
+        self._taken.append(([RecordSets(*sets) for sets in window.sets], origins, gone))
 
     def tables(self, *_: object) -> Iterator[tuple[str, pa.Table]]:
         windows, self._taken = self._taken, []

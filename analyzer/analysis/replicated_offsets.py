@@ -1,9 +1,9 @@
-"""What coordinators wrote to `__consumer_offsets`, as replicas are sent it: rows of the table `offsets`.
+"""Offsets that coordinators wrote to `__consumer_offsets`, as replicas fetch them: rows of the table `offsets`.
 
-In: windows with their record sets. Out: a row for each offset committed. Rules: only what replicas fetch is opened, and
-of that only this topic; a record that several replicas are sent, or one twice, is one row: the first. Where no message
-names the topic of an id, what all of its first records are to the last byte decides it. Without record sets
-(`--records none`) nothing is known.
+In: windows with their record sets. Out: a row for each offset committed. Rules: only record sets that replicas fetch
+are opened, and of these only this topic's; a record that several replicas fetch, or one twice, is one row: the first.
+If no message names the topic of an id, it is this one if all of its first records decode to the last byte. Without
+record sets (`--records none`) there are no rows.
 """
 
 from __future__ import annotations
@@ -150,8 +150,10 @@ class Replicated:
         return after
 
     def _fresh(self) -> Columns:
-        """What was noted, in order of the log, once, without what was told of in an earlier stretch but for what is
-        needed to tell on."""
+        """Return the offsets in order of the log, each once.
+
+        Those that an earlier rotation has rows of are left out, but for the last of each group and partition.
+        """
         noted = self._log.read()
         keys = [noted[name] for name in ("log", "at", "group", "topic", "partition", "offset")]
         order = np.lexsort((np.arange(len(keys[0])), *reversed(keys)))  # of several the first stays

@@ -264,8 +264,10 @@ class _Partitions:
         self._forget_places()
 
     def _forget_places(self) -> None:
-        """What follows from the others, for many at once: name or id and partition in one integer, in order, and the
-        number of each. Those that came last stand apart, so that few are put in order for one that is new."""
+        """Empty the index of partitions: sorted keys (name or id, and partition, in one integer), and their numbers.
+
+        The latest keys stand apart, so that a new one is inserted among few.
+        """
         self._keys = self._late_keys = np.zeros(0, np.int64)
         self._values = self._late_values = np.zeros(0, np.int64)
 
@@ -324,7 +326,7 @@ class _Partitions:
         self._unput = []
 
     def new_facts(self, window: Window) -> list[tuple[int, Callable[[], None]]]:
-        """What the messages of a window say that was not known: (packet that completed the message, learn it)."""
+        """Return new facts in the messages of a window: (packet that completed the message, function that learns it)."""
         facts: list[tuple[int, Callable[[], None]]] = []
         for identity, name, packet in window.topic_ids.tolist():
             if (identity, name) not in self._pairs:
@@ -367,7 +369,7 @@ def _looked_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> tupl
 
 
 def _put(keys: np.ndarray, values: np.ndarray, more: np.ndarray, of_more: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The same with other keys, in order too."""
+    """Insert keys with their values, in order."""
     at = np.searchsorted(keys, more)
     return np.insert(keys, at, more), np.insert(values, at, of_more)
 

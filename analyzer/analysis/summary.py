@@ -1,8 +1,8 @@
-"""What a capture holds, at a glance: the summary that `kwire analyze` prints, gathered while the rows go by.
+"""The summary that `kwire analyze` prints, counted window by window.
 
-In: windows. Out: a dictionary (`--json`), and text for people. Latency
-quantiles (the smallest value that at least q of all do not exceed, here as everywhere) come from a histogram whose
-buckets are 1.6 % wide, so they cost no memory and add up over captures.
+In: windows. Out: a dictionary (`--json`), and text. Latency quantiles (the smallest value that at least q of all do not
+exceed, here as everywhere) come from a histogram whose buckets are 1.6 % wide, so they cost no memory and add up over
+captures.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _by_requests(client: tuple[tuple[str | None, ...], list[int]]) -> tuple[int,
 
 
 class CaptureStats(Protocol):
-    """What the reader of a capture point knows when all has been read."""
+    """Statistics of a capture point that was read to its end."""
 
     @property
     def files(self) -> list[FileInfo]: ...

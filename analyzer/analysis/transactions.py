@@ -82,7 +82,7 @@ Body = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class _Marker:
-    """What a coordinator told a leader: how a transaction of a producer ended, for these partitions."""
+    """A WriteTxnMarkers entry that a leader confirmed: a producer's transaction ended, for these partitions."""
 
     event: ProducerEvent
     committed: bool
@@ -171,7 +171,7 @@ class Transactions:
         return after
 
     def _remembered(self) -> Iterator[tuple[str, Producer]]:
-        """Those to remember, by transactional id: the ones heard last. What others have open is left as it is."""
+        """Yield the producers to remember, by transactional id: those with the latest events. Finish the others."""
         producers = sorted(self._producers.items(), key=lambda item: item[1].latest)
         yield from producers[-MOST_PRODUCERS:]
         for _, producer in producers[:-MOST_PRODUCERS]:

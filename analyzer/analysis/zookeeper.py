@@ -1,8 +1,8 @@
-"""What Kafka before KRaft kept in ZooKeeper, as it is read and written there: offsets, leaders, brokers, controller.
+"""Kafka's data in ZooKeeper (before KRaft), as it is read and written there: offsets, leaders, brokers, controller.
 
-In: windows with operations on nodes. Out: `offset_of`, `leader_of`, `broker_of`, `controller_of`: what one operation
-says; `Requests`, how often which nodes were asked for. Pure but for that. Rules: what was refused says nothing; a value
-that is not what Kafka writes there says nothing (kafka.utils.ZkUtils, kafka.zk.ZkData).
+In: windows with operations on nodes. Out: `offset_of`, `leader_of`, `broker_of`, `controller_of` of one operation;
+`Requests`: counts by operation and kind of node. Rules: refused operations, and values in another format than Kafka's
+(kafka.utils.ZkUtils, kafka.zk.ZkData), give nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Committed(NamedTuple):
 
 
 class LeaderState(NamedTuple):
-    """Who leads a partition."""
+    """Leader, epoch and in-sync replicas of a partition."""
 
     topic: str
     partition: int
@@ -70,7 +70,7 @@ def offset_of(operation: ZooKeeper) -> Committed | None:
 
 
 def leader_of(operation: ZooKeeper) -> LeaderState | None:
-    """What an operation says of a partition's leader."""
+    """Return the partition leader in an operation; None: it has none."""
     named, value = _STATE.fullmatch(operation.path), _object(operation)
     if named is None or value is None:
         return None
@@ -81,7 +81,7 @@ def leader_of(operation: ZooKeeper) -> LeaderState | None:
 
 
 def broker_of(operation: ZooKeeper) -> Registered | None:
-    """What an operation says of a broker."""
+    """Return the broker in an operation; None: it has none."""
     named, value = _BROKER.fullmatch(operation.path), _object(operation)
     if named is None or value is None:
         return None

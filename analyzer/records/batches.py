@@ -262,7 +262,7 @@ def walk(heap: Bytes, at: Table, length: Table, size: Table, out: Table, walked:
 
 @dataclass(frozen=True)
 class Limits:
-    """What one batch may become when decompressed: `bytes` in all, and `ratio` times its size."""
+    """Limits of one batch's decompressed size: `bytes` in all, and `ratio` times its compressed size."""
 
     bytes: int = DECOMPRESSED_LIMIT
     ratio: int = RATIO_LIMIT
@@ -312,7 +312,7 @@ def codec(table: np.ndarray) -> np.ndarray:
 
 
 def reason(code: int, number: int) -> str | None:
-    """What is wrong with a batch, as a sentence; None where nothing is."""
+    """Return the error of a batch as a sentence; None if it has none."""
     if code == REASON_NONE:
         return None
     return {

@@ -64,7 +64,7 @@ class Later(Nodes):
     def __len__(self) -> int:
         return len(self._starts)
 
-    def _one(self, at: int) -> Node:
+    def _node(self, at: int) -> Node:
         wanted()
         node = self._made.get(at)
         if node is None:

@@ -51,7 +51,7 @@ def opened(*sets: bytes, size: int | None = None, limits: b.Limits | None = None
     checksums.check(batches.table, batches.heap)
     found: list[Record] = []
     where: list[int] = []
-    for piece in r.Opener(limits, rows).open(batches):
+    for piece in r.BatchReader(limits, rows).open(batches):
         heaps = [one.tobytes() for one in piece.heaps]
         headers = np.zeros((5, int(piece.table[r.R_HEADERS].sum())), np.int64)
         r.headers_of(

@@ -162,7 +162,7 @@ def test_a_piece_ends_where_it_has_many_headers() -> None:
     rows: Any = [(i, None, b"", [("", None)] * (r.HEADERS_LIMIT // 2)) for i in range(3)]
     batches = opened(_default(rows, 0))
     heap = np.frombuffer(_default(rows, 0), np.uint8).copy()
-    pieces = [len(piece) for piece in r.Opener().open(b.batches(heap, np.zeros(1), np.full(1, len(heap))))]
+    pieces = [len(piece) for piece in r.BatchReader().open(b.batches(heap, np.zeros(1), np.full(1, len(heap))))]
 
     assert [len(record.headers) for record in batches.records] == [r.HEADERS_LIMIT // 2] * 3
     assert pieces == [2, 1]
@@ -392,7 +392,7 @@ def test_each_form_of_each_codec(form: str, data: bytes) -> None:
     assert out.data[: out.used].tobytes() == b"before" + data
 
     if data:
-        with pytest.raises(codecs.Bomb):
+        with pytest.raises(codecs.DecompressedSizeError):
             codecs.decompress(codec, memoryview(packed), len(data) - 1, out)
         assert out.data[: out.used].tobytes() == b"before" + data
 
@@ -406,7 +406,7 @@ def test_compressed_bytes_that_end_early_are_broken(form: str) -> None:
         out = codecs.Scratch()
         try:
             codecs.decompress(codec, memoryview(packed)[:cut], 1 << 20, out)
-        except codecs.Broken:
+        except codecs.CorruptDataError:
             assert out.used == 0
         else:
             # A form of several parts may end behind one.
@@ -423,7 +423,7 @@ def test_any_bytes_are_broken_or_bounded(form: str, seed: bytes) -> None:
         out = codecs.Scratch()
         try:
             codecs.decompress(codec, memoryview(data), 4096, out)
-        except (codecs.Broken, codecs.Bomb):
+        except (codecs.CorruptDataError, codecs.DecompressedSizeError):
             assert out.used == 0
         assert out.used <= 4096
 
@@ -538,7 +538,7 @@ def test_thousands_of_parts_with_nothing_in_them_are_broken(form: str) -> None:
     codec, part = TOO_MANY[form]
     out = codecs.Scratch()
     assert codecs.decompress(codec, memoryview(part * 4096), 1 << 20, out) == 0
-    with pytest.raises(codecs.Broken, match="hardly a byte"):
+    with pytest.raises(codecs.CorruptDataError, match="hardly a byte"):
         codecs.decompress(codec, memoryview(part * 4097), 1 << 20, out)
 
 
@@ -559,9 +559,9 @@ def test_parts_of_all_sizes_follow_one_another(codec: int, compress: Any) -> Non
     packed = b"".join(map(compress, parts))
     assert codecs.decompress(codec, memoryview(packed), most, out) == most
     assert out.data[: out.used].tobytes() == b"".join(parts)
-    with pytest.raises(codecs.Bomb):
+    with pytest.raises(codecs.DecompressedSizeError):
         codecs.decompress(codec, memoryview(packed), most - 1, out)
-    with pytest.raises(codecs.Broken):
+    with pytest.raises(codecs.CorruptDataError):
         codecs.decompress(codec, memoryview(packed)[:-1], most, out)
 
 
@@ -571,6 +571,6 @@ def test_a_small_zstd_batch_is_not_made_beyond_its_limit(size: bool) -> None:
     whole = zstandard.ZstdCompressor(write_content_size=size).compress(bytes(64 << 20))
     assert len(whole) < 8 << 10
     out = codecs.Scratch()
-    with pytest.raises(codecs.Bomb):
+    with pytest.raises(codecs.DecompressedSizeError):
         codecs.decompress(b.ZSTD, memoryview(whole), 1 << 20, out)
     assert len(out.data) < 4 << 20

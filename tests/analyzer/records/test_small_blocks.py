@@ -66,7 +66,7 @@ def by_library(codec: int, packed: bytes, most: int = ROOM) -> bytes | None:
     out = codecs.Scratch()
     try:
         codecs.decompress(codec, memoryview(packed), most, out)
-    except (codecs.Broken, codecs.Bomb):
+    except (codecs.CorruptDataError, codecs.DecompressedSizeError):
         return None
     return out.data[: out.used].tobytes()
 
