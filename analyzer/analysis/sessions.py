@@ -326,7 +326,7 @@ class _Partitions:
         self._unput = []
 
     def new_facts(self, window: Window) -> list[tuple[int, Callable[[], None]]]:
-        """Return new facts in the messages of a window: (packet that completed the message, function that learns it)."""
+        """Return new facts in a window's messages: (packet that completed the message, function that learns it)."""
         facts: list[tuple[int, Callable[[], None]]] = []
         for identity, name, packet in window.topic_ids.tolist():
             if (identity, name) not in self._pairs:

@@ -227,7 +227,7 @@ class RecordTables:
         return table
 
     def rest(self, origins: Origins) -> Iterator[tuple[str, pa.Table]]:
-        """Yield rows of the sets that still wait at the end: no exchange has them (a message names a partition twice)."""
+        """Yield rows of the sets that wait at the end, without an exchange (a message names a partition twice)."""
         numbers = arrow.distinct(self._held[b.B_SET])
         absent = np.full(len(numbers), NULL, np.int64)
         nobody = replace(

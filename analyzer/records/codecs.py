@@ -2,8 +2,8 @@
 
 In: the compressed bytes of one batch. Out: the bytes, written into a `Scratch` that is reused, because fresh memory is
 slow. A capture is hostile input: nothing here decompresses more bytes than its limit, and all exceptions of the
-libraries become `CorruptDataError` or `DecompressedSizeError`. The libraries release the GIL, and each is imported where
-it is called, because most runs need none: together they take a tenth of a start.
+libraries become `CorruptDataError` or `DecompressedSizeError`. The libraries release the GIL, and each is imported
+where it is called, because most runs need none: together they take a tenth of a start.
 """
 
 from __future__ import annotations
