@@ -1,4 +1,4 @@
-"""What the traffic meant, told before the capture ends where it is more than is kept: the same rows, each once.
+"""Rows of analysis that are made before the capture ends, because state is bounded: the same rows, each once.
 
 (proves: `PointTables.aged` of analyzer/pipeline/points.py; `held_bytes` of analyzer/analysis)
 """
@@ -89,10 +89,10 @@ def test_what_was_told_is_not_told_again_after_a_snapshot(
     paths = cutting.cut(path, range(count // 6, count, count // 6), tmp_path)
     how, choice = Reading(threads=4), Choice.of()
     expected, name = cutting.at_once(paths, how, choice)
-    found, _ = cutting.resumed(paths, how, choice, name)
+    rows, _ = cutting.resumed(paths, how, choice, name)
     for table in MEANT:
-        assert counted(table, found.tables[table]) == counted(table, expected.tables[table]), table
-    assert any("more happened" in note for note in found.notes)
+        assert counted(table, rows.tables[table]) == counted(table, expected.tables[table]), table
+    assert any("more happened" in note for note in rows.notes)
 
 
 @pytest.mark.parametrize(
@@ -119,14 +119,14 @@ def test_what_is_kept_is_bounded(
         ("transactions", "MOST_WAITING", 20),
     ):
         monkeypatch.setattr(f"analyzer.analysis.{module}.{name}", most)
-    found: dict[str, int] = {}
-    held = [most_held(tmp_path / "a.pcap", kind, count * times, found if times == 1 else {}) for times in (1, 3, 9)]
-    assert {name: found[name] for name in rows} == rows
+    counts: dict[str, int] = {}
+    held = [most_held(tmp_path / "a.pcap", kind, count * times, counts if times == 1 else {}) for times in (1, 3, 9)]
+    assert {name: counts[name] for name in rows} == rows
     assert 0 < held[2] < held[1] * 1.3 + points.MOST_HELD_BYTES
 
 
 def test_what_was_learned_is_let_go_of_as_its_rows_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rows of one listener are made while those that come after it are there, and none before."""
+    """The rows of one collector are made while those that come after it are there, and none before."""
     there: list[list[str]] = []
     for kind in (Clients, Groups, Offsets, Transactions):
         monkeypatch.setattr(kind, "tables", _noting(kind.tables, there))
@@ -140,16 +140,16 @@ class _Listeners:
 
     latest: tuple[Any, ...] = ()
 
-    def __get__(self, made: Any, of: Any = None) -> tuple[Any, ...]:
+    def __get__(self, instance: Any, of: Any = None) -> tuple[Any, ...]:
         return _Listeners.latest
 
-    def __set__(self, made: Any, value: tuple[Any, ...]) -> None:
+    def __set__(self, instance: Any, value: tuple[Any, ...]) -> None:
         _Listeners.latest = value
 
 
 def _noting(tables: Any, there: list[list[str]]) -> Any:
     def noted(self: Any, *given: Any) -> Any:
-        there.append([type(one).__name__ for one in _Listeners.latest])
+        there.append([type(collector).__name__ for collector in _Listeners.latest])
         return tables(self, *given)
 
     return noted
@@ -159,41 +159,45 @@ def test_ends_of_transactions_are_counted_and_forgotten(tmp_path: Path) -> None:
     """An EndTxn matters to commits before it alone; this capture has none."""
     seen.capture(tmp_path / "a.pcap", "transactions", 300, 10)
     [point] = capture_points([str(tmp_path / "a.pcap")], False)
-    hearing, offsets = ControlExchanges(), Offsets()
+    control_exchanges, offsets = ControlExchanges(), Offsets()
     for window in Engine(point, Reading(threads=1).settings(APIS)).windows():
-        for piece, heard in hearing.pieces(window):
-            offsets.take(piece, heard)
+        for piece, control in control_exchanges.pieces(window):
+            offsets.take(piece, control)
     assert offsets.held_bytes > 300 * 32
     assert offsets.onward(Border(str, 0)).held_bytes == 0
 
 
 def test_readers_of_whom_no_table_tells_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(points, "MOST_READERS", 20)
-    found: dict[str, int] = {}
-    assert most_held(tmp_path / "a.pcap", "topics", 500, found, "api == Metadata") <= 20 * 500
-    assert (found["exchanges"], found["readers"]) == (500, 0)
+    counts: dict[str, int] = {}
+    assert most_held(tmp_path / "a.pcap", "topics", 500, counts, "api == Metadata") <= 20 * 500
+    assert (counts["exchanges"], counts["readers"]) == (500, 0)
 
 
-def most_held(path: Path, kind: str, count: int, found: dict[str, int], filter: str | None = None) -> int:
+def most_held(path: Path, kind: str, count: int, counts: dict[str, int], filter: str | None = None) -> int:
     """Bytes held of a capture with so many of a kind, at most; `found` gets how many rows came."""
     seen.capture(path, kind, count, 10)
     [point] = capture_points([str(path)], False)
     choice = Choice.of(filter, records="none")
     engine = Engine(point, Reading(threads=1, window_bytes=10_000).settings(choice.keep))
-    made = PointTables(engine.merging.names, choice)
+    point_tables = PointTables(engine.merging.names, choice)
     most = 0
     for window in engine.windows():
-        made.take(window)
-        _add(found, [*made.tables(), *made.aged()])
-        most = max(most, sum(one.held_bytes for one in made.listeners) + 500 * len(made.latency.sessions.over))
-        _add(found, made.flush())
-    _add(found, made.meant())
+        point_tables.take(window)
+        _add(counts, [*point_tables.tables(), *point_tables.aged()])
+        most = max(
+            most,
+            sum(collector.held_bytes for collector in point_tables.listeners)
+            + 500 * len(point_tables.latency.sessions.over),
+        )
+        _add(counts, point_tables.flush())
+    _add(counts, point_tables.meant())
     return most
 
 
-def _add(found: dict[str, int], rows: Any) -> None:
+def _add(counts: dict[str, int], rows: Any) -> None:
     for name, table in rows:
-        found[name] = found.get(name, 0) + table.num_rows
+        counts[name] = counts.get(name, 0) + table.num_rows
 
 
 def test_of_too_many_groups_the_one_that_was_quiet_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

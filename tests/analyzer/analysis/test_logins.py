@@ -58,10 +58,10 @@ def principal(
         forging.answering(forging.response(17, 1, 0, {"errorCode": 0, "mechanisms": [mechanism]})),
     ]
     for number, (token, answer, error) in enumerate(steps, 1):
-        said, answered = (base64.b64encode(data).decode() for data in (token, answer))
+        sent, answered = (base64.b64encode(data).decode() for data in (token, answer))
         body = {"errorCode": error, "errorMessage": None, "authBytes": answered, "sessionLifetimeMs": 0}
         writes += [
-            forging.asking(forging.request(36, 2, number, {"authBytes": said})),
+            forging.asking(forging.request(36, 2, number, {"authBytes": sent})),
             forging.answering(forging.response(36, 2, number, body)),
         ]
     writes += [forging.asking(forging.heartbeat(9)), forging.answering(forging.heartbeat_answer(9))]

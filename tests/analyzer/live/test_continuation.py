@@ -223,8 +223,8 @@ def marker(ordinal: int, partition: int, done_us: int) -> transactions._Marker:
     return transactions._Marker(event, True, (("t", partition),))
 
 
-def told(listener: transactions.Transactions) -> list[Row]:
-    (table,) = (table for _, table in listener.tables("a", str))
+def told(collector: transactions.Transactions) -> list[Row]:
+    (table,) = (table for _, table in collector.tables("a", str))
     found: list[Row] = table.to_pylist()
     return found
 
