@@ -30,7 +30,7 @@ from analyzer.bulk.rows import Exchanges, Message, Window
 from analyzer.common.times import moment
 from analyzer.dataset import tables
 from analyzer.dataset.dataset import Dataset, Writer, concatenated
-from analyzer.dataset.parquet_files import Made, made
+from analyzer.dataset.parquet_files import LazyTable, as_table
 from analyzer.frame import cells
 from analyzer.frame.arrow import distinct, plain
 from analyzer.messages.exchange import Exchange
@@ -38,7 +38,7 @@ from analyzer.messages.raw_messages import Messages
 from analyzer.pipeline.points import (
     BATCHES,
     WITHOUT,
-    Choice,
+    AnalysisOptions,
     NamesAhead,
     Progress,
     check_names,
@@ -51,7 +51,7 @@ from analyzer.pipeline.points import (
     read_point_later,
     size_of,
 )
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from analyzer.protocol.embedded import Groups
 from analyzer.records.log_names import LogPoint
 from analyzer.records.log_reader import log_points
@@ -64,9 +64,9 @@ if TYPE_CHECKING:
 
 Captures = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
-Look = Callable[[Window], Exchanges]
+ChooseExchanges = Callable[[Window], Exchanges]
 
-__all__ = ["Exchange", "Light", "analyze", "decode", "decoded", "exchanges", "judged", "light"]
+__all__ = ["Exchange", "RawExchange", "analyze", "decode", "decoded", "exchanges", "findings_of", "raw_exchanges"]
 
 HELD = 1 << 16
 HELD_BYTES = 128 << 20
@@ -116,18 +116,18 @@ def analyze(
     keep_secrets: nothing in it overwritten; meaning: also what the traffic means (the tables of `tables.MEANING`; of
     a filtered capture they stay empty); append: add to the dataset at `out`; wait: for another process that is writing
     it. Raises CaptureError, LogError and DatasetError."""
-    choice = Choice.of(
+    choice = AnalysisOptions.of(
         filter, connection, keep_bytes, records, decompressed_limit, decompressed_ratio, keep_secrets, meaning
     )
-    how = Reading(rotated, ports, threads, window_bytes, frame_limit, keylogs)
+    how = ReadOptions(rotated, ports, threads, window_bytes, frame_limit, keylogs)
     return decode(captures, out, how, choice, append=append, wait=wait, progress=progress, stdin=stdin)
 
 
 def decode(
     captures: Captures | CapturePoint,
     out: str | os.PathLike[str] | None,
-    how: Reading,
-    choice: Choice,
+    how: ReadOptions,
+    choice: AnalysisOptions,
     *,
     append: bool = False,
     wait: bool = False,
@@ -153,7 +153,7 @@ def decode(
 
         result = joined([read_point(point, settings, choice, keep, progress, stdin) for point in points])
         result.tables = {name: concatenated(name, parts) for name, parts in kept.items()}
-        result.tables["findings"] = judged(result, result.tables)
+        result.tables["findings"] = findings_of(result, result.tables)
         return result
     with Writer(out, append, wait, settings.threads) as writer:
         check_names(points, writer)
@@ -161,14 +161,14 @@ def decode(
         if choice.means:  # what judges loads while others work: a tenth of a second that nobody waits for at the end
             threading.Thread(target=_load_rules, name="kwire-rules", daemon=True).start()
 
-        def put(name: str, rows: Made) -> None:
+        def put(name: str, rows: LazyTable) -> None:
             if seen is not None:
-                rows = made(rows)
+                rows = as_table(rows)
                 seen(name, rows)
             writer.write(name, rows if early is None else early.take(name, rows))
 
         result = joined([read_point_later(point, settings, choice, put, progress, stdin) for point in points])
-        found = judged(result, writer.settle()) if early is None else _judged_early(result, early, writer)
+        found = findings_of(result, writer.settle()) if early is None else _early_findings(result, early, writer)
         writer.write("findings", found)
         writer.commit(manifest(result))
     return result
@@ -182,11 +182,11 @@ def _kept() -> PendingTables:
     return PendingTables(KEPT)
 
 
-def _judged_early(result: Dataset, kept: PendingTables, writer: Writer) -> pa.Table:
-    """`judged` while the last rows are written."""
+def _early_findings(result: Dataset, kept: PendingTables, writer: Writer) -> pa.Table:
+    """`findings_of` while the last rows are written."""
     with ThreadPoolExecutor(1, "kwire-settle") as pool:
         files = pool.submit(writer.settle)
-        found = _judged(result, lambda listed: kept.row_groups(files, result.captures, listed))
+        found = _findings(result, lambda listed: kept.row_groups(files, result.captures, listed))
         files.result()
     return found
 
@@ -196,7 +196,7 @@ def _load_rules() -> None:
     from analyzer.findings import evaluate  # noqa: F401  (the module is what is wanted)
 
 
-def judged(result: Dataset, parts: Mapping[str, pa.Table | Sequence[Path]]) -> pa.Table:
+def findings_of(result: Dataset, parts: Mapping[str, pa.Table | Sequence[Path]]) -> pa.Table:
     """The table `findings` of capture points that were just read; `parts`: their other tables, in memory or as files.
     The summary tells of them."""
 
@@ -205,10 +205,10 @@ def judged(result: Dataset, parts: Mapping[str, pa.Table | Sequence[Path]]) -> p
 
         return RowGroups(parts, result.captures, listed)
 
-    return _judged(result, source)
+    return _findings(result, source)
 
 
-def _judged(result: Dataset, source: Callable[[Sequence[Mapping[str, Any]]], RowGroups]) -> pa.Table:
+def _findings(result: Dataset, source: Callable[[Sequence[Mapping[str, Any]]], RowGroups]) -> pa.Table:
     """`source`: where rules read, given the connections without Kafka."""
     if not any(entry.get("meaning") for entry in result.captures):
         return tables.empty("findings")
@@ -242,7 +242,7 @@ def exchanges(
 
     `filter`: an expression (`analyzer/filter/FILTER.md`). `notes` is filled with what the user should know.
     """
-    how = Reading(rotated, ports, threads, window_bytes, frame_limit, keylogs)
+    how = ReadOptions(rotated, ports, threads, window_bytes, frame_limit, keylogs)
     return decoded(
         captures,
         how,
@@ -258,7 +258,7 @@ def exchanges(
 
 def decoded(
     captures: Captures,
-    how: Reading,
+    how: ReadOptions,
     *,
     filter: Any = None,
     bodies: bool | Collection[int] = True,
@@ -276,7 +276,7 @@ def decoded(
         yield from one_by_one.exchanges(ordered, progress)
 
 
-class Light(NamedTuple):
+class RawExchange(NamedTuple):
     """An exchange as it was captured: its row of the table `exchanges`, and its messages where they are at hand."""
 
     row: cells.Row
@@ -288,9 +288,9 @@ class Light(NamedTuple):
         return Exchange(dict(self.row), self.request_message, self.response_message)
 
 
-def light(
+def raw_exchanges(
     captures: Captures,
-    how: Reading,
+    how: ReadOptions,
     *,
     filter: Any = None,
     ordered: bool | None = None,
@@ -298,8 +298,8 @@ def light(
     progress: Progress | None = None,
     stdin: BinaryIO | None = None,
     bodies: Collection[int] | None = None,
-    look: Look | None = None,
-) -> Iterator[Light]:
+    look: ChooseExchanges | None = None,
+) -> Iterator[RawExchange]:
     """`decoded`, for who looks at a few cells of each row and decodes bodies on its own; `bodies`: of some APIs only.
     `look` gets each window, with headers of its record sets (`Settings.record_headers`), once a filter has chosen, and
     says which of its exchanges are to be handed out. While something that began earlier may still end, at most `HELD`
@@ -312,14 +312,14 @@ def light(
 
 def _points(
     captures: Captures,
-    how: Reading,
+    how: ReadOptions,
     wanted: Any,
     only: Collection[int] | None,
     notes: list[str] | None,
     stdin: BinaryIO | None,
     *,
     records: bool = False,
-) -> Iterator[_OneByOne]:
+) -> Iterator[_PointExchanges]:
     """Capture point after capture point; who takes one reads it to its end. `only`: APIs whose messages are kept, None:
     all; `records`: headers of record sets are."""
     if wanted is not None and wanted.needs_bodies:
@@ -328,7 +328,7 @@ def _points(
     settings = dataclasses.replace(settings, keep_giants=True, record_headers=records)
     passed: list[tuple[int, int]] = []
     for point in capture_points(_arguments(captures), how.rotated):
-        one_by_one = _OneByOne(Engine(point, settings, stdin), point, wanted, Messages(only))
+        one_by_one = _PointExchanges(Engine(point, settings, stdin), point, wanted, Messages(only))
         yield one_by_one
         passed.append(one_by_one.passed)
         if notes is not None:
@@ -341,7 +341,7 @@ _Taken = tuple[int, int, Any]
 """The ordinal of an exchange's first packet, the age of its connection, and the exchange."""
 
 
-class _OneByOne:
+class _PointExchanges:
     """The exchanges of one capture point; `passed`: how many a filter let through so far, of how many; `partitions`:
     whether exchanges are to have theirs; `look`: as of `light`."""
 
@@ -351,7 +351,7 @@ class _OneByOne:
         self._wanted = wanted
         self._messages = messages
         self.partitions = False
-        self.look: Look | None = None
+        self.look: ChooseExchanges | None = None
         self.passed = (0, 0)
         self._latency = Latency()
         self._topics = TopicIds()
@@ -374,7 +374,7 @@ class _OneByOne:
 
         return self._in_order(learned, ordered, progress)
 
-    def light(self, ordered: bool | None, progress: Progress | None) -> Iterator[Light]:
+    def light(self, ordered: bool | None, progress: Progress | None) -> Iterator[RawExchange]:
         """Exchanges whose rows stay columns."""
         return self._in_order(self._cells, ordered, progress, bounded=True)
 
@@ -457,7 +457,7 @@ class _OneByOne:
         for part in cells.parts(exchange_tables.exchanges(names, [rows])):
             for row in part.rows():
                 first, connection, asked, answered = next(keys)
-                yield first, names.born[connection], Light(row, *pop(connection, asked, answered))
+                yield first, names.born[connection], RawExchange(row, *pop(connection, asked, answered))
 
     def _named(self, rows: Exchanges) -> Exchanges:
         """With names for topic ids."""
@@ -484,7 +484,7 @@ class _OneByOne:
         return self._start
 
 
-def _beyond(waiting: Sequence[tuple[int, int, int, Light]]) -> int:
+def _beyond(waiting: Sequence[tuple[int, int, int, RawExchange]]) -> int:
     """How many of those that wait, the first ones, are more than may."""
     most = max(len(waiting) - HELD, 0)
     bytes_ = 0

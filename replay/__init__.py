@@ -1,4 +1,4 @@
-"""Sending captured sessions at another broker, and telling what differs. See README.md.
+"""Replays captured traffic against another broker, and compares the answers. See README.md.
 
 result = replay.replay("orders.pcap", to="localhost:9092", out="RUN", seed_topics=True, speed=None)
 result.counts.verdicts            # how many were answered, skipped ...

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any, Unpack
 
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from replay import inputs, request, run
 from replay.request import Asked
 
@@ -26,14 +26,15 @@ def replay(
 ) -> run.Result:
     """Send captures (or a dataset with messages) to the broker `to` (HOST:PORT) and write the RUN `out`.
 
-    `filter`, `rotated`, `port`, `keylog` (files), `wait` and `options` are what `kwire replay` has under the same names
-    (`request.Asked`), and mean the same; a speed is a number too, None for as fast as answers allow. Raises KwireError,
-    with a hint, for whatever the command refuses: options, captures, the target."""
+    `filter`, `rotated`, `port`, `keylog` (files), `wait` and `options` are the options of `kwire replay` with the same
+    names (`request.Asked`). A speed may be a number too, or None for as fast as answers allow. Raises KwireError, with
+    a hint, for everything that the command refuses: options, captures, the target.
+    """
     host, number = request.address(to)
     notes: list[str] = []
     wanted = request.wanted(host, number, **options)
     dial = wanted.access.dial(host, number)
     inputs.check_apart(captures, out)
-    how = Reading(rotated, list(port), keylogs=list(keylog))
+    how = ReadOptions(rotated, list(port), keylogs=list(keylog))
     source = inputs.open_source(captures, wanted, how=how, filter=filter, notes=notes)
     return asyncio.run(run.replay(source, wanted, dial, out, notes, wait))

@@ -27,7 +27,7 @@ from analyzer.common.errors import UsageError
 from analyzer.common.escapes import printable
 from analyzer.dataset import dataset
 from analyzer.live.stop_conditions import ended_by, interrupted_by_others
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from replay import inputs, outcome, request, run
 from replay.audit import auditor
 from replay.diff import junit, page, pairs, text
@@ -130,7 +130,7 @@ def _replay(options: argparse.Namespace) -> int:
     notes: list[str] = []
     dial = wanted.access.dial(host, port)
     with _progress() as report:
-        how = Reading(options.rotated, options.port, keylogs=options.keylog)
+        how = ReadOptions(options.rotated, options.port, keylogs=options.keylog)
         source = inputs.open_source(
             options.captures, wanted, how=how, filter=options.filter, notes=notes, report=report
         )
@@ -293,7 +293,7 @@ def _dry_run(options: argparse.Namespace, source: Source, wanted: Options, dial:
         return 0
     sys.stdout.write(plan_text(rows))
     if not assumed:
-        _announce(None, allowed.told(topology.nodes))
+        _announce(None, allowed.text(topology.nodes))
     for note in [*warnings, *([] if wanted.seed_topics else lacks)]:
         sys.stderr.write(f"note: {printable(note)}\n")
     return 0

@@ -12,10 +12,10 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from analyzer.api import Captures, Look
+from analyzer.api import Captures, ChooseExchanges
 from analyzer.dataset import dataset
 from analyzer.pipeline.points import size_of
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from captures.errors import KwireError
 from captures.files import capture_points
 from replay.live_traffic import LiveSource
@@ -43,7 +43,7 @@ class NothingToReplayError(KwireError):
 def read(
     captures: Captures,
     *,
-    how: Reading | None = None,
+    how: ReadOptions | None = None,
     filter: Any = None,
     notes: list[str] | None = None,
     report: Callable[[str, int, int], None] | None = None,
@@ -59,7 +59,7 @@ def read(
         captured = selection.matching(stored_exchanges.from_dataset(paths[0]), filter)
     else:
         captured = sessions.from_captures(
-            paths, how=how or Reading(), filter=filter, notes=reading_notes, progress=report
+            paths, how=how or ReadOptions(), filter=filter, notes=reading_notes, progress=report
         )
     if not any(session.requests for session in captured):
         raise _nothing(reading_notes, paths)
@@ -92,7 +92,7 @@ def _listed(captures: Captures) -> list[str]:
     return [os.fspath(capture) for capture in captures]
 
 
-def _paths(captures: Captures, how: Reading | None) -> list[str]:
+def _paths(captures: Captures, how: ReadOptions | None) -> list[str]:
     """The captures as a list of what can be read with these options."""
     paths = _listed(captures)
     for path in paths:
@@ -116,7 +116,7 @@ def open_source(
     captures: Captures,
     options: Options,
     *,
-    how: Reading,
+    how: ReadOptions,
     filter: Any = None,
     notes: list[str],
     report: Callable[[str, int, int], None] | None = None,
@@ -138,7 +138,7 @@ def open_source(
     _check_windows(paths, how, filter, twice=options.survey)
     reading_notes: list[str] = []
 
-    def exchanges(look: Look | None = None, ordered: bool | None = None) -> Iterator[CapturedExchange]:
+    def exchanges(look: ChooseExchanges | None = None, ordered: bool | None = None) -> Iterator[CapturedExchange]:
         return sessions.read_exchanges(
             paths, how=how, filter=filter, notes=reading_notes, progress=report, ordered=ordered, look=look
         )
@@ -164,7 +164,7 @@ def open_source(
     return TwoPassSource(reader)
 
 
-def _is_large(paths: list[str], how: Reading, filter: Any) -> bool:
+def _is_large(paths: list[str], how: ReadOptions, filter: Any) -> bool:
     """Is it one capture point that can be read twice, and too large to be held in memory by default?"""
     if dataset.is_dataset(paths[0]):
         stored = dataset.open_dataset(paths[0])
@@ -182,7 +182,7 @@ def _is_too_fast(first: FirstPass, options: Options) -> bool:
     return first.requests <= HELD and first.requests * fastest > BUSY * seconds
 
 
-def _check_windows(paths: list[str], how: Reading, filter: Any, twice: bool) -> None:
+def _check_windows(paths: list[str], how: ReadOptions, filter: Any, twice: bool) -> None:
     """Raise KwireError for what is not one capture point, or one that cannot be read `twice`."""
     option = "--in-windows" if twice else "--no-survey"
     hint = f"without {option} all of it is read first"

@@ -1,10 +1,10 @@
-"""What a process has done, written while it does it: outcomes that outlive a kill.
+"""Writes a journal of what a worker does, so that its outcomes survive if it is killed.
 
-In: outcomes as they are known, and what was learned and counted besides. Out: a file of frames, each its length (8
-bytes, big-endian) and what `marshal` makes of a tuple; whoever takes over reads as many frames as are whole. Rules:
-rows of the RUN are made at the end, for that takes longer than sending; this takes two microseconds an outcome. What
-was written survives the process, not the machine (nothing waits for the disk). A journal that cannot be written ends
-where it is: the run goes on without it.
+In: outcomes as they become known, and what was learned and counted besides. Out: a file of frames: the length (8
+bytes, big-endian), then a tuple as `marshal` writes it. The reader takes as many frames as are whole. Rules: rows of
+the RUN are made at the end, because that takes longer than sending; a journal entry takes two microseconds an outcome.
+The journal survives the process, not the machine (nothing waits for the disk). If it cannot be written, it ends there
+and the run goes on without it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from replay.remap.remap import Learned
 _AT_ONCE: Final = 512
 _AT_ONCE_BYTES: Final = 1 << 20
 """Outcomes, and bytes of their frames, that are written without waiting for `write`: encoding them takes half a
-millisecond, for which the event loop stands still."""
+millisecond, during which the event loop stands still."""
 _LENGTH: Final = 8
 _FIELDS: Final = (
     "step",
@@ -45,15 +45,20 @@ _FIELDS: Final = (
     "request",
     "answer",
 )
-"""Of an `Outcome`; the captured ones whoever takes over has."""
+"""Fields of an `Outcome`, without the captured ones, which the reader has."""
 _values: Final = operator.attrgetter(*_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One frame. `outcomes`: without `row` and `captured_answer`; `appended`, `learned`: as `News.take` gave it;
-    `own_requests`, `notes`: counts since the beginning, by API and by rule; `claims`: (number of a step, how many steps
-    of its session may have been sent from there on), each written before the first of them was."""
+    """One frame of a journal.
+
+    - `outcomes`: without `row` and `captured_answer`
+    - `appended`, `learned`: as `News.take` gives them
+    - `own_requests`, `notes`: counts since the beginning, by API and by rule
+    - `claims`: (number of a step, how many steps of its session may have been sent from there on), each written before
+      the first of them was sent
+    """
 
     outcomes: Sequence[Outcome]
     appended: Sequence[Appended]
@@ -64,7 +69,7 @@ class Entry:
 
 
 class Journal:
-    """Writes one. At most `_AT_ONCE` outcomes wait in memory for the next `write`."""
+    """Writes a journal. At most `_AT_ONCE` outcomes wait in memory for the next `write`."""
 
     def __init__(self, path: Path) -> None:
         self._waiting: list[Outcome] = []
@@ -74,14 +79,14 @@ class Journal:
             self._descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
 
     def add(self, outcome: Outcome) -> None:
-        """An exchange's end."""
+        """Add the end of an exchange."""
         self._waiting.append(outcome)
         self._waiting_bytes += len(outcome.request or b"") + len(outcome.answer or b"")
         if len(self._waiting) >= _AT_ONCE or self._waiting_bytes >= _AT_ONCE_BYTES:
             self.write()
 
     def claim(self, number: int, count: int) -> None:
-        """So many steps of a session may be sent from now on, from this one on."""
+        """Note that this many steps of a session may be sent from now on, starting with this one."""
         self._put(((), (), (), (), {}, {}, [(number, count)]))
 
     def write(
@@ -90,7 +95,7 @@ class Journal:
         own_requests: Mapping[str, int] = {},
         notes: Mapping[str, int] = {},
     ) -> None:
-        """Hand the system what waits, and this."""
+        """Write what waits, and these counts."""
         appended, learned = news
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         if self._descriptor is None or not (waiting or appended or learned or own_requests or notes):
@@ -112,14 +117,14 @@ class Journal:
             self.close()
 
     def close(self) -> None:
-        """Nothing more is written."""
+        """Close the file: nothing more is written."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
 
 def read(path: Path) -> Iterator[Entry]:
-    """What a journal has, frame by frame; nothing of one that is not there."""
+    """Read a journal, frame by frame; nothing if there is no file."""
     with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
         while len(head := file.read(_LENGTH)) == _LENGTH:
             size = int.from_bytes(head, "big")
@@ -127,7 +132,7 @@ def read(path: Path) -> Iterator[Entry]:
             if len(data) < size:
                 return  # its writer was killed while it wrote
             values, short, *besides = marshal.loads(data)
-            outcomes = [_outcome(one, quick) for one, quick in zip(values, short, strict=True)]
+            outcomes = [_outcome(value, quick) for value, quick in zip(values, short, strict=True)]
             yield Entry(outcomes, *besides)
 
 

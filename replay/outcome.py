@@ -1,13 +1,13 @@
-"""What became of each captured exchange, and how many came to what.
+"""The outcome of each captured exchange, and counts of outcomes.
 
-An outcome becomes a row of the RUN (`recording`), a dataset that needs nothing beside it to be compared:
+An outcome becomes a row of the RUN (`run_writer`), a dataset that can be compared without anything else:
 
-- `outcomes`: a row per captured exchange; the counts of its actions, and of its verdicts, add up to the captured total;
+- `outcomes`: a row per captured exchange; the counts of its actions, and of its verdicts, add up to the captured total
 - `exchanges` and `messages` twice: the captured rows under the capture's name, the replayed ones under
-  `replay:CAPTURE` with the captured connection's name and the captured ordinals (`exchange`, and `reply` the same), so
-  that the two sides join on (connection, exchange). What was sent to several brokers is stored whole, as it was before
-  it was split and after its answers were merged;
-- `remaps`: what the target has in place of the capture's values.
+  `replay:CAPTURE` with the captured connection's name and the captured ordinals (`exchange` and `reply`), so that both
+  sides join on (connection, exchange). A request that was sent to several brokers is stored whole, as it was before it
+  was split and after its answers were merged
+- `remaps`: the target's values for those of the capture
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from typing import Any, Final
 
 @dataclass(slots=True)
 class Outcome:
-    """One captured exchange's row in the making. Times are int nanoseconds since the epoch.
+    """The outcome of one captured exchange, before it is a row. Times are int nanoseconds since the epoch.
 
-    `request` and `answer` are the frames (without length) as sent and as merged, None where there are none;
-    `captured_answer` is the one to compare with; `row` is the captured row of the table `exchanges`; `planned_ns`: when
-    it was planned, where that was after it was due."""
+    - `request`, `answer`: the frames (without length) as sent and as merged, None if there are none
+    - `captured_answer`: the answer to compare with
+    - `row`: the captured row of the table `exchanges`
+    - `planned_ns`: when the request was planned, if that was after it was due
+    """
 
     row: Mapping[str, Any]
     step: int | None
@@ -48,8 +50,11 @@ class Outcome:
 
 
 class Durations:
-    """Many durations in little memory: how often there was each, and once there are `DISTINCT` different ones, of those
-    above a thousand only the first three digits (so a quantile is right to a thousandth)."""
+    """Many durations in little memory, as counts of each value.
+
+    Once there are `DISTINCT` different values, only the first three digits of those above a thousand are kept, so a
+    quantile is right to a thousandth.
+    """
 
     DISTINCT: Final = 50_000
 
@@ -59,7 +64,7 @@ class Durations:
         self._coarsen()
 
     def append(self, value: int) -> None:
-        """One more."""
+        """Add a duration."""
         self._often[_rough(value) if self._rough else value] += 1
         if len(self._often) > self.DISTINCT and not self._rough:
             self._coarsen()
@@ -81,12 +86,12 @@ class Durations:
         return self._often.total()
 
     def __iter__(self) -> Iterator[int]:
-        """In order of size."""
+        """Iterate in order of size."""
         for value in sorted(self._often):
             yield from itertools.repeat(value, self._often[value])
 
     def at(self, place: int) -> int:
-        """What stands at a place in order of size."""
+        """The duration at this position, in order of size."""
         for value in sorted(self._often):
             place -= self._often[value]
             if place < 0:
@@ -95,17 +100,22 @@ class Durations:
 
 
 def _rough(value: int) -> int:
-    """Its first three digits."""
+    """Round a duration to its first three digits."""
     scale: int = 10 ** max(len(str(abs(value))) - 3, 0)
     return value // scale * scale
 
 
 @dataclass(slots=True)
 class Counts:
-    """How many captured exchanges came to what; `total` is the sum of `actions`, and of `verdicts`. `skipped`,
-    `not_sent`: by rule; `unanswered`: why the first that wanted an answer got none; `silent`: by API, how many that
-    wanted one got none; `excess_us`: by API, how much longer answers took than the captured ones, from the first time
-    that a request was sent; `apart`: by group, requests of members that the target lost too often (`rejoins_spent`)."""
+    """Counts of outcomes.
+
+    - `total`: the sum of `actions`, and of `verdicts`
+    - `skipped`, `not_sent`: by rule
+    - `unanswered`: why the first request that expected an answer got none; `silent`: how many got none, by API
+    - `excess_us`: by API, how much longer answers took than the captured ones, from the first time that a request was
+      sent
+    - `apart`: by group, requests of members that the target lost too often (`rejoins_spent`)
+    """
 
     actions: Counter[str] = field(default_factory=Counter)
     verdicts: Counter[str] = field(default_factory=Counter)
@@ -127,8 +137,8 @@ class Counts:
         return sum(self.actions.values())
 
     def add(self, other: Counts) -> None:
-        """Take what another counted."""
-        for mine, theirs in (
+        """Add the counts of another."""
+        for own, other_values in (
             (self.actions, other.actions),
             (self.verdicts, other.verdicts),
             (self.skipped, other.skipped),
@@ -138,7 +148,7 @@ class Counts:
             (self.apart, other.apart),
             (self.silent, other.silent),
         ):
-            mine.update(theirs)
+            own.update(other_values)
         self.unanswered = self.unanswered or other.unanswered
         self.duplicates += other.duplicates
         self.tool_errors += other.tool_errors
@@ -147,7 +157,7 @@ class Counts:
         self.latencies_us += other.latencies_us  # type: ignore[operator]
 
     def as_dict(self) -> dict[str, Any]:
-        """For `_kwire.json` and `--json`."""
+        """The counts as `_kwire.json` and `--json` have them."""
         return {
             "total": self.total,
             "actions": dict(sorted(self.actions.items())),
@@ -165,8 +175,8 @@ class Counts:
 
 
 def quantiles(values: Sequence[int] | Durations) -> dict[str, int]:
-    """Median and 99th percentile (the smallest that at least so many do not exceed) and largest of some durations;
-    nothing of none."""
+    """Median, 99th percentile (the smallest value that at least that many do not exceed) and largest; empty if there
+    are no durations."""
     if not values:
         return {}
     half, most = (-(-percent * len(values) // 100) - 1 for percent in (50, 99))

@@ -1,8 +1,8 @@
-"""Did a run keep its pace? How long it took and what its requests waited for, against the capture.
+"""Compares how long a run took, and how long its requests waited, with the capture.
 
-In: what was planned and counted. Out: a `Pace`. Pure. Rule: a target that is slower slows a replay down by itself; that
-is no fault of the replayer, and no success either. Where nothing waited for the target, for the replayer was busy all
-the time, it is.
+In: what was planned and counted. Out: a `Pace`. Pure. Rule: a slow target slows the replay down by itself, which is
+neither the replayer's fault nor a success. If nothing waited for the target because the replayer was busy all the
+time, it is the replayer's fault.
 """
 
 from __future__ import annotations
@@ -17,23 +17,27 @@ from replay.plan.steps import Plan, Step
 
 SHARE: Final = 0.2
 SECONDS: Final = 5.0
-"""A run may take so much longer than the captured exchanges did, and a request wait so much longer; beyond both it is
-slower."""
+"""A run may take this much longer than the captured exchanges did, and a request may wait this much longer; beyond
+both limits the run is slower."""
 
 
 BUSY: Final = 0.9
-"""A replayer that has used so much of its one core during the sending had no time to wait for anybody."""
+"""Part of its one core beyond which the replayer had no time to wait for the target."""
 
 
 _TOLD_US: Final = 50_000
-"""Less reads as 0.0 s, and is no reason."""
+"""Microseconds below which a delay reads as 0.0 s, and is not given as a reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """`wanted`, `took`: seconds of the sending at this speed (at full speed: as captured), and as it was; `queue`: the
-    99th percentile of what requests waited for answers and connections, in seconds (None at full speed, where all are
-    due at once). `busy`: the part of the sending in which the replayer used a core; 0 where that is not known."""
+    """How long a run took.
+
+    - `wanted`, `took`: seconds of sending as planned at this speed (at full speed: as captured), and as measured
+    - `queue`: the 99th percentile of how long requests waited for answers and connections, in seconds (None at full
+      speed, where all are due at once)
+    - `busy`: the part of the sending in which the replayer used a core; 0 if unknown
+    """
 
     speed: float | None
     wanted: float
@@ -45,7 +49,7 @@ class Pace:
 
     @property
     def own(self) -> bool:
-        """Was it the replayer that kept a schedule from being met, and not the target?"""
+        """Whether the replayer, and not the target, kept a schedule from being met."""
         return self.speed is not None and self.slower and self.busy >= BUSY
 
     @property
@@ -56,22 +60,22 @@ class Pace:
         return seconds > SECONDS and seconds > SHARE * self.wanted
 
     def text(self) -> str:
-        """For a person, in a line; empty where the pace was kept."""
+        """One line for the user; empty if the pace was kept."""
         if not self.slower:
             return ""
         than = "captured" if self.speed in (None, 1) else f"at --speed {self.speed:g}"
         than = f"at --speed {self.schedule}" if self.schedule else than
-        said = f"slower than {than}: took {self.took:.1f} s in place of {self.wanted:.1f} s"
+        text = f"slower than {than}: took {self.took:.1f} s in place of {self.wanted:.1f} s"
         if self.speed is not None and self._beyond(self.took - self.wanted):
-            said += f", {100 * self.wanted / self.took:.0f} % of that rate"
+            text += f", {100 * self.wanted / self.took:.0f} % of that rate"
         if self.queue is not None and self._beyond(self.queue):
-            said += f"; one request in a hundred waited for more than {self.queue:.1f} s"
+            text += f"; one request in a hundred waited for more than {self.queue:.1f} s"
         why = f"the replayer was busy for {100 * self.busy:.0f} % of the time" if self.own else self.why
-        return f"{said}; {why}" if why else said
+        return f"{text}; {why}" if why else text
 
 
 def end_ns(steps: Iterable[Step]) -> int:
-    """When the last of the answers came in the capture, in nanoseconds from its start."""
+    """When the last answer came in the capture, in nanoseconds from its start."""
     ends = (step.at_ns + (step.request.answered_ns or step.request.sent_ns) - step.request.sent_ns for step in steps)
     return max(ends, default=0)
 
@@ -84,8 +88,10 @@ def pace(
     busy: float = 0.0,
     schedule: Schedule | None = None,
 ) -> Pace:
-    """Of a run whose sending took so many seconds, and for that part of them a core (`busy`). `planned`: what was sent,
-    or when its last answer came in the capture, in nanoseconds from its start (`end_ns`)."""
+    """Measure a run that sent for this many seconds, using a core for the part `busy`.
+
+    `planned`: what was sent, or when its last answer came in the capture, in nanoseconds from its start (`end_ns`).
+    """
     end = planned if isinstance(planned, int) else end_ns(planned.steps)
     wanted = schedule.wanted(end) if schedule is not None else end / 1e9 / (speed or 1.0)
     scheduled = speed is not None and (schedule is None or schedule.pieces[-1][1] is not None)
@@ -94,13 +100,13 @@ def pace(
 
 
 def _why(counts: Counts) -> str:
-    """Which API's answers never came, or took most of what the run took longer; and what was sent again most often."""
-    said = []
+    """Explain a slow run: the API whose answers never came or took longest, and the request that was repeated most."""
+    text = []
     for api, count in counts.silent.most_common(1):  # each was waited for, and has no time that counts as an answer's
-        said.append(f"{count:,} request{'s' * (count != 1)} of {api} got no answer")
+        text.append(f"{count:,} request{'s' * (count != 1)} of {api} got no answer")
     for api, excess in counts.excess_us.most_common(1):
         if excess >= _TOLD_US:
-            said.append(f"answers to {api} took {excess / 1e6:.1f} s longer in all than captured")
+            text.append(f"answers to {api} took {excess / 1e6:.1f} s longer in all than captured")
     for rule, count in counts.retries.most_common(1):
-        said.append(f"{rule} {count:,} times")
-    return ", ".join(said)
+        text.append(f"{rule} {count:,} times")
+    return ", ".join(text)

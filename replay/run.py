@@ -150,7 +150,7 @@ async def _prepare(
         if full:
             raise seeding.NotEmpty(full)
     if announce is not None:
-        announce(reach.told(topology.nodes))
+        announce(reach.text(topology.nodes))
     seeded = seeding.Seeded()
     if options.seed_topics:
         seeded = await seeding.seed(cluster, target, options.map_topic, options.allow, options.seed_as_captured)

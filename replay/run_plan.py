@@ -1,7 +1,7 @@
-"""What a run is going to do, before anything is sent: names of topics on the target, and what the target lacks. Pure.
+"""Resolves what a run is going to do before anything is sent: topic names, and what the target lacks. Pure.
 
-In: `Options`, what the capture says of its cluster, and the target's topology. Out: a `RunPlan`, options of planning,
-and lines for the user.
+In: `Options`, the captured cluster, and the target's topology. Out: a `RunPlan`, options of planning, and lines for
+the user.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LISTED_IDS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """What is known before anything is sent.
+    """A run as planned before anything is sent.
 
     - `options`: with the names of topics, and the speed, that follow from the capture
     - `plan`: without steps if they are planned window by window; it has the topics that they name all the same

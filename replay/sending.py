@@ -55,7 +55,7 @@ class Sending:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What was sent. `end_ns`: when the last answer came in the capture, in nanoseconds from its start."""
+    """The result of sending. `end_ns`: when the last answer came in the capture, in nanoseconds from its start."""
 
     done: workers.Done
     end_ns: int

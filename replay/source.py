@@ -70,7 +70,7 @@ class Source(ABC):
 
     @abstractmethod
     def first_pass(self, options: Options, offers: Offers, topology: Topology, tell: Tell | None = None) -> RunPlan:
-        """What is known before anything is sent. Raises BadNamesError."""
+        """Find out what can be known before anything is sent. Raises BadNamesError."""
 
     @abstractmethod
     def planned_windows(self, run_plan: RunPlan, offers: Offers, topology: Topology) -> Iterable[PlannedWindow]:

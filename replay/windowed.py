@@ -172,7 +172,7 @@ class WindowFeed:
             self._recorder.orphan(row)
             self._recorder.skip(Skip(row, "no_request"))
         for _, message in window.requests:
-            self._recorder.asked(message.request)
+            self._recorder.add_exchange(message.request)
         self._read += len(window.requests)
         steps, skips = self._planner.take(window.requests)
         for skip in skips:

@@ -118,13 +118,13 @@ def analyze(options: argparse.Namespace) -> int:
     """`kwire analyze --engine spark`."""
     from analyzer.cli.commands import print_analysis
     from analyzer.dataset import dataset
-    from analyzer.pipeline.read_options import Reading
+    from analyzer.pipeline.read_options import ReadOptions
     from captures.files import capture_points
     from reports.spark import session
 
     # Captures that are not there, and a folder that cannot be written, are told before a session takes its time to
     # start; nothing is left of the try.
-    capture_points(options.captures, Reading.asked(options).rotated)
+    capture_points(options.captures, ReadOptions.from_arguments(options).rotated)
     with dataset.Writer(Path(options.out).absolute(), options.append, options.wait):
         pass
     with session.of_command(options, quick=True) as spark:  # what takes long is done by Python
@@ -134,16 +134,16 @@ def analyze(options: argparse.Namespace) -> int:
 
 
 def _analyzed(options: argparse.Namespace, spark: Any) -> Any:
-    from analyzer.pipeline.points import Choice
-    from analyzer.pipeline.read_options import Reading
+    from analyzer.pipeline.points import AnalysisOptions
+    from analyzer.pipeline.read_options import ReadOptions
     from reports.spark import ingest
 
     with _told_by_spark("--verbose shows what Spark says; the dataset is as it was"):
         return ingest.decode(
             options.captures,
             options.out,
-            Reading.asked(options),
-            Choice.asked(options),
+            ReadOptions.from_arguments(options),
+            AnalysisOptions.from_arguments(options),
             spark=spark,
             append=options.append,
             split=_split(options),

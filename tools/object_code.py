@@ -82,8 +82,8 @@ def run_shared(capture: Path, folder: Path) -> None:
     """What tasks of Spark do with a capture in chunks, where shares see their own packets and where they see all."""
     from analyzer.dataset.dataset import Parts
     from analyzer.pipeline import shares
-    from analyzer.pipeline.points import Choice
-    from analyzer.pipeline.read_options import Reading
+    from analyzer.pipeline.points import AnalysisOptions
+    from analyzer.pipeline.read_options import ReadOptions
     from captures.chunks.chunk_reader import ChunkReader, Joining, chunks_of
     from captures.chunks.routing import Routed
     from captures.chunks.sorting import store
@@ -91,8 +91,8 @@ def run_shared(capture: Path, folder: Path) -> None:
 
     [point] = capture_points([str(capture)])
     [chunk] = chunks_of(point, 1 << 30)
-    choice = Choice.of(records="meta")
-    settings = Reading().settings(choice.keep)
+    choice = AnalysisOptions.of(records="meta")
+    settings = ReadOptions().settings(choice.keep)
     joining = Joining(point)
     said, kept = store(ChunkReader(chunk), 2, 1, folder / "stored")
     joining.take(chunk, said)

@@ -1,34 +1,30 @@
-"""A snapshot as bytes that only this user's kwire makes and opens.
+"""Authenticate checkpoints, so that kwire opens only those that this user's kwire wrote.
 
-In: bytes. Out: bytes, and back. Rules: kernels go where the tables of a snapshot point, without looking twice; so what
-this user's kwire did not write on this machine is refused before anything of it is read. A snapshot holds bytes of
-messages in progress, a login's token among them where the capture was cut there: they are not in the clear.
+In: the bytes of a checkpoint. Out: the bytes of its file, and back. Rule: kernels go where the tables of a checkpoint
+point without checking again, so a file that this user's kwire did not write is refused before anything of it is read.
+The file is not encrypted: like the dataset beside it, it is for its owner alone (mode 0600).
 
-    kwire snapshot\\n2\\n, 16 bytes at random, the content under SHAKE-256's stream (FIPS 202) for key and random bytes,
-    HMAC-SHA256 (RFC 2104) of all before it
+    kwire snapshot\\n4\\n, the content, HMAC-SHA256 (RFC 2104) of all before it
 
-The key is made once, and lies with kwire's cache (`KWIRE_CACHE_DIR`, `~/.cache/kwire`), mode 0600. Tasks of
-Spark, which may run on other machines, are handed it.
+The key is made once and lies with kwire's cache (`KWIRE_CACHE_DIR`, `~/.cache/kwire`), mode 0600. Tasks of Spark, which
+may run on other machines, are handed the key.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import hmac
 import os
 import secrets
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
 from analyzer.checkpoints.codec import CheckpointError
 from captures.cache import cache_root, content_of
 
 MAGIC: Final = b"kwire snapshot\n"
-VERSION: Final = b"3\n"
-_RANDOM, _TAG, _KEY = 16, 32, 32
+VERSION: Final = b"4\n"
+_TAG, _KEY = 32, 32
 
 
 def _path() -> Path:
@@ -36,11 +32,11 @@ def _path() -> Path:
 
 
 def key_of_user() -> bytes:
-    """The key of this user on this machine; made where there is none. Raises CheckpointError."""
+    """Read the key of this user on this machine; make one if there is none. Raises CheckpointError."""
     path = _path()
     with contextlib.suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Under its name at once, or not at all: of two processes one makes it.
+        # The file gets its name when it is whole: of two processes one makes it.
         part = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
         if not path.exists():
             with open(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
@@ -53,37 +49,33 @@ def key_of_user() -> bytes:
         if len(key) == _KEY:
             return key
     raise CheckpointError(
-        f"{path}: no key for snapshots can be kept there", "KWIRE_CACHE_DIR names a folder that is yours alone"
+        f"{path}: no key for checkpoints can be kept there", "KWIRE_CACHE_DIR names a folder that is yours alone"
     )
 
 
-def _under(key: bytes, random: bytes, content: bytes) -> bytes:
-    stream = hashlib.shake_256(hmac.digest(key, b"stream" + random, "sha256")).digest(len(content))
-    mixed: bytes = (np.frombuffer(content, np.uint8) ^ np.frombuffer(stream, np.uint8)).tobytes()
-    return mixed
+def authenticated(content: bytes, key: bytes | None = None) -> bytes:
+    """Wrap a checkpoint into an authenticated file. Raises CheckpointError.
+
+    `key`: of the user who began the work, where processes of others go on with it; None: this user's."""
+    body = MAGIC + VERSION + content
+    return body + hmac.digest(key or key_of_user(), body, "sha256")
 
 
-def seal(content: bytes, key: bytes | None = None) -> bytes:
-    """The file for some content. `key`: of who began, where others work for him. Raises CheckpointError."""
-    key, random = key or key_of_user(), secrets.token_bytes(_RANDOM)
-    body = MAGIC + VERSION + random + _under(key, random, content)
-    return body + hmac.digest(hmac.digest(key, b"tag", "sha256"), body, "sha256")
+def verified(data: bytes, key: bytes | None = None) -> bytes:
+    """Return the content of a checkpoint file.
 
-
-def opened(data: bytes, key: bytes | None = None) -> bytes:
-    """The content of a file. Raises CheckpointError where it is damaged, of another version, or not ours."""
+    Raises CheckpointError if the file is damaged, of another version of kwire, or made with another key."""
     anew = "begin anew: analyse the captures into a new dataset"
     if not data.startswith(MAGIC):
-        raise CheckpointError("not a snapshot of kwire", anew)
+        raise CheckpointError("not a checkpoint of kwire", anew)
     begin = len(MAGIC) + len(VERSION)
     if data[len(MAGIC) : begin] != VERSION:
-        raise CheckpointError("a snapshot of another version of kwire", anew)
-    if len(data) < begin + _RANDOM + _TAG:
-        raise CheckpointError("a snapshot that was cut off", anew)
-    key, body = key or key_of_user(), data[:-_TAG]
-    if not hmac.compare_digest(hmac.digest(hmac.digest(key, b"tag", "sha256"), body, "sha256"), data[-_TAG:]):
+        raise CheckpointError("a checkpoint of another version of kwire", anew)
+    if len(data) < begin + _TAG:
+        raise CheckpointError("a checkpoint that was cut off", anew)
+    if not hmac.compare_digest(hmac.digest(key or key_of_user(), data[:-_TAG], "sha256"), data[-_TAG:]):
         raise CheckpointError(
-            "a snapshot that is damaged, or that another user or machine made",
+            "a checkpoint that is damaged, or that another user or machine made",
             f"its key lies with kwire's cache (KWIRE_CACHE_DIR); {anew}",
         )
-    return _under(key, body[begin : begin + _RANDOM], body[begin + _RANDOM :])
+    return data[begin:-_TAG]

@@ -18,7 +18,7 @@ from analyzer.bulk.engine import Settings
 from analyzer.checkpoints import authentication
 from analyzer.checkpoints.codec import CheckpointError, Decoder, Encoder, damaged
 from analyzer.checkpoints.inventory import kinds, shape
-from analyzer.pipeline.points import Choice
+from analyzer.pipeline.points import AnalysisOptions
 from captures.cache import next_unpacked, packed, pieces, unpacked
 
 MOST_BYTES: Final = 1 << 31
@@ -36,7 +36,7 @@ def _encoder(watch: bool) -> Encoder:
     return Encoder({kind.of: (number, kind) for number, kind in enumerate(kinds(watch))})
 
 
-def stored(
+def packed_checkpoint(
     name: str, about: dict[str, Any], objects: list[Any], watch: bool = False, key: bytes | None = None
 ) -> bytes:
     """What the objects hold, sealed; `name`: of what, for a message; `watch`: those of `kwire watch` too; `key`: of
@@ -54,17 +54,17 @@ def stored(
                         "--no-meaning keeps less, and so does a new dataset now and then",
                     )
                 file.write(piece)
-    return authentication.seal(sink.getvalue().to_pybytes(), key)
+    return authentication.authenticated(sink.getvalue().to_pybytes(), key)
 
 
-def opened(snapshot: bytes, watch: bool = False, key: bytes | None = None) -> dict[str, Any]:
+def opened_checkpoint(snapshot: bytes, watch: bool = False, key: bytes | None = None) -> dict[str, Any]:
     """A snapshot's `about`, and its state for `fill`. Raises CheckpointError."""
-    said = authentication.opened(snapshot, key)
+    said = authentication.verified(snapshot, key)
     try:
         found: dict[str, Any] = next(_trees(said))
         if found["shape"] != shape(watch) or "shards" not in found["about"]:
             raise CheckpointError(
-                "a snapshot of another version of kwire", "begin anew: analyse the captures into a new dataset"
+                "a checkpoint of another version of kwire", "begin anew: analyse the captures into a new dataset"
             )
         found["about"]["shards"] + 0
     except _NONSENSE:
@@ -105,7 +105,7 @@ def _trees(said: bytes) -> Iterator[Any]:
             yield next_unpacked(file)
 
 
-def about_reading(name: str, settings: Settings, choice: Choice) -> dict[str, Any]:
+def reading_options(name: str, settings: Settings, choice: AnalysisOptions) -> dict[str, Any]:
     """What must be the same where a snapshot is taken up, as plain text and numbers."""
     asked = asdict(settings)
     return {
@@ -126,4 +126,4 @@ def difference(before: dict[str, Any], asked: dict[str, Any]) -> str:
     """Which option is another one."""
     names = [name for name in asked if before.get(name) != asked[name]]
     shown = ", ".join(f"{name} was {before.get(name)!r}, now {asked[name]!r}" for name in names)
-    return f"the snapshot was made with other options: {shown}"
+    return f"the checkpoint was made with other options: {shown}"

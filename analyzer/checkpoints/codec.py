@@ -48,7 +48,7 @@ class CheckpointError(KwireError):
 def damaged() -> CheckpointError:
     """It is not what this version writes."""
     return CheckpointError(
-        "the snapshot is not one that this kwire wrote", "begin anew: analyse the captures into a new dataset"
+        "the checkpoint is not one that this kwire wrote", "begin anew: analyse the captures into a new dataset"
     )
 
 
@@ -103,7 +103,7 @@ class Encoder:
             return ["b", np.frombuffer(value, np.uint8)] if value else ["z", "b", []]
         if isinstance(value, np.generic):
             if value.dtype.kind not in _NUMBERS:
-                raise TypeError(f"a snapshot does not hold {value.dtype}")
+                raise TypeError(f"a checkpoint does not hold {value.dtype}")
             return ["n", value.dtype.str, value.item()]
         if kind not in self._kinds or not issubclass(kind, tuple):
             number = self._known.get(id(value))
@@ -130,7 +130,7 @@ class Encoder:
             return ["y", np.frombuffer(bytes(value), np.uint8)] if value else ["y", None]
         number, known = self._kinds.get(kind, (None, None))
         if known is None:
-            raise TypeError(f"a snapshot does not hold {kind.__module__}.{kind.__qualname__}")
+            raise TypeError(f"a checkpoint does not hold {kind.__module__}.{kind.__qualname__}")
         return ["o", number, *(node(getattr(value, name)) for name in known.names)]
 
 
@@ -142,7 +142,7 @@ _LATER: Final = {list: "l", set: "s", deque: "q", **_PAIRS}
 
 def _array_node(array: np.ndarray) -> Any:
     if array.dtype.kind not in _NUMBERS:
-        raise TypeError(f"a snapshot does not hold arrays of {array.dtype}")
+        raise TypeError(f"a checkpoint does not hold arrays of {array.dtype}")
     if not array.size or not array.any():
         return ["z", array.dtype.str, list(array.shape)]
     if array.ndim > 1 and array.flags.f_contiguous and not array.flags.c_contiguous:

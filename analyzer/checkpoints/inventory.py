@@ -132,8 +132,8 @@ _WATCH: Final = (
     "analyzer.live.live_counts.Tally",
     "analyzer.live.live_counts.Second",
     "analyzer.live.live_counts.Counts:time_ns told _told _seconds _groups _since",
-    "analyzer.live.evaluation_windows.Laps:_topics told left_out _made _rows _since",
-    "analyzer.live.watch_session.Kept",
+    "analyzer.live.evaluation_windows.EvaluationWindows:_topics told left_out _made _rows _since",
+    "analyzer.live.watch_session.SessionState",
 )
 """The same, of a watch besides: others do not load them."""
 

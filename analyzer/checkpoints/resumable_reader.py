@@ -19,16 +19,16 @@ from dataclasses import replace
 import pyarrow as pa
 
 from analyzer.bulk.engine import Engine, Settings
-from analyzer.checkpoints.checkpoint import about_reading, difference, fill, opened, stored
+from analyzer.checkpoints.checkpoint import difference, fill, opened_checkpoint, packed_checkpoint, reading_options
 from analyzer.checkpoints.codec import CheckpointError
 from analyzer.dataset.parquet_files import ENOUGH_ROWS
-from analyzer.pipeline.points import Choice, PointRead, PointTables
+from analyzer.pipeline.points import AnalysisOptions, PointResult, PointTables
 from captures.files import CapturePoint
 
 Rows = Iterator[tuple[str, pa.Table]]
 
 
-class Course:
+class ResumableReader:
     """One capture point. `secrets`: of TLS, which earlier files brought along, where they are still known. `key`: of
     whom snapshots are, if not of this user."""
 
@@ -36,17 +36,17 @@ class Course:
         self,
         name: str,
         settings: Settings,
-        choice: Choice,
+        choice: AnalysisOptions,
         snapshot: bytes | None = None,
         secrets: Sequence[bytes] = (),
         key: bytes | None = None,
     ) -> None:
         self.name = name
         self._settings, self._choice, self._key = settings, choice, key
-        before = None if snapshot is None else opened(snapshot, key=key)
+        before = None if snapshot is None else opened_checkpoint(snapshot, key=key)
         shards = settings.shards if before is None else int(before["about"]["shards"])
         settings = replace(settings, shards=shards, keep_records=choice.keep_records)
-        about = about_reading(name, settings, choice)
+        about = reading_options(name, settings, choice)
         if before is not None and before["about"] != about:
             raise CheckpointError(difference(before["about"], about), "give the same options, or a new dataset")
         self._about = about
@@ -81,7 +81,7 @@ class Course:
                 if merging.names.crowded:
                     merging.forget(made.named())
 
-    def finish(self) -> Generator[tuple[str, pa.Table], None, PointRead]:
+    def finish(self) -> Generator[tuple[str, pa.Table], None, PointResult]:
         """The capture is over: all rows that are left, and what is known of the capture point."""
         made = self._made
         yield from self._windows(over=True)
@@ -93,4 +93,4 @@ class Course:
 
     def snapshot(self) -> bytes:
         """All that is known between two files, sealed. Raises CheckpointError."""
-        return stored(self.name, self._about, [self._engine, self._made], key=self._key)
+        return packed_checkpoint(self.name, self._about, [self._engine, self._made], key=self._key)

@@ -156,15 +156,15 @@ def analyze(options: argparse.Namespace) -> int:
     check_analysis(options)
     announce_compilation()
     from analyzer import api
-    from analyzer.pipeline.points import Choice
-    from analyzer.pipeline.read_options import Reading
+    from analyzer.pipeline.points import AnalysisOptions
+    from analyzer.pipeline.read_options import ReadOptions
 
     with _progress() as progress:
         result = api.decode(
             options.captures,
             options.out,
-            Reading.asked(options),
-            Choice.asked(options),
+            ReadOptions.from_arguments(options),
+            AnalysisOptions.from_arguments(options),
             append=options.append,
             wait=options.wait,
             progress=progress,
@@ -204,15 +204,15 @@ def dataset_of(
     with the table `messages`; `progress`: who is told how far it is, in place of a bar; `seen`: who gets the rows."""
     announce_compilation()
     from analyzer import api
-    from analyzer.pipeline.points import Choice
-    from analyzer.pipeline.read_options import Reading
+    from analyzer.pipeline.points import AnalysisOptions
+    from analyzer.pipeline.read_options import ReadOptions
 
     with _progress() if progress is None else contextlib.nullcontext(progress) as report:
         result = api.decode(
             captures,
             out,
-            Reading.asked(options),
-            Choice.of(options.filter, keep_bytes=keep_bytes),
+            ReadOptions.from_arguments(options),
+            AnalysisOptions.of(options.filter, keep_bytes=keep_bytes),
             progress=report,
             stdin=sys.stdin.buffer,
             seen=seen,
@@ -266,7 +266,7 @@ def show(options: argparse.Namespace) -> int:
     from analyzer import api
     from analyzer.cli import count_by
     from analyzer.cli.details import WITH_BODIES
-    from analyzer.pipeline.read_options import Reading
+    from analyzer.pipeline.read_options import ReadOptions
 
     _check_form(options)
     fields = _names(options.fields, "--fields", "to show")
@@ -285,7 +285,7 @@ def show(options: argparse.Namespace) -> int:
     with _paged(options, heading=not (options.json or options.tree or options.follow is not None)) as out:
         found: Iterator[Any] = api.decoded(
             options.captures,
-            Reading.asked(options),
+            ReadOptions.from_arguments(options),
             filter=options.filter,
             bodies=True if options.json or options.tree else asked if fields else WITH_BODIES | asked,
             partitions=not (options.json or fields),
@@ -299,7 +299,7 @@ def show(options: argparse.Namespace) -> int:
     if not shown and options.filter:
         from analyzer.cli import packet_lookup
 
-        _note(packet_lookup.told(options.captures, Reading.asked(options), options.filter))
+        _note(packet_lookup.told(options.captures, ReadOptions.from_arguments(options), options.filter))
     if not shown and options.follow is not None:
         raise UsageError(
             f"--follow {options.follow}: no such connection", "kwire show CAPTURE --count-by connection lists them"

@@ -22,8 +22,8 @@ from analyzer import api
 from analyzer.cli import text
 from analyzer.dataset import tables
 from analyzer.filter.names import Columns, Operand
-from analyzer.pipeline.points import NO_RECORDS, Choice, joined, read_point
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.points import NO_RECORDS, AnalysisOptions, joined, read_point
+from analyzer.pipeline.read_options import ReadOptions
 from captures.files import capture_points
 
 Counts = Counter[tuple[str, ...]]
@@ -37,7 +37,7 @@ def counted(options: argparse.Namespace, names: Sequence[Operand], notes: list[s
     apis = frozenset[int]().union(*(one.apis or () for one in names))
     found = api.decoded(
         options.captures,
-        Reading.asked(options),
+        ReadOptions.from_arguments(options),
         filter=options.filter,
         bodies=apis,
         notes=notes,
@@ -74,8 +74,8 @@ def _of_columns(options: argparse.Namespace, names: Sequence[Operand], notes: li
         elif name == "topic_ids":
             known.update((row["topic_id"], row["topic"]) for row in table.to_pylist())
 
-    how = Reading.asked(options)
-    choice = Choice.of(options.filter, options.follow, records=NO_RECORDS)
+    how = ReadOptions.from_arguments(options)
+    choice = AnalysisOptions.of(options.filter, options.follow, records=NO_RECORDS)
     points = capture_points(options.captures, how.rotated)
     result = joined(
         [read_point(point, how.settings(choice.keep), choice, put, None, sys.stdin.buffer) for point in points]

@@ -15,7 +15,7 @@ from analyzer import api
 from analyzer.bulk.rows import ip_text
 from analyzer.common.times import moment
 from analyzer.filter.evaluation import parse
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from captures.files import CapturePoint, capture_points
 from captures.packets import Reader
 
@@ -32,7 +32,7 @@ class _Packet(NamedTuple):
     length: int
 
 
-def told(arguments: Sequence[str], how: Reading, expression: str) -> list[str]:
+def told(arguments: Sequence[str], how: ReadOptions, expression: str) -> list[str]:
     """For each packet that a filter names: what is in it. Nothing where it names none."""
     wanted = parse(expression)
     numbers = sorted(wanted.packets)

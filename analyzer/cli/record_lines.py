@@ -23,8 +23,8 @@ from analyzer.cli import text
 from analyzer.common.errors import UsageError
 from analyzer.common.times import EPOCH, rfc3339
 from analyzer.dataset.dataset import is_dataset, open_dataset
-from analyzer.pipeline.points import FULL, Choice, NamesAhead, nothing_matches, point_tables
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.points import FULL, AnalysisOptions, NamesAhead, nothing_matches, point_tables
+from analyzer.pipeline.read_options import ReadOptions
 from captures.files import capture_points
 
 _NOT_HERE = ("tree", "hex", "fields", "frames", "count_by", "sort", "budget", "page")
@@ -70,8 +70,8 @@ def _rows(options: argparse.Namespace, notes: list[str]) -> Iterator[Row]:
             yield from _of_dataset(argument)
     if not rest:
         return
-    how = Reading.asked(options)
-    choice = Choice.of(options.filter, options.follow, records=FULL)
+    how = ReadOptions.from_arguments(options)
+    choice = AnalysisOptions.of(options.filter, options.follow, records=FULL)
     settings = how.settings(choice.keep)
     passed: list[tuple[int, int]] = []
     for point in capture_points(rest, how.rotated):

@@ -24,9 +24,9 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from analyzer.dataset import tables
-from analyzer.dataset.locks import Beside, DatasetError, Reading, Writing, clear_dead, hidden, unread
+from analyzer.dataset.locks import DatasetError, ReadLock, StagingFolder, WriteLock, clear_dead, hidden, unread
 from analyzer.dataset.manifest import MANIFEST, is_dataset, joined_manifests, read_manifest
-from analyzer.dataset.parquet_files import Made, Parts, sync
+from analyzer.dataset.parquet_files import LazyTable, Parts, sync
 
 if TYPE_CHECKING:
     import pyarrow.dataset
@@ -75,7 +75,7 @@ class StoredDataset:
 
     path: Path
     manifest: dict[str, Any]
-    _lease: Reading | None = field(default=None, repr=False, compare=False)
+    _lease: ReadLock | None = field(default=None, repr=False, compare=False)
 
     def __getattr__(self, name: str) -> pyarrow.dataset.Dataset:
         if name not in tables.TABLES:
@@ -102,7 +102,7 @@ class StoredDataset:
 def open_dataset(path: str | os.PathLike[str]) -> StoredDataset:
     """Open a dataset; its tables are attributes, not loaded. Raises DatasetError, also where a file is not as long as
     the manifest says or has not as many rows."""
-    lease = Reading(Path(path))
+    lease = ReadLock(Path(path))
     manifest = read_manifest(path)
     for entry in manifest["files"]:
         _compared(Path(path), entry)
@@ -166,7 +166,7 @@ class Writer:
             if place.exists() and not place.is_dir():
                 raise DatasetError(f"{path}: exists and is not a folder", "give another folder to -o")
             place.parent.mkdir(parents=True, exist_ok=True)
-            self._writing = Writing(place, wait)
+            self._writing = WriteLock(place, wait)
         except OSError as failure:
             raise DatasetError(
                 f"{self.path.parent}: {failure.strerror}", "give a folder to -o that you may write to"
@@ -176,7 +176,7 @@ class Writer:
         try:
             self._look()
             clear_dead(place)
-            self._beside = Beside(place, self._run)
+            self._beside = StagingFolder(place, self._run)
             self._folder = self._beside.path
             self._parts = Parts(self._folder, self._run, writers)
         except OSError as failure:
@@ -244,7 +244,7 @@ class Writer:
         """What tells this run's files from those of others: parts to be adopted begin their label with it."""
         return self._run
 
-    def write(self, name: str, rows: Made) -> None:
+    def write(self, name: str, rows: LazyTable) -> None:
         """Add rows to a table, as one row group (or several where they are many). Raises DatasetError."""
         try:
             self._parts.write(name, rows)

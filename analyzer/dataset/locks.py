@@ -1,7 +1,7 @@
-"""Who may change a dataset, and who is reading it.
+"""Locks of a dataset: one process writes, any number read.
 
-In: the folder of a dataset. Out: `Writing`, held by the one process that writes it, and `Reading`, held by any number
-that read it. Both are locks of the system (`flock`): they end with the process that holds them, however it ends.
+In: the folder of a dataset. Out: `WriteLock`, held by the one process that writes it, and `ReadLock`, held by any
+number that read it. Both are locks of the system (`flock`): they end with the process that holds them, however it ends.
 
 Rules
 - A writer locks `.NAME.lock` beside the dataset from before it reads the old manifest until its last file is in place;
@@ -75,7 +75,7 @@ def _locked(descriptor: int, operation: int) -> bool | None:
     return True
 
 
-class Writing:
+class WriteLock:
     """Hold the right to write one dataset.
 
     Raises DatasetLockedError if another process has it and the caller does not `wait`, OSError if the folder that
@@ -142,7 +142,7 @@ def _holder(descriptor: int) -> str:
         time.sleep(0.01)
 
 
-class Reading:
+class ReadLock:
     """Files of a dataset stay while this does. Nothing is raised: who cannot lock reads all the same."""
 
     def __init__(self, dataset: Path) -> None:
@@ -179,7 +179,7 @@ def unread(dataset: Path) -> Iterator[bool | None]:
         os.close(descriptor)
 
 
-class Beside:
+class StagingFolder:
     """The folder beside a dataset into which a run writes, held as long as the run lives. Raises OSError."""
 
     def __init__(self, dataset: Path, run: str) -> None:

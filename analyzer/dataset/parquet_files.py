@@ -72,11 +72,11 @@ _MANY = (
 )
 """How names of columns of integers end that have many values."""
 
-Made: TypeAlias = "pa.Table | Callable[[], pa.Table]"
+LazyTable: TypeAlias = "pa.Table | Callable[[], pa.Table]"
 """Rows of a table, or what makes them: it is called once, in some thread."""
 
 
-def made(rows: Made) -> pa.Table:
+def as_table(rows: LazyTable) -> pa.Table:
     """The table, made now where it is not yet."""
     return rows() if callable(rows) else rows
 
@@ -85,12 +85,12 @@ def made(rows: Made) -> pa.Table:
 class _Rows:
     """Rows on their way; `making`: a thread may have taken it upon itself to make them."""
 
-    rows: Made
+    rows: LazyTable
     making: Future[pa.Table] | None = None
 
     def made(self) -> pa.Table:
         """The table. Nobody waits for a thread that has not begun."""
-        return made(self.rows) if self.making is None or self.making.cancel() else self.making.result()
+        return as_table(self.rows) if self.making is None or self.making.cancel() else self.making.result()
 
 
 @dataclass(slots=True)
@@ -133,7 +133,7 @@ class Parts:
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
 
-    def write(self, name: str, rows: Made) -> None:
+    def write(self, name: str, rows: LazyTable) -> None:
         """Add rows to a table, as one row group (or several where they are many)."""
         self._raise_failure()
         file = self._files.get(name)

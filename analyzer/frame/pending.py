@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from analyzer.dataset.parquet_files import Made, made
+from analyzer.dataset.parquet_files import LazyTable, as_table
 from analyzer.frame.columns import CachedColumns, ColumnSet
 from analyzer.frame.parquet import CACHED_ROWS, SMALL_ROWS, RowGroups
 
@@ -77,7 +77,7 @@ class PendingTables:
         self._unmade = 0
         self._changed = threading.Condition()
 
-    def take(self, name: str, rows: Made) -> Made:
+    def take(self, name: str, rows: LazyTable) -> LazyTable:
         """Take the next rows of a table, and return what is to be written in their place."""
         if name in NEVER_READ:
             return rows
@@ -91,8 +91,8 @@ class PendingTables:
             self._unmade += 1
         return functools.partial(self._make, table, number, rows)
 
-    def _make(self, table: _PendingTable, number: int, rows: Made) -> pa.Table:
-        ready = made(rows)
+    def _make(self, table: _PendingTable, number: int, rows: LazyTable) -> pa.Table:
+        ready = as_table(rows)
         table.put(number, ready)
         with self._changed:
             self._unmade -= 1

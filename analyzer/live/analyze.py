@@ -27,12 +27,12 @@ from analyzer.cli import commands
 from analyzer.common.errors import UsageError
 from analyzer.dataset.dataset import Dataset, is_dataset
 from analyzer.dataset.locks import unread
-from analyzer.live.continuation import Onward
+from analyzer.live.continuation import Continuation
 from analyzer.live.preparation import begun, say, warm_up
 from analyzer.live.preparation import reading as live_reading
-from analyzer.live.rotations import Stretches
+from analyzer.live.rotations import Rotations
 from analyzer.live.stop_conditions import ended_by
-from analyzer.pipeline.points import Choice
+from analyzer.pipeline.points import AnalysisOptions
 from captures.files import CapturePoint
 from captures.live.capture_queue import Belt
 from captures.live.taps import Tap
@@ -41,7 +41,7 @@ _MOST_NAME: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _RotationOutput:
     """Where a stretch goes: the dataset, whether that is added to, and the name of its capture point."""
 
     out: str
@@ -49,7 +49,7 @@ class _Place:
     name: str
 
 
-class Row:
+class DatasetRing:
     """The datasets of a row: NAME-NUMBER-TIME in one folder, of which the last `keep` stay."""
 
     def __init__(self, folder: str, interface: str, keep: int | None) -> None:
@@ -94,13 +94,13 @@ def analyze(options: argparse.Namespace, tap: Tap) -> int:
         raise UsageError(
             "--keep goes with a row of datasets", "add --rotate-seconds or --rotate-bytes, without --append"
         )
-    row = Row(options.out, tap.interface, options.keep) if rotates and not options.append else None
-    choice, how = Choice.asked(options), live_reading(options)
+    row = DatasetRing(options.out, tap.interface, options.keep) if rotates and not options.append else None
+    choice, how = AnalysisOptions.from_arguments(options), live_reading(options)
     belt = Belt(tap, options.spool)
     with ended_by(belt.stop, options.duration), belt:
         begun(tap, f"capturing on {tap.interface}")
         warm_up()  # where that was not possible before
-        stretches = Stretches(belt, options.rotate_bytes, options.rotate_seconds)
+        stretches = Rotations(belt, options.rotate_bytes, options.rotate_seconds)
         if not rotates:
             result = api.decode(
                 CapturePoint(tap.interface, ("-",)),
@@ -112,7 +112,7 @@ def analyze(options: argparse.Namespace, tap: Tap) -> int:
                 stdin=stretches.next(),
             )
         else:
-            _stretches(options, tap.interface, row, stretches, Onward(stretches, how, choice))
+            _analyze_rotations(options, tap.interface, row, stretches, Continuation(stretches, how, choice))
     if tap.problem:
         say(f"note: {tap.interface}: the capture ended: {tap.problem}")
     if not rotates:
@@ -121,36 +121,36 @@ def analyze(options: argparse.Namespace, tap: Tap) -> int:
     return 0
 
 
-def _stretches(
-    options: argparse.Namespace, interface: str, row: Row | None, stretches: Stretches, onward: Onward
+def _analyze_rotations(
+    options: argparse.Namespace, interface: str, row: DatasetRing | None, stretches: Rotations, onward: Continuation
 ) -> None:
     """One after the other, and what is open in the end."""
     more = True
     while more:
         stretches.next()
-        place = _place(options, interface, row)
-        _tell(place, onward.stretch(place.name, place.out, place.append, options.wait), options.json)
+        place = _next_output(options, interface, row)
+        _print_rotation(place, onward.stretch(place.name, place.out, place.append, options.wait), options.json)
         if row is not None:
             row.tidy()
         more = stretches.more()
-    place = _place(options, interface, row)
+    place = _next_output(options, interface, row)
     last = onward.rest(place.name, place.out, place.append, options.wait)
     if last is not None:
-        _tell(place, last, options.json)
+        _print_rotation(place, last, options.json)
         if row is not None:
             row.tidy()
 
 
-def _place(options: argparse.Namespace, interface: str, row: Row | None) -> _Place:
+def _next_output(options: argparse.Namespace, interface: str, row: DatasetRing | None) -> _RotationOutput:
     now = time.time()
     if row is not None:
         out = row.next(now)
-        return _Place(out, False, os.path.basename(out))
+        return _RotationOutput(out, False, os.path.basename(out))
     when = time.strftime("%Y%m%dT%H%M%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}"
-    return _Place(options.out, True, f"{interface}-{when}")
+    return _RotationOutput(options.out, True, f"{interface}-{when}")
 
 
-def _tell(place: _Place, result: Dataset, as_json: bool) -> None:
+def _print_rotation(place: _RotationOutput, result: Dataset, as_json: bool) -> None:
     """A stretch is stored: a line on stdout."""
     for note in result.notes:
         say(f"note: {place.name}: {note}")

@@ -26,7 +26,7 @@ import numpy as np
 from analyzer.analysis.control_exchanges import NEVER
 from analyzer.analysis.latency import Latency
 from analyzer.analysis.transactions import ABOUT
-from analyzer.api import judged
+from analyzer.api import findings_of
 from analyzer.bulk.engine import Engine
 from analyzer.bulk.rows import Window
 from analyzer.checkpoints.checkpoint import copied
@@ -34,10 +34,10 @@ from analyzer.dataset import tables
 from analyzer.dataset.dataset import Dataset, Writer
 from analyzer.dataset.parquet_files import ENOUGH_ROWS
 from analyzer.frame import arrow
-from analyzer.live.rotations import Stretches
+from analyzer.live.rotations import Rotations
 from analyzer.live.watch_session import MOST_NAMES
-from analyzer.pipeline.points import Choice, Known, PointRead, PointTables, check_names, joined, manifest
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.points import AnalysisOptions, CarryOver, PointResult, PointTables, check_names, joined, manifest
+from analyzer.pipeline.read_options import ReadOptions
 from captures.files import CapturePoint, FileInfo
 from captures.kernels import NULL
 
@@ -69,7 +69,7 @@ _AMOUNTS: Final = (
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Told:
+class _ReaderStats:
     """What a reader says of the stretch that it read last."""
 
     files: list[FileInfo]
@@ -77,15 +77,15 @@ class _Told:
     notes: list[str]
 
 
-class Onward:
+class Continuation:
     """See above. Raises CaptureError and DatasetError."""
 
-    def __init__(self, stretches: Stretches, how: Reading, choice: Choice) -> None:
+    def __init__(self, stretches: Rotations, how: ReadOptions, choice: AnalysisOptions) -> None:
         settings = how.settings(choice.keep)
         self._settings = dataclasses.replace(settings, keep_records=choice.keep_records)
         self._stretches, self._choice = stretches, choice
         self._engine: Engine | None = None
-        self._known: Known | None = None
+        self._known: CarryOver | None = None
         self._counted: dict[int, dict[str, int]] = {}
         """By connection: what earlier stretches counted of it."""
 
@@ -120,14 +120,14 @@ class Onward:
             check_names([CapturePoint(name, ("-",))], writer)
             engine, left = work
             made = PointTables(engine.merging.names, self._choice, self._settings.threads, before=self._known)
-            before = _said(engine)
+            before = _reader_stats(engine)
             if left is None:
                 self._read(engine, made, writer)
             for window in self._ending(engine, made) if left is None else left:
                 made.take(window)
                 _write(writer, made.tables())
             result = joined([self._finished(engine, made, writer, name, before)])
-            writer.write("findings", judged(result, writer.settle()))
+            writer.write("findings", findings_of(result, writer.settle()))
             writer.commit(manifest(result))
         return result
 
@@ -187,14 +187,16 @@ class Onward:
         mine = dataclasses.replace(those, columns=columns).take(kept)
         return dataclasses.replace(window, connections=mine, _over=window.over)
 
-    def _finished(self, engine: Engine, made: PointTables, writer: Writer, name: str, before: _Told) -> PointRead:
+    def _finished(
+        self, engine: Engine, made: PointTables, writer: Writer, name: str, before: _ReaderStats
+    ) -> PointResult:
         _write(writer, made.later())
         if self._engine is None:
             _write(writer, made.rest())
         else:
             _write(writer, made.opened())
         _write(writer, made.meant())
-        told = _since(_said(engine), before)
+        told = _since(_reader_stats(engine), before)
         first = min((info.first_ns for info in told.files if info.first_ns is not None), default=0)
         attempts = [one for one in engine.attempts() if one.last_ns >= first]
         return made.finish(CapturePoint(name, ("-",)), told, attempts)
@@ -232,12 +234,12 @@ def _subtract(columns: dict[str, np.ndarray], row: int, before: dict[str, int]) 
     columns["opaque_bytes"][row] = sum(int(columns[name][row]) for name in _OPAQUE)
 
 
-def _said(engine: Engine) -> _Told:
+def _reader_stats(engine: Engine) -> _ReaderStats:
     """What the reader says so far."""
     reader = engine.reader
-    return _Told(list(reader.files), reader.counts, list(reader.notes))
+    return _ReaderStats(list(reader.files), reader.counts, list(reader.notes))
 
 
-def _since(now: _Told, before: _Told) -> _Told:
+def _since(now: _ReaderStats, before: _ReaderStats) -> _ReaderStats:
     counts = {name: None if value is None else value - (before.counts[name] or 0) for name, value in now.counts.items()}
-    return _Told(now.files[len(before.files) :], counts, now.notes[len(before.notes) :])
+    return _ReaderStats(now.files[len(before.files) :], counts, now.notes[len(before.notes) :])

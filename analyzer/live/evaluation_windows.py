@@ -23,7 +23,7 @@ from analyzer.dataset import tables
 from analyzer.dataset.dataset import concatenated
 from analyzer.findings import evaluate
 from analyzer.frame.parquet import RowGroups
-from analyzer.pipeline.points import Choice, PointTables
+from analyzer.pipeline.points import AnalysisOptions, PointTables
 from captures.files import CapturePoint
 from captures.kernels import NULL
 
@@ -36,23 +36,23 @@ _OF_THE_WHOLE: Final = frozenset({"capture-midstream", "capture-one-way", "captu
 """What is said of a capture: a lap is none."""
 
 
-Who = tuple[Any, ...]
+FindingKey = tuple[Any, ...]
 """What a finding is about: its code, and pairs of what and who."""
 
 
-def who_of(row: Mapping[str, Any]) -> Who:
+def finding_key(row: Mapping[str, Any]) -> FindingKey:
     """Of a finding's row."""
     return (row["code"], *sorted((name, value) for name, value in dict(row["who"]).items()))
 
 
-class Laps:
+class EvaluationWindows:
     """Takes windows, and gives what `take` and `end` find. It releases names: nothing else of a window may be
     used after `take`."""
 
     def __init__(self, engine: Engine, point: CapturePoint) -> None:
         self._engine, self._point = engine, point
         self._topics = TopicIds()
-        self.told: dict[Who, int] = {}
+        self.told: dict[FindingKey, int] = {}
         """When the lap began in which each was told last."""
         self.left_out = 0
         """Exchanges that were not judged."""
@@ -60,7 +60,7 @@ class Laps:
 
     def _begin(self) -> None:
         names = self._engine.merging.names
-        self._made = PointTables(names, Choice.of(records="none"), topics=self._topics)
+        self._made = PointTables(names, AnalysisOptions.of(records="none"), topics=self._topics)
         self._parts: dict[str, list[pa.Table]] = {name: [] for name in tables.TABLES}
         self._rows = 0
         self._since: int | None = None
@@ -125,7 +125,7 @@ class Laps:
         self._begin()
         for capture, finding in evaluate.judged(RowGroups(parts, [read.capture])):
             row = evaluate.row(capture, finding)
-            who = who_of(row)
+            who = finding_key(row)
             last = self.told.get(who)
             if row["code"] in _OF_THE_WHOLE or (last is not None and (since or 0) - last < AGAIN_SECONDS * _SECOND_NS):
                 continue

@@ -28,12 +28,12 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from analyzer.bulk.engine import Settings
-from analyzer.checkpoints.checkpoint import about_reading, opened, stored
+from analyzer.checkpoints.checkpoint import opened_checkpoint, packed_checkpoint, reading_options
 from analyzer.checkpoints.codec import CheckpointError
 from analyzer.common.errors import UsageError
-from analyzer.dataset.locks import DatasetError, Writing
-from analyzer.live.evaluation_windows import Who
-from analyzer.pipeline.points import Choice
+from analyzer.dataset.locks import DatasetError, WriteLock
+from analyzer.live.evaluation_windows import FindingKey
+from analyzer.pipeline.points import AnalysisOptions
 from captures.cache import cache_root, content_of, put
 
 FORGOTTEN_SECONDS: Final = 90 * 86_400
@@ -42,11 +42,11 @@ FORGOTTEN_SECONDS: Final = 90 * 86_400
 MOST_FINDINGS: Final = 10_000
 """Findings that are known to have been told: of more, the first may come again."""
 
-_SNAPSHOT, _TOLD = "snapshot", "told"
+_SNAPSHOT, _PROGRESS = "snapshot", "told"
 _ANEW: Final = "--from-start begins at the oldest file"
 
 
-class Out(NamedTuple):
+class OutputPosition(NamedTuple):
     """Where a file begins to be written on: its place on the disk, and its length."""
 
     device: int
@@ -58,27 +58,33 @@ class FolderWatchedError(UsageError):
     """Another process watches the folder in the same way."""
 
 
-class Place:
+class FolderCheckpoint:
     """See above. `before`: the snapshot of the session before, opened; `second`: the last that was told; `end`: where
     that session ended in the middle of a file, in exchanges, and what `second` was then; `findings`: those told, and
     when the lap of each began. `way`: what else tells one watch from another. Raises CheckpointError for what cannot be
     taken up, FolderWatchedError where another process has it, OSError where nothing can be kept."""
 
     def __init__(
-        self, folder: str, name: str, settings: Settings, choice: Choice, way: str = "lines", anew: bool = False
+        self,
+        folder: str,
+        name: str,
+        settings: Settings,
+        choice: AnalysisOptions,
+        way: str = "lines",
+        anew: bool = False,
     ) -> None:
         self._name = name
-        self._about = {**about_reading(name, settings, choice), "way": way}
+        self._about = {**reading_options(name, settings, choice), "way": way}
         self.before: dict[str, Any] | None = None
         self.second = -1
         self.end: tuple[int, int] | None = None
-        self.findings: dict[Who, int] = {}
+        self.findings: dict[FindingKey, int] = {}
         self._pending = b""
-        self._out: Out | None = None
-        self._folder = _folder_of(folder, self._about)
+        self._out: OutputPosition | None = None
+        self._folder = _checkpoint_folder(folder, self._about)
         self._folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            self._lock = Writing(self._folder)
+            self._lock = WriteLock(self._folder)
         except DatasetError as failure:
             who = str(failure).removeprefix(f"{self._folder}: ").removesuffix(" is writing it")
             raise FolderWatchedError(
@@ -88,7 +94,7 @@ class Place:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             _tidy(self._folder)
             if anew:
-                for kept in (_TOLD, _SNAPSHOT):
+                for kept in (_PROGRESS, _SNAPSHOT):
                     (self._folder / kept).unlink(missing_ok=True)
             self._read(folder)
         except BaseException:
@@ -98,12 +104,12 @@ class Place:
     def _read(self, folder: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             try:
-                self._taken(json.loads(content_of(self._folder / _TOLD)))
+                self._taken(json.loads(content_of(self._folder / _PROGRESS)))
             except (ValueError, TypeError, KeyError, AttributeError):
                 raise CheckpointError(f"{folder}: what the watch before it told is damaged", _ANEW) from None
         with contextlib.suppress(FileNotFoundError):
             try:
-                self.before = opened(content_of(self._folder / _SNAPSHOT), watch=True)
+                self.before = opened_checkpoint(content_of(self._folder / _SNAPSHOT), watch=True)
             except CheckpointError as failure:
                 raise CheckpointError(f"{folder}: the watch before it left {failure}", _ANEW) from None
             self._about["shards"] = self.before["about"]["shards"]
@@ -115,7 +121,7 @@ class Place:
         self.end = None if said["end"] is None else (int(said["end"][0]), int(said["end"][1]))
         self.findings = {(code, *((a, b) for a, b in pairs)): int(since) for code, pairs, since in said["findings"]}
         self._pending = str(said["pending"]).encode()
-        self._out = None if said["out"] is None else Out(*map(int, said["out"]))
+        self._out = None if said["out"] is None else OutputPosition(*map(int, said["out"]))
 
     @property
     def known(self) -> bool:
@@ -129,7 +135,7 @@ class Place:
     # -- what is known -------------------------------------------------------------------------------------------------
     def store(self, shards: int, objects: list[Any]) -> None:
         """What these hold is what is known from here on. Raises CheckpointError."""
-        self._write(_SNAPSHOT, stored(self._name, {**self._about, "shards": shards}, objects, watch=True))
+        self._write(_SNAPSHOT, packed_checkpoint(self._name, {**self._about, "shards": shards}, objects, watch=True))
 
     def _write(self, name: str, content: bytes) -> None:
         path = self._folder / name
@@ -157,7 +163,7 @@ class Place:
         return again
 
     def tell(
-        self, lines: Sequence[str], second: int, findings: Mapping[Who, int], end: tuple[int, int] | None = None
+        self, lines: Sequence[str], second: int, findings: Mapping[FindingKey, int], end: tuple[int, int] | None = None
     ) -> None:
         """Write lines to stdout, and know it: those up to a second, those of findings. `end`: the session ends here,
         after so many exchanges, and the last second is told as far as it came."""
@@ -184,10 +190,10 @@ class Place:
             "pending": self._pending.decode(),
             "out": self._out,
         }
-        self._write(_TOLD, json.dumps(said).encode())
+        self._write(_PROGRESS, json.dumps(said).encode())
 
 
-def _folder_of(folder: str, about: Mapping[str, Any]) -> Path:
+def _checkpoint_folder(folder: str, about: Mapping[str, Any]) -> Path:
     """Where the place of a folder watched in one way is kept. One that was made anew under its old name is another."""
     whole = os.path.realpath(folder)
     way = {name: value for name, value in about.items() if name != "shards"}
@@ -200,7 +206,7 @@ def _tidy(mine: Path) -> None:
     oldest = time.time() - FORGOTTEN_SECONDS
     for place in mine.parent.iterdir():
         with contextlib.suppress(OSError):
-            kept = [place / _SNAPSHOT, place / _TOLD]
+            kept = [place / _SNAPSHOT, place / _PROGRESS]
             times = [one.stat().st_mtime for one in kept if one.exists()]
             if place != mine and place.is_dir() and times and max(times) < oldest:
                 for one in kept:
@@ -208,14 +214,14 @@ def _tidy(mine: Path) -> None:
                 place.rmdir()
 
 
-def _out() -> Out | None:
+def _out() -> OutputPosition | None:
     """stdout, where it is a file."""
     try:
         sys.stdout.flush()
         status = os.fstat(sys.stdout.fileno())
     except (OSError, ValueError):
         return None
-    return Out(status.st_dev, status.st_ino, status.st_size) if stat.S_ISREG(status.st_mode) else None
+    return OutputPosition(status.st_dev, status.st_ino, status.st_size) if stat.S_ISREG(status.st_mode) else None
 
 
 def _put_out(data: bytes) -> None:

@@ -28,15 +28,15 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from analyzer.api import judged
-from analyzer.checkpoints.resumable_reader import Course
+from analyzer.api import findings_of
+from analyzer.checkpoints.resumable_reader import ResumableReader
 from analyzer.cli import commands
 from analyzer.dataset.dataset import Dataset, DatasetError, Writer
 from analyzer.frame.buffer_pool import give_back
 from analyzer.live.preparation import say
 from analyzer.live.stop_conditions import ended_by
-from analyzer.pipeline.points import Choice, PointRead, joined, manifest
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.points import AnalysisOptions, PointResult, joined, manifest
+from analyzer.pipeline.read_options import ReadOptions
 from captures.files import CaptureError, CapturePoint
 from captures.live.follow import Follower, Found, Known, known_by, still_there, unread
 
@@ -57,7 +57,7 @@ now all of it is made once more."""
 _SNAPSHOT: Final = re.compile(r"follow-[0-9a-f]{8}\.snapshot", re.ASCII)
 
 
-class _Known(NamedTuple):
+class _Progress(NamedTuple):
     """What the dataset says of where this got: `step`, which tells each from all others; the files whose rows are in it
     for good; the snapshot, and the name of its file; how many exchanges there were when findings were judged."""
 
@@ -68,13 +68,13 @@ class _Known(NamedTuple):
     judged: int
 
 
-_NOTHING: Final = _Known("", (), None, None, -1)
+_NOTHING: Final = _Progress("", (), None, None, -1)
 
 
-class Following:
+class FolderAnalysis:
     """See above; `step` does one. Raises CaptureError, DatasetError and CheckpointError."""
 
-    def __init__(self, folder: str, out: str, how: Reading, choice: Choice, wait: bool = False) -> None:
+    def __init__(self, folder: str, out: str, how: ReadOptions, choice: AnalysisOptions, wait: bool = False) -> None:
         self.result: Dataset | None = None
         self._name = os.path.basename(os.path.realpath(folder)) or folder
         self._folder, self._out = folder, Path(out)
@@ -91,11 +91,11 @@ class Following:
     def _writer(self) -> Writer:
         return Writer(self._out, append=True, wait=self._wait)
 
-    def _course(self, snapshot: bytes | None) -> Course:
-        return Course(self._name, self._settings, self._choice, snapshot, self._secrets)
+    def _course(self, snapshot: bytes | None) -> ResumableReader:
+        return ResumableReader(self._name, self._settings, self._choice, snapshot, self._secrets)
 
     # -- what is there -------------------------------------------------------------------------------------------------
-    def _stored(self, writer: Writer) -> _Known:
+    def _stored(self, writer: Writer) -> _Progress:
         """What the dataset knows. Raises DatasetError where --follow did not write it."""
         if writer.old is None:
             return _NOTHING
@@ -110,11 +110,11 @@ class Following:
         except (KeyError, TypeError, ValueError, IndexError, OverflowError):
             raise another from None
         if name is None:
-            return _Known(step, read, None, None, count)
+            return _Progress(step, read, None, None, count)
         if not isinstance(name, str) or not _SNAPSHOT.fullmatch(name):
             raise another
         try:
-            return _Known(step, read, name, (self._out / name).read_bytes(), count)
+            return _Progress(step, read, name, (self._out / name).read_bytes(), count)
         except OSError as failure:
             raise DatasetError(
                 f"{self._out / name}: {failure.strerror}", "analyse the captures into a new dataset"
@@ -188,7 +188,7 @@ class Following:
             count = int(result.summary["exchanges"])
             judge = last or known.judged < 0 or count * 10 > known.judged * 11
             if judge:
-                writer.write("findings", judged(result, parts))
+                writer.write("findings", findings_of(result, parts))
                 known = known._replace(judged=count)
             else:
                 settled = [*settled, *_findings(before)]
@@ -197,11 +197,11 @@ class Following:
             if known.snapshot_name is not None:
                 fresh = known.snapshot_name != self._known.snapshot_name
                 beside[known.snapshot_name] = known.snapshot if fresh else None
-            said = {**manifest(result), "follow": _said(known)}
+            said = {**manifest(result), "follow": _progress_entry(known)}
             writer.advance(said, lambda entry: entry["path"] in kept, beside)
         self._known, self.result = known, result
 
-    def _take(self, writer: Writer, taken: Sequence[Found]) -> _Known:
+    def _take(self, writer: Writer, taken: Sequence[Found]) -> _Progress:
         """Whole files: their rows are written, and what is known then."""
         known = self._known._replace(step=secrets.token_hex(4))
         read = still_there(self._follower.found(), known.read)
@@ -219,7 +219,7 @@ class Following:
             give_back()
         return known._replace(read=tuple(read), snapshot=snapshot, snapshot_name=f"follow-{known.step}.snapshot")
 
-    def _for_now(self, writer: Writer, known: _Known, newest: Sequence[Found]) -> PointRead:
+    def _for_now(self, writer: Writer, known: _Progress, newest: Sequence[Found]) -> PointResult:
         """All that is true for now: as if the capture ended here."""
         course = self._course(known.snapshot)
         if newest:
@@ -229,7 +229,7 @@ class Following:
             try:
                 name, rows = next(rest)
             except StopIteration as end:
-                read: PointRead = end.value
+                read: PointResult = end.value
                 return read
             writer.write(name, rows)
 
@@ -252,7 +252,7 @@ def _findings(before: dict[str, Any] | None) -> list[dict[str, Any]]:
     return [entry for entry in (before or {"files": []})["files"] if entry["table"] == "findings"]
 
 
-def _said(known: _Known) -> dict[str, Any]:
+def _progress_entry(known: _Progress) -> dict[str, Any]:
     """For `_kwire.json`."""
     return {
         "step": known.step,
@@ -266,7 +266,9 @@ def follow(options: argparse.Namespace) -> int:
     """`kwire analyze --follow`."""
     commands.check_analysis(options)
     [folder] = options.captures
-    following = Following(folder, options.out, Reading.asked(options), Choice.asked(options), options.wait)
+    following = FolderAnalysis(
+        folder, options.out, ReadOptions.from_arguments(options), AnalysisOptions.from_arguments(options), options.wait
+    )
     over = threading.Event()
     say(f"kwire: following {folder}; Ctrl-C ends it")
     with ended_by(over.set, options.duration):

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from analyzer.common.escapes import printable
-from analyzer.pipeline.read_options import FEW_THREADS, Reading, cores
+from analyzer.pipeline.read_options import FEW_THREADS, ReadOptions, cores
 from captures.live.taps import Tap
 
 WINDOW_BYTES = 1 << 20
@@ -35,9 +35,9 @@ def begun(tap: Tap, what: str) -> None:
     say(f"kwire: {what} ({tap.how}; {how}); Ctrl-C ends it")
 
 
-def reading(options: argparse.Namespace) -> Reading:
+def reading(options: argparse.Namespace) -> ReadOptions:
     """How to read what comes live."""
-    how = Reading.asked(options)
+    how = ReadOptions.from_arguments(options)
     threads = how.threads or min(FEW_THREADS, cores())
     return dataclasses.replace(how, window_bytes=how.window_bytes or WINDOW_BYTES, threads=threads)
 

@@ -2,8 +2,8 @@
 days.
 
 In: a belt. Out: `Stretch`es, each of them the bytes of a pcap file of its own, for `captures.packets.Reader`; and
-`Stretches`, which is the one that is going on. Rules: a stretch that has its length ends where a chunk ends, so no
-packet is lost between two; one that is ended from outside (`Stretches.next`) leaves out what it had begun of a chunk.
+`Rotations`, which is the one that is going on. Rules: a stretch that has its length ends where a chunk ends, so no
+packet is lost between two; one that is ended from outside (`Rotations.next`) leaves out what it had begun of a chunk.
 For one thread at a time.
 """
 
@@ -18,19 +18,19 @@ from captures.live.stream import LiveStream
 _LOOK_SECONDS: Final = 0.5
 
 
-class Stretches:
+class Rotations:
     """See above. A stretch is over after `most_bytes` or `seconds`, where it has any packet. Read itself, it is the
     stretch that was begun last."""
 
     def __init__(self, belt: Belt, most_bytes: int | None = None, seconds: float | None = None) -> None:
         self._belt, self._most, self._seconds = belt, most_bytes, seconds
-        self._last: Stretch | None = None
+        self._last: Rotation | None = None
 
     def next(self) -> BinaryIO:
         """The next stretch; the one before is over."""
         if self._last is not None:
             self._last.over = True
-        self._last = Stretch(self._belt, self._most, self._seconds)
+        self._last = Rotation(self._belt, self._most, self._seconds)
         return cast(BinaryIO, self._last)
 
     @property
@@ -62,7 +62,7 @@ class Stretches:
         return False
 
 
-class Stretch(LiveStream):
+class Rotation(LiveStream):
     """One of them: what a reader asks of stdin."""
 
     def __init__(self, belt: Belt, most_bytes: int | None, seconds: float | None) -> None:

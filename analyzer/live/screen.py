@@ -24,7 +24,7 @@ from analyzer.cli.text import duration, size
 from analyzer.common.escapes import printable
 from analyzer.findings.wording import moment as clock
 from analyzer.live.live_counts import Line, Moment
-from analyzer.live.watch_session import Session
+from analyzer.live.watch_session import WatchSession
 from analyzer.pipeline.points import parsed
 from analyzer.protocol import api_keys as apis
 from captures.errors import KwireError
@@ -97,7 +97,9 @@ def keyboard() -> Iterator[Keyboard | None]:
 class Screen:
     """What is shown, and what keys changed of it."""
 
-    def __init__(self, session: Session, name: str, lost: Callable[[], int], console: Console | None = None) -> None:
+    def __init__(
+        self, session: WatchSession, name: str, lost: Callable[[], int], console: Console | None = None
+    ) -> None:
         self._session, self._name, self._lost = session, name, lost
         self._console = console or Console(highlight=False)
         self.sort = "rate"

@@ -47,7 +47,7 @@ def analyze(options: argparse.Namespace) -> int:
         raise UsageError("--rotated goes with several captures", "leave it out")
     if options.follow:
         raise UsageError("--follow goes with a folder, not with -i", "leave it out")
-    return with_kernels(options, "analyzing", "analyze")
+    return with_kernels(options, "analyze", "analyze")
 
 
 def follow(options: argparse.Namespace) -> int:
@@ -77,7 +77,7 @@ def watch(options: argparse.Namespace) -> int:
     if options.interface is not None:
         if options.from_start:
             raise UsageError("--from-start goes with a folder", "leave it out")
-        return with_kernels(options, "watching", "watch_interface")
+        return with_kernels(options, "watch", "watch_interface")
     for name in ("bpf", "snaplen", "via", "spool"):
         if getattr(options, name) is not None:
             said = "-f" if name == "bpf" else f"--{name}"

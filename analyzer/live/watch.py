@@ -21,13 +21,13 @@ from analyzer.cli.text import json_text
 from analyzer.common.errors import UsageError
 from analyzer.common.times import rfc3339
 from analyzer.findings.wording import moment as clock
-from analyzer.live.evaluation_windows import who_of
-from analyzer.live.folder_checkpoint import FolderWatchedError, Place
+from analyzer.live.evaluation_windows import finding_key
+from analyzer.live.folder_checkpoint import FolderCheckpoint, FolderWatchedError
 from analyzer.live.live_counts import SECONDS, Moment
 from analyzer.live.preparation import begun, reading, say, warm_up
 from analyzer.live.stop_conditions import ended_by
-from analyzer.live.watch_session import Session
-from analyzer.pipeline.points import Choice, parsed
+from analyzer.live.watch_session import WatchSession
+from analyzer.pipeline.points import AnalysisOptions, parsed
 from captures.files import CapturePoint, capture_points
 from captures.live.capture_queue import Belt
 from captures.live.follow import Follower
@@ -49,7 +49,7 @@ class Source:
     drops: Callable[[], int | None]
     stop: Callable[[], None]
     live: bool = False
-    place: Place | None = None
+    place: FolderCheckpoint | None = None
 
 
 def watch_interface(options: argparse.Namespace, tap: Tap) -> int:
@@ -96,13 +96,13 @@ def _watch_folder(options: argparse.Namespace) -> int:
             place.close()
 
 
-def _place(options: argparse.Namespace, name: str) -> Place | None:
+def _place(options: argparse.Namespace, name: str) -> FolderCheckpoint | None:
     """Where to go on; None: nothing can be kept, or another screen keeps it."""
     screen = _on_screen(options)
     way = "screen" if screen else "lines"
-    choice = Choice.of(options.filter, records="none")
+    choice = AnalysisOptions.of(options.filter, records="none")
     try:
-        return Place(options.source, name, reading(options).settings(), choice, way, options.from_start)
+        return FolderCheckpoint(options.source, name, reading(options).settings(), choice, way, options.from_start)
     except FolderWatchedError as taken:
         if not screen:
             raise
@@ -121,7 +121,7 @@ def _watch(options: argparse.Namespace, source: Source) -> int:
     wanted = parsed(options.filter)
     keeps = (screen and not options.once) or (wanted is not None and wanted.needs_bodies)
     settings = reading(options).settings(keep_messages=keeps)
-    session = Session(
+    session = WatchSession(
         source.point, settings, source.stdin, wanted, telling=not screen and not options.once, place=source.place
     )
     stop = threading.Event()
@@ -152,13 +152,13 @@ def _watch(options: argparse.Namespace, source: Source) -> int:
     return 0
 
 
-def _lost(session: Session, source: Source) -> int:
+def _lost(session: WatchSession, source: Source) -> int:
     """Packets that were lost, as far as anybody says."""
     lost = source.drops()
     return (session.drops() or 0) if lost is None else lost
 
 
-def _over(session: Session, source: Source, stop: threading.Event, seconds: float) -> bool:
+def _over(session: WatchSession, source: Source, stop: threading.Event, seconds: float) -> bool:
     """Wait so long; whether all is read. A source that was told to stop is read to its end; stdin and a capture, which
     cannot be told, are left where they are."""
     if session.ended.wait(seconds):
@@ -166,7 +166,7 @@ def _over(session: Session, source: Source, stop: threading.Event, seconds: floa
     return stop.is_set() and not source.live and not isinstance(source.stdin, Follower)
 
 
-def _once(session: Session, source: Source, screen: bool, stop: threading.Event) -> None:
+def _once(session: WatchSession, source: Source, screen: bool, stop: threading.Event) -> None:
     session.start()
     while not _over(session, source, stop, _UPDATE_SECONDS):
         pass
@@ -183,7 +183,7 @@ def _once(session: Session, source: Source, screen: bool, stop: threading.Event)
         _write(finding_of(found))
 
 
-def _lines(session: Session, source: Source, stop: threading.Event) -> None:
+def _lines(session: WatchSession, source: Source, stop: threading.Event) -> None:
     """JSON lines as seconds pass."""
     came = threading.Event()
     session.after = came.set
@@ -202,18 +202,18 @@ def _lines(session: Session, source: Source, stop: threading.Event) -> None:
             session.counts.told.clear()
             session.fresh.clear()
             lost = _lost(session, source)
-            since = {who_of(row): session.since(row) for row in found} if place is not None else {}
+            since = {finding_key(row): session.since(row) for row in found} if place is not None else {}
             end = (session.exchanges, session.counts.until) if over and session.failure is None else None
         if place is None:
-            for line in _told(told, found, lost):
+            for line in _in_order(told, found, lost):
                 _write(line)
             continue
         fresh = [moment for moment in told if moment.time_ns // 10**9 > place.second]
         last = max([moment.time_ns // 10**9 for moment in fresh], default=-1)
-        place.tell([json_text(line) for line in _told(fresh, found, lost)], last, since, end)
+        place.tell([json_text(line) for line in _in_order(fresh, found, lost)], last, since, end)
 
 
-def _told(told: Sequence[Moment], found: Sequence[dict[str, Any]], lost: int) -> Iterator[dict[str, Any]]:
+def _in_order(told: Sequence[Moment], found: Sequence[dict[str, Any]], lost: int) -> Iterator[dict[str, Any]]:
     """What lines say."""
     yield from (second_of(moment, lost) for moment in told)
     yield from map(finding_of, found)
@@ -255,7 +255,7 @@ def finding_of(row: dict[str, Any]) -> dict[str, Any]:
     return {"finding": {**row, **times}}
 
 
-def said_of(row: dict[str, Any]) -> str:
+def finding_line(row: dict[str, Any]) -> str:
     """A finding in a line."""
     when = clock(row["since"]) + "  " if row["since"] is not None else ""
     return f"{when}{row['severity'].upper()} {row['code']}: {row['text']}"

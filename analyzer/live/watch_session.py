@@ -24,8 +24,8 @@ from analyzer.bulk.engine import Engine, Settings
 from analyzer.bulk.rows import Exchanges, Window, end_point
 from analyzer.checkpoints.checkpoint import fill
 from analyzer.frame.arrow import plain
-from analyzer.live.evaluation_windows import Laps, who_of
-from analyzer.live.folder_checkpoint import Place
+from analyzer.live.evaluation_windows import EvaluationWindows, finding_key
+from analyzer.live.folder_checkpoint import FolderCheckpoint
 from analyzer.live.live_counts import Counts
 from analyzer.messages.exchange import Exchange
 from analyzer.messages.raw_messages import Messages
@@ -52,11 +52,11 @@ last."""
 
 
 @dataclass(slots=True)
-class Kept:
+class SessionState:
     """What a session knows between two files, besides its engine; `read`: those that it need not read again."""
 
     counts: Counts
-    laps: Laps | None
+    laps: EvaluationWindows | None
     latency: Latency
     topics: TopicIds
     messages: Messages
@@ -67,7 +67,7 @@ class Kept:
     fresh: list[dict[str, Any]] = field(default_factory=list)
 
 
-class Session:
+class WatchSession:
     """See above. `ended`: all has been read; `failure`: what ended it before; `renewals`: how often a fresh engine took
     over; `place`: where to go on, and what is kept for those who come after, of the folder that `stdin` follows. Raises
     CheckpointError."""
@@ -80,7 +80,7 @@ class Session:
         wanted: Any,
         telling: bool,
         find: bool = True,
-        place: Place | None = None,
+        place: FolderCheckpoint | None = None,
     ) -> None:
         before = place.before if place is not None else None
         if before is not None:
@@ -100,7 +100,7 @@ class Session:
         self.failure: BaseException | None = None
         self.after: Callable[[], None] = lambda: None
         """Called after each window, by the thread that decodes."""
-        self._laps = Laps(self.engine, point) if find else None
+        self._laps = EvaluationWindows(self.engine, point) if find else None
         self._latency, self._topics = Latency(), TopicIds()
         self._messages = Messages()
         self._keeps = settings.keep_messages is True
@@ -166,8 +166,8 @@ class Session:
         return full
 
     # -- between files -------------------------------------------------------------------------------------------------
-    def _kept(self) -> Kept:
-        return Kept(self.counts, self._laps, self._latency, self._topics, self._messages)
+    def _kept(self) -> SessionState:
+        return SessionState(self.counts, self._laps, self._latency, self._topics, self._messages)
 
     def _between_files(self) -> None:
         """A file has ended, unless all was: store what is known, if that is not too soon."""
@@ -206,11 +206,13 @@ class Session:
             return
         laps.take_rows(kept.rows)
         said = self._place.findings
-        self.fresh.extend(row for row in kept.fresh if said.get(who_of(row), -1) < laps.told.get(who_of(row), 0))
+        self.fresh.extend(
+            row for row in kept.fresh if said.get(finding_key(row), -1) < laps.told.get(finding_key(row), 0)
+        )
 
     def since(self, row: dict[str, Any]) -> int:
         """When the lap began that a finding was told in."""
-        return self._laps.told.get(who_of(row), 0) if self._laps is not None else 0
+        return self._laps.told.get(finding_key(row), 0) if self._laps is not None else 0
 
     def _tell(self, found: dict[str, Any]) -> None:
         self.findings.append(found)

@@ -37,7 +37,7 @@ from analyzer.common.times import rfc3339
 from analyzer.common.version import __version__
 from analyzer.dataset import tables
 from analyzer.dataset.dataset import Dataset, DatasetError, Writer, concatenated
-from analyzer.dataset.parquet_files import ENOUGH_ROWS, Made, made
+from analyzer.dataset.parquet_files import ENOUGH_ROWS, LazyTable, as_table
 from analyzer.frame.arrow import plain
 from analyzer.frame.buffer_pool import give_back
 from analyzer.messages.exchange import Exchange
@@ -58,9 +58,9 @@ __all__ = [
     "META",
     "NO_RECORDS",
     "WITHOUT",
-    "Choice",
+    "AnalysisOptions",
     "NamesAhead",
-    "PointRead",
+    "PointResult",
     "PointTables",
     "Progress",
     "check_names",
@@ -127,7 +127,7 @@ def parsed(filter: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class AnalysisOptions:
     """What of a capture point is kept: `filter` (parsed) and `connection` (a name) limit the exchanges; `keep_bytes`
     asks for the table `messages` (`keep_secrets`: nothing in it overwritten), `records` says how far batches are
     opened, within `limits`; `meaning`: what the traffic means is worked out too. Picklable, as tasks of Spark get
@@ -152,7 +152,7 @@ class Choice:
         decompressed_ratio: int | None = None,
         keep_secrets: bool = False,
         meaning: bool = True,
-    ) -> Choice:
+    ) -> AnalysisOptions:
         """The same, the filter as text or parsed, None for the default limits. Raises FilterError, and ValueError for
         `records` unknown."""
         if records not in WITHOUT:
@@ -161,7 +161,7 @@ class Choice:
         return cls(parsed(filter), connection, keep_bytes, records, limits, keep_secrets, meaning)
 
     @classmethod
-    def asked(cls, options: argparse.Namespace) -> Choice:
+    def from_arguments(cls, options: argparse.Namespace) -> AnalysisOptions:
         """As `kwire analyze` was asked."""
         return cls.of(
             options.filter,
@@ -204,7 +204,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class PointRead:
+class PointResult:
     """What is known of a capture point when all of it has been read, besides its rows: its entry in `_kwire.json`, what
     the user should know, its part of the summary, coverage included, and the ends (`ip:port-ip:port`) of connections
     that began before it and of those that it left open, and how many exchanges a filter let through, of how many."""
@@ -220,24 +220,24 @@ class PointRead:
 def read_point(
     point: CapturePoint | LogPoint,
     settings: Settings,
-    choice: Choice,
+    choice: AnalysisOptions,
     put: Callable[[str, pa.Table], None],
     progress: Progress | None = None,
     stdin: BinaryIO | None = None,
-) -> PointRead:
+) -> PointResult:
     """Decode one capture point, or read a partition's log segments. `put` gets the rows, table by table, each table at
     least once (it may be empty)."""
-    return read_point_later(point, settings, choice, lambda name, rows: put(name, made(rows)), progress, stdin)
+    return read_point_later(point, settings, choice, lambda name, rows: put(name, as_table(rows)), progress, stdin)
 
 
 def read_point_later(
     point: CapturePoint | LogPoint,
     settings: Settings,
-    choice: Choice,
-    put: Callable[[str, Made], None],
+    choice: AnalysisOptions,
+    put: Callable[[str, LazyTable], None],
     progress: Progress | None = None,
     stdin: BinaryIO | None = None,
-) -> PointRead:
+) -> PointResult:
     """The same; `put` also gets what makes a table, for any thread."""
     if isinstance(point, LogPoint):
         return _read_log(point, settings, choice, put, progress)
@@ -246,7 +246,7 @@ def read_point_later(
         try:
             name, rows = next(parts)
         except StopIteration as end:
-            read: PointRead = end.value
+            read: PointResult = end.value
             return read
         put(name, rows)
 
@@ -254,10 +254,10 @@ def read_point_later(
 def _read_log(
     point: LogPoint,
     settings: Settings,
-    choice: Choice,
+    choice: AnalysisOptions,
     put: Callable[[str, pa.Table], None],
     progress: Progress | None,
-) -> PointRead:
+) -> PointResult:
     if not choice.everything:
         raise LogError(f"{point.name}: a log segment has no exchanges to filter", "leave out --filter")
 
@@ -279,30 +279,30 @@ def _read_log(
             put(name, empty_table(name))
     summary = Summary()
     summary.finish_log(read)
-    return PointRead(read.capture, read.notes, summary)
+    return PointResult(read.capture, read.notes, summary)
 
 
 def point_tables(
     point: CapturePoint,
     settings: Settings,
-    choice: Choice,
+    choice: AnalysisOptions,
     progress: Progress | None = None,
     stdin: BinaryIO | None = None,
-) -> Generator[tuple[str, pa.Table], None, PointRead]:
+) -> Generator[tuple[str, pa.Table], None, PointResult]:
     """The same of a capture point as an iterator of (name of the table, rows), which may be left early."""
     parts = _point_rows(point, settings, choice, progress, stdin)
     while True:
         try:
             name, rows = next(parts)
         except StopIteration as end:
-            read: PointRead = end.value
+            read: PointResult = end.value
             return read
-        yield name, made(rows)
+        yield name, as_table(rows)
 
 
 def _point_rows(
-    point: CapturePoint, settings: Settings, choice: Choice, progress: Progress | None, stdin: BinaryIO | None
-) -> Generator[tuple[str, Made], None, PointRead]:
+    point: CapturePoint, settings: Settings, choice: AnalysisOptions, progress: Progress | None, stdin: BinaryIO | None
+) -> Generator[tuple[str, LazyTable], None, PointResult]:
     size = size_of(point)
     how = how_to_read(settings, choice, size)
     engine = Engine(point, how, stdin, reader=_reader(point, how))
@@ -328,7 +328,7 @@ def _point_rows(
     return point_rows.finish(point, engine.reader, engine.attempts())
 
 
-def how_to_read(settings: Settings, choice: Choice, size: int) -> Settings:
+def how_to_read(settings: Settings, choice: AnalysisOptions, size: int) -> Settings:
     """How the engine is to read for what is chosen, of a capture point of so many bytes (0: nobody knows). Of a large
     one it reads more at a time, unless somebody said how much, or rows are made of all that it read: one a record, or
     raw messages."""
@@ -374,7 +374,7 @@ class NamesAhead:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class CarryOver:
     """What is known of a capture point where another one begins that goes on with it: names, API versions that
     connections were offered, fetch sessions, messages and record sets whose exchange has not ended, and what the
     traffic means that goes on."""
@@ -398,11 +398,11 @@ class PointTables:
     def __init__(
         self,
         names: Names,
-        choice: Choice,
+        choice: AnalysisOptions,
         threads: int = 1,
         topics: TopicIds | None = None,
         look_up: Callable[[str], str] | None = None,
-        before: Known | None = None,
+        before: CarryOver | None = None,
     ) -> None:
         self.names = names
         self.topics = topics or (TopicIds() if before is None else before.topics.onward(names.capture))
@@ -436,7 +436,7 @@ class PointTables:
             else before.opened.onward(self._look_up)
         )
 
-    def known(self, ordinal: int) -> Known:
+    def known(self, ordinal: int) -> CarryOver:
         """All windows so far were taken, and another capture point goes on: what it is to know (`ordinal`: see
         `hearing.Border`). The latencies are this one's own, so whoever `finish`es it gives it a copy (`latency`)
         after this."""
@@ -444,7 +444,7 @@ class PointTables:
         _, brokers, offers = (self._learners[i] for i in (1, 2, 3))
         assert isinstance(brokers, Brokers)
         assert isinstance(offers, Offers)
-        return Known(
+        return CarryOver(
             self.topics.onward(""),
             brokers.onward(""),
             offers.onward(""),
@@ -496,9 +496,9 @@ class PointTables:
     def flush(self) -> Iterator[tuple[str, pa.Table]]:
         """Tables of all rows that wait."""
         for name, rows in self.later():
-            yield name, made(rows)
+            yield name, as_table(rows)
 
-    def later(self) -> Iterator[tuple[str, Made]]:
+    def later(self) -> Iterator[tuple[str, LazyTable]]:
         """The same, or what makes them, in any thread and while other windows are taken."""
         yield "exchanges", exchange_tables.later_exchanges(self.names, self.waiting)
         yield "partitions", exchange_tables.later_partitions(self.names, self.waiting)
@@ -606,7 +606,7 @@ class PointTables:
         """All has been taken: the summary has the counts of record batches too."""
         self.summary.records.join(self._opened.counts)
 
-    def finish(self, point: CapturePoint, told: CaptureStats, attempts: Sequence[Attempt]) -> PointRead:
+    def finish(self, point: CapturePoint, told: CaptureStats, attempts: Sequence[Attempt]) -> PointResult:
         """What is known besides the rows; `told`: what the reader knows; `attempts`: connections that never were."""
         self.join_counts()
         self.summary.finish(point.name, told, self._ended, self.topics)
@@ -620,7 +620,7 @@ class PointTables:
         if asked := self._zookeeper.as_dict():
             entry["zookeeper"] = asked
         notes = [*told.notes, *([_AGED.format(self._told)] if self._told else [])]
-        return PointRead(entry, notes, self.summary, *ends, passed)
+        return PointResult(entry, notes, self.summary, *ends, passed)
 
 
 MOST_WINDOWS: Final = 1000
@@ -702,7 +702,7 @@ def chosen(
     return exchanges.where(keep)
 
 
-def joined(reads: Sequence[PointRead]) -> Dataset:
+def joined(reads: Sequence[PointResult]) -> Dataset:
     """What is known of all capture points together, without tables."""
     summary = Summary()
     for read in reads:
@@ -729,7 +729,7 @@ def nothing_matches(passed: Sequence[tuple[int, int]]) -> list[str]:
     return [f"0 of {sum(seen for _, seen in passed):,} exchanges match the filter"]
 
 
-def _continued(reads: Sequence[PointRead]) -> Iterator[str]:
+def _continued(reads: Sequence[PointResult]) -> Iterator[str]:
     """A hint for each capture point that goes on with the connections of an earlier one: they may be one capture in
     several files. Two points that were captured at the same time (client's and broker's side) are not that."""
     for later in reads:

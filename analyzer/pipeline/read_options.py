@@ -1,7 +1,7 @@
-"""How captures are read, as people and programs ask for it: one object from the command line to the engine.
+"""Options of reading captures, from the command line or Python down to the engine.
 
-In: options of a command line, or arguments. Out: `Reading`, and the engine's `Settings` of it. Picklable, as tasks of
-Spark get it.
+In: options of a command line, or arguments. Out: `ReadOptions`, and the engine's `Settings` of them. Picklable: tasks
+of Spark get them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def cores() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ReadOptions:
     """How captures are read; None is the default.
 
     rotated        files that follow one another are one capture point
@@ -51,7 +51,7 @@ class Reading:
     keylogs: Sequence[str | os.PathLike[str]] = ()
 
     @classmethod
-    def asked(cls, options: argparse.Namespace) -> Reading:
+    def from_arguments(cls, options: argparse.Namespace) -> ReadOptions:
         """As a command line says (`cli.add_reading`)."""
         return cls(
             options.rotated, options.port, options.threads, options.window_bytes, options.frame_limit, options.keylog

@@ -49,7 +49,7 @@ from analyzer.bulk.wire_format import Carried, carry, put_in_order
 from analyzer.dataset import tables
 from analyzer.dataset.dataset import Parts
 from analyzer.frame.buffer_pool import Lender
-from analyzer.pipeline.points import Choice, PointRead, PointTables
+from analyzer.pipeline.points import AnalysisOptions, PointResult, PointTables
 from captures.attempts import Unmet, attempts
 from captures.cache import put_at_once
 from captures.files import CapturePoint, FileInfo
@@ -61,13 +61,13 @@ __all__ = [
     "Piece",
     "Share",
     "ShareOfPackets",
-    "Shared",
+    "ShareResult",
     "by_range",
     "decided_path",
     "merge",
-    "names_said",
     "share",
     "take_facts",
+    "topic_names_of_share",
 ]
 
 _TRIGGER, _BORN = "_trigger", "_born"
@@ -97,7 +97,7 @@ class Piece:
     name: str
 
 
-class Overall(NamedTuple):
+class ShareSummary(NamedTuple):
     """What a share says of all its connections together. `passed`: how many exchanges the filter let through, of how
     many; `unmet`: connections that were asked for in vain; None: another share, which saw the same packets, has
     them."""
@@ -109,7 +109,7 @@ class Overall(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class ShareResult:
     """What came of one share, little enough to be handed on as it is. `files`, `counts`, `notes`: what the reader says
     of the capture point; all shares say the same. `ranges`: how many there are; `overall`: where its `Overall` is."""
 
@@ -162,13 +162,13 @@ class _Pieces:
 def share(
     point: CapturePoint,
     settings: Settings,
-    choice: Choice,
+    choice: AnalysisOptions,
     part: Share,
     range_packets: int,
     path: Path,
     reader: Reader | None = None,
     topics: Mapping[str, str] = MappingProxyType({}),
-) -> Shared:
+) -> ShareResult:
     """Decode the connections of one share into pieces, which lie in the file `path`. `reader`: who gives the packets,
     where that is not the files of the point; `topics`: what `names_said` found, of all shares, where the choice
     `asks_names`. Raises CaptureError, and OSError where pieces cannot be written."""
@@ -222,13 +222,15 @@ def share(
             pieces.add(place, name, _with_keys(table, np.full(len(table), _LAST), np.full(len(table), part.number)))
     made.join_counts()
     unmet = engine.unmet() if part.alone or part.number == 0 else None
-    overall = pieces.put(place, "", Overall(made.summary, made.passed, made.listeners, unmet))
+    overall = pieces.put(place, "", ShareSummary(made.summary, made.passed, made.listeners, unmet))
     pieces.close()
     reader = engine.reader
-    return Shared(pieces.written, place + 1, list(reader.files), dict(reader.counts), list(reader.notes), overall)
+    return ShareResult(pieces.written, place + 1, list(reader.files), dict(reader.counts), list(reader.notes), overall)
 
 
-def names_said(point: CapturePoint, settings: Settings, part: Share, reader: Reader | None = None) -> dict[str, str]:
+def topic_names_of_share(
+    point: CapturePoint, settings: Settings, part: Share, reader: Reader | None = None
+) -> dict[str, str]:
     """The names for topic ids that the connections of one share say. Raises CaptureError."""
     quick = replace(settings, threads=1, shards=1, keep_messages=False, keep_records=False)
     topics = TopicIds()
@@ -287,7 +289,7 @@ def _with_keys(table: pa.Table, trigger: np.ndarray, born: np.ndarray) -> pa.Tab
 # --- merging ----------------------------------------------------------------------------------------------------------
 
 
-def by_range(shares: Sequence[Shared]) -> tuple[list[list[Piece]], list[Piece]]:
+def by_range(shares: Sequence[ShareResult]) -> tuple[list[list[Piece]], list[Piece]]:
     """The pieces of all shares: those with rows of each range that has some, and those with facts, in order."""
     pieces: dict[tuple[int, bool], list[Piece]] = defaultdict(list)
     for one in shares:
@@ -404,8 +406,13 @@ class _Connections:
 
 
 def take_facts(
-    pieces: Sequence[Piece], shares: Sequence[Shared], point: CapturePoint, choice: Choice, parts: Parts, path: Path
-) -> tuple[PointRead, tuple[str, ...], list[dict[str, Any]]]:
+    pieces: Sequence[Piece],
+    shares: Sequence[ShareResult],
+    point: CapturePoint,
+    choice: AnalysisOptions,
+    parts: Parts,
+    path: Path,
+) -> tuple[PointResult, tuple[str, ...], list[dict[str, Any]]]:
     """The facts of a capture point, `pieces` in order of shares in order of ranges: all that is known besides its rows,
     the names of its tables, and its small tables written. Where the choice is for what traffic means, what is decided
     of rows is put into a file a range (`decided_path`), in order, for who merges them meanwhile."""
@@ -445,7 +452,7 @@ def take_facts(
             merging.forget(made.named())
     unmet: list[Unmet] = []
     for one in shares:
-        overall: Overall = pickle.loads(_bytes_of(one.overall))
+        overall: ShareSummary = pickle.loads(_bytes_of(one.overall))
         made.summary.join(overall.summary)
         made.join_passed(overall.passed)
         made.join_listeners(overall.listeners)

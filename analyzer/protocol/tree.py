@@ -31,7 +31,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from analyzer.protocol import many, program, schema
+from analyzer.protocol import program, project, schema
 from analyzer.protocol.api_keys import ENVELOPE
 from analyzer.protocol.budget import DEPTH
 from analyzer.protocol.decoding import NO_LAYOUT, OK, REASONS, SHORT
@@ -50,12 +50,12 @@ from analyzer.protocol.layouts import (
     UUID,
     Compiled,
     Plan,
-    as_buffer,
     compiled_data,
     compiled_message,
     run,
     values_of,
 )
+from analyzer.protocol.project import Frame
 from analyzer.protocol.schema import (
     API_VERSIONS,
     NEITHER,
@@ -494,40 +494,27 @@ def _framed(
     return _with_header(header, body)
 
 
-Frame = tuple[bytes, int, int, int]
-"""A frame without the four bytes of its length, and of which API, version and direction it is."""
-
-
 def decode_frames(frames: Sequence[Frame]) -> list[Body | None]:
     """The exact bodies (`decode_message`) of many frames, by one call of the kernel for all of them; None of what is
     not whole and well-formed, has bytes left, or is very large: `decode_request` and `decode_response` say why."""
-    loaded = program.load()
-    found: list[Body | None] = [None] * len(frames)
-    known: list[tuple[int, Compiled]] = []
-    places: list[tuple[int, int, int, int]] = []
-    at = 0
-    for number, (data, api_key, version, direction) in enumerate(frames):
-        compiled = compiled_message(api_key, version, direction)
-        if compiled is not None and not (api_key == API_VERSIONS and direction == RESPONSE):
-            header = loaded.header_start[direction, loaded.header_version[direction, api_key, version]]
-            known.append((number, compiled))
-            places.append((at, at + len(data), int(header), compiled.pc))
-            at += len(data)
-    data = b"".join(frames[number][0] for number, _ in known)
-    reading = _Reading(data, True, NEITHER)
-    table = np.array(places, np.int64).reshape(-1, many.PLACE_COLUMNS)
-    for tape, endings in many.decode_all(as_buffer(data), table, _of_bodies(loaded), loaded):
+    bodies: list[Body | None] = [None] * len(frames)
+    messages = project.Messages.from_frames(frames)
+    reading = _Reading(messages.buffer.tobytes(), True, NEITHER)
+    fitting = (messages.api_key != API_VERSIONS) | (messages.direction == REQUEST)  # its version may be another
+    for tape, endings in project.decode_blocks(messages, _of_bodies(program.load())):
         if not len(tape):
             continue
-        first, last = int(tape[0, 0]), int(tape[-1, 0])
-        whole = (endings[:, many.STATUS] == OK) & (endings[:, many.ENDED] == table[:, many.END])
-        starts = np.searchsorted(tape[:, 0], np.arange(first, last + 2)).tolist()
+        first, last = int(tape[0, project.MESSAGE]), int(tape[-1, project.MESSAGE])
+        whole = fitting & (endings[:, project.STATUS] == OK) & (endings[:, project.ENDED] == messages.end)
+        starts = np.searchsorted(tape[:, project.MESSAGE], np.arange(first, last + 2)).tolist()
         columns = values_of(tape)
         for row in np.flatnonzero(whole[first : last + 1]).tolist():
-            number, compiled = known[first + row]
+            _, api_key, version, direction = frames[first + row]
+            compiled = compiled_message(api_key, version, direction)
+            assert compiled is not None
             rows = zip(*(column[starts[row] : starts[row + 1]] for column in columns), strict=True)
-            found[number] = _read_struct(compiled.plan, rows.__next__, reading)[0]
-    return found
+            bodies[first + row] = _read_struct(compiled.plan, rows.__next__, reading)[0]
+    return bodies
 
 
 @functools.cache

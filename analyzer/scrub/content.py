@@ -28,7 +28,7 @@ from analyzer.scrub.message_spans import (
 from analyzer.scrub.pseudonyms import Pseudonyms, is_public
 from analyzer.scrub.records import Kept, Records
 from analyzer.scrub.scrub_summary import Report
-from analyzer.scrub.spans import END, KIND, START, Batch, Parts
+from analyzer.scrub.spans import END, KIND, START, CapturedMessages, SpanRows
 
 KEEPABLE: Final = {
     "names": "topics, groups, clients, members, hosts and all other strings of messages",
@@ -54,7 +54,7 @@ class Content:
         self._keep = keep
         self._texts: set[bytes] = set()
 
-    def learn(self, batch: Batch, parts: Parts) -> None:
+    def learn(self, batch: CapturedMessages, parts: SpanRows) -> None:
         """Take in what messages name."""
         rows = parts.rows
         begins = np.repeat(batch.at, np.diff(parts.begins))
@@ -77,7 +77,7 @@ class Content:
             self.pseudonyms.know(self._texts)
 
     def clean(self, data: bytes, parts: Sequence[Sequence[int]], topics: Sequence[str]) -> bytes:
-        """A message made anew: its bytes, its rows of `Parts`, and what topics are called."""
+        """A message made anew: its bytes, its rows of `SpanRows`, and what topics are called."""
         return self._made(
             data, ((start, end, kind, topics[topic] if kind == RECORDS else "") for start, end, kind, topic in parts)
         )

@@ -81,7 +81,7 @@ class Frame:
     version: int
 
 
-class Messages:
+class MessageReader:
     """Says what the bytes of messages are, which come in the order in which they were captured. `topics`: names by
     topic id, as far as messages have said so."""
 

@@ -1,6 +1,6 @@
 """What the bytes of many messages are, as rows of numbers: most of them in one pass of the kernel that decodes.
 
-In: a window's messages. Out: `Parts`: of each what is not a `KEEP`. Rules: `messages` says what is what, and does it
+In: a window's messages. Out: `SpanRows`: of each what is not a `KEEP`. Rules: `messages` says what is what, and does it
 itself wherever a message is not plain: cut off, not all of it decoded, with formats of their own inside, with secrets
 that only another field tells, of an unknown layout. Of all others the decoder has read every byte: those that are in no
 row of the tape are lengths, counts and markers.
@@ -18,10 +18,7 @@ import numpy as np
 
 from analyzer.protocol import embedded, program, schema
 from analyzer.protocol.api_keys import API_VERSIONS, ENVELOPE
-from analyzer.protocol.decoding import OK
-from analyzer.protocol.many import AT as PLACE_AT
-from analyzer.protocol.many import BODY, ENDED, HEADER, PLACE_COLUMNS, STATUS, decode_all
-from analyzer.protocol.many import END as PLACE_END
+from analyzer.protocol.project import FieldRows, Messages, decode_rows
 from analyzer.protocol.schema import REQUEST, RESPONSE, Field
 from analyzer.scrub.message_spans import (
     CONTENT,
@@ -35,7 +32,7 @@ from analyzer.scrub.message_spans import (
     TEXT,
     TOPIC_FIELDS,
     Frame,
-    Messages,
+    MessageReader,
 )
 
 (START, END, KIND, TOPIC, COLUMNS) = range(5)
@@ -52,7 +49,7 @@ _KINDS: Final = {
 }
 
 
-class Batch(NamedTuple):
+class CapturedMessages(NamedTuple):
     """Messages as columns: where each lies in `heap` with its length before it, and what is known of it."""
 
     heap: np.ndarray
@@ -64,12 +61,12 @@ class Batch(NamedTuple):
     version: np.ndarray
 
     @classmethod
-    def of(cls, frames: Sequence[Frame]) -> Batch:
+    def from_frames(cls, frames: Sequence[Frame]) -> CapturedMessages:
         """From messages one by one."""
-        sizes = np.array([len(one.data) for one in frames], np.int64)
-        known = np.array([(one.connection, one.request, one.api_key, one.version) for one in frames], np.int64)
-        connection, request, api_key, version = known.reshape(-1, 4).T
-        heap = np.frombuffer(bytearray(b"".join(one.data for one in frames)), np.uint8)
+        sizes = np.array([len(frame.data) for frame in frames], np.int64)
+        numbers = [(frame.connection, frame.request, frame.api_key, frame.version) for frame in frames]
+        connection, request, api_key, version = np.array(numbers, np.int64).reshape(-1, 4).T
+        heap = np.frombuffer(bytearray(b"".join(frame.data for frame in frames)), np.uint8)
         return cls(heap, np.cumsum(sizes) - sizes, sizes, connection, request == 1, api_key, version)
 
     def frame(self, i: int) -> Frame:
@@ -84,7 +81,7 @@ class Batch(NamedTuple):
         )
 
 
-class Parts(NamedTuple):
+class SpanRows(NamedTuple):
     """`rows` int32[k, COLUMNS]; those of message i are rows[begins[i]:begins[i + 1]]."""
 
     rows: np.ndarray
@@ -151,40 +148,35 @@ def _known_tags(api_key: int, version: int, direction: int) -> dict[int, frozens
     return found
 
 
-class Spans:
-    """Says what the bytes of messages are, which come in the order in which they were captured. `topics`: what RECORDS
-    were said to be of, by their number: names and ids; `called` says what those are called."""
+class SpanReader:
+    """Reads what the bytes of messages are, which come in the order in which they were captured. The topics of RECORDS
+    have numbers; `topic_names` says what they are called."""
 
     def __init__(self) -> None:
-        self._messages = Messages()
+        self._reader = MessageReader()
         self._topics: list[str] = []
         self._numbers: dict[str, int] = {}
 
-    def of(self, batch: Batch) -> Parts:
-        """Of some messages."""
-        which, places = self._plain(batch)
-        found: list[np.ndarray] = []
-        done = np.zeros(len(batch.at), np.bool_)
-        for tape, endings in decode_all(batch.heap, places, (_tables().kinds != KEEP).astype(np.uint8), program.load()):
-            whole = (endings[:, STATUS] == OK) & (endings[:, ENDED] == places[:, PLACE_END])
-            done[which[whole]] = True
-            rows = tape[whole[tape[:, 0]]]
-            rows[:, 0] = which[rows[:, 0]]
-            found.append(self._rows(rows, batch))
-        for i in np.flatnonzero(~done).tolist():
-            parts = [
+    def read(self, captured: CapturedMessages) -> SpanRows:
+        """Find the spans of some messages."""
+        messages, plain = _columns(captured)
+        rows = decode_rows(messages, (_tables().kinds != KEEP).astype(np.uint8), plain)
+        whole = rows.decoded & (rows.ended == messages.end)
+        blocks = [self._rows(rows.where(whole[rows.message]), captured)]
+        for i in np.flatnonzero(~whole).tolist():
+            spans = [
                 (i, part.start, part.end, part.kind, self._number(part.topic) if part.kind == RECORDS else 0)
-                for part in self._messages.parts(batch.frame(i))
+                for part in self._reader.parts(captured.frame(i))
                 if part.kind != KEEP
             ]
-            found.append(np.array(parts, np.int64).reshape(-1, COLUMNS + 1))
-        every = np.concatenate(found) if found else np.zeros((0, COLUMNS + 1), np.int64)
+            blocks.append(np.array(spans, np.int64).reshape(-1, COLUMNS + 1))
+        every = np.concatenate(blocks)
         every = every[np.argsort(every[:, 0], kind="stable")]
-        return Parts(every[:, 1:].astype(np.int32), np.searchsorted(every[:, 0], np.arange(len(batch.at) + 1)))
+        return SpanRows(every[:, 1:].astype(np.int32), np.searchsorted(every[:, 0], np.arange(len(captured.at) + 1)))
 
-    def called(self) -> list[str]:
-        """What the topics of RECORDS are called, by their number, as far as messages have said so."""
-        return [self._messages.topic(said) for said in self._topics]
+    def topic_names(self) -> list[str]:
+        """Return the names of the topics of RECORDS, by their number, as far as messages tell them."""
+        return [self._reader.topic(topic) for topic in self._topics]
 
     def _number(self, topic: str) -> int:
         number = self._numbers.setdefault(topic, len(self._numbers))
@@ -192,70 +184,65 @@ class Spans:
             self._topics.append(topic)
         return number
 
-    def _plain(self, batch: Batch) -> tuple[np.ndarray, np.ndarray]:
-        """Which messages may be decoded together, and where they are, as `many` wants it."""
-        loaded, odd = program.load(), _tables().odd
-        _, apis, versions = loaded.start.shape
-        key, version = batch.api_key, batch.version
-        which = np.flatnonzero(
-            (batch.size >= 2 * _LENGTH_BYTES) & (key >= 0) & (key < apis) & (version >= 0) & (version < versions)
-        )
-        at, size, key, version = batch.at[which], batch.size[which], key[which], version[which]
-        direction = np.where(batch.request[which], REQUEST, RESPONSE)
-        head = np.zeros(len(which), np.int64)
-        for i in range(_LENGTH_BYTES):
-            head = head << 8 | batch.heap[at + i]
-        header = loaded.header_version[direction, key, version].astype(np.int64)
-        body = loaded.start[direction, key, version].astype(np.int64)
-        fit = (head == size - _LENGTH_BYTES) & (header >= 0) & (body >= 0) & ~odd[direction, key]
-        places = np.zeros((int(fit.sum()), PLACE_COLUMNS), np.int64)
-        places[:, PLACE_AT], places[:, PLACE_END] = at[fit] + _LENGTH_BYTES, at[fit] + size[fit]
-        places[:, HEADER], places[:, BODY] = loaded.header_start[direction[fit], header[fit]], body[fit]
-        return which[fit], places
-
-    def _rows(self, tape: np.ndarray, batch: Batch) -> np.ndarray:
-        """The tape's rows as parts: int64[k, 1 + COLUMNS], the number of the message before."""
+    def _rows(self, rows: FieldRows, captured: CapturedMessages) -> np.ndarray:
+        """The fields as spans: int64[k, 1 + COLUMNS], the number of the message before."""
         tables = _tables()
-        message, field, value, position, length = tape.T
-        kind = tables.kinds[field]
+        message, length = rows.message, rows.length
+        kind = tables.kinds[rows.field]
         for i in np.flatnonzero(kind == _TAG).tolist():
-            one = int(message[i])
-            direction = REQUEST if batch.request[one] else RESPONSE
-            known = _known_tags(int(batch.api_key[one]), int(batch.version[one]), direction)
-            kind[i] = KEEP if int(value[i]) in known.get(int(field[i]), ()) else CONTENT
-        topic = np.zeros(len(tape), np.int64)
-        saying = np.flatnonzero(tables.saying[field] & (length > 0))
-        for i in np.flatnonzero((kind == RECORDS) & (length > 0)).tolist():
-            before = int(np.searchsorted(saying, i)) - 1
-            last = int(saying[before]) if before >= 0 and message[saying[before]] == message[i] else -1
-            topic[i] = self._number(self._said(tape, last, batch) if last >= 0 else "")
-        self._names(tape, batch)
-        start = position - batch.at[message]
-        here = (kind != KEEP) & (length > 0)
-        return np.stack([column[here] for column in (message, start, start + length, kind, topic)], axis=1)
+            owner = int(message[i])
+            direction = REQUEST if captured.request[owner] else RESPONSE
+            tags = _known_tags(int(captured.api_key[owner]), int(captured.version[owner]), direction)
+            kind[i] = KEEP if int(rows.value[i]) in tags.get(int(rows.field[i]), ()) else CONTENT
+        topic = np.zeros(len(message), np.int64)
+        with_topic = np.flatnonzero(tables.saying[rows.field] & (length > 0))
+        records = np.flatnonzero((kind == RECORDS) & (length > 0))
+        before = np.searchsorted(with_topic, records) - 1
+        for i, nearest in zip(records.tolist(), before.tolist(), strict=True):
+            row = int(with_topic[nearest]) if nearest >= 0 and message[with_topic[nearest]] == message[i] else -1
+            topic[i] = self._number(_text(rows, row, captured) if row >= 0 else "")
+        self._learn_names(rows, captured)
+        start = rows.position - captured.at[message]
+        covered = (kind != KEEP) & (length > 0)
+        return np.stack([column[covered] for column in (message, start, start + length, kind, topic)], axis=1)
 
-    def _said(self, tape: np.ndarray, row: int, batch: Batch) -> str:
-        """A string, or an id as Kafka prints it."""
-        _, field, _, position, length = tape[row].tolist()
-        raw = batch.heap[position : position + length].tobytes()
-        if _tables().kinds[field] == IDENTIFIER:
-            return base64.urlsafe_b64encode(raw)[:22].decode()
-        return raw.decode("utf-8", "replace")
-
-    def _names(self, tape: np.ndarray, batch: Batch) -> None:
-        """Take in which ids are called what: fields beside each other, one of which may be null."""
-        naming = _tables().naming[tape[:, 1]]
+    def _learn_names(self, rows: FieldRows, captured: CapturedMessages) -> None:
+        """Learn the names of topic ids from fields beside each other, one of which may be null."""
+        naming = _tables().naming[rows.field]
         waiting: dict[int, int] = {}
         message = -1
         for i in np.flatnonzero(naming >= 0).tolist():
-            if tape[i, 0] != message:
-                message = int(tape[i, 0])
+            if rows.message[i] != message:
+                message = int(rows.message[i])
                 waiting.clear()
             other = waiting.pop(int(naming[i]), None)
-            if other is None or tape[other, 1] == tape[i, 1]:
+            if other is None or rows.field[other] == rows.field[i]:
                 waiting[int(naming[i])] = i
                 continue
-            if min(tape[i, 4], tape[other, 4]) >= 0:
-                ids = _tables().kinds[tape[i, 1]] == IDENTIFIER
-                named, name = (i, other) if ids else (other, i)
-                self._messages.topics[self._said(tape, named, batch)] = self._said(tape, name, batch)
+            if min(rows.length[i], rows.length[other]) >= 0:
+                ids = _tables().kinds[rows.field[i]] == IDENTIFIER
+                topic_id, name = (i, other) if ids else (other, i)
+                self._reader.topics[_text(rows, topic_id, captured)] = _text(rows, name, captured)
+
+
+def _columns(captured: CapturedMessages) -> tuple[Messages, np.ndarray]:
+    """The messages as the decoder takes them, and which of them it may decode."""
+    at, size, key = captured.at, captured.size, captured.api_key
+    odd = _tables().odd
+    direction = np.where(captured.request, REQUEST, RESPONSE)
+    plain = (size >= 2 * _LENGTH_BYTES) & (key >= 0) & (key < odd.shape[1])
+    which = np.flatnonzero(plain)
+    head = np.zeros(len(which), np.int64)
+    for i in range(_LENGTH_BYTES):
+        head = head << 8 | captured.heap[at[which] + i]
+    plain[which] = (head == size[which] - _LENGTH_BYTES) & ~odd[direction[which], key[which]]
+    return Messages(captured.heap, at + _LENGTH_BYTES, at + size, key, captured.version, direction), plain
+
+
+def _text(rows: FieldRows, row: int, captured: CapturedMessages) -> str:
+    """A string, or an id as Kafka prints it."""
+    position = int(rows.position[row])
+    raw = captured.heap[position : position + int(rows.length[row])].tobytes()
+    if _tables().kinds[rows.field[row]] == IDENTIFIER:
+        return base64.urlsafe_b64encode(raw)[:22].decode()
+    return raw.decode("utf-8", "replace")

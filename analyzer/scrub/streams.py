@@ -22,7 +22,7 @@ import numpy as np
 
 from analyzer.bulk import state as s
 from analyzer.bulk.shard import FRAME_LIMIT, Conversations, layouts
-from analyzer.scrub.spans import COLUMNS, Batch, Parts, Spans
+from analyzer.scrub.spans import COLUMNS, CapturedMessages, SpanReader, SpanRows
 from captures.files import CapturePoint
 from captures.flows import Assigned, Flows
 from captures.packets import Packets, Reader, no_packets
@@ -115,7 +115,7 @@ class Said:
     def original(self, at: int, size: int) -> bytes:
         return os.pread(self._files[0].fileno(), size, at)
 
-    def keep_parts(self, parts: Parts) -> None:
+    def keep_parts(self, parts: SpanRows) -> None:
         """What the bytes of the next messages are."""
         self._files[2].write(parts.rows.tobytes())
         self._parts_begin.frombytes((parts.begins[1:] + self._parts_begin[-1]).astype(np.int64).tobytes())
@@ -176,7 +176,7 @@ class Said:
     # -- second pass ---------------------------------------------------------------------------------------------------
 
     def parts_of(self, message: int) -> list[list[int]]:
-        """What the bytes of a message are, by its number in `messages`: rows of `spans.Parts`."""
+        """What the bytes of a message are, by its number in `messages`: rows of `spans.SpanRows`."""
         rows: list[list[int]] = self._parts[self._parts_begin[message] : self._parts_begin[message + 1]].tolist()
         return rows
 
@@ -272,9 +272,9 @@ class FirstPass:
         point: CapturePoint,
         folder: str,
         ports: tuple[int, ...] = (),
-        learn: Callable[[Batch, Parts], None] = lambda batch, parts: None,
+        learn: Callable[[CapturedMessages, SpanRows], None] = lambda batch, parts: None,
     ) -> None:
-        self._spans = Spans()
+        self._spans = SpanReader()
         self._learn = learn
         self.reader = Reader(point)
         self.said = Said(folder)
@@ -291,7 +291,7 @@ class FirstPass:
             self._window(packets, self._flows.assign(packets))
             packets.release()
         self._window(no_packets(), self._flows.all_end(), final=True)
-        self.said.close(self._spans.called())
+        self.said.close(self._spans.topic_names())
         return self.said
 
     def _window(self, packets: Packets, assigned: Assigned, final: bool = False) -> None:
@@ -373,7 +373,7 @@ class FirstPass:
         request = rows[:, s.MSG_DIRECTION] == 0
         direction = 2 * born + np.where(request, rows[:, s.MSG_CLIENT], 1 - rows[:, s.MSG_CLIENT])
         at, size = rows[:, s.MSG_AT], rows[:, s.MSG_LENGTH]
-        every = Batch(heap, at, size, born, request, rows[:, s.MSG_API_KEY], rows[:, s.MSG_API_VERSION])
+        every = CapturedMessages(heap, at, size, born, request, rows[:, s.MSG_API_KEY], rows[:, s.MSG_API_VERSION])
         found = np.zeros(len(rows), np.bool_)
         for i, (number, begin, length) in enumerate(zip(direction.tolist(), at.tolist(), size.tolist(), strict=True)):
             place = self.said.find(number, heap[begin : begin + length].tobytes())
@@ -384,7 +384,7 @@ class FirstPass:
             self.said.messages.append(
                 Place(number, *place, length, bool(request[i]), int(every.api_key[i]), int(every.version[i]))
             )
-        batch = Batch(heap, *(column[found] for column in every[1:]))
-        parts = self._spans.of(batch)
+        batch = CapturedMessages(heap, *(column[found] for column in every[1:]))
+        parts = self._spans.read(batch)
         self.said.keep_parts(parts)
         self._learn(batch, parts)

@@ -14,17 +14,18 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from analyzer.protocol import api_keys, program
 from analyzer.protocol.program import FieldInfo
-from analyzer.protocol.schema import RESPONSE
-from replay.diff.field_rows import Tape, tape_of
+from analyzer.protocol.project import FieldRows, decode_rows
+from analyzer.protocol.schema import NO_API, RESPONSE
 from replay.diff.fields import NOISE, Kind, identifies, kind_of
 from replay.diff.pairs import Block
-from replay.diff.stored_run import Flags, Numbers
+from replay.diff.partition_rows import MAX_ROWS, TopicColumn
+from replay.diff.stored_run import Flags, Heap, Numbers
 from replay.diff.topic_texts import Texts
 
 (SAME, IGNORED, COUNTED, TOPIC, TOPIC_ID, APPENDED, COMMITTED) = range(7)
@@ -48,6 +49,13 @@ class Alike:
     same: Flags
     noise: Counter[str]
     read: Flags
+
+
+class Side(NamedTuple):
+    """Rows of one side's answers, and the bytes in which they lie."""
+
+    rows: FieldRows
+    heap: Heap
 
 
 @functools.cache
@@ -93,8 +101,7 @@ def alike(block: Block, texts: Texts) -> Alike:
     for api_key, version in _LIFTED.items():
         wanted &= (block.api_key != api_key) | (block.left.version >= version)
     left, right = (
-        tape_of(part.heap, part.answer_at, part.answer_end, block.api_key, part.version, RESPONSE, wanted)
-        for part in (block.left, block.right)
+        decode_rows(part.answers(block.api_key), _of_bodies(), wanted, MAX_ROWS) for part in (block.left, block.right)
     )
     same = left.decoded & right.decoded & wanted
     count = len(block)
@@ -103,43 +110,44 @@ def alike(block: Block, texts: Texts) -> Alike:
     left, right = left.where(same[left.message]), right.where(same[right.message])
     same[left.message[left.field != right.field]] = False
     left, right = left.where(same[left.message]), right.where(same[right.message])
-    message, kinds = _differing(left, right, same, texts)
+    sides = Side(left, block.left.heap), Side(right, block.right.heap)
+    message, kinds = _differing(*sides, same, texts)
     kept = same[message]
     counts = np.bincount(kinds[kept], minlength=len(_KINDS)).tolist()
     noise = Counter({kind.value: number for kind, number in zip(_KINDS, counts, strict=True) if number})
     return Alike(same, noise, read)
 
 
-def _with_records(tape: Tape, count: int) -> Flags:
+def _with_records(rows: FieldRows, count: int) -> Flags:
     number = program.load().field_id(api_keys.FETCH, RESPONSE, "responses.partitions.records")
-    found = np.zeros(count, np.bool_)
-    found[tape.message[(tape.field == number) & (tape.length > 0)]] = True
-    return found
+    has_records = np.zeros(count, np.bool_)
+    has_records[rows.message[(rows.field == number) & (rows.length > 0)]] = True
+    return has_records
 
 
-def _differing(left: Tape, right: Tape, same: Flags, texts: Texts) -> tuple[Numbers, Numbers]:
+def _differing(left: Side, right: Side, same: Flags, texts: Texts) -> tuple[Numbers, Numbers]:
     """Takes out of `same` what is not; -> (message, kind) of values that are only counted. Both sides have the same
     fields."""
     classes, kinds, with_bytes = _classes()
-    of = classes[left.field]
-    differs = left.value != right.value
-    rows = np.flatnonzero(with_bytes[left.field] & (of != IGNORED) & ~differs)
+    of = classes[left.rows.field]
+    differs = left.rows.value != right.rows.value
+    rows = np.flatnonzero(with_bytes[left.rows.field] & (of != IGNORED) & ~differs)
     differs[rows] = ~_same_bytes(left, right, rows)
     differs &= of != IGNORED
     named = (of == TOPIC) | (of == TOPIC_ID)
     bad = differs & (of == SAME)
-    bad |= differs & (of == APPENDED) & ((left.value < 0) != (right.value < 0))
-    bad |= (of == COMMITTED) & ((left.value != -1) | (right.value != -1))
+    bad |= differs & (of == APPENDED) & ((left.rows.value < 0) != (right.rows.value < 0))
+    bad |= (of == COMMITTED) & ((left.rows.value != -1) | (right.rows.value != -1))
     bad[_other_topics(left, right, np.flatnonzero(named & (differs | texts.renames)), texts)] = True
-    same[left.message[bad]] = False
+    same[left.rows.message[bad]] = False
     counted = differs & (of == COUNTED)
-    return left.message[counted], kinds[left.field[counted]]
+    return left.rows.message[counted], kinds[left.rows.field[counted]]
 
 
-def _same_bytes(left: Tape, right: Tape, rows: Numbers) -> Flags:
+def _same_bytes(left: Side, right: Side, rows: Numbers) -> Flags:
     """Have two rows the same content? (Their values are the same: for strings these are the lengths.)"""
-    lengths = np.maximum(left.length[rows], 0)
-    same: Flags = left.length[rows] == right.length[rows]
+    lengths = np.maximum(left.rows.length[rows], 0)
+    same: Flags = left.rows.length[rows] == right.rows.length[rows]
     lengths[~same] = 0
     ends = np.cumsum(lengths)
     first = 0
@@ -149,15 +157,30 @@ def _same_bytes(left: Tape, right: Tape, rows: Numbers) -> Flags:
         some = rows[first:stop]
         size = lengths[first:stop]
         inside = np.arange(int(size.sum())) - np.repeat(ends[first:stop] - size - before, size)
-        equal = left.heap[np.repeat(left.position[some], size) + inside]
-        equal = equal == right.heap[np.repeat(right.position[some], size) + inside]
+        equal = left.heap[np.repeat(left.rows.position[some], size) + inside]
+        equal = equal == right.heap[np.repeat(right.rows.position[some], size) + inside]
         same[first + np.repeat(np.arange(len(some)), size)[~equal]] = False
         first = stop
     return same
 
 
-def _other_topics(left: Tape, right: Tape, rows: Numbers, texts: Texts) -> Numbers:
+def _other_topics(left: Side, right: Side, rows: Numbers, texts: Texts) -> Numbers:
     """Of rows with names or ids of topics, those that are not the same topic."""
-    here, there = texts.numbers(left, rows, 0), texts.numbers(right, rows, 1)
-    other: Numbers = rows[here != there]
+    by_id = _ids()[left.rows.field[rows]]
+    numbers = (
+        texts.numbers(TopicColumn(side.heap, side.rows.position[rows], side.rows.length[rows], by_id), number)
+        for number, side in enumerate((left, right))
+    )
+    other: Numbers = rows[np.not_equal(*numbers)]
     return other
+
+
+@functools.cache
+def _of_bodies() -> np.ndarray:
+    return program.load().selection(lambda info: info.api_key != NO_API)
+
+
+@functools.cache
+def _ids() -> Flags:
+    """By field: is it an id?"""
+    return np.array([info.kind == "uuid" for info in program.load().fields])

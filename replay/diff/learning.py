@@ -12,18 +12,22 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from analyzer.protocol import api_keys, program
+from analyzer.protocol import api_keys
+from analyzer.protocol.project import Messages, Projection, project
 from analyzer.protocol.schema import REQUEST, RESPONSE
 from analyzer.protocol.topic_lists import RESPONSE_LISTS, lists_of
 from captures.kernels import NULL
 from replay.diff.correspondence import STEPS, Correspondence, learn_names, learn_step
-from replay.diff.field_rows import Partitions, Tape, partitions_of, tape_of, topic_fields
 from replay.diff.offsets import Stored
 from replay.diff.pairs import Block, Pair, Pairs
+from replay.diff.partition_rows import MAX_ROWS, PartitionRows, partition_paths, partition_rows, topic_paths, topic_rows
 from replay.diff.record_facts import DIGEST
-from replay.diff.stored_run import Flags, Numbers, Part
+from replay.diff.stored_run import Flags, Numbers
 from replay.diff.topic_texts import Texts
 
+_STORED: Final = ("errorCode", "baseOffset", "logAppendTimeMs")
+_READ: Final = ("records", "abortedTransactions")
+"""Fields of partitions in answers to Produce and to Fetch."""
 _NAMING: Final = (api_keys.METADATA, api_keys.CREATE_TOPICS)
 
 
@@ -136,26 +140,32 @@ class _Block:
         wanted = self._answered & (block.api_key == key)
         if not wanted.any():
             return {}
-        asked_tape = _asked(block, block.left, wanted)
-        asked = partitions_of(asked_tape, key, REQUEST, lists_of(key)[0], {"records": 0})
-        tapes = [_said(block, part, wanted) for part in (block.left, block.right)]
-        fields = {"errorCode": 0, "baseOffset": -1, "logAppendTimeMs": -1}
-        said = [partitions_of(tape, key, RESPONSE, RESPONSE_LISTS[key], fields) for tape in tapes]
-        plain = wanted & asked_tape.decoded & tapes[0].decoded & tapes[1].decoded
-        for each in said:
-            bad = (each.values["errorCode"] != 0) | (each.values["baseOffset"] < 0)
-            plain[each.message[bad]] = False
-        every = [(asked, asked_tape, 0), (said[0], tapes[0], 0), (said[1], tapes[1], 1)]
-        counts = [np.bincount(some.message, minlength=len(block)) for some, _, _ in every]
+        lists = ((REQUEST, lists_of(key)[0], ("records",)), *[(RESPONSE, RESPONSE_LISTS[key], _STORED)] * 2)
+        messages_of = (
+            block.left.requests(block.api_key),
+            block.left.answers(block.api_key),
+            block.right.answers(block.api_key),
+        )
+        rows: list[PartitionRows] = []
+        plain = wanted.copy()
+        for messages, (direction, where, fields) in zip(messages_of, lists, strict=True):
+            paths = partition_paths(where, fields)
+            projection = project(messages, key, direction, paths, wanted, MAX_ROWS)
+            plain &= projection.decoded
+            rows.append(partition_rows(messages, projection, where, fields))
+        for side in rows[1:]:
+            bad = (side.columns["errorCode"].value != 0) | (side.columns["baseOffset"].value < 0)
+            plain[side.message[bad]] = False
+        counts = [np.bincount(side.message, minlength=len(block)) for side in rows]
         plain &= (counts[0] == counts[1]) & (counts[0] == counts[2])
         # All three say the same partitions, in whatever order.
-        ordered: list[tuple[Partitions, Numbers]] = []
+        ordered: list[tuple[PartitionRows, Numbers]] = []
         orders: list[Numbers] = []
-        for some, tape, side in every:
-            kept = some.where(plain[some.message])
-            topics = self._texts.numbers(tape, kept.topic, side)
-            order = np.lexsort((kept.number, topics, kept.message))
-            ordered.append((kept.where(order), topics[order]))
+        for side, number in zip(rows, (0, 0, 1), strict=True):
+            side = side.where(plain[side.message])
+            topics = self._texts.numbers(side.topic, number)
+            order = np.lexsort((side.number, topics, side.message))
+            ordered.append((side.where(order), topics[order]))
             orders.append(order)
         (asked, topics), (left, left_topics), (right, right_topics) = ordered
         other = (topics != left_topics) | (topics != right_topics)
@@ -167,28 +177,29 @@ class _Block:
         )
         plain[asked.message[other]] = False
         in_order = np.argsort(orders[0])
-        rows = in_order[plain[asked.message[in_order]]]
-        asked, left, right = (some.where(rows) for some in (asked, left, right))
+        in_order = in_order[plain[asked.message[in_order]]]
+        asked, left, right = (side.where(in_order) for side in (asked, left, right))
         found: dict[int, list[Produced]] = {at: [] for at in np.flatnonzero(plain).tolist()}
+        sets = asked.columns["records"]
         content = self._correspondence.reader.content(
-            asked_tape.heap, asked.positions["records"], np.maximum(asked.lengths["records"], 0), digested=False
+            asked.topic.heap, sets.position, np.maximum(sets.length, 0), digested=False
         )
-        first = np.searchsorted(content.field, np.arange(len(rows) + 1))
+        first = np.searchsorted(content.field, np.arange(len(in_order) + 1))
         records = np.diff(first)
-        producers = np.full(len(rows), -1, np.int64)
+        producers = np.full(len(in_order), -1, np.int64)
         producers[records > 0] = content.producer_id[first[:-1][records > 0]]
-        transactional = np.bincount(content.field, content.transactional, len(rows)) > 0
+        transactional = np.bincount(content.field, content.transactional, len(in_order)) > 0
         columns = (
             asked.message,
-            topics[rows],
+            topics[in_order],
             asked.number,
-            left.values["baseOffset"],
-            right.values["baseOffset"],
+            left.columns["baseOffset"].value,
+            right.columns["baseOffset"].value,
             records,
             transactional,
             producers,
-            left.values["logAppendTimeMs"],
-            right.values["logAppendTimeMs"],
+            left.columns["logAppendTimeMs"].filled(-1),
+            right.columns["logAppendTimeMs"].filled(-1),
         )
         rows_of = zip(*(column.tolist() for column in columns), strict=True)
         for at, topic, number, there, here, count, in_transaction, producer, before, after in rows_of:
@@ -205,43 +216,50 @@ class _Block:
         wanted = self._answered & ~block.retried & (block.api_key == key)
         if not wanted.any():
             return {}
-        tapes = [(_asked(block, part, wanted), _said(block, part, wanted)) for part in (block.left, block.right)]
-        aborted = program.load().field_id(key, RESPONSE, "responses.partitions.abortedTransactions")
+        request_paths = partition_paths(lists_of(key)[0], ("fetchOffset",))
+        request_paths += [path for where in lists_of(key)[1:] for path in topic_paths(where)]
+        answer_paths = partition_paths(RESPONSE_LISTS[key], _READ)
+        sides: list[tuple[Messages, Projection, PartitionRows]] = []
         plain = wanted.copy()
-        for asked, said in tapes:
-            plain &= asked.decoded & said.decoded
-            plain[said.message[(said.field == aborted) & (said.value > 0)]] = False
+        for part in (block.left, block.right):
+            requests, answers = part.requests(block.api_key), part.answers(block.api_key)
+            asked = project(requests, key, REQUEST, request_paths, wanted, MAX_ROWS)
+            answered = project(answers, key, RESPONSE, answer_paths, wanted, MAX_ROWS)
+            rows = partition_rows(answers, answered, RESPONSE_LISTS[key], _READ)
+            plain &= asked.decoded & answered.decoded
+            plain[rows.message[rows.columns["abortedTransactions"].filled(0) > 0]] = False
+            sides.append((requests, asked, rows))
         found = {at: Fetched(set(), []) for at in np.flatnonzero(plain).tolist()}
-        asked = tapes[0][0]
+        requests, asked, _ = sides[0]
         for where in lists_of(key):
-            rows = np.flatnonzero(np.isin(asked.field, topic_fields(key, REQUEST, where)) & plain[asked.message])
-            numbers = self._texts.numbers(asked, rows, 0).tolist()
-            for at, number in zip(asked.message[rows].tolist(), numbers, strict=True):
+            message, topics = topic_rows(requests, asked, where)
+            chosen = plain[message]
+            numbers = self._texts.numbers(topics.where(chosen), 0).tolist()
+            for at, number in zip(message[chosen].tolist(), numbers, strict=True):
                 found[at].topics.add(self._texts.names[number])
-        for side, (asked, said) in enumerate(tapes):
-            for at, read in self._read(asked, said, side, plain):
+        for side, (requests, asked, rows) in enumerate(sides):
+            starts = partition_rows(requests, asked, lists_of(key)[0], ("fetchOffset",))
+            for at, read in self._read(starts, rows, side, plain):
                 found[at].reads.append(read)
         return found
 
-    def _read(self, asked: Tape, said: Tape, side: int, plain: Flags) -> Iterator[tuple[int, Read]]:
+    def _read(self, wanted: PartitionRows, given: PartitionRows, side: int, plain: Flags) -> Iterator[tuple[int, Read]]:
         """What one side's answers hold of each partition with records, with its exchange."""
-        key = api_keys.FETCH
-        wanted = partitions_of(asked, key, REQUEST, lists_of(key)[0], {"fetchOffset": 0})
-        given = partitions_of(said, key, RESPONSE, RESPONSE_LISTS[key], {"records": 0})
-        given = given.where(plain[given.message] & (given.lengths["records"] > 0))
+        given = given.where(plain[given.message] & (given.columns["records"].length > 0))
         wanted = wanted.where(np.isin(wanted.message, given.message))
         names_of = self._texts.names
-        columns = wanted.message, self._texts.numbers(asked, wanted.topic, side), wanted.number
+        columns = wanted.message, self._texts.numbers(wanted.topic, side), wanted.number
         starts = dict(
             zip(
                 zip(*(each.tolist() for each in columns), strict=True),
-                wanted.values["fetchOffset"].tolist(),
+                wanted.columns["fetchOffset"].filled(0).tolist(),
                 strict=True,
             )
         )
-        columns = given.message, self._texts.numbers(said, given.topic, side), given.number
+        columns = given.message, self._texts.numbers(given.topic, side), given.number
         where = list(zip(*(each.tolist() for each in columns), strict=True))
-        content = self._correspondence.reader.content(said.heap, given.positions["records"], given.lengths["records"])
+        sets = given.columns["records"]
+        content = self._correspondence.reader.content(given.topic.heap, sets.position, sets.length)
         shown = content.control == NULL
         if not side:
             # A batch may begin before the offset that was asked for. What the right has of it, it has shown.
@@ -269,11 +287,3 @@ class _Block:
                     span,
                 ),
             )
-
-
-def _asked(block: Block, part: Part, wanted: Flags) -> Tape:
-    return tape_of(part.heap, part.asked_at, part.asked_end, block.api_key, part.version, REQUEST, wanted)
-
-
-def _said(block: Block, part: Part, wanted: Flags) -> Tape:
-    return tape_of(part.heap, part.answer_at, part.answer_end, block.api_key, part.version, RESPONSE, wanted)

@@ -19,6 +19,7 @@ from analyzer.dataset.dataset import DatasetError
 from analyzer.protocol import api_keys as names
 from analyzer.protocol import schema, tree
 from analyzer.protocol.decoding import OK
+from analyzer.protocol.project import Frame
 from replay.diff.stored_run import ConnectionNames, Flags, Numbers, Part, Run
 
 
@@ -94,7 +95,7 @@ class Pair:
 def decode(some: Sequence[Pair]) -> None:
     """Decode the captured requests and both answers of some pairs at once; what is not whole `Side.asked` and
     `Side.said` decode on their own, when they are asked."""
-    wanted: list[tuple[Side, str, tree.Frame]] = []
+    wanted: list[tuple[Side, str, Frame]] = []
     for pair in some:
         for side, name, data in (
             (pair.left, "request", pair.left.request),

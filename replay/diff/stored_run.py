@@ -27,7 +27,8 @@ import pyarrow.compute as pc
 
 from analyzer.dataset.dataset import DatasetError, StoredDataset, open_dataset, readable
 from analyzer.dataset.tables import REPLAYED
-from analyzer.protocol.schema import ZERO_UUID
+from analyzer.protocol.project import Messages
+from analyzer.protocol.schema import REQUEST, RESPONSE, ZERO_UUID
 from replay.diff.mapped_arrays import filled, mapped, no_room, slices
 
 Numbers = npt.NDArray[np.int64]
@@ -207,6 +208,16 @@ class Part:
     version: Numbers
     answered: Flags
     latency_us: Numbers
+
+    def requests(self, api_key: Numbers) -> Messages:
+        """The requests, of these APIs."""
+        direction = np.full(len(api_key), REQUEST, np.int64)
+        return Messages(self.heap, self.asked_at, self.asked_end, api_key, self.version, direction)
+
+    def answers(self, api_key: Numbers) -> Messages:
+        """The answers, of these APIs."""
+        direction = np.full(len(api_key), RESPONSE, np.int64)
+        return Messages(self.heap, self.answer_at, self.answer_end, api_key, self.version, direction)
 
 
 class Run:

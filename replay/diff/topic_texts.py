@@ -1,28 +1,20 @@
 """Topics as messages name them, by numbers that mean the same on both sides.
 
-In: rows of tapes with names or ids of topics. Out: a number for each, and the name behind it. Pure; each spelling is
-looked up once.
+In: columns of names or ids of topics. Out: a number for each, and the name behind it. Pure; each spelling is looked up
+once.
 """
 
 from __future__ import annotations
 
 import base64
-import functools
 from collections.abc import Mapping
 
 import numpy as np
 
-from analyzer.protocol import program
 from analyzer.protocol.schema import ZERO_UUID
 from replay.diff.correspondence import Correspondence
-from replay.diff.field_rows import Tape
-from replay.diff.stored_run import Flags, Numbers
-
-
-@functools.cache
-def _ids() -> Flags:
-    """By field: is it an id?"""
-    return np.array([info.kind == "uuid" for info in program.load().fields])
+from replay.diff.partition_rows import TopicColumn
+from replay.diff.stored_run import Numbers
 
 
 class Texts:
@@ -36,15 +28,14 @@ class Texts:
         self._numbers: dict[str, int] = {}
         self.names: list[str] = []
 
-    def numbers(self, tape: Tape, rows: Numbers, side: int) -> Numbers:
-        """Of some rows of a side's tape (0 left, 1 right)."""
-        data = memoryview(tape.heap)  # type: ignore[arg-type]  # arrays do have the buffer protocol
-        begins, ends = tape.position[rows], tape.position[rows] + np.maximum(tape.length[rows], 0)
-        by_id = _ids()[tape.field[rows]]
-        places = zip(by_id.tolist(), begins.tolist(), ends.tolist(), strict=True)
+    def numbers(self, topics: TopicColumn, side: int) -> Numbers:
+        """Number the topics that a side (0 left, 1 right) names; the same topic has the same number on both."""
+        data = memoryview(topics.heap)  # type: ignore[arg-type]  # arrays do have the buffer protocol
+        ends = topics.position + np.maximum(topics.length, 0)
+        spans = zip(topics.by_id.tolist(), topics.position.tolist(), ends.tolist(), strict=True)
         known = self._known
-        said = [(side, of_id, bytes(data[begin:end])) for of_id, begin, end in places]
-        return np.array([known[one] if one in known else self._number(*one) for one in said], np.int64)
+        spellings = [(side, by_id, bytes(data[begin:end])) for by_id, begin, end in spans]
+        return np.array([known[key] if key in known else self._number(*key) for key in spellings], np.int64)
 
     def _number(self, side: int, by_id: bool, text: bytes) -> int:
         """Of a spelling that is new."""

@@ -1,1 +1,1 @@
-"""What is decided before anything is sent: captured sessions and a target's versions in, a plan out. Pure."""
+"""Plans a replay: captured sessions and a target's versions in, a plan out. Pure."""

@@ -1,7 +1,7 @@
-"""What is done with each API by default: the table of replay/README.md in code.
+"""How each API is treated by default: the table of replay/README.md in code.
 
-A policy (may it be sent, and what for) and a route (which broker has to serve it).
-Source: Kafka's definitions (listeners, fields) and KafkaApis; what was measured on brokers is in the README.
+A policy (may it be sent, and if not, why) and a route (which broker has to serve it). Source: Kafka's definitions
+(listeners, fields) and KafkaApis; what was measured on brokers is in the README.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from analyzer.protocol import api_keys
 
 GROUP_HEARTBEATS: Final = (api_keys.CONSUMER_GROUP_HEARTBEAT, api_keys.SHARE_GROUP_HEARTBEAT)
-"""By which members join, stay and leave where the broker assigns (KIP-848, KIP-932)."""
+"""Heartbeats by which members join, stay and leave if the broker assigns partitions (KIP-848, KIP-932)."""
 
 
 class Route(Enum):
@@ -27,7 +27,7 @@ class Route(Enum):
 
 
 class Policy(Enum):
-    """May a request of this API be sent? Values are the rule's name where it may not."""
+    """Whether a request of this API may be sent; if not, the value is the name of the rule."""
 
     SEND = "sent"
     REMAP = "sent, with what the target assigns"
@@ -152,9 +152,9 @@ ADMIN: Final = frozenset(
         api_keys.ALTER_REPLICA_LOG_DIRS,
     )
 )
-"""`--allow admin`: what creates and alters. What deletes, elects, or hands out secrets is allowed by its own name."""
+"""APIs of `--allow admin`, which create and alter. Those that delete, elect, or return secrets are allowed by name."""
 
 
 def api(api_key: int) -> Api:
-    """What is done with an API; what Kafka never had is internal to somebody else."""
+    """The policy and route of an API; one that Kafka never had counts as internal."""
     return APIS.get(api_key, Api(Policy.INTERNAL))

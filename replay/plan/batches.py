@@ -1,8 +1,8 @@
-"""Record batches as the replayer has to change them: bytes in, bytes out.
+"""Changes record batches as the replayer has to: bytes in, bytes out.
 
-Record batches (magic 2, KIP-98) are changed in place: producer id, epoch and base sequence, timestamps; their CRC32C is
-computed again. Message sets (magic 0 and 1) are made one batch where the target demands it. Layout: Kafka's
-`DefaultRecordBatch` and `LegacyRecord`. Bytes that do not have that layout raise BadRecords.
+Record batches (magic 2, KIP-98) are changed in place: producer id, epoch and base sequence, timestamps; their CRC32C
+is computed again. Message sets (magic 0 and 1) become one batch if the target requires it. Layout: Kafka's
+`DefaultRecordBatch` and `LegacyRecord`. Bytes without that layout raise BadRecords.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NO_TIME = -1
 
 
 class BadRecords(ValueError):
-    """Bytes that are no record batches."""
+    """Bytes that are not record batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,10 @@ _REST = struct.Struct(">hiqqqhii")  # from the attributes to the number of recor
 
 
 def batches(records: bytes | bytearray | memoryview) -> Iterator[Batch]:
-    """The batches of a `records` field that are whole. Raises BadRecords where there is another magic or a wrong size
-    (what is cut off at the end of a fetch is left out)."""
+    """List the whole batches of a `records` field; what is cut off at the end of a fetch is left out.
+
+    Raises BadRecords for another magic or a wrong size.
+    """
     at = 0
     while at + 17 <= len(records):
         base_offset, length, _, magic = _SIZES.unpack_from(records, at)
@@ -81,8 +83,10 @@ def batches(records: bytes | bytearray | memoryview) -> Iterator[Batch]:
 
 
 def produced(records: bytes | None) -> list[Batch]:
-    """The batches of a Produce request's partition; none of null or of what is no batches (old message sets, and what
-    a broker will refuse)."""
+    """List the batches of a Produce request's partition.
+
+    None for null, and for bytes that are not batches (old message sets, and what a broker will refuse).
+    """
     try:
         return list(batches(records or b""))
     except BadRecords:
@@ -90,8 +94,10 @@ def produced(records: bytes | None) -> list[Batch]:
 
 
 def _whole(records: bytes | bytearray | memoryview) -> Iterator[tuple[int, int, int, int]]:
-    """(where it is, its bytes, its offset, magic) of each batch and each message of an old set that is whole. Raises
-    BadRecords."""
+    """Give (position, bytes, offset, magic) of each whole batch, and of each whole message of an old set.
+
+    Raises BadRecords.
+    """
     at = 0
     while at + 17 <= len(records):
         offset, length, _, kind = _SIZES.unpack_from(records, at)
@@ -105,8 +111,10 @@ def _whole(records: bytes | bytearray | memoryview) -> Iterator[tuple[int, int, 
 
 
 def end_offset(records: bytes | bytearray | memoryview) -> int | None:
-    """The offset behind the last whole batch, or the last whole message of an old set (a compressed one stands at the
-    offset of the last message in it); None where there is none. Raises BadRecords."""
+    """The offset after the last whole batch, or the last whole message of an old set; None if there is none.
+
+    A compressed message has the offset of the last message in it. Raises BadRecords.
+    """
     end = None
     for at, _, offset, kind in _whole(records):
         delta = int.from_bytes(records[at + _DELTA_AT : at + _DELTA_AT + 4], "big", signed=True) if kind == 2 else 0
@@ -115,26 +123,29 @@ def end_offset(records: bytes | bytearray | memoryview) -> int | None:
 
 
 def fetched(records: bytes | None) -> list[tuple[int, int, Batch | None]]:
-    """(first offset, the one behind the last, the batch) of each batch that a reader got, and of each run of old
-    messages; none of what is no records. Of a compressed message only the last offset is known, which is that of the
-    last message in it: they were produced together."""
-    found: list[tuple[int, int, Batch | None]] = []
+    """List (first offset, offset after the last, batch) of each batch that a reader got, and of each run of old
+    messages.
+
+    Empty for bytes that are not records. Of a compressed message only the last offset is known, which is that of the
+    last message in it: they were produced together.
+    """
+    located: list[tuple[int, int, Batch | None]] = []
     try:
         for at, size, offset, kind in _whole(records or b""):
             if kind == 2:
                 batch = Batch(at, size, offset, kind, *_REST.unpack_from(records or b"", at + 21))
-                found.append((offset, offset + batch.last_offset_delta + 1, batch))
-            elif found and found[-1][2] is None:
-                found[-1] = found[-1][0], offset + 1, None
+                located.append((offset, offset + batch.last_offset_delta + 1, batch))
+            elif located and located[-1][2] is None:
+                located[-1] = located[-1][0], offset + 1, None
             else:
-                found.append((offset, offset + 1, None))
+                located.append((offset, offset + 1, None))
     except BadRecords:
         return []
-    return found
+    return located
 
 
 def messages(records: bytes | None) -> int:
-    """How many messages an old message set has, with those inside of compressed ones; 0 where it is none."""
+    """Count the messages of an old message set, with those inside compressed ones; 0 if it is not one."""
     try:
         return len(_unpacked(records or b"")[1])
     except BadRecords:
@@ -142,27 +153,27 @@ def messages(records: bytes | None) -> int:
 
 
 def checksum(records: bytes, batch: Batch) -> bytes:
-    """The CRC32C of a batch (magic 2: behind base offset, length, leader epoch and magic), as it stands there."""
+    """The CRC32C of a batch (magic 2: after base offset, length, leader epoch and magic), as it is stored there."""
     return bytes(records[batch.at + _CRC_AT : batch.at + _CRC_AT + 4])
 
 
 def magic(records: bytes | bytearray | memoryview) -> int:
-    """Magic of the first message or batch: 0, 1 or 2. Raises BadRecords."""
+    """The magic of the first message or batch: 0, 1 or 2. Raises BadRecords."""
     if len(records) < 17 or records[16] > 2:
         raise BadRecords("no message or batch")
     return records[16]
 
 
 def set_producer(records: bytearray, at: int, size: int, producer_id: int, epoch: int, sequence: int) -> None:
-    """Replace who produced the batch at `at`, and seal it."""
+    """Replace the producer of the batch at `at`, and seal it."""
     _PRODUCER.pack_into(records, at + _PRODUCER_AT, producer_id, epoch, sequence)
     seal(records, at, size)
 
 
 def shift_times(records: bytearray, at: int, size: int, delta_ms: int) -> None:
-    """Move the batch's timestamps (its records have differences to the first only), and seal it."""
+    """Move the batch's timestamps (its records have only differences to the first), and seal it."""
     first, last = _TIMES.unpack_from(records, at + _TIMES_AT)
-    moved = [_NO_TIME if one == _NO_TIME else max(one + delta_ms, 0) for one in (first, last)]
+    moved = [_NO_TIME if time == _NO_TIME else max(time + delta_ms, 0) for time in (first, last)]
     _TIMES.pack_into(records, at + _TIMES_AT, *moved)
     seal(records, at, size)
 
@@ -184,34 +195,35 @@ class _Message:
 
 
 def from_message_set(data: bytes) -> bytes:
-    """One record batch with the messages of a message set of magic 0 or 1, compressed as it was. Raises BadRecords.
+    """Convert a message set of magic 0 or 1 to one record batch, compressed as it was. Raises BadRecords.
 
-    Messages of magic 0 have no time: their records have -1, as a broker stores them. Kafka wants offsets from 0 on."""
+    Messages of magic 0 have no time: their records have -1, as a broker stores them. Kafka wants offsets from 0 on.
+    """
     codec, messages = _unpacked(data)
     if not messages:
         raise BadRecords("no messages")
     first = messages[0].timestamp
-    body = b"".join(_record(one, index, first) for index, one in enumerate(messages))
-    last = max(one.timestamp for one in messages)
+    body = b"".join(_record(message, index, first) for index, message in enumerate(messages))
+    last = max(message.timestamp for message in messages)
     return sealed(body, codec, len(messages), first, last)
 
 
 def _unpacked(data: bytes) -> tuple[int, list[_Message]]:
-    """(codec of the last compressed one, all messages) of a message set. Raises BadRecords."""
+    """Give (codec of the last compressed message, all messages) of a message set. Raises BadRecords."""
     codec = 0
     messages: list[_Message] = []
     for attributes, message in _messages(data):
         if attributes & 7:
             codec = attributes & 7
             inner = decompressed(message.value or b"", codec)
-            messages += [one for _, one in _messages(inner)]
+            messages += [message for _, message in _messages(inner)]
         else:
             messages.append(message)
     return codec, messages
 
 
 def sealed(body: bytes, codec: int, count: int, first: int, last: int) -> bytes:
-    """A batch of `count` encoded records, without a producer."""
+    """Make a batch of `count` encoded records, without a producer."""
     body = _compressed(body, codec)
     rest = struct.pack(">hiqqqhii", codec, count - 1, first, last, NO_PRODUCER, -1, -1, count) + body
     header = struct.pack(">qiibI", 0, 9 + len(rest), -1, 2, crc32c.crc32c(rest))
@@ -219,7 +231,7 @@ def sealed(body: bytes, codec: int, count: int, first: int, last: int) -> bytes:
 
 
 def _messages(data: bytes) -> Iterator[tuple[int, _Message]]:
-    """(attributes, message) of each whole message."""
+    """Give (attributes, message) of each whole message."""
     at = 0
     while at + 12 <= len(data):
         _, size = struct.unpack_from(">qi", data, at)
@@ -256,7 +268,7 @@ def _bytes(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
 
 
 def varint(value: int) -> bytes:
-    """Zigzag, as records have their numbers."""
+    """Encode a number in zigzag, as in records."""
     value = (value << 1) ^ (value >> 63)
     out = bytearray()
     while value >= 128:
@@ -275,7 +287,7 @@ def _record(message: _Message, index: int, first: int) -> bytes:
 
 
 def decompressed(data: bytes, codec: int) -> bytes:
-    """Raises BadRecords."""
+    """Decompress a batch. Raises BadRecords."""
     out = codecs.Scratch()
     try:
         codecs.decompress(codec, memoryview(data), Limits().allowed(len(data)), out)

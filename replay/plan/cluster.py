@@ -1,8 +1,8 @@
-"""What a capture says of its own cluster: topics with their ids and settings, nodes, groups. Pure.
+"""Learns from a capture about its cluster: topics with their ids and settings, nodes, groups. Pure.
 
-In: both bodies of each request, in any order. Out: a `Cluster`. Rules: only what answers say counts, and what requests
-say that were answered well; an id whose name no message tells is named by records that were both produced (by name)
-and fetched (by id), then by what is known from elsewhere.
+In: both bodies of each request, in any order. Out: a `Cluster`. Rules: only answers count, and requests that were
+answered without an error; a topic id that no message names is named by records that were both produced (by name) and
+fetched (by id), then by other sources.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from analyzer.protocol.schema import ZERO_UUID
 from analyzer.protocol.topic_lists import RESPONSE_LISTS, structs, topics_of
 from analyzer.protocol.tree import Body
 from replay.plan import apis, batches
-from replay.plan.config_changes import Said, Settings, changed
+from replay.plan.config_changes import ConfigRequest, Settings, changed
 from replay.plan.early_members import Early
 from replay.plan.sessions import Decoded, decoded
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic of the capture: how many partitions (the most that were seen), how many replicas, and its configuration
-    as far as CreateTopics and the requests that alter it said it."""
+    """A topic of the capture: partitions (the most that were seen), replicas, and its configuration as far as
+    CreateTopics and requests that alter it say it."""
 
     name: str
     partitions: int
@@ -39,10 +39,15 @@ class Topic:
 
 @dataclass(slots=True)
 class Cluster:
-    """`early`: members that had joined before the capture began, by group; `members`: those, and who joined while it
-    ran; `assignments`: what leaders handed out, by group and generation; `altered`: settings of topics that requests
-    changed, as they stood in the end; `group_configs`: of groups; `ids`, `brokers`: of the captured cluster; `made`,
-    `deleted`: when requests first made and first deleted each topic, in nanoseconds."""
+    """The captured cluster.
+
+    - `early`: members that had joined before the capture began, by group; `members`: those, and members that joined
+      while it ran
+    - `assignments`: what leaders handed out, by group and generation
+    - `altered`: settings of topics that requests changed, as they were at the end; `group_configs`: of groups
+    - `ids`, `brokers`: of the captured cluster
+    - `created`, `deleted`: when requests first created and first deleted each topic, in nanoseconds
+    """
 
     topic_names: dict[str, str] = field(default_factory=dict)
     topics: dict[str, Topic] = field(default_factory=dict)
@@ -55,21 +60,23 @@ class Cluster:
     group_configs: dict[str, Settings] = field(default_factory=dict)
     ids: set[str] = field(default_factory=set)
     brokers: set[tuple[str, int]] = field(default_factory=set)
-    made: dict[str, int] = field(default_factory=dict)
+    created: dict[str, int] = field(default_factory=dict)
     deleted: dict[str, int] = field(default_factory=dict)
 
     def makes(self, name: str, allow: Collection[int]) -> bool:
-        """Do the captured requests, of the APIs that may be sent, make a topic themselves? Not where it was there
-        before, or where what deletes it before it is made again is not sent."""
-        made, deleted = self.made.get(name), self.deleted.get(name)
-        if made is None or api_keys.CREATE_TOPICS not in allow:
+        """Whether captured requests of allowed APIs create this topic.
+
+        Not if it was there before, or if the deletion before it is created again is not sent.
+        """
+        created, deleted = self.created.get(name), self.deleted.get(name)
+        if created is None or api_keys.CREATE_TOPICS not in allow:
             return False
-        return deleted is None or (made < deleted and api_keys.DELETE_TOPICS in allow)
+        return deleted is None or (created < deleted and api_keys.DELETE_TOPICS in allow)
 
     # --- what is noted ---
 
     def note_id(self, topic: Body) -> None:
-        """A struct that has a topic's name and perhaps its id."""
+        """Learn from a struct that has a topic's name and perhaps its id."""
         if topic.get("topicId", ZERO_UUID) != ZERO_UUID:
             self.topic_names[topic["topicId"]] = topic["name"]
 
@@ -81,7 +88,7 @@ class Cluster:
         configs: dict[str, str | None] | None = None,
         internal: bool = False,
     ) -> None:
-        """A topic with at least so many partitions and replicas; `configs`: it was created with them."""
+        """Learn of a topic with at least this many partitions and replicas. `configs`: it was created with them."""
         old = self.topics.get(name)
         self.topics[name] = Topic(
             name,
@@ -93,17 +100,19 @@ class Cluster:
 
 
 class Learning:
-    """Learns from both bodies of each request (`take`), in any order; `cluster` is what is known so far. Who had joined
-    before the capture began is not learned here (`early_members`: that depends on the order)."""
+    """Learns from both bodies of each request (`take`), in any order; `cluster` is what is known so far.
+
+    Members that had joined before the capture began are not learned here (`early_members`: that depends on the order).
+    """
 
     def __init__(self) -> None:
         self.cluster = Cluster()
-        self._settings: list[Said] = []
+        self._settings: list[ConfigRequest] = []
         self._ids = _Ids()
         self._quick: set[tuple[str, str, int]] = set()
 
     def take(self, message: Decoded) -> None:
-        """What both bodies of a request say."""
+        """Learn from both bodies of a request."""
         if message.quick is not None:
             self._quick.add((message.quick.topic, message.quick.topic_id, message.quick.partition))
             return
@@ -117,13 +126,13 @@ class Learning:
         _learn_answer(self.cluster, key, body, answer)
         _learn_life(self.cluster, key, body, answer, message.request.sent_ns)
         if key == api_keys.FETCH:
-            for one in _fetched_by_id(answer, self.cluster.topic_names):
-                self._ids.fetch(one)
+            for fetched in _fetched_by_id(answer, self.cluster.topic_names):
+                self._ids.fetch(fetched)
         elif key in _SETTING:
-            self._settings.append(Said(message.request.sent_ns, key, body, answer))
+            self._settings.append(ConfigRequest(message.request.sent_ns, key, body, answer))
 
     def touch(self, some: Touched) -> None:
-        """What many requests of one API say of a topic."""
+        """Learn what many requests of one API say of a topic."""
         if some.api_key == api_keys.PRODUCE and some.asked >= 0:
             self.cluster.produced.add(some.topic or some.topic_id)
         if some.topic and some.served >= 0:
@@ -132,18 +141,21 @@ class Learning:
             self._ids.used[some.topic_id] = max(some.asked, self._ids.used.get(some.topic_id, 0))
 
     def fetched(self, topic_id: str, partition: int, checksum: bytes) -> None:
-        """The first batch of what was read of a topic without a name."""
+        """Learn the first batch that was read of a topic without a name."""
         self._ids.fetch((topic_id, partition, checksum))
 
     def finish(self, requests: Callable[[], Iterable[Decoded]] | None, elsewhere: Mapping[str, str]) -> Cluster:
-        """All was taken. `requests`: goes through it once more, which only topic ids without a name need; `elsewhere`:
-        names of topic ids that the capture may lack."""
+        """Finish learning.
+
+        `requests`: goes through all requests once more, which only topic ids without a name need; `elsewhere`: names
+        of topic ids that the capture may lack.
+        """
         cluster = self.cluster
         self.note_quick()
         cluster.produced = {cluster.topic_names.get(name, name) for name in cluster.produced}
-        found = changed(self._settings, {name: topic.configs for name, topic in cluster.topics.items()})
-        cluster.altered, cluster.group_configs = found.topics, found.groups
-        unnamed = [one for one in self._ids.fetched if one[0] not in cluster.topic_names]
+        changes = changed(self._settings, {name: topic.configs for name, topic in cluster.topics.items()})
+        cluster.altered, cluster.group_configs = changes.topics, changes.groups
+        unnamed = [fetched for fetched in self._ids.fetched if fetched[0] not in cluster.topic_names]
         if unnamed and requests is not None:
             _match_ids(cluster, requests(), unnamed)
         captured = set(cluster.topic_names)
@@ -154,7 +166,7 @@ class Learning:
         return cluster
 
     def so_far(self, elsewhere: Mapping[str, str]) -> Cluster:
-        """What is known while more comes. `elsewhere`: as for `finish`."""
+        """Learn what can be learned while more requests come. `elsewhere`: as for `finish`."""
         cluster = self.cluster
         self.note_quick()
         self._quick.clear()
@@ -167,7 +179,7 @@ class Learning:
         return cluster
 
     def note_quick(self) -> None:
-        """What was read by hand becomes topics."""
+        """Learn the topics of requests that took the fast path."""
         for topic, topic_id, partition in sorted(self._quick):
             self.cluster.produced.add(topic or topic_id)
             if topic:
@@ -190,14 +202,14 @@ def _learn_request(cluster: Cluster, api_key: int, body: Body, answer: Body | No
 
 
 _SERVED: Final = (api_keys.PRODUCE, api_keys.FETCH, api_keys.LIST_OFFSETS)
-"""A capture that began later may have no Metadata: what these served exists."""
+"""APIs whose requests show that a topic exists: a capture that began later may have no Metadata."""
 
 
 def _learn_answer(cluster: Cluster, api_key: int, body: Body, answer: Body) -> None:
     if api_key == api_keys.METADATA:
         cluster.nodes.update(broker["nodeId"] for broker in answer["brokers"])
         cluster.brokers.update((broker["host"], broker["port"]) for broker in answer["brokers"])
-        cluster.ids.update(one for one in (answer.get("clusterId"),) if one)
+        cluster.ids.update(cluster_id for cluster_id in (answer.get("clusterId"),) if cluster_id)
         for topic in answer["topics"]:
             if not topic["errorCode"] and topic["name"] is not None:
                 cluster.note_id(topic)
@@ -206,15 +218,15 @@ def _learn_answer(cluster: Cluster, api_key: int, body: Body, answer: Body) -> N
                 cluster.note(topic["name"], len(topic["partitions"]), replicas, internal=internal)
     elif api_key == api_keys.DESCRIBE_CLUSTER and not answer["errorCode"]:
         cluster.brokers.update((broker["host"], broker["port"]) for broker in answer["brokers"])
-        cluster.ids.update(one for one in (answer["clusterId"],) if one)
+        cluster.ids.update(cluster_id for cluster_id in (answer["clusterId"],) if cluster_id)
     elif api_key == api_keys.DESCRIBE_TOPIC_PARTITIONS:
         for topic in answer["topics"]:
             if not topic["errorCode"]:
                 cluster.note_id(topic)
     elif api_key == api_keys.CREATE_TOPICS:
-        asked = {topic["name"]: topic for topic in body["topics"]}
+        topics_by_name = {topic["name"]: topic for topic in body["topics"]}
         for topic in answer["topics"]:
-            wanted = asked.get(topic["name"])
+            wanted = topics_by_name.get(topic["name"])
             if topic["errorCode"] or wanted is None or body.get("validateOnly"):
                 continue
             cluster.note_id(topic)
@@ -230,9 +242,9 @@ def _learn_answer(cluster: Cluster, api_key: int, body: Body, answer: Body) -> N
 
 
 def _learn_life(cluster: Cluster, api_key: int, body: Body, answer: Body, sent_ns: int) -> None:
-    """When topics were made and deleted."""
+    """Learn when topics were created and deleted."""
     if api_key == api_keys.CREATE_TOPICS and not body.get("validateOnly"):
-        first, topics = cluster.made, answer["topics"]
+        first, topics = cluster.created, answer["topics"]
     elif api_key == api_keys.DELETE_TOPICS:
         first, topics = cluster.deleted, answer["responses"]
     else:
@@ -246,22 +258,22 @@ def _learn_life(cluster: Cluster, api_key: int, body: Body, answer: Body, sent_n
 
 
 _ENOUGH: Final = 1_000
-"""Batches of a partition of an unnamed topic by which its name is looked for."""
+"""Batches of a partition of an unnamed topic that are compared to find its name."""
 
 
 @dataclass(slots=True)
 class _Ids:
-    """Topic ids that were met: in requests, with the highest partition; in what was fetched (`_fetched_by_id`)."""
+    """Topic ids in requests, with the highest partition, and in what was fetched (`_fetched_by_id`)."""
 
     used: dict[str, int] = field(default_factory=dict)
     fetched: list[tuple[str, int, bytes]] = field(default_factory=list)
     often: Counter[tuple[str, int]] = field(default_factory=Counter)
 
-    def fetch(self, one: tuple[str, int, bytes]) -> None:
-        """A batch, unless there are enough of its partition to find one of them among what was produced."""
-        self.often[one[:2]] += 1
-        if self.often[one[:2]] <= _ENOUGH:
-            self.fetched.append(one)
+    def fetch(self, fetched: tuple[str, int, bytes]) -> None:
+        """Add a batch, unless there are enough of its partition to find one of them among what was produced."""
+        self.often[fetched[:2]] += 1
+        if self.often[fetched[:2]] <= _ENOUGH:
+            self.fetched.append(fetched)
 
     def use(self, api_key: int, body: Body) -> None:
         for where, topic in topics_of(api_key, body):
@@ -273,11 +285,15 @@ class _Ids:
 
 
 def _match_ids(cluster: Cluster, requests: Iterable[Decoded], fetched: Iterable[tuple[str, int, bytes]]) -> None:
-    """Names of topic ids that no Metadata told: by records that were both produced (by name) and fetched (by id). A
-    batch's checksum is the same in both, because the broker's own fields lie before it."""
+    """Name topic ids that no Metadata names, by records that were both produced (by name) and fetched (by id).
+
+    A batch's checksum is the same in both, because the broker's own fields lie before it.
+    """
     wanted = {(partition, checksum) for _, partition, checksum in fetched}
     produced: dict[tuple[int, bytes], str] = {}
-    for _, message in decoded((0, one) for one in requests if one.request.row["api_key"] == api_keys.PRODUCE):
+    for _, message in decoded(
+        (0, request) for request in requests if request.request.row["api_key"] == api_keys.PRODUCE
+    ):
         for where, name in _produced_by_name(message):
             if where in wanted:
                 produced[where] = name
@@ -287,7 +303,7 @@ def _match_ids(cluster: Cluster, requests: Iterable[Decoded], fetched: Iterable[
 
 
 def _produced_by_name(message: Decoded) -> Iterator[tuple[tuple[int, bytes], str]]:
-    """((partition, checksum), topic) of each batch."""
+    """Give ((partition, checksum), topic) of each produced batch."""
     for topic in (message.body or {}).get("topicData", ()):
         if not topic.get("name"):
             continue
@@ -296,11 +312,11 @@ def _produced_by_name(message: Decoded) -> Iterator[tuple[tuple[int, bytes], str
                 yield (partition["index"], batches.checksum(partition["records"], batch)), topic["name"]
 
 
-def _fetched_by_id(answer: Body, told: Mapping[str, str]) -> Iterator[tuple[str, int, bytes]]:
-    """(topic id, partition, checksum) of the first batch of each partition whose topic's name is not told."""
+def _fetched_by_id(answer: Body, known_names: Mapping[str, str]) -> Iterator[tuple[str, int, bytes]]:
+    """Give (topic id, partition, checksum) of the first batch of each partition whose topic has no name."""
     for topic in answer["responses"]:
         topic_id = topic.get("topicId", ZERO_UUID)
-        if topic_id == ZERO_UUID or topic_id in told:
+        if topic_id == ZERO_UUID or topic_id in known_names:
             continue
         for partition in topic["partitions"]:
             for batch in batches.produced(partition.get("records"))[:1]:

@@ -1,11 +1,11 @@
-"""Settings of topics and groups that captured requests changed, as they stood when the capture ended. Pure.
+"""Learns settings of topics and groups that captured requests changed, as they were at the end. Pure.
 
 In: AlterConfigs and IncrementalAlterConfigs with their answers, and when topics were created, in order of time. Out:
-settings by topic and by group. Rules: only what was answered well counts; a topic that is made again begins anew; a
-list is added to and taken from only where what it was is known (`SET`, or Kafka's default of it); the largest record
-that was ever allowed stays so, for what was sent while it was has to fit; what names brokers of the captured cluster is
-left out.
-Source: KIP-339 (operations), KIP-848 and KIP-932 (settings of groups); Kafka's IncrementalAlterConfigsRequest.json.
+settings by topic and by group. Rules: only requests that were answered without an error count; a topic that is created
+again starts anew; a list is added to and taken from only if its value is known (`SET`, or Kafka's default); the
+largest record that was ever allowed stays allowed, because what was sent then has to fit; settings that name brokers
+of the captured cluster are left out. Source: KIP-339 (operations), KIP-848 and KIP-932 (settings of groups); Kafka's
+IncrementalAlterConfigsRequest.json.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GROUP_RESOURCE: Final = 32
 
 _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 _LISTS: Final = {"cleanup.policy": "delete"}
-"""Lists, and what they are where nobody set them."""
+"""Settings that are lists, and their defaults."""
 _LARGEST: Final = "max.message.bytes"
 _OF_BROKERS: Final = frozenset(
     (
@@ -34,7 +34,7 @@ _OF_BROKERS: Final = frozenset(
 )
 
 
-class Said(NamedTuple):
+class ConfigRequest(NamedTuple):
     """A request that changed settings, or created topics, with its answer; when it was sent, in nanoseconds."""
 
     sent_ns: int
@@ -45,47 +45,55 @@ class Said(NamedTuple):
 
 @dataclass(slots=True)
 class Changed:
-    """What was changed, by name. `topics` has those of topics whose creation was not captured too, as far as requests
-    set them."""
+    """Settings that were changed, by name.
+
+    `topics` also has topics whose creation was not captured, as far as requests set them.
+    """
 
     topics: dict[str, Settings] = field(default_factory=dict)
     groups: dict[str, Settings] = field(default_factory=dict)
 
 
-def changed(requests: Iterable[Said], created: Mapping[str, Settings]) -> Changed:
-    """Settings as they stood in the end. `created`: topics with the settings that they were made with last."""
-    found = Changed()
-    for said in sorted(requests, key=lambda one: one.sent_ns):
-        if said.api_key == api_keys.CREATE_TOPICS:
-            for name in _made(said):
-                found.topics.pop(name, None)
+def changed(requests: Iterable[ConfigRequest], created: Mapping[str, Settings]) -> Changed:
+    """Settings as they were at the end. `created`: topics with the settings that they were last created with."""
+    changes = Changed()
+    for request in sorted(requests, key=lambda request: request.sent_ns):
+        if request.api_key == api_keys.CREATE_TOPICS:
+            for name in _created(request):
+                changes.topics.pop(name, None)
             continue
-        for kind, name, resource in _altered(said):
+        for kind, name, resource in _altered(request):
             if kind == api_keys.TOPIC_RESOURCE:
                 start = created.get(name, {})
-                found.topics[name] = _applied(said.api_key, found.topics.get(name, dict(start)), resource["configs"])
+                changes.topics[name] = _applied(
+                    request.api_key, changes.topics.get(name, dict(start)), resource["configs"]
+                )
             elif kind == GROUP_RESOURCE:
-                found.groups[name] = _applied(said.api_key, found.groups.get(name, {}), resource["configs"])
-    return found
+                changes.groups[name] = _applied(request.api_key, changes.groups.get(name, {}), resource["configs"])
+    return changes
 
 
-def _made(said: Said) -> Iterator[str]:
-    if not said.body.get("validateOnly"):
-        yield from (topic["name"] for topic in said.answer["topics"] if not topic["errorCode"])
+def _created(request: ConfigRequest) -> Iterator[str]:
+    if not request.body.get("validateOnly"):
+        yield from (topic["name"] for topic in request.answer["topics"] if not topic["errorCode"])
 
 
-def _altered(said: Said) -> Iterator[tuple[int, str, Body]]:
-    """(type, name, what was asked) of each resource that was altered."""
-    if said.body["validateOnly"]:
+def _altered(request: ConfigRequest) -> Iterator[tuple[int, str, Body]]:
+    """Give (type, name, requested change) of each resource that was altered."""
+    if request.body["validateOnly"]:
         return
-    good = {(one["resourceType"], one["resourceName"]) for one in said.answer["responses"] if not one["errorCode"]}
-    for resource in said.body["resources"]:
+    good = {
+        (response["resourceType"], response["resourceName"])
+        for response in request.answer["responses"]
+        if not response["errorCode"]
+    }
+    for resource in request.body["resources"]:
         if (resource["resourceType"], resource["resourceName"]) in good:
             yield resource["resourceType"], resource["resourceName"], resource
 
 
 def _applied(api_key: int, before: Settings, configs: Iterable[Body]) -> Settings:
-    """AlterConfigs says all settings; the incremental request what becomes of each that it names."""
+    """Apply a change: AlterConfigs has all settings, the incremental request only those that change."""
     after: Settings = dict(before) if api_key == api_keys.INCREMENTAL_ALTER_CONFIGS else {}
     largest = before.get(_LARGEST)
     for config in configs:
@@ -99,12 +107,12 @@ def _applied(api_key: int, before: Settings, configs: Iterable[Body]) -> Setting
             after.pop(name, None)
         else:
             known = after.get(name, _LISTS.get(name))
-            parts = [one.strip() for one in (known or "").split(",") if one.strip()]
-            these = [one.strip() for one in (value or "").split(",") if one.strip()]
+            parts = [part.strip() for part in (known or "").split(",") if part.strip()]
+            these = [part.strip() for part in (value or "").split(",") if part.strip()]
             if operation == _APPEND and (known is not None or name in after):
-                parts += [one for one in these if one not in parts]
+                parts += [part for part in these if part not in parts]
             elif operation == _SUBTRACT and known is not None:
-                parts = [one for one in parts if one not in these]
+                parts = [part for part in parts if part not in these]
             else:
                 continue
             after[name] = ",".join(parts)

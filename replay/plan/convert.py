@@ -1,9 +1,8 @@
-"""A request's body made fit for another version of its API.
+"""Converts a request's body to another version of its API.
 
 In: a body decoded with `exact=True`, and the two versions. Out: a body for the encoder, or `CannotConvert` with what
-would be lost. Rules: a field that the new version lacks is dropped where it is at its default or only carries
-information (`_MEANING` lists those that do not); what changed its place (one key or many, one group or many, names or
-ids of topics) is moved.
+would be lost. Rules: a field that the new version lacks is dropped if it has its default or only carries information
+(`_MEANING` lists those that do not); what moved (one key or many, one group or many, names or ids of topics) is moved.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from analyzer.protocol.tree import Body
 
 
 class CannotConvert(ValueError):
-    """What a request says cannot be said in the version that the target offers."""
+    """The version that the target offers cannot express the request."""
 
 
 # fmt: off
@@ -46,13 +45,13 @@ _FIRST_WITH: Final = {
 
 
 def choose(version: int, offered: tuple[int, int]) -> int:
-    """The version to send: the captured one where it is offered, else the nearest."""
+    """Choose the version to send: the captured one if it is offered, else the nearest."""
     low, high = offered
     return min(max(version, low), high)
 
 
 def canonical(api_key: int, version: int, body: Body) -> Body:
-    """The body as if the newest version had been used, so that it can be taken to any version. Changes `body`."""
+    """Convert the body to the form of the newest version, from which it can be taken to any other. Changes `body`."""
     if api_key == api_keys.FIND_COORDINATOR and version >= 4:
         keys = body.get("coordinatorKeys") or [""]
         body.setdefault("key", keys[0])
@@ -89,7 +88,7 @@ def _copied(topics: list[Body] | None) -> list[Body] | None:
 
 
 def check(api_key: int, version: int, body: Body) -> None:
-    """May a canonical body be said in this version? Raises CannotConvert."""
+    """Check that this version can express a canonical body. Raises CannotConvert."""
     layout = schema.layout(api_key, version, REQUEST)
     if layout is None:
         raise CannotConvert(f"{api_keys.name(api_key)} v{version} is not known")
@@ -124,7 +123,7 @@ def _newest(api_key: int) -> tuple[Field, ...]:
 
 
 def _check(fields: tuple[Field, ...], body: Body, newest: tuple[Field, ...], path: str) -> None:
-    """Every field of `body` that `fields` lacks must be at its default or bear no meaning."""
+    """Check that each field of `body` that `fields` lacks has its default or carries no meaning."""
     here = {item.name: item for item in fields}
     newest_fields = {item.name: item for item in newest}
     for name, value in body.items():
@@ -140,7 +139,7 @@ def _check(fields: tuple[Field, ...], body: Body, newest: tuple[Field, ...], pat
 
 
 def fit(api_key: int, version: int, body: Body) -> Body:
-    """A canonical body with the fields of this version only, as the encoder wants it."""
+    """Reduce a canonical body to the fields of this version, as the encoder wants it."""
     layout = schema.layout(api_key, version, REQUEST)
     assert layout is not None
     return _fit(layout.fields, body)
@@ -165,5 +164,5 @@ def _fit(fields: tuple[Field, ...], body: Body) -> Body:
 
 
 def _absent(item: Field) -> Any:
-    """What stands for null where this version has no null."""
+    """The value for null in a version that has no null."""
     return item.default if item.default is not None else ([] if item.kind == "array" else "")

@@ -1,6 +1,6 @@
-"""What will be sent, and as what. Pure: sessions and the target's versions in, a plan out.
+"""Decides what will be sent, and in which version. Pure: sessions and the target's versions in, a plan out.
 
-Every captured exchange becomes a `Step`, or by a rule of `steps.RULES` a `Skip`; what steps wait for, `order` says.
+Every captured exchange becomes a `Step`, or a `Skip` by a rule of `steps.RULES`. `order` says what steps wait for.
 """
 
 from __future__ import annotations
@@ -30,14 +30,18 @@ from replay.plan.values import NO_COORDINATOR, Offers
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """allow: API keys that change the cluster and may be sent all the same. topic_ids: names of topic ids that the
-    capture may lack, from elsewhere; what it says itself comes first. partitions: how many the target has of captured
-    topics, where requests are to be cut down to those. ours: what may be changed and deleted, where not everything."""
+    """How to plan.
+
+    - `allow`: API keys that change the cluster and may be sent all the same
+    - `topic_ids`: names of topic ids from other sources, for those that the capture does not name
+    - `partitions`: how many partitions the target has of captured topics, if requests are to be reduced to those
+    - `owned_names`: what may be changed and deleted, if not everything
+    """
 
     allow: frozenset[int] = frozenset()
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     partitions: Mapping[str, int] = field(default_factory=dict)
-    ours: OwnedNames | None = None
+    owned_names: OwnedNames | None = None
 
 
 # --- one request ---
@@ -45,7 +49,7 @@ class PlanOptions:
 
 @dataclass(frozen=True, slots=True)
 class _Sendable:
-    """A request that will be sent, before its place in the order is known."""
+    """A request that will be sent, before its position in the order is known."""
 
     version: int
     rules: tuple[str, ...]
@@ -53,7 +57,7 @@ class _Sendable:
 
 
 def _judge(message: Decoded, offers: Offers, options: PlanOptions, cluster: Cluster) -> _Sendable | Skip:
-    """May this request be sent, and as what?"""
+    """Decide whether this request may be sent, and in which version."""
     row = message.request.row
     if row["api_key"] is None or (row["request_state"] != "decoded" and row["reason"] and "sasl" in row["reason"]):
         return Skip(row, "raw_token" if "sasl" in (row["reason"] or "") else "incomplete", row["reason"] or "")
@@ -82,7 +86,11 @@ def _judge(message: Decoded, offers: Offers, options: PlanOptions, cluster: Clus
         return Skip(row, "client_retried", errors.label(message.answer["errorCode"]) if message.answer else "")
     if offered is None:
         return Skip(row, "target_lacks_api", api_keys.name(key))
-    stranger = options.ours.stranger(key, body, cluster.topic_names) if policy is Policy.ALLOW and options.ours else ""
+    stranger = (
+        options.owned_names.stranger(key, body, cluster.topic_names)
+        if policy is Policy.ALLOW and options.owned_names
+        else ""
+    )
     if stranger:
         return Skip(row, "outside", stranger)
     sendable = _convert(message, key, body, offered, cluster)
@@ -90,9 +98,12 @@ def _judge(message: Decoded, offers: Offers, options: PlanOptions, cluster: Clus
 
 
 def _joins_again(message: Decoded, offered: tuple[int, int] | None) -> bool:
-    """Was a JoinGroup answered with an error after which its client asks again, where this target would take both? A
-    broker that is ready would, and one that is older than KIP-394 lets in who has no id yet: it would wait for the
-    others to rejoin, who do that when its next request comes."""
+    """Whether a JoinGroup was answered with an error after which its client asks again, and this target would accept
+    both.
+
+    A broker that is ready would, and one older than KIP-394 lets in a member without an id: it would wait for the
+    others to rejoin, which they do when its next request comes.
+    """
     error = (message.answer or {}).get("errorCode")
     if error == errors.MEMBER_ID_REQUIRED and offered is not None:
         return convert.choose(message.version, offered) < _GIVES_ID
@@ -115,23 +126,23 @@ _CUT_DOWN: Final = frozenset(
         api_keys.SHARE_ACKNOWLEDGE,
     )
 )
-"""Requests that say something to partitions, and wait for those that are not there."""
+"""Requests to partitions, which wait if the partitions are not there."""
 
 
 def _cut_down(sendable: _Sendable, row: Mapping[str, Any], key: int, counts: Mapping[str, int]) -> _Sendable | Skip:
-    """What is left of a request without partitions that the target does not have."""
-    asked = set(named(key, sendable.body)) if counts and key in _CUT_DOWN else set()
-    absent = {where for where in asked if where[1] >= counts.get(where[0], where[1] + 1)}
+    """Reduce a request to the partitions that the target has."""
+    requested = set(named(key, sendable.body)) if counts and key in _CUT_DOWN else set()
+    absent = {where for where in requested if where[1] >= counts.get(where[0], where[1] + 1)}
     if not absent:
         return sendable
-    if absent == asked:
+    if absent == requested:
         return Skip(row, "partition_absent", ", ".join(f"{topic}-{number}" for topic, number in sorted(absent)[:3]))
-    body = subset(key, sendable.body, asked - absent)
+    body = subset(key, sendable.body, requested - absent)
     return _Sendable(sendable.version, (*sendable.rules, "partition_absent"), body)
 
 
 def _joined(key: int, body: Body, cluster: Cluster) -> bool:
-    """Did whoever speaks as a member of a group join it while the capture ran? True where nobody does."""
+    """Whether the member that a request speaks for joined its group while the capture ran; true if there is none."""
     group = body.get("groupId")
     if key in (api_keys.SHARE_FETCH, api_keys.SHARE_ACKNOWLEDGE, *apis.GROUP_HEARTBEATS):
         return body.get("memberEpoch") == 0 or (group or "", body["memberId"] or "") in cluster.members
@@ -141,8 +152,8 @@ def _joined(key: int, body: Body, cluster: Cluster) -> bool:
         return not body.get("memberId") or (group, body["memberId"]) in cluster.members
     if key == api_keys.OFFSET_FETCH:
         return all(
-            not asked.get("memberId") or (asked["groupId"], asked["memberId"]) in cluster.members
-            for asked in body["groups"]
+            not group.get("memberId") or (group["groupId"], group["memberId"]) in cluster.members
+            for group in body["groups"]
         )
     if key == api_keys.LEAVE_GROUP:
         static = any(member.get("groupInstanceId") for member in body["members"])
@@ -151,8 +162,11 @@ def _joined(key: int, body: Body, cluster: Cluster) -> bool:
 
 
 def _retried(body: Body, answer: Body | None, cluster: Cluster) -> set[tuple[str, int]]:
-    """The partitions of a Produce request that failed with an error that clients retry: their records come again, and
-    a target without the fault would have them twice. A topic that never was is no such fault."""
+    """List the partitions of a Produce request that failed with an error that clients retry.
+
+    Their records come again, and a target without the fault would have them twice. That a topic does not exist is not
+    such a fault.
+    """
     where = RESPONSE_LISTS[api_keys.PRODUCE]
     failed = set()
     for topic in structs(answer or {}, where.path):
@@ -217,7 +231,7 @@ def _convert(message: Decoded, key: int, body: Body, offered: tuple[int, int], c
 
 
 def _produce(body: Body, version: int) -> bool:
-    """Make batches of old message sets where the version demands it; False where there are no records at all."""
+    """Convert old message sets to batches if the version requires it; false if there are no records at all."""
     for topic in body["topicData"]:
         for partition in topic["partitionData"]:
             records = partition["records"]
@@ -261,7 +275,7 @@ class _Captured:
             yield from map(Decoded, session.beside)
 
     def by_time(self) -> Iterator[tuple[int, Decoded]]:
-        """(session, request)."""
+        """Give (session, request) in order of time."""
         for _, index, position in self.in_time:
             yield index, Decoded(self.sessions[index].requests[position], self.fast_paths[index][position])
 
@@ -294,10 +308,12 @@ def make(captured: Sequence[Session], offers: Offers, options: PlanOptions) -> t
 
 
 class Planner:
-    """Makes steps and skips of requests as they come, in order of captured time, over all sessions. `start_ns`: the
-    time of the first; `ends`: when each session sends its last one; `copies`: of which copy of the capture each session
-    is, where not of the first; `horizon`: of an `Order`. `count`: of steps so far, which is the next one's number;
-    `topics`, `subscribed`: as of a `Plan`, so far."""
+    """Plans requests as they come, in order of captured time over all sessions.
+
+    - `start_ns`: the time of the first request; `ends`: when each session sends its last one
+    - `copies`: which copy of the capture a session belongs to, if not to the first; `horizon`: of an `Order`
+    - `count`: steps so far, which is the number of the next one; `topics`, `subscribed`: as of a `Plan`, so far
+    """
 
     def __init__(
         self,
@@ -320,7 +336,7 @@ class Planner:
         self._waiting = {(early.group, early.member) for members in cluster.early.values() for early in members}
 
     def take(self, some: Iterable[tuple[int, Decoded]]) -> tuple[list[Step], list[Skip]]:
-        """The next requests, each with its session."""
+        """Plan the next requests, each with its session."""
         steps: list[Step] = []
         skips: list[Skip] = []
         for index, message in sessions.decoded(some):
@@ -333,7 +349,7 @@ class Planner:
         return steps, skips
 
     def _plain(self, index: int, message: Decoded) -> Step | None:
-        """The step of a request that was read by hand, and is sent as it is."""
+        """The step of a request that took the fast path and is sent as it is; None if it needs decoding."""
         if not _sent_as_captured(message, self._offers, self._options, self.cluster):
             return None
         quick = message.quick
@@ -384,17 +400,19 @@ class Planner:
             self.cluster.topic_names,
             body.get("groupId"),
             self._order.expects,
-            _short(message, verdict),
+            _fast_path_of(message, verdict),
         )
 
 
 _CHANGING: Final = frozenset(("committed_alone", "client_retried", "batches", "partition_absent"))
-"""Rules by which what is sent is not what was captured."""
+"""Rules that change what is sent."""
 
 
 def _sent_as_captured(message: Decoded, offers: Offers, options: PlanOptions, cluster: Cluster) -> bool:
-    """Is a request that was read by hand sent as it is? (`_judge` says the same of it, after decoding it.) Names its
-    topic."""
+    """Whether a request that took the fast path is sent as it is; names its topic.
+
+    `_judge` decides the same after decoding it.
+    """
     quick = message.quick
     if quick is None:
         return False
@@ -408,8 +426,8 @@ def _sent_as_captured(message: Decoded, offers: Offers, options: PlanOptions, cl
     )
 
 
-def _short(message: Decoded, verdict: _Sendable) -> Quick | None:
-    """The short way for a request that is sent just as it was captured, where there is one."""
+def _fast_path_of(message: Decoded, verdict: _Sendable) -> Quick | None:
+    """The fast path of a request that is sent just as it was captured, if there is one."""
     if message.request.api_key != api_keys.PRODUCE or verdict.rules or message.request.data is None:
         return None
     return produce_requests.plain(verdict.version, verdict.body, message.request.data, message.answer)

@@ -1,9 +1,9 @@
-"""Connections that were captured at two points, as at a client and at its broker: to send both is to send it twice.
+"""Finds connections that were captured at two points, as at a client and at its broker, and would be sent twice.
 
-In: sessions. Out: the names of two captures that have the same connection, and how many such connections there are.
-Pure. Rules: it is one connection where both ends have the same addresses and a request is there twice, to the byte and
-within `APART`; files that were rotated go on where the last one ended, and have no request twice. What brokers say to
-each other is in the captures of both, and never sent.
+In: sessions. Out: the names of two captures that have the same connections, and how many. Pure. Rules: two are one
+connection if both ends have the same addresses and both have the same request, byte by byte and within `APART`;
+rotated files go on where the last one ended, and have no request twice. What brokers send each other is in the
+captures of both, and never sent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from replay.plan import apis, decisions
 from replay.plan.sessions import Decoded, Request, Session
 
 APART: Final = 60 * 10**9
-"""Nanoseconds between the two times of a request: clocks of two machines, and its way."""
+"""Nanoseconds between the two times of a request: clocks of two machines, and the path between them."""
 _OF_CLIENTS: Final = frozenset(
     (
         api_keys.PRODUCE,
@@ -37,12 +37,12 @@ _OF_CLIENTS: Final = frozenset(
         *apis.GROUP_HEARTBEATS,
     )
 )
-"""APIs that write, read and commit, for clients."""
+"""APIs with which clients write, read and commit."""
 
 
 def duplicate_points(sessions: Sequence[Session]) -> tuple[str, str, int] | None:
-    """Two captures, and how many connections are in both; None where there are none."""
-    found: Counter[tuple[str, str]] = Counter()
+    """Find two captures with the same connections, and how many; None if there are none."""
+    counts: Counter[tuple[str, str]] = Counter()
     by_ends: dict[str, list[Session]] = {}
     for session in sessions:
         by_ends.setdefault(session.connection.partition("#")[0], []).append(session)
@@ -50,28 +50,28 @@ def duplicate_points(sessions: Sequence[Session]) -> tuple[str, str, int] | None
         if len({session.capture for session in some}) < 2:
             continue
         for at, first in enumerate(some):
-            found.update(
+            counts.update(
                 (first.capture, second.capture)
                 for second in some[at + 1 :]
                 if first.capture != second.capture and _is_the_same(first, second)
             )
-    if not found:
+    if not counts:
         return None
-    (pair, count), *_ = found.most_common(1)
+    (pair, count), *_ = counts.most_common(1)
     return *pair, count
 
 
 def _is_the_same(first: Session, second: Session) -> bool:
-    there = {one.data: one.sent_ns for one in _of_clients(first)}
-    for one in _of_clients(second):
-        if abs(one.sent_ns - there.get(one.data, -APART)) < APART:
-            body = Decoded(one).body
-            return body is not None and not (one.api_key == api_keys.FETCH and decisions.replica(body) >= 0)
+    there = {request.data: request.sent_ns for request in _of_clients(first)}
+    for request in _of_clients(second):
+        if abs(request.sent_ns - there.get(request.data, -APART)) < APART:
+            body = Decoded(request).body
+            return body is not None and not (request.api_key == api_keys.FETCH and decisions.replica(body) >= 0)
     return False
 
 
 def _of_clients(session: Session) -> Iterator[Request]:
-    """What a client asks for. (The API and the correlation id are in the bytes.)"""
-    for one in session.requests:
-        if one.data is not None and one.row["api_key"] in _OF_CLIENTS:
-            yield one
+    """List the requests that clients send. (The API and the correlation id are in the bytes.)"""
+    for request in session.requests:
+        if request.data is not None and request.row["api_key"] in _OF_CLIENTS:
+            yield request

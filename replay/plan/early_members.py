@@ -1,9 +1,9 @@
-"""Members that had joined their group when the capture began, and how the replayer joins for them. Pure.
+"""Finds members that had joined their group before the capture began, and how to join for them. Pure.
 
-In: what was captured, in order of time. Out: each such member with the body of the request that joins it. A mid-stream
-capture shows their heartbeats and commits, and not what they subscribed to: that comes from a join of theirs that was
-captured later, else of another member of the group, else from the topics that they fetched or that their group
-committed. Where nothing says it, there is no such body, and the requests are skipped (`no_member`).
+In: captured requests, in order of time. Out: each such member with the body of the request that joins it. A capture
+that begins later shows their heartbeats and commits, and not their subscription: that comes from a join of theirs that
+was captured later, else of another member of the group, else from the topics that they fetched or that their group
+committed. If nothing shows it, there is no such body, and the requests are skipped (`no_member`).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _COMMITS: Final = (api_keys.OFFSET_COMMIT, api_keys.TXN_OFFSET_COMMIT)
 
 
 _ID: Final = "\0"
-"""What comes before a topic id where a name may stand: no name has it."""
+"""Prefix of a topic id in a list of names: no name has it."""
 
 
-class Said(NamedTuple):
+class MemberRequest(NamedTuple):
     """A captured request: its API, both bodies (the request's in the newest version's form), the errors of its answer,
-    and who sent it (address and client id)."""
+    and its client (address and client id)."""
 
     api_key: int
     body: Body
@@ -45,8 +45,11 @@ class Said(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Early:
-    """A member that had joined when the capture began. `generation`: what its first request says (its epoch in a
-    KIP-848 group; -1: nothing). `body`: of the request `api_key` that joins it, in the newest version's form."""
+    """A member that had joined before the capture began.
+
+    - `generation`: as in its first request (its epoch in a KIP-848 group; -1: unknown)
+    - `body`: of the request `api_key` that joins it, in the newest version's form
+    """
 
     group: str
     member: str
@@ -56,7 +59,7 @@ class Early:
 
 
 class EarlyMembers:
-    """Finds the members that had joined before the capture began. What it keeps grows with groups and members."""
+    """Finds the members that had joined before the capture began. Memory grows with groups and members."""
 
     def __init__(self) -> None:
         self._joined: set[tuple[str, str]] = set()
@@ -66,19 +69,19 @@ class EarlyMembers:
         self._topics: dict[str, set[str]] = {}
         self._fetched: dict[tuple[Any, Any], set[str]] = {}
 
-    def take(self, said: Said) -> None:
-        """A request of a group, or a Fetch; in order of time."""
-        if said.api_key == api_keys.FETCH:
-            self.fetched(said.client, _topics(said.api_key, said.body))
+    def take(self, request: MemberRequest) -> None:
+        """Take a request of a group, or a Fetch, in order of time."""
+        if request.api_key == api_keys.FETCH:
+            self.fetched(request.client, _topics(request.api_key, request.body))
         else:
-            self._see(said)
+            self._see(request)
 
     def fetched(self, client: tuple[Any, Any], topics: Iterable[str]) -> None:
-        """A client fetched these topics (`label`)."""
+        """Note that a client fetched these topics (`label`)."""
         self._fetched.setdefault(client, set()).update(topics)
 
     def finish(self, topic_names: Mapping[str, str]) -> dict[str, tuple[Early, ...]]:
-        """All was taken: the early members by group, in order of their first request. `topic_names`: by id."""
+        """List the early members by group, in order of their first request. `topic_names`: by id."""
         members: dict[str, list[Early]] = {}
         for (group, member), (generation, instance, client) in self._first.items():
             kinds = self._kinds.get(group, set())
@@ -96,8 +99,8 @@ class EarlyMembers:
                 members.setdefault(group, []).append(Early(group, member, generation, api_key, body))
         return {group: tuple(early) for group, early in members.items()}
 
-    def _see(self, said: Said) -> None:
-        key, body = said.api_key, said.body
+    def _see(self, request: MemberRequest) -> None:
+        key, body = request.api_key, request.body
         group = body.get("groupId")
         if not group:
             return
@@ -107,22 +110,22 @@ class EarlyMembers:
             self._topics.setdefault(group, set()).update(_topics(key, body))
         if key == api_keys.CONSUMER_GROUP_HEARTBEAT:
             self._topics.setdefault(group, set()).update(body.get("subscribedTopicNames") or ())
-        given = (said.answer or {}).get("memberId")
+        given = (request.answer or {}).get("memberId")
         joins = key == api_keys.JOIN_GROUP or (key in apis.GROUP_HEARTBEATS and body["memberEpoch"] == 0)
         if key == api_keys.JOIN_GROUP:
             for member in ("", body["memberId"], given or ""):
                 self._joins.setdefault((group, member), body)
-        if errors.UNKNOWN_MEMBER_ID not in said.errors:
+        if errors.UNKNOWN_MEMBER_ID not in request.errors:
             for member, generation, instance in _speakers(key, body):
                 if member and (group, member) not in self._joined:
                     self._joined.add((group, member))
-                    self._first[group, member] = generation, instance, said.client
+                    self._first[group, member] = generation, instance, request.client
         if joins:
             self._joined.add((group, given or body["memberId"]))
 
 
 def _topics(key: int, body: Body) -> Iterator[str]:
-    """The topics of a request, by name, else by id (`_ID`)."""
+    """List the topics of a request by name, else by id (`_ID`)."""
     for where, topic in topics_of(key, body):
         name = topic.get(where.name) if where.name else None
         name = label(name or "", topic.get(where.id, ZERO_UUID) if where.id else ZERO_UUID)
@@ -131,24 +134,24 @@ def _topics(key: int, body: Body) -> Iterator[str]:
 
 
 def label(topic: str, topic_id: str) -> str:
-    """What stands for a topic of this name or, where it has none, of this id; empty where it has neither."""
+    """Label a topic by its name or, without one, by its id; empty if it has neither."""
     return topic or (_ID + topic_id if topic_id not in ("", ZERO_UUID) else "")
 
 
 def _named(topics: Iterable[str], topic_names: Mapping[str, str]) -> list[str]:
-    """Those that have a name, in order."""
-    found = (topic_names.get(topic[1:]) if topic.startswith(_ID) else topic for topic in topics)
-    return sorted({name for name in found if name})
+    """List the topics that have a name, in order."""
+    names = (topic_names.get(topic[1:]) if topic.startswith(_ID) else topic for topic in topics)
+    return sorted({name for name in names if name})
 
 
 def speakers(key: int, body: Body) -> Iterator[tuple[str, str]]:
-    """(group, member) of who speaks in a request as a member that has joined."""
+    """List the (group, member) that a request speaks for as having joined."""
     for member, _, _ in _speakers(key, body):
         yield body["groupId"], member
 
 
 def _speakers(key: int, body: Body) -> Iterator[tuple[str, int, str | None]]:
-    """(member, generation or epoch, static instance) of who speaks as a member that has joined."""
+    """Give (member, generation or epoch, static instance) of members that a request speaks for as having joined."""
     if key in (api_keys.HEARTBEAT, api_keys.SYNC_GROUP):
         yield body["memberId"], body["generationId"], body.get("groupInstanceId")
     elif key in _COMMITS:
@@ -161,13 +164,13 @@ def _speakers(key: int, body: Body) -> Iterator[tuple[str, int, str | None]]:
     elif key == api_keys.CONSUMER_GROUP_HEARTBEAT and body["memberEpoch"] != 0:
         yield body["memberId"], body["memberEpoch"], body.get("instanceId")
     elif key == api_keys.OFFSET_FETCH:
-        for asked in body["groups"]:
-            if asked["groupId"] == body["groupId"]:
-                yield asked.get("memberId") or "", asked.get("memberEpoch", -1), None
+        for group in body["groups"]:
+            if group["groupId"] == body["groupId"]:
+                yield group.get("memberId") or "", group.get("memberEpoch", -1), None
 
 
 def _classic_join(join: Body | None, group: str, instance: str | None, topics: list[str]) -> Body:
-    """`join`: one that was captured of this member, or of its group."""
+    """Make a JoinGroup from `join`, which was captured of this member or of its group."""
     if join is not None:
         return {**copy.deepcopy(join), "memberId": "", "groupInstanceId": instance}
     # ConsumerProtocol.java: a version, then the message; a client that subscribed to nothing joins as well.

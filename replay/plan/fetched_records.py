@@ -1,10 +1,9 @@
-"""Records that the capture shows being read, and not being produced: what was there before, or others wrote. Pure.
+"""Collects records that the capture shows being read but not produced: older ones, or those of other producers. Pure.
 
-In: captured sessions, and what the capture says of its cluster. Out: their batches by partition, in order of offsets,
-as they can be produced: without a producer, a transaction and the broker's own marks. Rules: each batch once, however
-many have read it; markers, and transactions that the answer says were aborted, are left out; so are batches that a
-producer could not send (old message sets, batches with holes that compaction left), and those of topics without a name;
-these are counted.
+In: captured sessions, and the captured cluster. Out: batches by partition, in order of offsets, as they can be
+produced: without a producer, a transaction and the broker's own marks. Rules: each batch once, no matter how often it
+was read. Left out are markers and transactions that the answer lists as aborted; also, and counted, batches that a
+producer could not send (old message sets, batches with gaps from compaction) and those of topics without a name.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from replay.plan.topic_partitions import Partition, answered, name_answer, name_
 
 _READS: Final = (api_keys.FETCH, api_keys.SHARE_FETCH)
 _CODEC: Final = 7
-"""The attributes that a producer sets, without those of a transaction."""
+"""Attributes that a producer sets, without those of a transaction."""
 _ATTRIBUTES_AT: Final = 21
 NO_BATCHES, HOLES = "old message sets", "batches with holes"
 UNNAMED = "answers about topic ids that nothing names (--map-topic ID=NAME)"
@@ -33,8 +32,11 @@ UNNAMED = "answers about topic ids that nothing names (--map-topic ID=NAME)"
 
 @dataclass(slots=True)
 class Fetched:
-    """`batches`: by captured partition, (captured base offset, records, the batch) in order of offsets; `left_out`: of
-    what could not be produced, by reason."""
+    """Records to be written first.
+
+    - `batches`: by captured partition, (captured base offset, records, the batch) in order of offsets
+    - `left_out`: how many could not be produced, by reason
+    """
 
     batches: dict[Partition, list[tuple[int, int, bytes]]] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
@@ -45,37 +47,37 @@ class Fetched:
 
 
 def unproduced(sessions: Iterable[Session], cluster: Cluster) -> Fetched:
-    """What of the answers to Fetch and ShareFetch was not produced while the capture ran."""
+    """Collect what answers to Fetch and ShareFetch contain that was not produced while the capture ran."""
     stored: dict[Partition, set[int]] = {}
     read: dict[Partition, dict[int, bytes]] = {}
-    found = Fetched()
+    fetched = Fetched()
     for session in sessions:
         for request in session.requests if not session.copy else ():
             if request.row["api_key"] == api_keys.PRODUCE:
                 for where, offset in _appended(Decoded(request), cluster.topic_names):
                     stored.setdefault(where, set()).add(offset)
             elif request.row["api_key"] in _READS and request.answer is not None:
-                for where, batch, data in _read(Decoded(request), cluster.topic_names, found.left_out):
+                for where, batch, data in _read(Decoded(request), cluster.topic_names, fetched.left_out):
                     read.setdefault(where, {}).setdefault(batch.base_offset, data)
     for where, some in read.items():
-        mine = stored.get(where, set())
-        left = [(offset, *_producible(some[offset])) for offset in sorted(some.keys() - mine)]
-        found.left_out[HOLES] += sum(data is None for _, _, data in left)
-        kept = [(offset, count, data) for offset, count, data in left if data is not None]
-        if kept:
-            found.batches[where] = kept
-    return found
+        stored_offsets = stored.get(where, set())
+        left = [(offset, *_producible(some[offset])) for offset in sorted(some.keys() - stored_offsets)]
+        fetched.left_out[HOLES] += sum(data is None for _, _, data in left)
+        remaining = [(offset, count, data) for offset, count, data in left if data is not None]
+        if remaining:
+            fetched.batches[where] = remaining
+    return fetched
 
 
-def shifted(found: Fetched, delta_ms: int) -> Fetched:
-    """The same records, made that much later."""
+def shifted(fetched: Fetched, delta_ms: int) -> Fetched:
+    """Move the times of these records."""
     if not delta_ms:
-        return found
+        return fetched
     return replace(
-        found,
+        fetched,
         batches={
             where: [(at, count, _shifted(data, delta_ms)) for at, count, data in some]
-            for where, some in found.batches.items()
+            for where, some in fetched.batches.items()
         },
     )
 
@@ -87,19 +89,19 @@ def _shifted(data: bytes, delta_ms: int) -> bytes:
 
 
 def _appended(message: Decoded, by_id: Mapping[str, str]) -> Iterator[tuple[Partition, int]]:
-    """(partition, offset) of each batch that the broker took."""
+    """Give (partition, offset) of each batch that the broker accepted."""
     if message.body is None or message.answer is None:
         return
     name_topics(api_keys.PRODUCE, message.body, by_id)
     name_answer(api_keys.PRODUCE, message.answer, by_id)
-    told = answered(api_keys.PRODUCE, message.answer)
+    answers = answered(api_keys.PRODUCE, message.answer)
     for topic in message.body["topicData"]:
         name = topic.get("name") or by_id.get(topic.get("topicId", ""), "")
         for part in topic["partitionData"]:
-            said = told.get((name, part["index"]))
-            if said is None or said["errorCode"] or said["baseOffset"] < 0:
+            answer = answers.get((name, part["index"]))
+            if answer is None or answer["errorCode"] or answer["baseOffset"] < 0:
                 continue
-            offset = said["baseOffset"]
+            offset = answer["baseOffset"]
             for batch in batches.produced(part["records"]):
                 yield (name, part["index"]), offset
                 offset += batch.last_offset_delta + 1
@@ -108,7 +110,7 @@ def _appended(message: Decoded, by_id: Mapping[str, str]) -> Iterator[tuple[Part
 def _read(
     message: Decoded, by_id: Mapping[str, str], left_out: Counter[str]
 ) -> Iterator[tuple[Partition, Batch, bytes]]:
-    """(partition, batch, its bytes) of each batch that the answer shows, and a reader would not skip."""
+    """Give (partition, batch, bytes) of each batch in the answer that a reader would not skip."""
     if message.answer is None:
         return
     key = message.request.api_key
@@ -130,9 +132,11 @@ def _read(
 
 
 def _committed(some: Iterable[Batch], part: Body) -> Iterator[Batch]:
-    """Without markers, and without the transactions that `abortedTransactions` lists (KIP-98: each from its first
-    offset to its marker)."""
-    beginning = sorted((one["firstOffset"], one["producerId"]) for one in part.get("abortedTransactions") or ())
+    """Leave out markers, and transactions that `abortedTransactions` lists (KIP-98: each from its first offset to its
+    marker)."""
+    beginning = sorted(
+        (transaction["firstOffset"], transaction["producerId"]) for transaction in part.get("abortedTransactions") or ()
+    )
     aborting: set[int] = set()
     for batch in some:
         while beginning and beginning[0][0] <= batch.base_offset + batch.last_offset_delta:
@@ -144,12 +148,12 @@ def _committed(some: Iterable[Batch], part: Body) -> Iterator[Batch]:
 
 
 def _producible(data: bytes) -> tuple[int, bytes | None]:
-    """(records, the batch as a producer without an id sends it); None where none could."""
+    """Give (records, the batch as a producer without an id sends it); None if none could."""
     (batch,) = batches.batches(data)
     if batch.count != batch.last_offset_delta + 1:
         return max(batch.count, 0), None
-    made = bytearray(data)
-    struct.pack_into(">q", made, 0, 0)
-    struct.pack_into(">h", made, _ATTRIBUTES_AT, batch.attributes & _CODEC)
-    batches.set_producer(made, 0, batch.size, batches.NO_PRODUCER, -1, -1)
-    return batch.count, bytes(made)
+    sealed = bytearray(data)
+    struct.pack_into(">q", sealed, 0, 0)
+    struct.pack_into(">h", sealed, _ATTRIBUTES_AT, batch.attributes & _CODEC)
+    batches.set_producer(sealed, 0, batch.size, batches.NO_PRODUCER, -1, -1)
+    return batch.count, bytes(sealed)

@@ -1,8 +1,8 @@
-"""What a plan needs of the whole capture before its first request is planned. Pure.
+"""Collects what a plan needs to know of the whole capture before its first request is planned. Pure.
 
-In: each request once, in order of captured time, or, of Produce and Fetch, what many of them touch (`touch`). Out:
-what the capture says of its cluster, who had joined before it began, when each session sends its last request, which
-topics are named and how old records are. What is kept grows with what the capture names (sessions, topics, groups,
+In: each request once, in order of captured time; for Produce and Fetch also what many of them touch (`touch`). Out:
+the captured cluster, members that had joined before the capture began, when each session sends its last request, which
+topics are named, and how old records are. Memory grows with what the capture names (sessions, topics, groups,
 members), not with its requests.
 """
 
@@ -16,7 +16,7 @@ from analyzer.protocol import api_keys, errors
 from analyzer.protocol.topic_lists import topics_of
 from replay.plan import apis, convert, early_members
 from replay.plan.cluster import Cluster, Learning
-from replay.plan.early_members import EarlyMembers, Said
+from replay.plan.early_members import EarlyMembers, MemberRequest
 from replay.plan.record_times import Times, note
 from replay.plan.sessions import Decoded
 
@@ -40,10 +40,14 @@ _UNSENT: Final = (apis.Policy.INTERNAL, apis.Policy.REPLAYER, apis.Policy.LOGIN,
 
 @dataclass(slots=True)
 class FirstPass:
-    """`learning`, `early`: what is known of the cluster, and of who had joined. `start_ns`: the first request's time;
-    `ends`: when each session sent its last one; `requests`: how many there are. `named`: topics (or ids) by API, of
-    what may be sent; `subscribed`: that members subscribe to by name; `times`: of records by topic (or id), where it is
-    `timed`."""
+    """Facts that the first pass has collected.
+
+    - `learning`, `early`: about the cluster, and about members that had joined before
+    - `start_ns`: the first request's time; `ends`: when each session sent its last one; `requests`: how many there are
+    - `named`: topics (or ids) by API, of requests that may be sent; `subscribed`: topics that members subscribe to by
+      name
+    - `times`: of records by topic (or id), if `timed`
+    """
 
     timed: bool = False
     learning: Learning = field(default_factory=Learning)
@@ -56,12 +60,12 @@ class FirstPass:
     times: dict[str, Times] = field(default_factory=dict)
 
     def take(self, session: int, message: Decoded) -> None:
-        """A request, the next one in time. Its bodies are nobody else's."""
+        """Take the next request in order of time. Its bodies are decoded for this alone, and may be changed."""
         self.sent(session, message.request.sent_ns)
         self.learn(message)
 
     def learn(self, message: Decoded) -> None:
-        """The same of one that has been counted (`sent`)."""
+        """Like `take`, for a request that has been counted (`sent`)."""
         self.learning.take(message)
         quick = message.quick
         if quick is not None:
@@ -80,10 +84,10 @@ class FirstPass:
             answer = message.answer
             body = convert.canonical(key, message.version, body)
             codes = frozenset(errors.codes(answer)) if key in _OF_GROUPS else frozenset[int]()
-            self.early.take(Said(key, body, answer, codes, (row["client_ip"], row["client_id"])))
+            self.early.take(MemberRequest(key, body, answer, codes, (row["client_ip"], row["client_id"])))
 
     def touch(self, some: Touched, client: tuple[str, str | None]) -> None:
-        """What Produce and Fetch say of a topic; `client`: under the name that it shall have."""
+        """Take what Produce and Fetch say of a topic. `client`: under its new name."""
         named = some.topic or some.topic_id
         self.learning.touch(some)
         if some.asked < 0 or not named:
@@ -92,11 +96,11 @@ class FirstPass:
         if some.api_key == api_keys.FETCH:
             self.early.fetched(client, (early_members.label(some.topic, some.topic_id),))
         elif self.timed and some.bytes:
-            found = Times(some.records, some.bytes, some.oldest_ms, some.newest_ms)
-            self.times.setdefault(named, Times()).join(found)
+            times = Times(some.records, some.bytes, some.oldest_ms, some.newest_ms)
+            self.times.setdefault(named, Times()).join(times)
 
     def sent(self, session: int, sent_ns: int, requests: int = 1) -> None:
-        """A session has sent a request then, or the last of some."""
+        """Count requests of a session, of which the last was sent at this time."""
         self.requests += requests
         self.start_ns = sent_ns if self.start_ns is None else min(self.start_ns, sent_ns)
         self.ends[session] = max(sent_ns, self.ends.get(session, 0))
@@ -117,24 +121,26 @@ class FirstPass:
                         note(self.times.setdefault(named, Times()), part["records"], 0, len(part["records"]))
 
     def finish(self, requests: Callable[[], Iterable[Decoded]] | None, topic_ids: dict[str, str] | None) -> Cluster:
-        """All was taken. `requests` goes through it again, where topic ids have no name; `topic_ids`: names from
-        elsewhere."""
+        """Finish the first pass.
+
+        `requests` goes through all requests again, if topic ids have no name; `topic_ids`: names from other sources.
+        """
         cluster = self.learning.finish(requests, topic_ids or {})
         cluster.early = self.early.finish(cluster.topic_names)
-        cluster.members |= {(one.group, one.member) for members in cluster.early.values() for one in members}
+        cluster.members |= {(member.group, member.member) for members in cluster.early.values() for member in members}
         return cluster
 
     def topics(self, allow: Collection[int], cluster: Cluster) -> frozenset[str]:
-        """Topics that are named by what may be sent."""
-        found: set[str] = set()
+        """The topics that requests name which may be sent."""
+        topics: set[str] = set()
         for key, some in self.named.items():
             if apis.api(key).policy is not apis.Policy.ALLOW or key in allow:
-                found.update(cluster.topic_names.get(one, one) for one in some)
-        return frozenset(found)
+                topics.update(cluster.topic_names.get(topic, topic) for topic in some)
+        return frozenset(topics)
 
     def record_times(self, cluster: Cluster) -> dict[str, Times]:
-        """Of the records by topic."""
-        found: dict[str, Times] = {}
+        """Times of the records by topic."""
+        times: dict[str, Times] = {}
         for topic, seen in self.times.items():
-            found.setdefault(cluster.topic_names.get(topic, topic), Times()).join(seen)
-        return found
+            times.setdefault(cluster.topic_names.get(topic, topic), Times()).join(seen)
+        return times

@@ -1,15 +1,18 @@
-"""What each request waits for. Pure.
+"""Decides what each request waits for. Pure.
 
 In: requests in order of captured time. Out: for each the steps whose answers must be there first, and those that must
 have been sent. A request waits for
-- the answers of its own connection that its client had when it sent it (so pipelining is as captured);
-- whatever shares its state on other connections and was answered before it was sent: its group, its transactional or
-  producer id, its topics' creation, the records that it fetched, those below the offsets that it commits;
-- where it ends a transaction, all that was written in it;
-- where it produces to a partition that its producer id (without one: its client) wrote to on connections that had ended
-  by then: the last such request of each, for a client that connects again does not overtake itself. The same for all
-  who had ended before its connection wrote there first: producers that ran one after the other stay so.
-Rule: what shares no state is not ordered across connections.
+
+- the answers of its own connection that its client had when it sent it (so pipelining is as captured)
+- requests on other connections that share its state and were answered before it was sent: its group, its transactional
+  or producer id, its topics' creation, the records that it fetched, those below the offsets that it commits
+- if it ends a transaction, everything that was written in it
+- if it produces to a partition that its producer id (or, without one, its client) wrote to on connections that had
+  ended by then: the last such request of each, because a client that connects again does not overtake itself. The same
+  for all clients that had ended before its connection wrote there first: producers that ran one after the other stay
+  so
+
+Rule: requests that share no state are not ordered across connections.
 """
 
 from __future__ import annotations
@@ -64,19 +67,21 @@ _TOPIC_MAKERS: Final = frozenset(
 )
 
 _NEAR: Final = 64
-"""Batches before an offset among which the last of each session is looked for."""
+"""Batches before an offset that are searched for the last one of each session."""
 
 _LAST_OFFSET: Final = (1 << 63) - 1
 _SPENT: Final = 8
 _MANY: Final = 64
-"""Of how many steps that nobody asks for any more a list is rid at once; how long one grows that is only added to."""
+"""How many unused steps a list collects before they are dropped; how long a list grows that is only added to."""
 
 Key = tuple[str, Any]
 
 
 def uses(key: int, body: Body, answer: Body | None) -> Iterator[tuple[Key, bool]]:
-    """(state, exclusively) that a request touches. What uses a state exclusively waits for all who used it and were
-    answered; who shares it, for those who had it exclusively."""
+    """Give (state, exclusively) that a request touches.
+
+    An exclusive use waits for all earlier uses that were answered; a shared use waits for earlier exclusive ones.
+    """
     for group in _groups(key, body):
         yield ("group", group), key in _EXCLUSIVE_GROUP
     if key in _TRANSACTIONS:
@@ -121,8 +126,8 @@ def _producers(body: Body) -> set[int]:
     return ids - {-1}
 
 
-def used_by_quick(quick: Quick) -> Iterator[tuple[Key, bool]]:
-    """The same of a request that was read by hand."""
+def used_by_fast_path(quick: Quick) -> Iterator[tuple[Key, bool]]:
+    """Like `uses`, for a request that took the fast path."""
     if quick.transactional_id:
         yield ("transaction", quick.transactional_id), False
     for produced in quick.producers:
@@ -132,7 +137,7 @@ def used_by_quick(quick: Quick) -> Iterator[tuple[Key, bool]]:
 
 
 class _Write(NamedTuple):
-    """What a Produce request writes to a partition: whose batches, and how many records."""
+    """A write of a Produce request to a partition: its producers, and how many records."""
 
     topic: str | None
     partition: int
@@ -145,18 +150,18 @@ def _writes(message: Decoded, body: Body | None) -> list[_Write]:
         assert message.quick is not None
         quick = message.quick
         return [_Write(quick.topic, quick.partition, quick.producers, max(quick.count, 1))]
-    found = []
+    writes = []
     for topic in body["topicData"]:
         for part in topic["partitionData"]:
             inside = batches.produced(part["records"])
             producers = {batch.producer_id for batch in inside} - {-1}
             count = sum(batch.last_offset_delta + 1 for batch in inside) or batches.messages(part["records"])
-            found.append(_Write(topic.get(NAME), part["index"], producers, max(count, 1)))
-    return found
+            writes.append(_Write(topic.get(NAME), part["index"], producers, max(count, 1)))
+    return writes
 
 
 def _stored(message: Decoded) -> Iterator[tuple[str | None, int, int]]:
-    """(topic, partition, base offset) of what the answer to a Produce request says is stored."""
+    """Give (topic, partition, base offset) of what the answer to a Produce request says is stored."""
     for topic in (message.answer or {}).get("responses", ()):
         for part in topic["partitionResponses"]:
             if not part["errorCode"] and part["baseOffset"] >= 0:
@@ -164,8 +169,10 @@ def _stored(message: Decoded) -> Iterator[tuple[str | None, int, int]]:
 
 
 def _last_until(steps: list[tuple[int, int]], moment: int) -> int | None:
-    """The last of steps, by (time of the answer, number), that was answered by then; those before it go: moments only
-    grow, so nobody asks for them any more."""
+    """The last of steps, by (time of the answer, number), that was answered by then.
+
+    Those before it are dropped: times only grow, so nobody asks for them again.
+    """
     at = bisect.bisect_left(steps, (moment, 1 << 60))
     if not at:
         return None
@@ -184,12 +191,12 @@ def _add(steps: list[tuple[int, int]], answered: int, step: int) -> None:
 
 @dataclass(slots=True)
 class _Users:
-    """Who used a state: by session, (time of the answer, step), answered first."""
+    """Uses of a state: by session, (time of the answer, step), the first answer first."""
 
     by_session: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
 
     def before(self, session: int, moment: int) -> Iterator[int]:
-        """Of each other session, the last step that had been answered."""
+        """Give, of each other session, the last step that had been answered."""
         for other, steps in self.by_session.items():
             if other != session:
                 last = _last_until(steps, moment)
@@ -197,29 +204,31 @@ class _Users:
                     yield last
 
     def forget(self, floor: int) -> bool:
-        """Steps before this one are done; True where nobody is left."""
-        for session in [one for one, steps in self.by_session.items() if max(step for _, step in steps) < floor]:
+        """Forget steps before this one, which are done; true if nothing is left."""
+        for session in [user for user, steps in self.by_session.items() if max(step for _, step in steps) < floor]:
             del self.by_session[session]
         return not self.by_session
 
     def add(self, session: int, moment: int, answered: int, step: int) -> None:
-        """A step of a session, sent at that moment."""
+        """Add a step of a session, sent at that time."""
         steps = self.by_session.get(session)
         if steps is None:
             steps = self.by_session[session] = []
         elif len(steps) > _MANY:
             _last_until(steps, moment)
-        one = answered, step
-        if steps and steps[-1] > one:
-            bisect.insort(steps, one)
+        use = answered, step
+        if steps and steps[-1] > use:
+            bisect.insort(steps, use)
         else:
-            steps.append(one)
+            steps.append(use)
 
 
 @dataclass(slots=True)
 class _Produced:
-    """What was written to a partition, in order of its offsets: by row base offset, end, step, session. `spent`: the
-    offsets, [first, end), among which those lie that were forgotten."""
+    """Writes to a partition, in order of offsets: columns base offset, end, step and session.
+
+    `spent`: the offsets, [first, end), that contain those that were forgotten.
+    """
 
     spent: tuple[int, int] = (0, 0)
     bases: array[int] = field(default_factory=lambda: array("q"))
@@ -269,7 +278,7 @@ _NOBODY: Final = frozenset[int]()
 
 
 _ANYBODY: Final = "anybody"
-"""Of all who write to a partition, whoever they are."""
+"""Key for all writers of a partition, whichever client they are."""
 
 
 class _Wrote(NamedTuple):
@@ -281,10 +290,14 @@ class _Wrote(NamedTuple):
 
 @dataclass(slots=True)
 class Order:
-    """Finds what each step waits for; steps come in order of captured time. `ends`: when each session sent its last
-    request, in nanoseconds; `copies`: of which copy of the capture each is, where not of the first (a reader waits for
-    the writers of its own copy). `horizon`: whoever sends this has done whatever is so many steps back, so that nobody
-    has to wait for it, and what is kept stays small; None: nothing is forgotten."""
+    """Finds what each step waits for; steps come in order of captured time.
+
+    - `ends`: when each session sent its last request, in nanoseconds
+    - `copies`: which copy of the capture a session belongs to, if not to the first (a reader waits for the writers of
+      its own copy)
+    - `horizon`: how many steps back the sender is surely done, so that nothing has to wait for those, and memory stays
+      small; None: nothing is forgotten
+    """
 
     ends: Mapping[int, int] = field(default_factory=dict)
     copies: Mapping[int, int] = field(default_factory=dict)
@@ -302,7 +315,10 @@ class Order:
     def waits(
         self, number: int, session: int, message: Decoded, body: Body | None
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """(steps whose answers it waits for, steps that must have been sent). Without a body: of `message.quick`."""
+        """Give (steps whose answers it waits for, steps that must have been sent).
+
+        Without a body: of `message.quick`.
+        """
         request = message.request
         key = request.api_key
         self.expects = False
@@ -314,13 +330,13 @@ class Order:
         sent, done = request.sent_ns, request.answered_ns
         waits: set[int] = set()
         after: set[int] = set()
-        mine = self.answered.setdefault(session, [])
-        own = _last_until(mine, sent)
+        own_answers = self.answered.setdefault(session, [])
+        own = _last_until(own_answers, sent)
         copy = self.copies.get(session, 0)
         quick = message.quick
         if body is None:
             assert quick is not None
-            used = used_by_quick(quick)
+            used = used_by_fast_path(quick)
         else:
             used = uses(key, body, message.answer)
         for state_key, exclusive in used:
@@ -362,7 +378,7 @@ class Order:
             if not (message.answer or {}).get("errorCode", -1):
                 self.ended.setdefault(body["producerId"], []).append((sent, number, session))
         if done is not None:
-            _add(mine, done, number)
+            _add(own_answers, done, number)
         if after:
             after -= waits
             after.discard(own if own is not None else -1)
@@ -397,15 +413,15 @@ class Order:
         for written in self.produced.values():
             written.forget(floor)
         for producer, ended in list(self.ended.items()):
-            self.ended[producer] = [one for one in ended if one[1] >= floor]
+            self.ended[producer] = [entry for entry in ended if entry[1] >= floor]
             if not self.ended[producer]:
                 del self.ended[producer]
         for name, inside in list(self.inside.items()):
-            self.inside[name] = {where: one for where, one in inside.items() if one[1] >= floor}
+            self.inside[name] = {where: entry for where, entry in inside.items() if entry[1] >= floor}
             if not self.inside[name]:
                 del self.inside[name]
         for who, last in list(self.wrote.items()):
-            for session in [one for one, wrote in last.items() if wrote.number < floor]:
+            for session in [entry for entry, wrote in last.items() if wrote.number < floor]:
                 del last[session]
             if not last:
                 del self.wrote[who]
@@ -413,7 +429,7 @@ class Order:
     def _note_inside(
         self, number: int, session: int, message: Decoded, body: Body | None, writes: list[_Write]
     ) -> None:
-        """What a transaction writes, the last step to each partition."""
+        """Note what a transaction writes: the last step to each partition."""
         name = message.quick.transactional_id if body is None and message.quick else (body or {}).get("transactionalId")
         answered = message.request.answered_ns
         if name and answered is not None:
@@ -421,13 +437,15 @@ class Order:
             some.update({(session, write.topic or "", write.partition): (answered, number) for write in writes})
 
     def _written_inside(self, body: Body) -> Collection[tuple[int, int]]:
-        """The same of the transaction that ends, for good: (time of the answer, step). The target's brokers answer each
-        in its own time, and an answer may have to be asked for again: the last that was answered when captured does not
-        stand for all."""
+        """Give what the ending transaction wrote, and forget it: (time of the answer, step).
+
+        The target's brokers answer independently, and a request may have to be repeated: the last step that was
+        answered in the capture does not stand for all.
+        """
         return self.inside.pop(body["transactionalId"], {}).values()
 
     def _was_produced(self, answer: Body, copy: int) -> bool:
-        """Are there records in an answer that a step produced which is forgotten?"""
+        """Whether an answer has records that were produced by a step which is forgotten."""
         for topic in answer["responses"] if self.horizon is not None else ():
             for partition in topic["partitions"]:
                 name = topic.get(NAME) or topic.get("topic") or ""
@@ -440,18 +458,21 @@ class Order:
     def _wait_for_writers(
         self, waits: set[int], number: int, session: int, message: Decoded, writes: list[_Write]
     ) -> None:
-        """For the last step with which the same producer id (without one: the same client) wrote to these partitions
-        on each connection that had ended before, and where this is the connection's first, with which anybody did.
-        (What is open at the same time has no order among it.)"""
+        """Wait for earlier writers of these partitions.
+
+        Those are the last step of the same producer id (or, without one, the same client) on each connection that had
+        ended before and, if this is the connection's first write, the last step of any client on such a connection.
+        (Connections that are open at the same time have no order.)
+        """
         row, sent = message.request.row, message.request.sent_ns
         everybody = _ANYBODY, self.copies.get(session, 0)
         for write in writes:
             others = self.wrote.setdefault((everybody, write.topic or "", write.partition), {})
-            mine = others.get(session)
-            if mine is None:
+            own_write = others.get(session)
+            if own_write is None:
                 waits.update(self._ended(others, number, session, sent))
             else:
-                others[session] = _Wrote(number, mine.waited)
+                others[session] = _Wrote(number, own_write.waited)
             writers: Collection[Any] = write.producers or ((row["client_ip"], row["client_id"]),)
             for who in writers:
                 key = who, write.topic or "", write.partition
@@ -464,19 +485,24 @@ class Order:
                     waits.update(self._ended(last, number, session, sent))
 
     def _ended(self, last: dict[int, _Wrote], number: int, session: int, sent: int) -> list[int]:
-        """Those of the last steps of sessions which had ended; the session's own one becomes this step."""
+        """Give the last steps of sessions that had ended; this step becomes the session's own last one."""
         ended = [other for other in last if other != session and self.ends.get(other, sent) < sent]
-        found = [last[other].number for other in ended]
+        waits = [last[other].number for other in ended]
         # Whom one that has ended had waited for, nobody has to wait for any more.
-        for other in [old for one in ended for old in last[one].waited if old != session]:
+        for other in [old for other_session in ended for old in last[other_session].waited if old != session]:
             last.pop(other, None)
         before = last[session].waited if session in last else _NOBODY
-        last[session] = _Wrote(number, frozenset(one for one in (*before, *ended) if one in last))
-        return found
+        last[session] = _Wrote(
+            number, frozenset(other_session for other_session in (*before, *ended) if other_session in last)
+        )
+        return waits
 
     def _below(self, body: Body, number: str, offset: str, session: int) -> Iterator[int]:
-        """The steps that wrote what is below the offsets that a request names, the last of each session: before them
-        these offsets are out of range. `number`, `offset`: what its partitions call these."""
+        """Give the steps that wrote what is below the offsets that a request names, the last of each session.
+
+        Before those steps the offsets are out of range. `number`, `offset`: the names of these fields in its
+        partitions.
+        """
         for topic in body["topics"]:
             for part in topic["partitions"]:
                 written = self.produced.get((topic.get(NAME, ""), part[number], self.copies.get(session, 0)))
@@ -492,8 +518,8 @@ class Order:
                         yield written.steps[row]
 
     def _records(self, answer: Body, done: int, copy: int) -> Iterator[tuple[int, int]]:
-        """(step, session) of what produced the records of an answer, the last of each session, and of what committed
-        them."""
+        """Give (step, session) of what produced the records of an answer, the last of each session, and of what
+        committed them."""
         latest: dict[tuple[str, int], tuple[int, int]] = {}
         for topic in answer["responses"]:
             for partition in topic["partitions"]:
@@ -522,7 +548,7 @@ class Order:
             stored = [(quick.topic, quick.partition, quick.base, write.records)]
         else:
             counts = {(write.topic, write.partition): write.records for write in writes}
-            stored = [(*one, counts.get(one[:2], 1)) for one in _stored(message)]
+            stored = [(*batch, counts.get(batch[:2], 1)) for batch in _stored(message)]
         for topic, partition, base, count in stored:
             where = topic, partition, copy
             written = self.produced.get(where)

@@ -1,7 +1,7 @@
-"""What a replay under other names may change and delete: what it has named itself, and nothing else. Pure.
+"""Decides what a replay under other names may change and delete: only what it has named itself. Pure.
 
-In: requests that change a cluster. Out: the first thing in one that is not this replay's. Rule: what cannot be told
-from what others own (brokers, users, quotas, ACLs, all topics at once) is not ours.
+In: requests that change a cluster. Out: the first thing in one that does not belong to this replay. Rule: what cannot
+be told from the property of others (brokers, users, quotas, ACLs, all topics at once) does not belong to it.
 """
 
 from __future__ import annotations
@@ -37,23 +37,29 @@ _GROUPS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class OwnedNames:
-    """`map_topic`: captured topics that have other names on the target; `all_topics`: all have (`--prefix-topics`);
-    `groups`: under which names groups are sent."""
+    """Names that belong to this replay.
+
+    - `map_topic`: captured topics with other names on the target; `all_topics`: all have (`--prefix-topics`)
+    - `groups`: the names under which groups are sent
+    """
 
     map_topic: Mapping[str, str] = field(default_factory=dict)
     all_topics: bool = False
     groups: Renaming = field(default_factory=Renaming)
 
     def stranger(self, api_key: int, body: Body, by_id: Mapping[str, str]) -> str:
-        """The first thing that a request would change and that is not ours; empty: there is none."""
+        """Name the first thing that a request would change and that does not belong to this replay; empty if there is
+        none."""
         if api_key in _TOPICS:
             named = list(_topics(api_key, body, by_id))
-            return next((f"topic {one}" for one in named if not self._is_topic(one)), "" if named else "all topics")
+            return next((f"topic {name}" for name in named if not self._is_topic(name)), "" if named else "all topics")
         if api_key in _GROUPS:
-            told = [body["groupId"]] if body.get("groupId") else list(body.get("groupsNames") or ())
-            return next((f"group {one}" for one in told if not self.groups.is_ours(one)), "" if told else "all groups")
+            groups = [body["groupId"]] if body.get("groupId") else list(body.get("groupsNames") or ())
+            return next(
+                (f"group {name}" for name in groups if not self.groups.is_ours(name)), "" if groups else "all groups"
+            )
         if api_key in _CONFIGS:
-            return next((one for one in map(self._resource, body["resources"]) if one), "")
+            return next((name for name in map(self._resource, body["resources"]) if name), "")
         return f"what {api_keys.name(api_key)} changes is nobody's alone"
 
     def _is_topic(self, name: str) -> bool:
@@ -69,7 +75,7 @@ class OwnedNames:
 
 
 def _topics(api_key: int, body: Body, by_id: Mapping[str, str]) -> Iterator[str]:
-    """The topics of a request by name; empty for an id that nothing names."""
+    """List the topics of a request by name; empty for an id without a name."""
     for where, topic in topics_of(api_key, body):
         name = topic.get(where.name) if where.name else None
         yield name or (by_id.get(topic.get(where.id, ""), "") if where.id else "")

@@ -1,6 +1,6 @@
-"""When the records that a plan will send were made, by topic: what the target's own settings do to them depends on it.
+"""Collects when the records of a plan were made, by topic: the settings of the target's topics act on them.
 
-In: a plan. Out: `Times`. Pure. Times are milliseconds since the epoch, as the batches' headers have them.
+In: a plan. Out: `Times`. Pure. Times are milliseconds since the epoch, as in the batches' headers.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from replay.plan.topic_partitions import NAME
 
 @dataclass(slots=True)
 class Times:
-    """Of one topic's records: how many, their bytes as they are sent, the oldest and the newest (-1: none has a
-    time)."""
+    """The records of a topic: how many, their bytes as sent, the oldest and the newest time (-1 if none has a time)."""
 
     records: int = 0
     bytes: int = 0
@@ -33,7 +32,7 @@ class Times:
                 self.newest_ms = max(self.newest_ms, moved)
 
     def join(self, other: Times) -> None:
-        """What was seen of the same topic elsewhere."""
+        """Add records of the same topic."""
         self.records += other.records
         self.bytes += other.bytes
         if other.oldest_ms >= 0:
@@ -41,14 +40,14 @@ class Times:
         self.newest_ms = max(self.newest_ms, other.newest_ms)
 
     def shifted(self, delta_ms: int) -> Times:
-        """The same records, made that much later."""
+        """Move the times."""
         if self.oldest_ms < 0:
             return self
         return Times(self.records, self.bytes, max(self.oldest_ms + delta_ms, 0), max(self.newest_ms + delta_ms, 0))
 
 
 def note(into: Times, data: bytes, at: int, end: int) -> None:
-    """Take the batches that lie there, as they were captured; what is no batch has no time."""
+    """Add the batches between these positions, as captured; bytes that are not batches have no time."""
     with memoryview(data)[at:end] as records:
         try:
             for batch in batches.batches(records):
@@ -58,13 +57,13 @@ def note(into: Times, data: bytes, at: int, end: int) -> None:
 
 
 def record_times(planned: Plan, delta_ms: int) -> dict[str, Times]:
-    """By captured topic. `delta_ms`: by how much timestamps are moved."""
-    found: dict[str, Times] = {}
+    """Collect times by captured topic. `delta_ms`: by how much timestamps are moved."""
+    times: dict[str, Times] = {}
     for step in planned.steps:
         if step.request.api_key != api_keys.PRODUCE:
             continue
         if step.quick is not None and step.request.data is not None:
-            into = found.setdefault(step.quick.topic, Times())
+            into = times.setdefault(step.quick.topic, Times())
             with memoryview(step.request.data)[step.quick.at : step.quick.end] as records:
                 for batch in batches.batches(records):
                     into.add(batch, delta_ms)
@@ -73,8 +72,8 @@ def record_times(planned: Plan, delta_ms: int) -> dict[str, Times]:
             name = topic.get(NAME)
             if not name:
                 continue
-            into = found.setdefault(name, Times())
+            into = times.setdefault(name, Times())
             for part in topic["partitionData"]:
                 for batch in batches.produced(part["records"]):
                     into.add(batch, delta_ms)
-    return found
+    return times

@@ -1,10 +1,9 @@
-"""A capture under other names: groups, transactional ids and client ids, so that replays of it meet neither each other
-nor what else lives on the target. Pure.
+"""Gives a capture other names of groups, transactions and clients, so that replays do not meet each other. Pure.
 
 In: sessions, and a `Renaming`. Out: sessions as they would have been captured under these names: requests and answers
-are decoded, renamed and encoded again, and so the RUN's captured side has the new names too. Rules: what cannot be
-decoded stays as it is (and is not sent, for that reason); keys, values and topics stay (`--map-topic` is for those);
-a copy has producer ids of its own. What consumers fetched has the producer ids of the capture.
+are decoded, renamed and encoded again, so the RUN's captured side has the new names too. Rules: what cannot be decoded
+stays as it is (and is not sent for that reason); keys, values and topics stay (`--map-topic` is for those); a copy has
+producer ids of its own. What consumers fetched has the producer ids of the capture.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from replay.plan.config_changes import GROUP_RESOURCE
 from replay.plan.sessions import Request, Session
 
 COPY: Final = "copy-{}."
-"""What the names of a copy begin with; the first one is the capture itself."""
+"""Prefix of a copy's names; the first copy is the capture itself."""
 _APART: Final = 1 << 48
-"""Between the producer ids of one copy and those of the next: brokers count from 0."""
+"""Distance between the producer ids of one copy and those of the next: brokers count from 0."""
 
 _GROUP: Final = frozenset(("groupId",))
 _GROUP_LISTS: Final = frozenset(("groups", "groupIds", "groupsNames"))
@@ -35,8 +34,11 @@ _PRODUCER: Final = frozenset(("producerId", "v3AndBelowProducerId"))
 
 @dataclass(frozen=True, slots=True)
 class Renaming:
-    """`groups`: new names of some; `prefix`: of all other groups, transactional ids and client ids; `copy`: whose
-    producer ids these are, 0 for the capture's own."""
+    """New names.
+
+    - `groups`: new names of some groups; `prefix`: of all other groups, transactional ids and client ids
+    - `copy`: whose producer ids these are, 0 for the capture's own
+    """
 
     groups: Mapping[str, str] = field(default_factory=dict)
     prefix: str = ""
@@ -57,34 +59,36 @@ class Renaming:
         return producer_id + self.copy * _APART if producer_id >= 0 else producer_id
 
     def is_ours(self, group: str) -> bool:
-        """Is this the new name of a group, and no name that the target may have of others?"""
+        """Whether this is the new name of a group, and not one that others may have on the target."""
         return group in self.groups.values() or bool(self.prefix and group.startswith(self.prefix))
 
 
 def renamed(sessions: Iterable[Session], how: Renaming) -> list[Session]:
-    """The sessions under their new names."""
+    """Rename the sessions."""
     if not how:
         return list(sessions)
     return [
-        replace(session, requests=tuple(request(one, how) for one in session.requests), beside=session.beside)
+        replace(session, requests=tuple(request(captured, how) for captured in session.requests), beside=session.beside)
         for session in sessions
     ]
 
 
 def copies(sessions: Sequence[Session], times: int) -> list[Session]:
-    """The sessions so many times, side by side: each copy has its own client ids, groups, transactional ids, producers
-    and connections."""
-    made = list(sessions)
+    """Copy the sessions this many times, side by side.
+
+    Each copy has its own client ids, groups, transactional ids, producers and connections.
+    """
+    copied = list(sessions)
     for number in range(2, times + 1):
         how = Renaming(prefix=COPY.format(number), copy=number - 1)
-        made += [_elsewhere(session, number) for session in renamed(sessions, how)]
-    return made
+        copied += [_elsewhere(session, number) for session in renamed(sessions, how)]
+    return copied
 
 
 def _elsewhere(session: Session, number: int) -> Session:
-    """A copy's session, on a connection of its own."""
+    """Put a copy's session on a connection of its own."""
     connection = f"{session.connection}~{number}"
-    requests = tuple(replace(one, row={**one.row, "connection": connection}) for one in session.requests)
+    requests = tuple(replace(request, row={**request.row, "connection": connection}) for request in session.requests)
     orphans = tuple({**row, "connection": connection} for row in session.orphans)
     return replace(session, connection=connection, requests=requests, orphans=orphans, beside=(), copy=number - 1)
 
@@ -93,7 +97,7 @@ def _elsewhere(session: Session, number: int) -> Session:
 
 
 def request(request: Request, how: Renaming) -> Request:
-    """A request and its answer under their new names."""
+    """Rename a request and its answer."""
     row = request.row
     named = {
         "group_id": how.group(row["group_id"] or "") or None,
@@ -128,7 +132,7 @@ def _answer(request: Request, how: Renaming, kind: int) -> bytes | None:
 
 
 def _named(api_key: int, body: Body, how: Renaming, kind: int) -> Body:
-    """`kind`: what FindCoordinator asks for (`keyType`)."""
+    """Rename what a body names. `kind`: of the coordinator that FindCoordinator asks for (`keyType`)."""
     named: Body = _walked(body, how)
     if api_key == api_keys.FIND_COORDINATOR:
         _coordinators(named, how, kind)
@@ -149,7 +153,7 @@ def _each(body: Body, lists: tuple[str, ...]) -> Iterator[Body]:
 
 
 def _coordinators(body: Body, how: Renaming, kind: int) -> None:
-    """FindCoordinator: its keys are groups or transactional ids."""
+    """Rename the keys of FindCoordinator, which are groups or transactional ids."""
     kinds: dict[int, Callable[[str], str]] = {
         api_keys.GROUP_COORDINATOR: how.group,
         api_keys.TRANSACTION_COORDINATOR: how.transaction,
@@ -157,9 +161,9 @@ def _coordinators(body: Body, how: Renaming, kind: int) -> None:
     name = kinds.get(kind)
     if name is None:
         return
-    for one in (body, *(body.get("coordinators") or ())):
-        if "key" in one:
-            one["key"] = name(one["key"])
+    for coordinator in (body, *(body.get("coordinators") or ())):
+        if "key" in coordinator:
+            coordinator["key"] = name(coordinator["key"])
     if "coordinatorKeys" in body:
         body["coordinatorKeys"] = [name(key) for key in body["coordinatorKeys"]]
 
@@ -169,10 +173,12 @@ def _walked(value: Any, how: Renaming, called: str = "") -> Any:
         return {name: _walked(inner, how, name) for name, inner in value.items()}
     if isinstance(value, list):
         if called in _GROUP_LISTS:
-            return [how.group(one) if isinstance(one, str) else _walked(one, how) for one in value]
+            return [how.group(element) if isinstance(element, str) else _walked(element, how) for element in value]
         if called in _TRANSACTION_LISTS:
-            return [how.transaction(one) if isinstance(one, str) else _walked(one, how) for one in value]
-        return [_walked(one, how) for one in value]
+            return [
+                how.transaction(element) if isinstance(element, str) else _walked(element, how) for element in value
+            ]
+        return [_walked(element, how) for element in value]
     if isinstance(value, str):
         return how.group(value) if called in _GROUP else how.transaction(value) if called in _TRANSACTION else value
     if called in _PRODUCER and isinstance(value, int):
@@ -181,7 +187,7 @@ def _walked(value: Any, how: Renaming, called: str = "") -> Any:
 
 
 def _records(records: bytes | None, how: Renaming) -> bytes | None:
-    """Batches of a copy's own producers."""
+    """Give batches the producer ids of a copy."""
     changed: bytearray | None = None
     for batch in batches.produced(records):
         if batch.producer_id >= 0:

@@ -1,8 +1,8 @@
-"""When requests are due whose speed changes over the capture: `0s:1,60s:5,120s:max`. Pure.
+"""Decides when requests are due if the speed changes over the capture: `0s:1,60s:5,120s:max`. Pure.
 
-In: times of the capture, each with a speed that holds from there on. Out: when what was sent at a time of the capture
-is due. Rules: one absolute schedule, as with one speed; `max` (as fast as answers allow) can only come last, because
-nothing says how long it will take.
+In: times of the capture, each with a speed that holds from there on. Out: when a request that was sent at a time of
+the capture is due. Rules: one absolute schedule, as with one speed; `max` (as fast as answers allow) can only come
+last, because nothing says how long it will take.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ from replay.plan.selection import moment
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """`pieces`: (nanoseconds from the capture's start, speed; None: max), in order, the first from 0 on; `text`: as the
-    user wrote it."""
+    """Speeds over a capture.
+
+    - `pieces`: (nanoseconds from the capture's start, speed; None: max), in order, the first from 0 on
+    - `text`: as the user wrote it
+    """
 
     pieces: tuple[tuple[int, float | None], ...]
     text: str
 
     def due(self, at_ns: int) -> float:
-        """In seconds from the start."""
+        """When a request is due, in seconds from the start."""
         seconds = 0.0
         for place, (start, speed) in enumerate(self.pieces):
             if at_ns < start or speed is None:
@@ -31,7 +34,7 @@ class Schedule:
         return seconds
 
     def speed(self, at_ns: int) -> float | None:
-        """The one that holds at a time of the capture."""
+        """The speed at a time of the capture."""
         return next(speed for start, speed in reversed(self.pieces) if start <= max(at_ns, 0))
 
     def wanted(self, end_ns: int) -> float:
@@ -41,17 +44,17 @@ class Schedule:
 
 
 def speed(text: str) -> float | None:
-    """A positive number, or `max` (None). Raises ValueError."""
+    """Parse a speed: a positive number, or `max` (None). Raises ValueError."""
     if text == "max":
         return None
-    found = float(text)
-    if not 0 < found < 1e6:
+    number = float(text)
+    if not 0 < number < 1e6:
         raise ValueError(text)
-    return found
+    return number
 
 
 def schedule(text: str) -> Schedule:
-    """`TIME:SPEED,TIME:SPEED,...`, the first from `0s` on. Raises ValueError."""
+    """Parse `TIME:SPEED,TIME:SPEED,...`, the first from `0s` on. Raises ValueError."""
     pieces: list[tuple[int, float | None]] = []
     for part in text.split(","):
         when, colon, how = part.strip().rpartition(":")

@@ -1,10 +1,11 @@
-"""What of a capture is replayed: whole clients, and a span of its time. Pure.
+"""Selects what of a capture is replayed: whole clients, and a span of its time. Pure.
 
-In: sessions, and a `Selection`. Out: the sessions that are chosen; what was left out and tells of the captured cluster
-(topics, ids, settings) stays with them (`Session.beside`). Rules: a client is a client id at an address, with all of
-its connections: a filter of requests would cut a member's join from its heartbeats, and make a replay that never was.
-So would a group without some of its members, whose rebalances would never come: they are chosen with each other.
-Of a span of time the requests that were sent in it are chosen, with their answers, whenever these came.
+In: sessions, and a `Selection`. Out: the chosen sessions; requests that were left out and say something of the
+captured cluster (topics, ids, settings) stay with them (`Session.beside`). Rules: a client is a client id at an
+address, with all of its connections: a filter of requests would cut a member's join from its heartbeats, and make a
+replay that never was. So would a group without some of its members, whose rebalances would never come: members are
+chosen together. Of a span of time the requests that were sent in it are chosen, with their answers, whenever these
+came.
 """
 
 from __future__ import annotations
@@ -35,18 +36,18 @@ _TELLING: Final = frozenset(
 )
 _OF_MEMBERS: Final = frozenset((api_keys.JOIN_GROUP, api_keys.SYNC_GROUP, api_keys.HEARTBEAT, *apis.GROUP_HEARTBEATS))
 _NAMED: Final = 5
-"""Clients that a note names."""
+"""How many clients a note names."""
 _UNITS: Final = {"us": 1_000, "ms": 1_000_000, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9, "": 10**9}
 _SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|)")
 
 
 class NothingChosen(KwireError):
-    """A selection that nothing passes."""
+    """Nothing in the capture matches the selection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A time of the capture: so many nanoseconds after its first request, or (`absolute`) since 1970."""
+    """A time of the capture: nanoseconds after its first request, or (`absolute`) since 1970."""
 
     ns: int
     absolute: bool = False
@@ -56,8 +57,10 @@ class Moment:
 
 
 def moment(text: str) -> Moment:
-    """`90s`, `1.5m`, `250ms`: after the capture's first request; or a time of RFC 3339 (without a zone: UTC). Raises
-    ValueError."""
+    """Parse a time: `90s`, `1.5m`, `250ms` after the capture's first request, or RFC 3339 (without a zone: UTC).
+
+    Raises ValueError.
+    """
     if span := _SPAN.fullmatch(text):
         return Moment(round(float(span[1]) * _UNITS[span[2]]))
     when = utc(datetime.datetime.fromisoformat(text))
@@ -66,8 +69,12 @@ def moment(text: str) -> Moment:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """`clients`: those of which any exchange matches; `topics`: those that touch a topic which one of these patterns
-    fits (`*`, `?`, `[...]`); `since`, `until`: only what was sent from then on, and before then."""
+    """A selection of what to replay.
+
+    - `clients`: those of which any exchange matches
+    - `topics`: clients that touch a topic that matches one of these patterns (`*`, `?`, `[...]`)
+    - `since`, `until`: only requests that were sent from then on, and before then
+    """
 
     clients: Filter | None = None
     topics: tuple[str, ...] = ()
@@ -75,50 +82,57 @@ class Selection:
     until: Moment | None = None
 
     def __bool__(self) -> bool:
-        return any(one is not None and one != () for one in (self.clients, self.topics, self.since, self.until))
+        return any(
+            criterion is not None and criterion != ()
+            for criterion in (self.clients, self.topics, self.since, self.until)
+        )
 
 
 def chosen(sessions: Sequence[Session], selection: Selection, notes: list[str]) -> list[Session]:
-    """The sessions of the chosen clients, with their requests of the span. Raises NothingChosen."""
+    """Choose the sessions of the chosen clients, with their requests of the span. Raises NothingChosen."""
     if not selection:
         return list(sessions)
     clients = _clients(sessions, selection)
     if clients:
         notes += _join_others(sessions, clients)
-    start = min((one.sent_ns for session in sessions for one in session.requests), default=0)
+    start = min((request.sent_ns for session in sessions for request in session.requests), default=0)
     first = selection.since.since_1970(start) if selection.since is not None else -1
     end = selection.until.since_1970(start) if selection.until is not None else 1 << 63
-    kept: list[Session] = []
+    result: list[Session] = []
     beside: list[Request] = []
     for session in sessions:
-        wanted = clients is None or any(_who(one.row) in clients for one in session.requests)
-        inside = tuple(one for one in session.requests if wanted and first <= one.sent_ns < end)
+        wanted = clients is None or any(_who(request.row) in clients for request in session.requests)
+        inside = tuple(request for request in session.requests if wanted and first <= request.sent_ns < end)
         beside += session.requests if not inside else _outside(session, first, end)
         if inside:
-            kept.append(replace(session, requests=inside, orphans=()))
-    if not kept:
+            result.append(replace(session, requests=inside, orphans=()))
+    if not result:
         raise NothingChosen("no request of the capture is chosen", "kwire show lists clients, topics and times")
-    count = sum(len(session.requests) for session in kept)
+    count = sum(len(session.requests) for session in result)
     total = sum(len(session.requests) for session in sessions)
-    notes.append(f"chosen: {count:,} of {total:,} requests, on {len(kept):,} of {len(sessions):,} connections")
-    telling = tuple(one for one in beside if one.row["api_key"] in _TELLING)
-    return [replace(kept[0], beside=telling), *kept[1:]]
+    notes.append(f"chosen: {count:,} of {total:,} requests, on {len(result):,} of {len(sessions):,} connections")
+    telling = tuple(request for request in beside if request.row["api_key"] in _TELLING)
+    return [replace(result[0], beside=telling), *result[1:]]
 
 
 def matching(sessions: Sequence[Session], wanted: Filter | str | None) -> list[Session]:
-    """The requests of a dataset that match, in their sessions, as `--filter` chooses those of a capture. Raises
-    FilterError."""
-    one = parse(wanted) if isinstance(wanted, str) else wanted
-    if one is None:
+    """Choose the requests of a dataset that match, in their sessions, as `--filter` does for a capture.
+
+    Raises FilterError.
+    """
+    condition = parse(wanted) if isinstance(wanted, str) else wanted
+    if condition is None:
         return list(sessions)
     return [
-        replace(session, requests=tuple(asked for asked in session.requests if _matches(one, asked)), orphans=())
+        replace(
+            session, requests=tuple(request for request in session.requests if _matches(condition, request)), orphans=()
+        )
         for session in sessions
     ]
 
 
 def _outside(session: Session, first: int, end: int) -> list[Request]:
-    return [one for one in session.requests if not first <= one.sent_ns < end]
+    return [request for request in session.requests if not first <= request.sent_ns < end]
 
 
 def _who(row: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -127,31 +141,36 @@ def _who(row: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def _clients(sessions: Sequence[Session], selection: Selection) -> set[tuple[Any, Any]] | None:
-    """Those that are chosen; None: all."""
+    """The chosen clients; None for all."""
     if selection.clients is None and not selection.topics:
         return None
-    found: set[tuple[Any, Any]] | None = None
+    clients: set[tuple[Any, Any]] | None = None
     if selection.clients is not None:
-        found = {_who(one.row) for session in sessions for one in session.requests if _matches(selection.clients, one)}
+        clients = {
+            _who(request.row)
+            for session in sessions
+            for request in session.requests
+            if _matches(selection.clients, request)
+        }
     if selection.topics:
         patterns = [re.compile(fnmatch.translate(pattern)) for pattern in selection.topics]
         touching = {
-            _who(one.row)
+            _who(request.row)
             for session in sessions
-            for one in session.requests
-            if any(pattern.match(topic) for topic in one.row["topics"] or () for pattern in patterns)
+            for request in session.requests
+            if any(pattern.match(topic) for topic in request.row["topics"] or () for pattern in patterns)
         }
-        found = touching if found is None else found & touching
-    return found
+        clients = touching if clients is None else clients & touching
+    return clients
 
 
 def _join_others(sessions: Sequence[Session], clients: set[tuple[Any, Any]]) -> Iterator[str]:
-    """Choose the other members of the groups of chosen clients too, and say so."""
+    """Choose the other members of the chosen clients' groups too, and note it."""
     members: dict[str, set[tuple[Any, Any]]] = {}
     for session in sessions:
-        for one in session.requests:
-            if one.row["api_key"] in _OF_MEMBERS and one.row["group_id"]:
-                members.setdefault(one.row["group_id"], set()).add(_who(one.row))
+        for request in session.requests:
+            if request.row["api_key"] in _OF_MEMBERS and request.row["group_id"]:
+                members.setdefault(request.row["group_id"], set()).add(_who(request.row))
     while touched := [group for group, some in members.items() if some & clients]:
         for group in touched:
             others = members.pop(group) - clients

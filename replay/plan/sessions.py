@@ -1,8 +1,8 @@
-"""What was captured, as the replayer wants it: one session per client connection, its requests in order.
+"""Sessions of a capture: one per client connection, with its requests in order.
 
-In: captures, or exchanges told from elsewhere (`stored`). Out: `Session`s of `Request`s, each with its bytes and the
-answer's. Rules: times are int nanoseconds since the epoch (the tables' microseconds); nothing is left out here: a
-response without its request is counted in `Session.orphans`, a request whose bytes are missing has `data` None.
+In: captures, or exchanges of a dataset (`stored_exchanges`). Out: `Session`s of `Request`s, each with its bytes and
+the answer's. Rules: times are int nanoseconds since the epoch (the tables' microseconds); nothing is left out here: a
+response without its request is in `Session.orphans`, a request whose bytes are missing has `data` None.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from analyzer.frame.cells import Row
 from analyzer.protocol import api_keys as apis
 from analyzer.protocol import tree
 from analyzer.protocol.decoding import OK
+from analyzer.protocol.project import Frame
 from analyzer.protocol.schema import REQUEST, RESPONSE
 from analyzer.protocol.tree import Body
 from replay.plan.produce_requests import Quick
 
 if TYPE_CHECKING:
-    from analyzer.api import Look
-    from analyzer.pipeline.read_options import Reading
+    from analyzer.api import ChooseExchanges
+    from analyzer.pipeline.read_options import ReadOptions
 
 _LOGINS = (apis.SASL_HANDSHAKE, apis.SASL_AUTHENTICATE)
 _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
@@ -33,9 +34,9 @@ _EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 class Request:
     """One captured request with its answer.
 
-    `row` has the columns of the table `exchanges` (a dict, or one of `analyzer.frame.cells`). `data` and `answer` are
-    whole frames without their four bytes of length, None where not seen or not complete. `sent_ns`: first byte of the
-    request; `answered_ns`: last byte of the response, None where there is none.
+    - `row`: the columns of the table `exchanges` (a dict, or a row of `analyzer.frame.cells`)
+    - `data`, `answer`: whole frames without their four bytes of length, None if not seen or not complete
+    - `sent_ns`: first byte of the request; `answered_ns`: last byte of the response, None if there is none
     """
 
     row: Mapping[str, Any]
@@ -65,36 +66,36 @@ class Request:
         return int(self.row["api_version"])
 
     def decoded(self) -> tree.Decoded | None:
-        """The request with everything in it, fit to be encoded again; None without its bytes."""
+        """Decode the request exactly, so that it can be encoded again; None without its bytes."""
         return None if self.data is None else tree.decode_request(self.data, exact=True)
 
     def decoded_answer(self) -> tree.Decoded | None:
-        """The same for the answer."""
+        """Decode the answer exactly; None without its bytes."""
         if self.answer is None:
             return None
         return tree.decode_response(self.answer, self.api_key, self.version, exact=True)
 
 
 class Decoded:
-    """Both bodies of a request, each decoded once, when it is asked for first. `quick`: what was read of it by hand."""
+    """Both bodies of a request, each decoded when it is first used. `quick`: the request, if it took the fast path."""
 
-    __slots__ = ("_answer", "_asked", "quick", "request")
+    __slots__ = ("_answer", "_request", "quick", "request")
 
     def __init__(self, request: Request, quick: Quick | None = None) -> None:
         self.request = request
         self.quick = quick
-        self._asked: tuple[Body | None, int, str] | None = None
+        self._request: tuple[Body | None, int, str] | None = None
         self._answer: tuple[Body | None] | None = None
 
     def _decoded(self) -> tuple[Body | None, int, str]:
-        """The body, its version, and why there is none."""
-        if self._asked is None:
+        """The body, its version, and why it is missing."""
+        if self._request is None:
             decoded = self.request.decoded() if self.request.row["api_key"] is not None else None
             if decoded is None:
-                self._asked = None, -1, self.request.row["reason"] or "bytes are missing"
+                self._request = None, -1, self.request.row["reason"] or "bytes are missing"
             else:
-                self._asked = decoded.body if decoded.status == OK else None, decoded.version, decoded.reason or ""
-        return self._asked
+                self._request = decoded.body if decoded.status == OK else None, decoded.version, decoded.reason or ""
+        return self._request
 
     @property
     def body(self) -> Body | None:
@@ -110,7 +111,7 @@ class Decoded:
 
     @property
     def answer(self) -> Body | None:
-        """None also where the request's bytes are missing."""
+        """The decoded answer; None also if the request's bytes are missing."""
         if self._answer is None:
             missing = self.request.data is None or self.request.row["api_key"] is None
             decoded = None if missing else self.request.decoded_answer()
@@ -118,26 +119,29 @@ class Decoded:
         return self._answer[0]
 
     def take(self, body: Body | None, answer: Body | None) -> None:
-        """Bodies that were decoded elsewhere; what is None is decoded when it is asked for."""
+        """Take bodies that were decoded elsewhere; those that are None are decoded when they are first used."""
         if body is not None and self.request.data is not None:
-            self._asked = body, int.from_bytes(self.request.data[2:4], "big", signed=True), ""
+            self._request = body, int.from_bytes(self.request.data[2:4], "big", signed=True), ""
         if answer is not None:
             self._answer = (answer,)
 
 
 _MANY: Final = 2_000
 _MANY_BYTES: Final = 8 << 20
-"""Requests, and bytes of theirs, whose bodies are there at the same time."""
+"""Requests, and their bytes, whose bodies are held at the same time."""
 
 
 def decoded(some: Iterable[tuple[int, Decoded]]) -> Iterator[tuple[int, Decoded]]:
-    """The same (each with its session), some of them decoded at once; who takes them keeps none."""
+    """Decode requests many at a time, and pass them on, each with its session.
+
+    The caller must not keep them, so that only one group of bodies is held at a time.
+    """
     window: list[tuple[int, Decoded]] = []
     size = 0
-    for one in some:
-        window.append(one)
-        if one[1].quick is None:
-            size += len(one[1].request.data or b"") + len(one[1].request.answer or b"")
+    for numbered in some:
+        window.append(numbered)
+        if numbered[1].quick is None:
+            size += len(numbered[1].request.data or b"") + len(numbered[1].request.answer or b"")
         if len(window) >= _MANY or size > _MANY_BYTES:
             _decode([message for _, message in window])
             yield from window
@@ -147,26 +151,30 @@ def decoded(some: Iterable[tuple[int, Decoded]]) -> Iterator[tuple[int, Decoded]
 
 
 def _decode(window: Sequence[Decoded]) -> None:
-    unread = (one for one in window if one.quick is None)
-    wanted = [one for one in unread if one.request.data and one.request.row["api_key"] is not None]
-    frames: list[tree.Frame] = []
-    for one in wanted:
-        request = one.request
+    unread = (message for message in window if message.quick is None)
+    wanted = [message for message in unread if message.request.data and message.request.row["api_key"] is not None]
+    frames: list[Frame] = []
+    for message in wanted:
+        request = message.request
         assert request.data is not None
         key, version = (int.from_bytes(request.data[at : at + 2], "big", signed=True) for at in (0, 2))
         frames.append((request.data, key, version, REQUEST))
         frames.append((request.answer or b"", request.api_key, request.version, RESPONSE))
     bodies = tree.decode_frames(frames)
-    for one, body, answer in zip(wanted, bodies[::2], bodies[1::2], strict=True):
-        one.take(body, answer)
+    for message, body, answer in zip(wanted, bodies[::2], bodies[1::2], strict=True):
+        message.take(body, answer)
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One captured client connection. `requests` are in the order in which they were sent; `orphans` are the rows of
-    responses whose request was not seen. `topic_ids`: names by topic id, which a dataset has also of messages that it
-    has not kept. `beside`: requests that are not sent, and tell of the captured cluster; `copy`: which copy of the
-    capture it belongs to, 0 for the capture itself; `user`: who logged in, where the capture shows that (SASL)."""
+    """One captured client connection.
+
+    - `requests`: in the order in which they were sent; `orphans`: rows of responses whose request was not seen
+    - `topic_ids`: names by topic id, which a dataset also has of messages that it does not have
+    - `beside`: requests that are not sent, and say something of the captured cluster
+    - `copy`: which copy of the capture it belongs to, 0 for the capture itself
+    - `user`: the user that logged in, if the capture shows that (SASL)
+    """
 
     capture: str
     connection: str
@@ -188,14 +196,14 @@ def _nanoseconds(row: Mapping[str, Any], name: str) -> int | None:
 
 
 def request_of(row: Mapping[str, Any], data: bytes | None, answer: bytes | None) -> Request:
-    """A row with its frames."""
+    """Make a request from a row and its frames."""
     sent = _nanoseconds(row, "request_time")
     assert sent is not None
     return Request(row, sent, _nanoseconds(row, "response_end"), data, answer)
 
 
 def gathered(some: Iterable[CapturedExchange], topic_ids: Mapping[str, str] | None = None) -> list[Session]:
-    """Exchanges in any order -> sessions in order of their first request."""
+    """Group exchanges, in any order, into sessions in order of their first request."""
     requests: dict[tuple[str, str], list[Request]] = {}
     orphans: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     brokers: dict[tuple[str, str], tuple[str, int]] = {}
@@ -211,11 +219,11 @@ def gathered(some: Iterable[CapturedExchange], topic_ids: Mapping[str, str] | No
         else:
             requests[key].append(request_of(row, data, answer))
     sessions = []
-    for key, asked in requests.items():
-        asked.sort(key=lambda request: request.exchange)
+    for key, session_requests in requests.items():
+        session_requests.sort(key=lambda request: request.exchange)
         orphaned = tuple(orphans.get(key, ()))
         named, user = topic_ids or {}, users.get(key)
-        sessions.append(Session(*key, brokers[key], tuple(asked), orphaned, named, user=user))
+        sessions.append(Session(*key, brokers[key], tuple(session_requests), orphaned, named, user=user))
     return sorted(sessions, key=_begun)
 
 
@@ -225,7 +233,7 @@ def _begun(session: Session) -> tuple[int, str]:
 
 class CapturedExchange(NamedTuple):
     """A captured exchange: its row of the table `exchanges`, both frames without their lengths (None: not seen, or not
-    whole), and who has logged in with it."""
+    whole), and the user that has logged in with it."""
 
     row: Mapping[str, Any]
     data: bytes | None
@@ -236,29 +244,31 @@ class CapturedExchange(NamedTuple):
 def read_exchanges(
     captures: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
-    how: Reading,
+    how: ReadOptions,
     filter: Any = None,
     notes: list[str] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
     ordered: bool | None = None,
-    look: Look | None = None,
+    look: ChooseExchanges | None = None,
 ) -> Iterator[CapturedExchange]:
-    """Exchanges of captures, about in order of their requests; not `ordered` (of stdin always): as they end. `look`:
-    as of `analyzer.api.light`; frames of Produce and Fetch are not kept then. Raises CaptureError and FilterError
-    as `analyzer.exchanges` does."""
+    """Read the exchanges of captures, about in order of their requests, or (not `ordered`; stdin always) as they end.
+
+    `look`: as of `analyzer.api.light`; frames of Produce and Fetch are not kept then. Raises CaptureError and
+    FilterError as `analyzer.exchanges` does.
+    """
     from analyzer import api
     from analyzer.analysis import traffic_summary
     from analyzer.analysis.logins import Login
 
     logins: dict[tuple[str, str], Login] = {}
     bodies = None if look is None else traffic_summary.OTHERS
-    for one in api.light(
+    for light_exchange in api.raw_exchanges(
         captures, how, filter=filter, ordered=ordered, notes=notes, progress=progress, bodies=bodies, look=look
     ):
-        row, data, answer = one
+        row, data, answer = light_exchange
         user = None
         if row["api_key"] in _LOGINS:
-            ended = logins.setdefault((row["capture"], row["connection"]), Login()).take(one.exchange())
+            ended = logins.setdefault((row["capture"], row["connection"]), Login()).take(light_exchange.exchange())
             user = ended.name if ended is not None and ended.let_in else None
         yield CapturedExchange(
             row,
@@ -271,7 +281,7 @@ def read_exchanges(
 def from_captures(
     captures: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     *,
-    how: Reading,
+    how: ReadOptions,
     filter: Any = None,
     notes: list[str] | None = None,
     progress: Callable[[str, int, int], None] | None = None,

@@ -1,4 +1,4 @@
-"""What a plan is made of.
+"""The parts of a plan.
 
 A captured exchange becomes a `Step` (it will be sent) or a `Skip` (it will not, and why). Rules have names, each
 explained in `RULES` and in the README; nothing is sent or skipped for a reason that has no name.
@@ -93,12 +93,15 @@ RULES: Final[dict[str, str]] = {
 class Step:
     """A captured request that will be sent.
 
-    `number`: its place in the plan, in order of captured time over all sessions. `session`: index in the plan's
-    sessions. `at_ns`: when it is due, from the start, at speed 1. `version`: what it will be sent as. `waits`: numbers
-    of the steps whose answers must be there first; `after`: steps that must have been sent first. `rules`: what was
-    converted, by name; empty: sent in its own version. `group`: which its body names. `expects`: a fetch whose
-    records in the capture are produced by steps of this plan. `changed`: the body, where what is sent is not what was
-    captured; of all others it is made again from the captured bytes when it is asked for, with `topic_names` by id.
+    - `number`: its position in the plan, in order of captured time over all sessions; `session`: index in the plan's
+      sessions
+    - `at_ns`: when it is due, from the start, at speed 1; `version`: in which it will be sent
+    - `waits`: numbers of the steps whose answers must be there first; `after`: steps that must have been sent first
+    - `rules`: what was converted, by name; empty if it is sent in its own version
+    - `group`: that its body names
+    - `expects`: a fetch whose records in the capture are produced by steps of this plan
+    - `changed`: the body, if what is sent is not what was captured; other bodies are made again from the captured
+      bytes when they are used, with `topic_names` by id
     """
 
     number: int
@@ -119,21 +122,24 @@ class Step:
 
     @property
     def body(self) -> Body:
-        """The request decoded, in the form of the newest version (`convert.canonical`), topics named (`parts.NAME`).
-        Kept until `forget`."""
+        """The request decoded, in the form of the newest version (`convert.canonical`), topics named
+        (`topic_partitions.NAME`).
+
+        It is kept until `forget`.
+        """
         if self._body is None:
-            self._body = self.changed if self.changed is not None else self._made()
+            self._body = self.changed if self.changed is not None else self._build()
         return self._body
 
     def forget(self) -> None:
-        """The body is not needed any more, or not soon."""
+        """Drop the body, which is not needed any more, or not soon."""
         self._body = None
 
     def fresh(self) -> Body:
-        """A body of the caller's own."""
-        return copy.deepcopy(self.changed) if self.changed is not None else self._made()
+        """Make a body that the caller may change."""
+        return copy.deepcopy(self.changed) if self.changed is not None else self._build()
 
-    def _made(self) -> Body:
+    def _build(self) -> Body:
         decoded = self.request.decoded()
         assert decoded is not None
         assert decoded.body is not None
@@ -153,8 +159,11 @@ class Skip:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All steps in order of captured time, all skips; `sessions` holds each session's step numbers in order. `topics`:
-    that steps name; `subscribed`: that members subscribe to by name."""
+    """A plan: all steps in order of captured time, and all skips.
+
+    `sessions`: each session's step numbers in order; `topics`: that steps name; `subscribed`: that members subscribe
+    to by name.
+    """
 
     steps: tuple[Step, ...]
     skips: tuple[Skip, ...]

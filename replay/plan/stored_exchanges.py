@@ -1,8 +1,8 @@
-"""A dataset with messages (`kwire analyze --keep-bytes`), exchange by exchange, in place of a capture.
+"""Reads a dataset with messages (`kwire analyze --keep-bytes`), exchange by exchange, like a capture.
 
-In: a dataset's tables. Out: `Told`, in order of the table `exchanges`, which is nearly that of time; or `Session`s.
-Rules: both tables are gone through side by side, and a message is held until its exchange comes, so what is held is
-what was open at that moment of the capture; secrets in messages are overwritten, so what holds one cannot be sent.
+In: a dataset's tables. Out: `CapturedExchange`s, in order of the table `exchanges`, which is nearly that of time; or
+`Session`s. Rules: both tables are read side by side, and a message is held until its exchange comes, so what is held
+is what was open at that moment of the capture; secrets in messages are overwritten, so what holds one cannot be sent.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 _ROWS: Final = 4_096
 _MESSAGES: Final = 256
-"""Rows made Python objects at a time."""
+"""Rows that become Python objects together."""
 
-_Place = tuple[str, str, str, int]
+_MessageKey = tuple[str, str, str, int]
 """Capture, connection, direction and ordinal of a message."""
 
 
 def read_exchanges(path: str | os.PathLike[str]) -> Iterator[CapturedExchange]:
-    """Its exchanges. Raises DatasetError."""
+    """Read the exchanges of a dataset. Raises DatasetError."""
     from analyzer.dataset.dataset import DatasetError, open_dataset, readable
 
     stored = open_dataset(path)
@@ -49,12 +49,12 @@ def read_exchanges(path: str | os.PathLike[str]) -> Iterator[CapturedExchange]:
 
 
 def from_dataset(path: str | os.PathLike[str]) -> list[Session]:
-    """All of it. Raises DatasetError."""
+    """Read all sessions of a dataset. Raises DatasetError."""
     return gathered(read_exchanges(path), topic_ids(path))
 
 
 def topic_ids(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Names of topic ids, also those that messages said that it has not kept. Raises DatasetError."""
+    """Names of topic ids, also from messages that the dataset does not have. Raises DatasetError."""
     from analyzer.dataset.dataset import open_dataset, readable
 
     stored = open_dataset(path)
@@ -63,22 +63,22 @@ def topic_ids(path: str | os.PathLike[str]) -> dict[str, str]:
 
 
 class _Messages:
-    """Messages by their place, read as far as somebody asked; `whole`: how many were there with all their bytes."""
+    """Messages by their key, read as far as needed; `whole`: how many were there with all their bytes."""
 
     def __init__(self, table: pyarrow.dataset.Dataset) -> None:
         self.whole = 0
         self._rows = _rows(
             table, _MESSAGES, ("capture", "connection", "direction", "exchange", "reply", "complete", "bytes")
         )
-        self._held: dict[_Place, bytes | None] = {}
+        self._held: dict[_MessageKey, bytes | None] = {}
         self._last: dict[tuple[str, str, str], int] = {}
 
-    def take(self, place: tuple[str, str, str, int | None]) -> bytes | None:
-        """Its bytes without their length; None where it has none, or not all. It is held no longer."""
-        *_, ordinal = place
+    def take(self, message: tuple[str, str, str, int | None]) -> bytes | None:
+        """Take a message's bytes without their length; None if they are missing or incomplete."""
+        *_, ordinal = message
         if ordinal is None:
             return None
-        key, wanted = place[:3], (*place[:3], ordinal)
+        key, wanted = message[:3], (*message[:3], ordinal)
         # Messages of one direction come in order; of a filtered dataset in that of their exchanges. So behind a later
         # one it comes soon, or not at all.
         ahead = 0
@@ -100,7 +100,7 @@ class _Messages:
 
 
 def _rows(table: pyarrow.dataset.Dataset, often: int, columns: Iterable[str] | None = None) -> Iterator[dict[str, Any]]:
-    """A table's rows in order, few at a time: one of messages may be as large as the capture."""
+    """Give a table's rows in order, few at a time: a single message may be as large as the capture."""
     scanner = table.scanner(
         columns=list(columns) if columns is not None else None,
         batch_size=often,
@@ -113,7 +113,7 @@ def _rows(table: pyarrow.dataset.Dataset, often: int, columns: Iterable[str] | N
 
 
 def _users(stored: StoredDataset) -> dict[tuple[str, str, str], str]:
-    """Who logged in, by capture, address and client id."""
+    """The user that logged in, by capture, address and client id."""
     rows = _rows(stored.clients, _ROWS, ("capture", "client_ip", "client_id", "principal"))
     return {
         (row["capture"], row["client_ip"], row["client_id"]): row["principal"]

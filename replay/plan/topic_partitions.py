@@ -1,7 +1,7 @@
-"""The topics and partitions of a request or an answer: named, taken apart, put together again. Pure.
+"""Names, splits and merges the topics and partitions of requests and answers. Pure.
 
 In: bodies. Out: bodies, or what they name. Rule: whatever a message's version says of a topic (its name, its id), the
-replayer keeps the name it has in the capture beside it, under `NAME`; what was not named there has none here either.
+replayer keeps the topic's captured name beside it, under `NAME`, unless nothing names it.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _ID: Final = re.compile(r"[a-zA-Z0-9_-]{22}")
 
 
 def is_topic(name: str) -> bool:
-    """Does Kafka take this as a topic's name?"""
+    """Whether Kafka allows this as a topic's name."""
     return bool(_TOPIC.fullmatch(name)) and name not in (".", "..")
 
 
 def is_id(name: str) -> bool:
-    """May it be a topic's id? (It may be a name, too.)"""
+    """Whether this may be a topic's id. (It may be a name, too.)"""
     return bool(_ID.fullmatch(name))
 
 
 def name_topics(api_key: int, body: Body, by_id: Mapping[str, str]) -> str | None:
-    """Put each topic's name beside it in a request; the first id whose name is not known comes back."""
+    """Put each topic's name beside it in a request; return the first id whose name is not known."""
     unknown = None
     for where, topic in topics_of(api_key, body):
         name = topic.get(where.name) if where.name else None
@@ -76,7 +76,7 @@ def without_names(body: Any) -> Any:
 
 
 def partitions(api_key: int, body: Body) -> Iterator[tuple[str, int, Body | None]]:
-    """(topic, partition, the partition's struct if it is one) of a request whose topics were named."""
+    """Give (topic, partition, the partition's struct if it is one) of a request whose topics were named."""
     for where, topic in topics_of(api_key, body):
         if where.partitions:
             for partition in topic.get(where.partitions) or ():
@@ -102,7 +102,7 @@ def answered(api_key: int, body: Body | None) -> dict[Partition, Body]:
 
 
 def named_broker(body: Body) -> int | None:
-    """The broker whose configuration a request is about: only it answers; None where it is about none, or several."""
+    """The broker that a request about its configuration has to go to; None if it is about none, or several."""
     brokers = {
         int(resource["resourceName"])
         for resource in body["resources"]
@@ -120,7 +120,7 @@ def subset(api_key: int, body: Body, wanted: set[Partition]) -> Body:
     for where in lists_of(api_key):
         if len(where.path) != 1 or where.path[0] not in body or not where.partitions:
             continue
-        kept = []
+        topics = []
         for topic in body[where.path[0]] or ():
             left = [
                 partition
@@ -128,8 +128,8 @@ def subset(api_key: int, body: Body, wanted: set[Partition]) -> Body:
                 if (topic.get(NAME), partition[where.number] if where.number else partition) in wanted
             ]
             if left:
-                kept.append({**topic, where.partitions: left})
-        out[where.path[0]] = kept
+                topics.append({**topic, where.partitions: left})
+        out[where.path[0]] = topics
     return out
 
 
@@ -146,8 +146,8 @@ def without(api_key: int, answer: Body, failed: set[Partition]) -> Body:
 
 
 def merged(api_key: int, answers: Iterable[Body]) -> Body:
-    """One answer of several to parts of a request: arrays are joined (a topic's partitions too), the longest throttle
-    and the first error stay."""
+    """Merge the answers to parts of a request: arrays are joined (a topic's partitions too), the longest throttle and
+    the first error stay."""
     out: Body | None = None
     for answer in answers:
         if out is None:

@@ -1,4 +1,4 @@
-"""Small values that the plan and what sends it have in common: what a target offers, a producer id with its epoch."""
+"""Small values that planning and sending share: the versions that a target offers, a producer id with its epoch."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ NO_COORDINATOR: Final = (
     errors.COORDINATOR_NOT_AVAILABLE,
     errors.NOT_COORDINATOR,
 )
-"""Answers to a client that asked a coordinator too early, or another broker: it asks again."""
+"""Errors for a client that asked a coordinator too early, or the wrong broker: it asks again."""
 
 
 def offers_of(answer: Body) -> Offers:
-    """The versions in an ApiVersions answer. Produce 0 to 2 are advertised by 4.x for an old client's sake, and their
-    connection is closed (KAFKA-18659): such a broker lacks Fetch 0 to 3 too."""
+    """The versions in an ApiVersions answer.
+
+    Kafka 4.x advertises Produce 0 to 2 for the sake of an old client, and closes their connections (KAFKA-18659): such
+    a broker lacks Fetch 0 to 3 too.
+    """
     offers = {api["apiKey"]: (api["minVersion"], api["maxVersion"]) for api in answer["apiKeys"]}
     if api_keys.PRODUCE in offers and offers.get(api_keys.FETCH, (0, 0))[0] >= 4:
         offers[api_keys.PRODUCE] = max(offers[api_keys.PRODUCE][0], 3), offers[api_keys.PRODUCE][1]

@@ -21,7 +21,7 @@ from replay.plan.sessions import CapturedExchange, Decoded, Request, Session
 
 if TYPE_CHECKING:
     from analyzer.analysis.traffic_summary import Asked
-    from analyzer.api import Look
+    from analyzer.api import ChooseExchanges
     from analyzer.bulk import rows
 
 HELD: Final = 4_096
@@ -104,7 +104,7 @@ class TwoPassReader:
 
     exchanges: Callable[[], Iterable[CapturedExchange]]
     names: Renaming = field(default_factory=Renaming)
-    by_columns: Callable[[Look], Iterable[CapturedExchange]] | None = None
+    by_columns: Callable[[ChooseExchanges], Iterable[CapturedExchange]] | None = None
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     sessions: list[Session] = field(default_factory=list)
     first: FirstPass = field(default_factory=lambda: FirstPass(timed=True))
@@ -169,7 +169,7 @@ class TwoPassReader:
             yield window
 
     def _read_columns(
-        self, by_columns: Callable[[Look], Iterable[CapturedExchange]], met: dict[Key, _MetSession]
+        self, by_columns: Callable[[ChooseExchanges], Iterable[CapturedExchange]], met: dict[Key, _MetSession]
     ) -> None:
         """Make the first pass over columns, and over the bodies of what is not in them."""
         from analyzer.analysis.traffic_summary import Gists

@@ -1,1 +1,1 @@
-"""What the target has in place of the capture's values, learned from its answers. Pure."""
+"""Replaces the capture's values with the target's, learned from its answers. Pure."""

@@ -1,8 +1,9 @@
-"""What each family of values does: writes the target's into requests, learns them from answers.
+"""The interface of a family of values: write the target's values into requests, learn them from answers.
 
-`step` is the captured request, `sent` and `body` are what the target got or gets, `captured` and `replayed` the answers
-of both sides (None: not captured; lost). Topics' structs have their captured names under `parts.NAME`. Rule: a family
-changes bodies and its own state, and reads other families only through their methods.
+`step` is the captured request, `sent` and `body` are what the target got or gets, `captured` and `replayed` the
+answers of both sides (None: not captured; lost). Topics' structs have their captured names under
+`topic_partitions.NAME`. Rule: a family changes bodies and its own state, and reads other families only through their
+methods.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from replay.plan.steps import Step
 
 
 class Family(Protocol):
-    """Of values that the original cluster assigned, and that the target has others for."""
+    """A family of values that the original cluster assigned, and that are different on the target."""
 
     def write(self, step: Step, body: Body) -> None:
         """Put the target's values into a request."""

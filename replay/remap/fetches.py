@@ -1,8 +1,8 @@
-"""Fetch sessions (KIP-227) and share sessions (KIP-932), and where fetches read. Pure.
+"""Translates fetch sessions (KIP-227) and share sessions (KIP-932), and the positions from which fetches read. Pure.
 
-Rules: the target's session is told what the captured client's was told, its epochs are counted anew; a session is one
-broker's, so on a target with several brokers, or one that knows no sessions, fetches name all of their partitions each
-time (`share_sessions` has those of share groups).
+Rules: the target's session is told what the captured client's was told, and its epochs are counted anew. A session
+belongs to one broker, so on a target with several brokers, or one without sessions, fetches name all of their
+partitions each time (`share_sessions` has those of share groups).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from replay.remap.topics import Topics
 
 _SESSIONLESS = 0, -1
 _NEW = 0, 0
-"""(session id, epoch) of a fetch outside of sessions, and of one that makes a session."""
+"""(session id, epoch) of a fetch outside sessions, and of one that creates a session."""
 _KNOWS_SESSIONS = 7
 """The first version of Fetch with sessions."""
 _ADOPTED_BYTES = 1 << 20
@@ -32,8 +32,11 @@ _ADOPTED_BYTES = 1 << 20
 
 @dataclass(slots=True)
 class FetchSession:
-    """A fetch session of the capture: its partitions as the client last named them, and the target's session (id 0:
-    none; `epoch` is the next one to send). `partial`: its start was not seen, so partitions may be missing."""
+    """A fetch session of the capture.
+
+    It has the partitions as the client last named them, and the target's session (id 0: none; `epoch` is the next one
+    to send). `partial`: its start was not captured, so partitions may be missing.
+    """
 
     partitions: dict[Partition, Body] = field(default_factory=dict)
     id: int = 0
@@ -41,7 +44,7 @@ class FetchSession:
     partial: bool = False
 
     def track(self, body: Body) -> None:
-        """Keep the partitions that a fetch names, as it was made for the target; let go of those that it forgets."""
+        """Track the partitions that a fetch adds, as it was made for the target, and those that it removes."""
         for topic in body["topics"]:
             for partition in topic["partitions"]:
                 self.partitions[topic.get(NAME, ""), partition["partition"]] = partition
@@ -60,8 +63,11 @@ class FetchSession:
 
 
 class Fetches:
-    """Sessions by connection and captured id; `shares`: those of share groups, `_shares_made`: whose the target has
-    made, by group, member and captured connection."""
+    """Fetch sessions by connection and captured id.
+
+    `shares`: sessions of share groups; `_shares_made`: those that the target has created, by group, member and
+    captured connection.
+    """
 
     def __init__(self, topics: Topics, offsets: Offsets) -> None:
         self._topics = topics
@@ -71,8 +77,8 @@ class Fetches:
         self.shares = ShareSessions()
 
     def enter(self, step: Step, body: Body, captured: Body | None, several: bool) -> str | None:
-        """Put a fetch into the target's session; the rule by which it became something else, if it did. `several`: the
-        target has several brokers."""
+        """Put a fetch into the target's session; return the rule if it became something else. `several`: the target
+        has several brokers."""
         several |= step.version < _KNOWS_SESSIONS
         if "sessionId" not in body:
             body["sessionId"], body["sessionEpoch"] = _SESSIONLESS
@@ -113,15 +119,17 @@ class Fetches:
         return "session_remade"
 
     def _adopt(self, session: FetchSession, body: Body, captured: Body | None) -> None:
-        """Name the partitions that the captured answer has records of, and nobody named since the capture began: they
-        were asked for from these records on."""
-        asked = {(topic.get(NAME, ""), part["partition"]) for topic in body["topics"] for part in topic["partitions"]}
+        """Name the partitions that the captured answer has records of and that no request has named since the capture
+        began: they were read from these records on."""
+        requested = {
+            (topic.get(NAME, ""), part["partition"]) for topic in body["topics"] for part in topic["partitions"]
+        }
         for topic in (captured or {}).get("responses", ()):
             name = topic.get(NAME)
             for partition in topic["partitions"]:
                 where = name, partition["partitionIndex"]
                 inside = batches.produced(partition.get("records"))
-                if name and inside and where not in asked and where not in session.partitions:
+                if name and inside and where not in requested and where not in session.partitions:
                     adopted = {
                         "partition": partition["partitionIndex"],
                         "fetchOffset": self._offsets.offset(where, inside[0].base_offset),
@@ -134,12 +142,14 @@ class Fetches:
     def lost_places(
         self, step: Step, sent: Body, captured: Body | None, replayed: Body
     ) -> Iterator[tuple[str, int, int]]:
-        """(captured topic, partition, captured high watermark) where a fetch is out of range on the target, and was not
-        when captured, because nothing had said yet how offsets here and there belong together when it was sent."""
+        """Give (captured topic, partition, captured high watermark) where a fetch is out of range only on the target.
+
+        Nothing had shown yet how captured and target offsets correspond when it was sent.
+        """
         if self._offsets.mode == AS_IS:
             return
         before = answered(api_keys.FETCH, captured)
-        asked, had = asked_offsets(step.body), asked_offsets(sent)
+        requested, had = asked_offsets(step.body), asked_offsets(sent)
         for (topic, partition), now in answered(api_keys.FETCH, replayed).items():
             where = self._topics.captured(topic), partition
             was = before.get(where)
@@ -148,35 +158,45 @@ class Fetches:
             if was["errorCode"] or was["highWatermark"] < 0:
                 continue
             known = self._offsets.map_of(where)
-            if known is None or not known.produced or (where in asked and known.start(asked[where]) != had.get(where)):
+            if (
+                known is None
+                or not known.produced
+                or (where in requested and known.start(requested[where]) != had.get(where))
+            ):
                 yield *where, was["highWatermark"]
 
     def found_places(self, step: Step, body: Body, ends: dict[Partition, tuple[int, int]]) -> None:
-        """The captured high watermark and the target's of each such partition: read from the place that is as far from
-        them, in a session made again. (What ListOffsets said of another place is no hint for one that is out of
-        range.)"""
-        asked = asked_offsets(step.body)
+        """Take both high watermarks of each such partition: read as far from the target's as it was from the captured
+        one.
+
+        The session is created again. (What ListOffsets answered about another position is no hint for one that is out
+        of range.)
+        """
+        requested = asked_offsets(step.body)
         for where, partition in self._places(step, body).items():
             if where in ends:
                 captured, replayed = self._offsets.guess(where, ends[where])
                 known = self._offsets.map_of(where)
                 assert known is not None
-                at = asked.get(where, partition["fetchOffset"] + captured - replayed)
+                at = requested.get(where, partition["fetchOffset"] + captured - replayed)
                 if known.hints and not known.produced:
                     known.hint(at, max(ends[where][1] + at - ends[where][0], 0))
                 partition["fetchOffset"] = known.start(at)
         self.again(step, body, "session_remade", None, None)
 
     def _places(self, step: Step, body: Body) -> dict[Partition, Body]:
-        """The partitions that a fetch reads, and its session if it is in one, by captured name."""
+        """The partitions that a fetch reads, by captured name, and its session if it is in one."""
         session = self._session(step)
         places = dict(session.partitions) if session is not None else {}
         places |= {(name, number): part for name, number, part in partitions(api_keys.FETCH, body) if part is not None}
         return places
 
     def has_read(self, step: Step, sent: Body, captured: Body) -> bool:
-        """Does a fetch begin behind all the records that its captured answer has? Its reader is ahead: it got them
-        earlier than when captured, and there may be no more. (By other modes nobody is ahead.)"""
+        """Whether a fetch begins after all the records of its captured answer.
+
+        Its reader is ahead: it got them earlier than in the capture, and there may be no more. (With other modes no
+        reader is ahead.)
+        """
         if self._offsets.mode != POSITION:
             return False
         had = [
@@ -192,7 +212,7 @@ class Fetches:
         )
 
     def lacks_share_session(self, step: Step) -> bool:
-        """Does a request go on in a share session that the target has not made?"""
+        """Whether a request continues a share session that the target has not created."""
         if step.request.api_key not in share_sessions.APIS:
             return False
         return step.body["shareSessionEpoch"] > 0 and _share(step, step.body) not in self._shares_made
@@ -243,7 +263,7 @@ class Fetches:
                 partition.pop("highWatermark", None)
 
     def _learn_session(self, step: Step, sent: Body, captured: Body | None, replayed: Body) -> None:
-        """Keep the session by its captured id, whatever it became here; take the target's id, and count its epoch."""
+        """Keep the session by its captured id; take the target's id, and count its epoch."""
         session = self._session(step)
         if session is None:
             return

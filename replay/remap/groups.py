@@ -1,7 +1,7 @@
-"""Members of groups, classic (JoinGroup), of KIP-848 and of share groups: their ids, generations and epochs. Pure.
+"""Translates members of groups (classic, KIP-848 and share groups): ids, generations and epochs. Pure.
 
-Rules: a member has its id, its generation or epoch and its partitions from the target; whoever leads there hands out
-what the captured leader did. A member that the target lost joins again with all that it has said of itself.
+Rules: a member has its id, its generation or epoch and its partitions from the target; the leader there hands out what
+the captured leader did. A member that the target lost joins again with everything it has said of itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from replay.plan.steps import Step
 from replay.remap.topics import Topics
 
 _LOST: Final = frozenset((errors.ILLEGAL_GENERATION, errors.UNKNOWN_MEMBER_ID))
-"""The target has no such member, or not in this generation."""
+"""Errors: the target has no such member, or not in this generation."""
 
 _SUBSCRIPTION: Final = (
     "instanceId",
@@ -29,15 +29,18 @@ _SUBSCRIPTION: Final = (
     "subscribedTopicRegex",
     "serverAssignor",
 )
-"""What a member says of itself when it joins, and later only where it changes (KIP-848)."""
+"""Fields that a member sends when it joins, and later only if they change (KIP-848)."""
 
 MOST_REJOINS: Final = 8
-"""How often a member joins again because the target lost it, since it last joined as in the capture. A member that is
-lost more often is being expired again and again: joining for it makes all others of its group join too."""
+"""How often a member joins again because the target lost it, since it last joined as in the capture.
+
+A member that is lost more often is being expired again and again: joining for it makes all others of its group join
+too.
+"""
 
 _SESSION_TIMEOUT_MS: Final = 45_000
-"""What brokers and clients take where a join does not say it (KIP-735); of KIP-848 and share groups, which do not say
-it to their members, the brokers' default."""
+"""Timeout if a join does not have one (KIP-735); for KIP-848 and share groups, which do not tell it to their members,
+the brokers' default."""
 
 _CLASSIC_HEARTBEAT: Final = 3
 _GROUP_HEARTBEAT: Final = 1
@@ -49,9 +52,12 @@ Who = tuple[str, str]
 
 @dataclass(slots=True)
 class Member:
-    """A member of a KIP-848 or share group on the target. `assignment` is the target's last one, `owned` what the
-    member has confirmed, `subscription` what it has said of itself, as it was sent; `api_key`: how it heartbeats.
-    `apart`: the assignment came in answer to a heartbeat of the replayer's own."""
+    """A member of a KIP-848 or share group on the target.
+
+    - `assignment`: the target's last one; `owned`: what the member has confirmed
+    - `subscription`: what it has said of itself, as it was sent; `api_key`: of its heartbeats
+    - `apart`: the assignment came in answer to a heartbeat of the replayer's own
+    """
 
     api_key: int = api_keys.CONSUMER_GROUP_HEARTBEAT
     epoch: int = 0
@@ -61,9 +67,9 @@ class Member:
     apart: bool = False
 
     def take(self, sent: Body, answer: Body) -> None:
-        """Its heartbeat was answered."""
-        told = {name: sent.get(name) for name in _SUBSCRIPTION}
-        self.subscription |= {name: value for name, value in told.items() if value not in (None, -1)}
+        """Take the answer to its heartbeat."""
+        subscription = {name: sent.get(name) for name in _SUBSCRIPTION}
+        self.subscription |= {name: value for name, value in subscription.items() if value not in (None, -1)}
         if answer["errorCode"]:
             return
         self.epoch = answer["memberEpoch"]
@@ -72,8 +78,11 @@ class Member:
 
 
 class Groups:
-    """`assignments`: of the captured leaders' SyncGroup, by group and generation; `fewer`: there are not as many
-    partitions as when captured, and so not as many moves of them."""
+    """Members of all groups.
+
+    `assignments`: of the captured leaders' SyncGroup, by group and generation; `fewer`: there are fewer partitions
+    than in the capture, and so fewer moves of them.
+    """
 
     fewer = False
 
@@ -99,12 +108,14 @@ class Groups:
     # --- what is known ---
 
     def member(self, group: str, member: str) -> str:
-        """A member's id on the target; its own where none was learned, which is not sent (`stranger`)."""
+        """A member's id on the target; the captured one if none was learned, which is not sent (`stranger`)."""
         return self._ids.get((group, member), member)
 
     def stranger(self, step: Step) -> Who | None:
-        """The group and member that a request speaks for, where the target has given it no id or no generation: its
-        join was refused, or never answered. What it says needs them. None: all that it names is there."""
+        """The group and member that a request speaks for, if the target has given it no id or no generation.
+
+        Its join was refused, or never answered, and the request needs them. None: everything that it names is there.
+        """
         body, key = step.body, step.request.api_key
         assert body is not None
         speaks: list[Who] = []
@@ -117,7 +128,7 @@ class Groups:
             who = body["groupId"], body["memberId"]
             speaks = [who] if body["memberEpoch"] > 0 or (body["memberEpoch"] < 0 and who in self._kept_out) else []
         elif key == api_keys.OFFSET_FETCH:
-            speaks = [(asked["groupId"], asked["memberId"]) for asked in body["groups"] if asked.get("memberId")]
+            speaks = [(group["groupId"], group["memberId"]) for group in body["groups"] if group.get("memberId")]
         elif key == api_keys.LEAVE_GROUP:
             leaving = [
                 (body["groupId"], each["memberId"]) for each in body["members"] if not each.get("groupInstanceId")
@@ -128,22 +139,26 @@ class Groups:
         return next((who for who in speaks if who[0] not in self._refused and not self._is_member(who)), None)
 
     def _is_member(self, who: Who) -> bool:
-        """Has the target given it an id, and a generation or an epoch?"""
+        """Whether the target has given it an id, and a generation or an epoch."""
         state = self._members.get(who)
         return who in self._current or (state is not None and state.epoch > 0)
 
     def keeps_out(self, group: str) -> bool:
-        """Did the target refuse a member of a group that had been let in when captured? What its joining, leaving or
-        dying did to the others does not happen here."""
+        """Whether the target refused a member of a group that was let in when captured.
+
+        What its joining, leaving or expiry did to the others does not happen here.
+        """
         return any(who[0] == group for who in self._kept_out)
 
     def stands_still(self, group: str) -> bool:
-        """Did the replayer join all members of a group, and has nobody joined, left or subscribed anew since? What went
-        on when the capture began is over here, and no rebalance comes of it."""
+        """Whether the replayer joined all members of a group, and no member joined, left or subscribed anew since.
+
+        What went on when the capture began is over here, and causes no rebalance.
+        """
         return group in self._still
 
     def others(self, group: str, member: str) -> list[Who]:
-        """The members that the target has in a group beside this one, but those that left."""
+        """The other members of a group on the target, but those that left."""
         there = [*self._current, *(who for who, state in self._members.items() if state.epoch > 0)]
         return [who for who in there if who[0] == group and who[1] != member and who not in self._left]
 
@@ -158,14 +173,14 @@ class Groups:
         return self._generations.get((group, member, generation), now)
 
     def assignment(self, group: str, generation: int, otherwise: list[Body]) -> list[Body]:
-        """What the captured leader handed out in a captured generation, by the ids that the members have now."""
+        """The assignment of the captured leader in a captured generation, with the members' current ids."""
         given = copy.deepcopy(self._assignments.get((group, generation), otherwise))
-        for one in given:
-            one["memberId"] = self.member(group, one["memberId"])
+        for entry in given:
+            entry["memberId"] = self.member(group, entry["memberId"])
         return given
 
     def subscription(self, group: str, member: str) -> Body:
-        """What a member of a KIP-848 or share group has said of itself; nothing where it is none."""
+        """The subscription of a member of a KIP-848 or share group; empty if it is not a member."""
         state = self._members.get((group, member))
         return copy.deepcopy(state.subscription) if state is not None else {}
 
@@ -174,9 +189,11 @@ class Groups:
         return self._joins[group, member]
 
     def can_rejoin(self, step: Step, captured: Body | None, codes: set[int]) -> bool:
-        """May the member that got these errors join again? Not where it leaves, nor where it never joined; because of a
-        rebalance only if that comes from another member's joining again: others are the capture's, with joins of its
-        own."""
+        """Whether the member that got these errors may join again.
+
+        Not if it leaves, nor if it never joined; because of a rebalance only if that comes from another member's
+        joining again: other rebalances are the capture's, with joins of their own.
+        """
         who = _speaker(step, captured)
         if step.request.api_key == api_keys.JOIN_GROUP:
             return bool(step.body["memberId"])
@@ -191,19 +208,23 @@ class Groups:
         return self._behind(who) or bool(codes & _LOST) or self._left_somebody(who)
 
     def is_late(self, step: Step) -> bool:
-        """Is a JoinGroup on its way to a generation that others have come to without it? They joined it together when
-        captured. The target waits for them now, and they have to join again."""
+        """Whether a JoinGroup waits for a generation that others have reached without it.
+
+        They joined it together in the capture. The target waits for them now, and they have to join again.
+        """
         who, generation = self._arriving.get(step.number, (("", ""), 0))
         return any(other[0] == who[0] and reached >= generation for other, reached in self._reached.items())
 
     def _left_somebody(self, who: Who) -> bool:
-        """Is another member only now joining the captured generation that this one has come to?"""
+        """Whether another member is only now joining the captured generation that this one has reached."""
         reached = self._reached.get(who, -1)
         return any(other[0] == who[0] and generation <= reached for other, generation in self._arriving.values())
 
     def moved_on(self, step: Step, sent: Body) -> bool:
-        """Is a member of a classic group in another generation by now than a request of it that was sent? Then the
-        captured generation stands for that."""
+        """Whether a member of a classic group is in another generation by now than a request of it that was sent.
+
+        Then the captured generation stands for that.
+        """
         group, member = step.body["groupId"], step.body["memberId"]
         now = self._current.get((group, member))
         name = "generationId" if "generationId" in sent else "generationIdOrMemberEpoch"
@@ -213,7 +234,7 @@ class Groups:
         return True
 
     def session_timeout(self, who: Who) -> float | None:
-        """For how many seconds the target lets a member be silent; None: it is not in its group."""
+        """Seconds for which the target lets a member be silent; None: it is not in its group."""
         if not self._is_member(who):
             return None
         join = self._joins.get(who) or {}
@@ -244,8 +265,8 @@ class Groups:
             },
         )
 
-    def heard(self, who: Who, sent: Body, answer: Body) -> None:
-        """What the target said to such a heartbeat."""
+    def learn_heartbeat(self, who: Who, sent: Body, answer: Body) -> None:
+        """Learn from the answer to such a heartbeat."""
         state = self._members.get(who)
         if state is None or answer["errorCode"] or sent["memberEpoch"] != state.epoch:
             return  # its own next request hears of it, or has been there before
@@ -253,20 +274,22 @@ class Groups:
         state.apart |= answer.get("assignment") is not None
 
     def members(self) -> Iterator[tuple[str, str, str]]:
-        """(group, captured id, id on the target)."""
+        """Give (group, captured id, id on the target)."""
         for (group, member), there in self._ids.items():
             yield group, member, there
 
     def generations(self) -> Iterator[tuple[str, int, int]]:
-        """(group, captured generation, generation on the target), of each member."""
+        """Give (group, captured generation, generation on the target) of each member."""
         for (group, _, generation), there in self._generations.items():
             yield group, generation, there
 
     # --- what the replayer did itself ---
 
     def joined(self, group: str, member: str, generation: int, body: Body, answer: Body) -> None:
-        """The replayer joined a classic group for a member: `member` and `generation` are the captured ones (-1: not
-        said), `body` is what it joined with."""
+        """Note that the replayer joined a classic group for a member.
+
+        `member` and `generation` are the captured ones (-1: unknown), `body` is what it joined with.
+        """
         self._ids[group, member] = answer["memberId"]
         self._settle((group, member), body, answer)
         if generation >= 0:
@@ -274,7 +297,7 @@ class Groups:
             self._reached[group, member] = generation
 
     def joined_assigned(self, group: str, member: str, body: Body, answer: Body) -> None:
-        """The replayer joined a KIP-848 group for a member: the same for its epoch and its partitions."""
+        """Like `joined`, for a KIP-848 group: the member has its epoch and its partitions."""
         state = self._members[group, member] = Member()
         self._take_heartbeat((group, member), state, body, answer)
 
@@ -290,7 +313,7 @@ class Groups:
         return body
 
     def settled(self, who: Who, sent: Body, answer: Body) -> bool:
-        """What the target said to that; is it as it was, and the member with it?"""
+        """Take the answer to the settling heartbeat; whether the member and its assignment are unchanged."""
         state = self._members[who]
         before = state.epoch, state.assignment
         if not answer["errorCode"] and sent["topicPartitions"] is not None:
@@ -299,26 +322,26 @@ class Groups:
         return sent["topicPartitions"] is None and before == (state.epoch, state.assignment)
 
     def all_in(self, group: str) -> None:
-        """The early members of a group are in, each with what it has in the end."""
+        """Note that the early members of a group have joined, each with its final assignment."""
         self._still.add(group)
 
     def refuse(self, group: str) -> None:
-        """The target does not serve groups of this kind: it has no members."""
+        """Note that the target does not serve groups of this kind: it has no members."""
         self._refused.add(group)
 
     def rejoins(self, group: str, member: str) -> None:
-        """A member joins again, not because of another that did: the others will have to."""
+        """Note that a member joins again, and not because another one did: the others will have to."""
         self._still.discard(group)
         if not self._behind((group, member)):
             self._rejoins[group] = self._rejoins.get(group, 0) + 1
             self._lost[group, member] += 1
 
     def is_lost(self, step: Step, captured: Body | None) -> bool:
-        """Has the target lost the member that a request speaks for too often (`MOST_REJOINS`)?"""
+        """Whether the target has lost the member that a request speaks for too often (`MOST_REJOINS`)."""
         return self._lost[_speaker(step, captured)] >= MOST_REJOINS
 
     def _behind(self, who: Who) -> bool:
-        """Did another member have to join again after this one did?"""
+        """Whether another member had to join again after this one did."""
         return self._rejoins.get(who[0], 0) > self._settled.get(who, 0)
 
     def _settle(self, who: Who, body: Body, answer: Body) -> None:
@@ -357,11 +380,11 @@ class Groups:
                     body["memberEpoch"] = state.epoch
 
     def _arrives(self, step: Step) -> None:
-        """A member asks to be let into the generation that the captured answer to its JoinGroup says."""
+        """Note that a member asks to be let into the generation of the captured answer to its JoinGroup."""
         answer = step.request.decoded_answer()
-        said = answer.body if answer is not None else None
-        if said is not None and not said["errorCode"]:
-            self._arriving[step.number] = (step.body["groupId"], said["memberId"]), said["generationId"]
+        answer_body = answer.body if answer is not None else None
+        if answer_body is not None and not answer_body["errorCode"]:
+            self._arriving[step.number] = (step.body["groupId"], answer_body["memberId"]), answer_body["generationId"]
 
     def learn(self, step: Step, sent: Body, captured: Body | None, replayed: Body) -> None:
         if moves(step):
@@ -375,8 +398,8 @@ class Groups:
             self._take_heartbeat(who, state, sent, replayed)
             self._note_entry(who, captured, replayed, leaves=sent["memberEpoch"] < 0)
         elif step.request.api_key == api_keys.LEAVE_GROUP and not replayed["errorCode"]:
-            leaving = [step.body.get("memberId"), *(one["memberId"] for one in step.body["members"])]
-            self._left.update((step.body["groupId"], one) for one in leaving if one)
+            leaving = [step.body.get("memberId"), *(member["memberId"] for member in step.body["members"])]
+            self._left.update((step.body["groupId"], member) for member in leaving if member)
 
     def again(self, step: Step, body: Body, rule: str, captured: Body | None, replayed: Body | None) -> None:
         if rule == "member_id_given" and replayed is not None:
@@ -395,13 +418,13 @@ class Groups:
             body["memberId"] = self.member(group, member)
 
     def _offset_fetch(self, body: Body) -> None:
-        for asked in body["groups"]:
-            group, member = asked["groupId"], asked.get("memberId")
+        for requested in body["groups"]:
+            group, member = requested["groupId"], requested.get("memberId")
             if group in self._refused:
-                asked["memberId"], asked["memberEpoch"] = None, -1
+                requested["memberId"], requested["memberEpoch"] = None, -1
             elif member:
-                asked["memberEpoch"] = self.generation(group, member, asked["memberEpoch"])
-                asked["memberId"] = self.member(group, member)
+                requested["memberEpoch"] = self.generation(group, member, requested["memberEpoch"])
+                requested["memberId"] = self.member(group, member)
 
     def _sync(self, body: Body) -> None:
         group, generation = body["groupId"], body["generationId"]
@@ -414,7 +437,7 @@ class Groups:
         self._speak(body)
 
     def _leave(self, body: Body) -> None:
-        """Members leave by the ids that the target gave, static ones also by their instance alone."""
+        """Write members that leave with the ids that the target gave; static ones also by their instance alone."""
         group = body["groupId"]
         body["memberId"] = self._ids.get((group, body.get("memberId", "")), "")
         leaving = []
@@ -434,7 +457,8 @@ class Groups:
             body["subscribedTopicNames"] = [self._topics.name(name) for name in body["subscribedTopicNames"]]
 
     def _group_heartbeat(self, body: Body) -> None:
-        """KIP-848: the member has its epoch and its partitions from the target, not from the capture."""
+        """Write a heartbeat (KIP-848): the member has its epoch and its partitions from the target, not from the
+        capture."""
         group, member = body["groupId"], body["memberId"]
         self._subscribe(body)
         if not member:  # version 0 joins without an id: whose state it is, the answer says
@@ -459,8 +483,11 @@ class Groups:
             state.owned = state.assignment
 
     def _heartbeat_again(self, who: Who, body: Body, rejoins: bool) -> None:
-        """The member is where its last answer put it (an older epoch is fenced), or it joins with all that it has said
-        of itself, and owns nothing."""
+        """Write a heartbeat that is repeated.
+
+        The member is where its last answer put it (an older epoch is fenced), or it joins with everything it has said
+        of itself, and owns nothing.
+        """
         state = self._members.setdefault(who, Member())
         body["memberId"] = self.member(*who)
         owned: list[Body] | None = None
@@ -476,18 +503,18 @@ class Groups:
             body["topicPartitions"] = owned
 
     def _learn_join(self, step: Step, sent: Body, captured: Body | None, replayed: Body) -> None:
-        group, asked = step.body["groupId"], step.body["memberId"]
+        group, requested = step.body["groupId"], step.body["memberId"]
         was = captured["memberId"] if captured is not None else ""
-        self._note_entry((group, was or asked), captured, replayed)
+        self._note_entry((group, was or requested), captured, replayed)
         if replayed["errorCode"] not in (errors.NONE, errors.MEMBER_ID_REQUIRED):
             return  # an id may stand in the answer all the same: the one that was asked with, and is not known
-        for old in (asked, was):
+        for old in (requested, was):
             if old and replayed["memberId"]:
                 self._ids[group, old] = replayed["memberId"]
         if replayed["errorCode"]:
             return
         if captured is None:
-            self._settle((group, asked), sent, replayed)
+            self._settle((group, requested), sent, replayed)
         elif not captured["errorCode"]:
             self._take_generation((group, was, captured["generationId"]), replayed)
             self._reached[group, was] = captured["generationId"]
@@ -495,7 +522,7 @@ class Groups:
             del self._lost[group, was]
 
     def _note_entry(self, who: Who, captured: Body | None, replayed: Body, leaves: bool = False) -> None:
-        """Is the member let in, which the answers to its join, or to its heartbeat, are about?"""
+        """Note whether the member is let in, by the answers to its join or to its heartbeat."""
         error = replayed["errorCode"]
         if leaves:
             self._left.add(who)
@@ -515,7 +542,7 @@ class Groups:
 
 
 def moves(step: Step) -> bool:
-    """Does a request set off a rebalance of its group: is it that of a member that joins, leaves or subscribes anew?"""
+    """Whether a request starts a rebalance of its group, because its member joins, leaves or subscribes anew."""
     key = step.request.api_key
     if key not in apis.GROUP_HEARTBEATS:
         return key in (api_keys.JOIN_GROUP, api_keys.LEAVE_GROUP)
@@ -524,6 +551,6 @@ def moves(step: Step) -> bool:
 
 
 def _speaker(step: Step, captured: Body | None) -> Who:
-    """The group and the member, by its captured id, that a request speaks for; version 0 of a group heartbeat is given
-    it by the answer."""
+    """The group and the member, by its captured id, that a request speaks for; a group heartbeat of version 0 has it
+    from the answer."""
     return step.body["groupId"], step.body.get("memberId") or (captured or {}).get("memberId") or ""

@@ -1,7 +1,7 @@
-"""Offsets of the capture, and where the same records are on the target. Pure.
+"""Translates offsets of the capture to those of the same records on the target. Pure.
 
 Pairs are learned from answers: each produced batch has a base offset on both sides. With several producers on a
-partition batches may interleave otherwise, so a pair holds for its batch, and for what follows until the next one. A
+partition batches may interleave differently, so a pair holds for its batch, and for what follows until the next one. A
 reader that goes on from where its last answer ended does so here too: it is never ahead of what it has read.
 """
 
@@ -28,10 +28,14 @@ Appended = tuple[Partition, int, int, int]
 
 @dataclass(slots=True)
 class OffsetMap:
-    """One partition. `produced`: (captured base, replayed base, offsets) of batches, sorted; `hints`: pairs from
-    ListOffsets, used where no batch was produced before; `guess`: where the log ended there and here when nothing else
-    was known; `mixed`: batches are in another order on the target; `joined`: batches that follow each other on both
-    sides are kept as one."""
+    """The offsets of one partition.
+
+    - `produced`: (captured base, replayed base, offsets) of batches, sorted
+    - `hints`: pairs from ListOffsets, used if no batch was produced before
+    - `guess`: where the log ended on both sides when nothing else was known
+    - `mixed`: batches are in another order on the target
+    - `joined`: batches that follow each other on both sides are kept as one
+    """
 
     produced: list[tuple[int, int, int]] = field(default_factory=list)
     hints: list[tuple[int, int]] = field(default_factory=list)
@@ -40,25 +44,27 @@ class OffsetMap:
     joined: bool = False
 
     def learn(self, captured: int, replayed: int, count: int) -> None:
-        """A batch was appended on both sides."""
-        one = captured, replayed, count
+        """Note a batch that was appended on both sides."""
+        entry = captured, replayed, count
         if self.joined and self.produced:
             base, there, before = self.produced[-1]
             if (base + before, there + before) == (captured, replayed):
                 self.produced[-1] = base, there, before + count
                 return
-        if self.produced and self.produced[-1] <= one:
+        if self.produced and self.produced[-1] <= entry:
             self.mixed |= self.produced[-1][1] > replayed  # by far the most: a batch behind all others
-            self.produced.append(one)
+            self.produced.append(entry)
             return
-        at = bisect.bisect_left(self.produced, one)
+        at = bisect.bisect_left(self.produced, entry)
         self.mixed |= at > 0 and self.produced[at - 1][1] > replayed
         self.mixed |= at < len(self.produced) and self.produced[at][1] < replayed
-        self.produced.insert(at, one)
+        self.produced.insert(at, entry)
 
     def start(self, captured: int) -> int:
-        """Where to read on the target from, so that no record from `captured` on is missed: the order of batches of
-        several producers may be another one there, and some lie before."""
+        """Where to read on the target, so that no record from `captured` on is missed.
+
+        Batches of several producers may be in another order there, and some lie before.
+        """
         here = self.replayed(captured)
         if captured < 0 or not self.mixed:
             return here
@@ -67,11 +73,11 @@ class OffsetMap:
         return min([here, *beside, *(there for _, there, _ in self.produced[at:])])
 
     def _nearest_hint(self, captured: int) -> list[tuple[int, int]]:
-        """The answer about this partition that is nearest, in a list; none where none is known."""
+        """The nearest answer about this partition, in a list; empty if there is none."""
         return [min(self.hints, key=lambda pair: abs(pair[0] - captured))] if self.hints else []
 
     def hint(self, captured: int, replayed: int) -> None:
-        """The same question was answered with these offsets."""
+        """Note the offsets with which both sides answered the same question."""
         at = bisect.bisect_left(self.hints, (captured, -1))
         if at < len(self.hints) and self.hints[at][0] == captured:
             self.hints[at] = captured, replayed
@@ -79,7 +85,7 @@ class OffsetMap:
             self.hints.insert(at, (captured, replayed))
 
     def stored(self, captured: int) -> int | None:
-        """Where on the target a record lies that was produced there; None where it was not, or not yet."""
+        """The offset on the target of a record that was produced there; None if it was not, or not yet."""
         at = bisect.bisect_right(self.produced, (captured, 1 << 62, 0))
         base, there, count = self.produced[at - 1] if at else (0, 0, 0)
         return there + captured - base if captured < base + count else None
@@ -102,9 +108,13 @@ class OffsetMap:
 
 
 class Offsets:
-    """All partitions. `mode`: `AS_IS`, the target is a copy; `SHIFT`, by pairs; `POSITION`, a reader goes on from where
-    its own last answer ended. `joined`: of an `OffsetMap`, of those that are made from then on. `news`: batches that
-    were appended, for whoever takes them from there; None: for nobody."""
+    """The offsets of all partitions.
+
+    - `mode`: `AS_IS`, the target is a copy; `SHIFT`, by pairs; `POSITION`, a reader goes on from where its own last
+      answer ended
+    - `joined`: of an `OffsetMap`, for those that are made from then on
+    - `news`: batches that were appended, for a reader that removes them; None: nobody reads them
+    """
 
     joined = False
     news: list[Appended] | None = None
@@ -116,43 +126,49 @@ class Offsets:
         self._positions: dict[tuple[str, str, int], tuple[int, int]] = {}
 
     def items(self) -> Iterator[tuple[Partition, OffsetMap]]:
-        """All partitions that something is known of."""
+        """Give all partitions that something is known of."""
         yield from self._maps.items()
 
     def map_of(self, where: Partition) -> OffsetMap | None:
-        """What is known of a captured partition."""
+        """The offsets of a captured partition."""
         return self._maps.get(where)
 
     def appended(self, where: Partition, captured: int, replayed: int, count: int) -> None:
-        """A batch was appended on both sides."""
+        """Note a batch that was appended on both sides."""
         self._map(where).learn(captured, replayed, count)
         if self.news is not None:
             self.news.append((where, captured, replayed, count))
 
     def guess(self, where: Partition, ends: tuple[int, int]) -> tuple[int, int]:
-        """Where the log ended there and here, when nothing else is known; what was guessed before (0, 0: nothing)."""
+        """Note where the log ended on both sides, if nothing else is known; return the guess before (0, 0: none)."""
         map_ = self._map(where)
         before, map_.guess = map_.guess or (0, 0), ends
         return before
 
     def offset(self, where: Partition, captured: int) -> int:
-        """An offset of a captured partition, by the mode."""
+        """Translate an offset of a captured partition, by the mode."""
         known = None if self.mode == AS_IS else self._maps.get(where)
         return captured if known is None else known.replayed(captured)
 
     def lie_before(self, where: Partition, records: bytes, offset: int) -> bool:
-        """Are all the records that a captured reader got stored on the target, before this offset there? (Nobody says
-        where there the ends of transactions lie, which it got with them.)"""
+        """Whether all the records that a captured reader got are stored on the target, before this offset.
+
+        (Nothing says where on the target the ends of transactions are, which the reader got with them.)
+        """
         known = self._maps.get(where)
-        found = [one for one in batches.fetched(records) if one[2] is None or not one[2].attributes & batches.CONTROL]
-        if known is None or not found:
+        data_batches = [
+            located
+            for located in batches.fetched(records)
+            if located[2] is None or not located[2].attributes & batches.CONTROL
+        ]
+        if known is None or not data_batches:
             return False
         # From the last on, which is the first that a reader lacks.
-        ends = (known.stored(end - 1) for _, end, _ in reversed(found))
+        ends = (known.stored(end - 1) for _, end, _ in reversed(data_batches))
         return all(end is not None and end < offset for end in ends)
 
     def read_from(self, connection: str, where: Partition, captured: int) -> int:
-        """Where a reader goes on that asked for this offset when captured."""
+        """Where a reader goes on that asked for this offset in the capture."""
         known = None if self.mode == AS_IS else self._maps.get(where)
         there = captured if known is None else known.start(captured)
         position = self._positions.get((connection, *where))
@@ -194,7 +210,7 @@ class Offsets:
                 self._learn_position(step, sent, captured, replayed)
 
     def again(self, step: Step, body: Body, rule: str, captured: Body | None, replayed: Body | None) -> None:
-        """Nothing: what is known of a partition only grows."""
+        """Do nothing: what is known of a partition only grows."""
 
     def _learn_produce(self, step: Step, captured: Body | None, replayed: Body) -> None:
         before, after = answered(api_keys.PRODUCE, captured), answered(api_keys.PRODUCE, replayed)
@@ -222,7 +238,7 @@ class Offsets:
                 self._map(where).hint(there, here)
 
     def _learn_position(self, step: Step, sent: Body, captured: Body | None, replayed: Body) -> None:
-        """Where a reader is on both sides: behind the records that it got, else where it asked."""
+        """Learn where a reader is on both sides: after the records that it got, else where it asked."""
         before = answered(api_keys.FETCH, captured)
         now = {
             (self._topics.captured(topic), number): partition
@@ -241,7 +257,7 @@ class Offsets:
 
 
 def _named(body: Body, known_only: bool = False) -> Iterator[tuple[Partition, Body]]:
-    """The partitions of a request by captured name; `known_only`: of topics that have one."""
+    """The partitions of a request by captured name. `known_only`: of topics that have one."""
     for topic in body["topics"]:
         if NAME in topic or not known_only:
             for partition in topic["partitions"]:
@@ -257,17 +273,19 @@ def asked_offsets(fetch: Body) -> dict[Partition, int]:
     }
 
 
-def _end(partition: Body | None, asked: int | None) -> int | None:
-    """The offset after the records of a fetched partition; where it was asked for, without any; None where the records
-    are none, or nothing says it."""
+def _end(partition: Body | None, requested: int | None) -> int | None:
+    """The offset after the records of a fetched partition; without records the offset that was asked for.
+
+    None if the bytes are not records, or nothing says it.
+    """
     try:
         end = batches.end_offset((partition or {}).get("records") or b"")
     except batches.BadRecords:
         return None
-    return asked if end is None else end
+    return requested if end is None else end
 
 
 def listed_offset(partition: Body) -> int:
-    """The offset that ListOffsets answers, -1 for none; version 0 has a list of them, the one asked for first."""
+    """The offset in an answer to ListOffsets, -1 for none; version 0 has a list of them, the requested one first."""
     listed = partition["offset"] if "offset" in partition else next(iter(partition.get("oldStyleOffsets") or ()), -1)
     return int(listed)

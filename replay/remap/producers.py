@@ -1,8 +1,8 @@
-"""Producer ids with their epochs, the sequences of batches, and batches' times. Pure.
+"""Translates producer ids with their epochs, the sequences of batches, and batches' times. Pure.
 
-Rules: an id is replaced by what an answer brought, or by what the replayer asked for itself; an answer with an error
-brings none, and what needs it is not sent; a sequence keeps its order and its gaps, and goes on from where its producer
-is on the target.
+Rules: an id is replaced by the one in an answer, or by one that the replayer requested itself; an answer with an error
+brings none, and what needs it is not sent; a sequence keeps its order and its gaps, and goes on from where its
+producer is on the target.
 """
 
 from __future__ import annotations
@@ -35,27 +35,28 @@ _FIELDS: Final = {
 # fmt: on
 """Where transaction requests name their transaction and their producer."""
 _NO_PRODUCER: Final = Producer(-1, -1)
-"""What InitProducerId names that goes on with no producer id: the target gives a new one."""
+"""Producer id of an InitProducerId that continues no producer: the target gives a new one."""
 
 
 class Producers:
-    """`shift_ms`: by how much the times of batches are moved; None: not at all."""
+    """Producers of the capture and of the target. `shift_ms`: by how much the times of batches are moved; None: not at
+    all."""
 
     def __init__(self, shift_ms: int | None = None) -> None:
         self._shift_ms = shift_ms
         self._given: dict[Producer, Producer] = {}
         self._transactions: dict[str, Producer] = {}
-        self._asked: set[Producer] = set()
+        self._initialised: set[Producer] = set()
         self._refused: dict[Producer, int] = {}
         self._next_sequence: dict[tuple[Producer, str, int], int] = {}
         self._sequence_delta: dict[tuple[Producer, Producer, str, int], int] = {}
 
     def given(self, captured: Producer) -> Producer | None:
-        """What the target gave in its place; None where nothing is known yet."""
+        """The target's producer; None if it is not known yet."""
         return self._given.get(captured)
 
     def refused(self, captured: Producer) -> int | None:
-        """The error with which the target refused to give one in its place; None where it did not."""
+        """The error with which the target refused to give a producer id; None if it did not."""
         return self._refused.get(captured)
 
     def of_transaction(self, transactional_id: str) -> Producer | None:
@@ -63,22 +64,22 @@ class Producers:
         return self._transactions.get(transactional_id)
 
     def items(self) -> Iterator[tuple[Producer, Producer]]:
-        """(captured, replayed) of all."""
+        """Give (captured, replayed) of all producers."""
         yield from self._given.items()
 
     def give(self, captured: Producer, transactional_id: str | None, given: Producer) -> None:
-        """The replayer asked for a producer id itself: its sequences start at 0."""
+        """Note a producer id that the replayer requested itself: its sequences start at 0."""
         self._given[captured] = given
-        self._asked.add(captured)
+        self._initialised.add(captured)
         if transactional_id:
             self._transactions[transactional_id] = given
 
     def refuse(self, captured: Producer, error: int) -> None:
-        """The target gives none in its place."""
+        """Note that the target gives no producer id for this one."""
         self._refused[captured] = error
 
     def unknown(self, api_key: int, body: Body) -> list[tuple[Producer, str | None]]:
-        """(producer, transactional id) that a captured request uses and no answer has brought."""
+        """The (producer, transactional id) that a captured request uses and no answer has brought."""
         if api_key == api_keys.PRODUCE:
             return [
                 (producer, body.get("transactionalId") if batch.transactional else None)
@@ -104,7 +105,7 @@ class Producers:
             if here in self._next_sequence:
                 start = self._next_sequence[here]
             else:
-                start = 0 if captured in self._asked else batch.base_sequence
+                start = 0 if captured in self._initialised else batch.base_sequence
             self._sequence_delta[moved] = start - batch.base_sequence
         sequence = (batch.base_sequence + self._sequence_delta[moved]) % _SEQUENCES
         self._next_sequence[here] = (sequence + batch.last_offset_delta + 1) % _SEQUENCES
@@ -146,7 +147,7 @@ class Producers:
             self._transactions[sent["transactionalId"]] = given
 
     def again(self, step: Step, body: Body, rule: str, captured: Body | None, replayed: Body | None) -> None:
-        """Nothing: the same batches, so that the target knows them for the same."""
+        """Do nothing: the batches stay the same, so that the target recognises them."""
 
     def _produce(self, body: Body) -> None:
         for topic in body["topicData"]:

@@ -1,9 +1,9 @@
-"""What the original cluster assigned, and what the target has in its place.
+"""Replaces the values that the original cluster assigned with the target's.
 
 In: bodies of captured requests, answers of both sides. Out: bodies to send. Pure: no I/O, no clock; the state is what
-was learned. Each family of values keeps its own (`family`); here all of them are asked, one after the other. Rules: a
-value is replaced only by what an answer brought (or what the engine asked for itself); nobody changes what was learned
-but through a method that says what happened.
+was learned. Each family of values keeps its own (`family`); here all of them are called, one after the other. Rules: a
+value is replaced only by one in an answer (or one that the engine requested itself); what was learned is changed only
+by a method that says what happened.
 """
 
 from __future__ import annotations
@@ -24,19 +24,22 @@ from replay.remap.topics import Topics
 
 KEEP: Final = "keep"
 SHIFT: Final = "shift"
-"""Timestamps of records: as captured, or as old now as they were then."""
+"""Timestamps of records: as captured, or as old now as they were in the capture."""
 
 
 Learned = tuple[str, str | None, str, str, int | None]
 """A row of the table `remaps` without its capture: kind, scope, captured, replayed, records."""
 _LOOKED_THROUGH: Final = 5_000
-"""Ids that are looked through for news each time: it takes some milliseconds."""
+"""Ids that are searched for news each time: it takes some milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemapOptions:
-    """offsets: a mode of `offsets`; timestamps: `keep`, or `shift` by `time_delta_ms`; map_topic: new names of
-    topics."""
+    """Options of the values to replace.
+
+    `offsets`: a mode of `offsets`; `timestamps`: `keep`, or `shift` by `time_delta_ms`; `map_topic`: new names of
+    topics.
+    """
 
     offsets: str = SHIFT_OFFSETS
     timestamps: str = KEEP
@@ -45,8 +48,11 @@ class RemapOptions:
 
 
 class Remap:
-    """All that was learned. `assignments`: of the captured leaders' SyncGroup, by group and generation; `nodes`:
-    captured broker ids to the target's."""
+    """Everything that was learned.
+
+    `assignments`: of the captured leaders' SyncGroup, by group and generation; `nodes`: captured broker ids to the
+    target's.
+    """
 
     def __init__(
         self,
@@ -60,10 +66,10 @@ class Remap:
         self.groups = Groups(self.topics, assignments or {})
         self.fetches = Fetches(self.topics, self.offsets)
         self.in_place = not options.map_topic and options.timestamps == KEEP
-        """Are producers and topic ids all that is replaced in Produce requests?"""
+        """Whether only producers and topic ids are replaced in Produce requests."""
 
     def rename(self, captured: str, there: str) -> None:
-        """A topic that is met on the way has another name on the target: nothing can go out as it is any more."""
+        """Give a topic another name on the target during the run: then no request can be sent as it is any more."""
         self.topics.rename(captured, there)
         self.in_place = False
 
@@ -72,7 +78,7 @@ class Remap:
         return self.topics, self.producers, self.offsets, self.groups, self.fetches
 
     def request(self, step: Step) -> Body:
-        """What to send for a step: its body with the target's values. Topics' structs keep `NAME`."""
+        """Make the body to send for a step, with the target's values. Topics' structs keep `NAME`."""
         body = step.fresh()
         for family in self._families:
             family.write(step, body)
@@ -80,7 +86,7 @@ class Remap:
         return body
 
     def again(self, step: Step, body: Body, rule: str, captured: Body | None, replayed: Body | None) -> Body:
-        """What to send for a step that was answered (or lost) and is sent again by a rule of `steps.RULES`."""
+        """Make the body to send for a step that was answered (or lost) and is repeated by a rule of `steps.RULES`."""
         if rule == "member_epoch_moved":
             return self.request(step)
         for family in self._families:
@@ -94,15 +100,15 @@ class Remap:
             family.learn(step, sent, captured, replayed)
 
     def rows(self, capture: str) -> Iterator[Body]:
-        """What was learned, as rows of the table `remaps`."""
-        for one in self.ids():
-            yield row(capture, one)
+        """Give what was learned, as rows of the table `remaps`."""
+        for learned in self.ids():
+            yield row(capture, learned)
         for (topic, partition), known in self.offsets.items():
             for base, there_base, count in known.produced:
                 yield row(capture, offset(((topic, partition), base, there_base, count)))
 
     def ids(self) -> Iterator[Learned]:
-        """All of it but offsets."""
+        """Give what was learned, without offsets."""
         for old, new in self.producers.items():
             yield "producer", None, f"{old.id}/{old.epoch}", f"{new.id}/{new.epoch}", None
         for group, member, there in self.groups.members():
@@ -114,37 +120,43 @@ class Remap:
 
 
 class News:
-    """What a remap has learned since it was last asked. Offsets are told as they come; the rest is looked through, the
-    more seldom the more there is of it: so it takes a hundredth of the time, asked twice a second."""
+    """Gives what a remap has learned since it was last read.
+
+    Offsets are reported as they come; the rest is searched, more seldom the more there is of it, so it takes a
+    hundredth of the time if it is read twice a second.
+    """
 
     def __init__(self, remap: Remap) -> None:
         self._remap = remap
         self._remap.offsets.news = []
-        self._told = set(remap.ids())
+        self._reported = set(remap.ids())
         self._pause = 0
 
     def take(self, all_of_it: bool = False) -> tuple[list[Appended], list[Learned]]:
-        """Batches that were appended, and the rest, in the order in which it was learned; what takes another's place
-        comes after it. `all_of_it`: look through everything now."""
+        """Take batches that were appended, and the rest, in the order in which it was learned; replacements come
+        later.
+
+        `all_of_it`: search everything now.
+        """
         appended, self._remap.offsets.news = self._remap.offsets.news or [], []
-        found: list[Learned] = []
+        fresh: list[Learned] = []
         self._pause -= 1
         if self._pause < 0 or all_of_it:
             known = list(self._remap.ids())
-            found = [one for one in known if one not in self._told]
-            self._told = set(known)
+            fresh = [learned for learned in known if learned not in self._reported]
+            self._reported = set(known)
             self._pause = len(known) // _LOOKED_THROUGH
-        return appended, found
+        return appended, fresh
 
 
 def offset(appended: Appended) -> Learned:
-    """As `Remap.rows` tells it."""
+    """Format an offset as `Remap.rows` does."""
     (topic, partition), captured, replayed, count = appended
     return "offset", f"{topic}-{partition}", str(captured), str(replayed), count
 
 
 def row(capture: str, learned: Learned) -> Body:
-    """Of the table `remaps`."""
+    """Make a row of the table `remaps`."""
     kind, scope, captured, replayed, records = learned
     return {
         "capture": capture,

@@ -1,6 +1,6 @@
-"""When the same request is sent again, by which rule, and what of its answer is kept. Pure: no I/O, no clock.
+"""Decides when a request is repeated, by which rule, and what of its answer is kept. Pure: no I/O, no clock.
 
-A fresh target meets a faithful resend with races that the capture does not show (replay/README.md has what brokers
+A fresh target answers a faithful replay with races that the capture does not show (replay/README.md has what brokers
 answered): such an answer is retried as a client would, with a bound, and counted. An error that the capture has too is
 the answer.
 """
@@ -36,8 +36,8 @@ _LEADER_MOVED: Final = (
     errors.UNKNOWN_LEADER_EPOCH,
     errors.OFFSET_NOT_AVAILABLE,
 )
-"""What clients ask for the leader after: it moves, times out, lacks replicas or its disk, is of another epoch or does
-not know yet how far its log is replicated."""
+"""Errors after which clients look for the leader: it moved, timed out, lacks replicas or its disk, has another epoch
+or does not know yet how far its log is replicated."""
 _PERHAPS_STORED: Final = frozenset(
     (
         errors.REQUEST_TIMED_OUT,
@@ -45,10 +45,11 @@ _PERHAPS_STORED: Final = frozenset(
         errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     )
 )
-"""Of those, what an answer to Produce says though the leader may have stored the records."""
+"""Of those, errors in an answer to Produce although the leader may have stored the records."""
 _SESSION_LOST: Final = (errors.FETCH_SESSION_ID_NOT_FOUND, errors.INVALID_FETCH_SESSION_EPOCH)
 _TRANSACTION_ENDS: Final = (errors.CONCURRENT_TRANSACTIONS, errors.UNSTABLE_OFFSET_COMMIT)
-"""Its markers are not written yet: of whoever begins the next one, and of who asks for the offsets that it commits."""
+"""Errors while a transaction's markers are not written yet: for the next transaction, and for requests for the offsets
+that it commits."""
 
 _BY_CODE: Final = {
     **dict.fromkeys(NO_TOPIC, "topic_appears"),
@@ -59,9 +60,9 @@ _BY_CODE: Final = {
     errors.STALE_MEMBER_EPOCH: "member_epoch_moved",
 }
 _MOST_REMADE: Final = 3
-"""How often a share session is begun anew for one fetch: who is refused again has another one at his heels."""
-_MOST_ASKED: Final = 3
-"""How often a reader asks where its log ends for one fetch: whose place is out of range there too has none."""
+"""How often a share session is begun anew for one fetch: after more, another client keeps taking it."""
+_MOST_POSITION_REQUESTS: Final = 3
+"""How often a reader asks where its log ends for one fetch: after more, its position is out of range there too."""
 _REJOINS: Final = {
     **dict.fromkeys(apis.GROUP_HEARTBEATS, (errors.UNKNOWN_MEMBER_ID, errors.FENCED_MEMBER_EPOCH)),
     **dict.fromkeys(
@@ -72,17 +73,20 @@ _REJOINS: Final = {
 }
 """Errors after which a client joins its group again, by API."""
 _NOT_FOR: Final = frozenset((api_keys.METADATA, api_keys.DESCRIBE_CONFIGS, api_keys.DELETE_TOPICS))
-"""APIs that ask about a topic: that it is not there is an answer."""
+"""APIs that ask about a topic: that it does not exist is an answer."""
 _TELLING: Final = {api_keys.METADATA: ("topics", "name"), api_keys.DESCRIBE_CONFIGS: ("results", "resourceName")}
-"""Of those that brokers answer from what they know by then: where their answers list topics, and call them."""
+"""Of those that brokers answer from their current knowledge: where their answers list topics, and name them."""
 _BY_BROKERS: Final = frozenset(schema.TOPICS) - {"__cluster_metadata"}
-"""Topics that brokers make themselves, when somebody first asks for a coordinator."""
+"""Topics that brokers create themselves, at the first request for a coordinator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How long (seconds) an answer of a kind is retried: `errors` covers an election after a broker died, `records`
-    and `rebalance` what another member or producer of the capture still has to do."""
+    """Seconds for which an answer is retried.
+
+    `errors` covers an election after a broker died, `records` and `rebalance` what another member or producer of the
+    capture still has to do.
+    """
 
     errors: float = 30.0
     records: float = 5.0
@@ -92,18 +96,20 @@ class Limits:
 
 
 def codes(body: Body | None) -> set[int]:
-    """Every error code of an answer but 0, at any depth."""
+    """List every error code of an answer but 0, at any depth."""
     return set(errors.codes(body))
 
 
 def rule_for(
     api_key: int, captured: Body | None, replayed: Body, after_retry: bool, given_up: Collection[int] = ()
 ) -> str | None:
-    """The rule by which a request with this answer is sent again; None: it is the answer. `after_retry`: an earlier
-    request of the connection was sent again, so that this one came before it. `given_up`: errors that are waited for no
-    more."""
-    expected, said = codes(captured).union(given_up), codes(replayed)
-    for code in sorted(said - expected):
+    """The rule by which a request with this answer is repeated; None: it is the answer.
+
+    `after_retry`: an earlier request of the connection was repeated, so that this one came before it; `given_up`:
+    errors that are not waited for any more.
+    """
+    expected, actual = codes(captured).union(given_up), codes(replayed)
+    for code in sorted(actual - expected):
         name = _BY_CODE.get(code)
         if code in NO_TOPIC and api_key in _NOT_FOR:
             continue
@@ -126,12 +132,12 @@ def rule_for(
             return "member_id_given"
     if captured is None:
         return None
-    if api_key == api_keys.FETCH and has_records(captured) and not has_records(replayed) and not said:
+    if api_key == api_keys.FETCH and has_records(captured) and not has_records(replayed) and not actual:
         return "records_awaited"
     if api_key == api_keys.HEARTBEAT and not replayed["errorCode"]:
         if captured["errorCode"] == errors.REBALANCE_IN_PROGRESS:
             return "rebalance_awaited"
-    if api_key in apis.GROUP_HEARTBEATS and not said:
+    if api_key in apis.GROUP_HEARTBEATS and not actual:
         if _assigned(captured) and not _assigned(replayed):
             return "rebalance_awaited"
     return None
@@ -143,13 +149,16 @@ def _assigned(answer: Body) -> bool:
 
 
 def has_records(answer: Body) -> bool:
-    """Does a Fetch answer carry records?"""
+    """Whether a Fetch answer has records."""
     return any(partition.get("records") for topic in answer.get("responses", ()) for partition in topic["partitions"])
 
 
 def absent_topics(api_key: int, answer: Body, captured: Body | None) -> set[str]:
-    """The topics of a named answer (`NAME`) that are not there, and were in the capture; "" for one that the
-    target knows no id of. Nothing where the API's answer does not tell topics apart."""
+    """The topics of a named answer (`NAME`) that do not exist, and did in the capture; "" for one without an id on the
+    target.
+
+    Empty if the API's answer does not list topics.
+    """
     where = RESPONSE_LISTS.get(api_key)
     if where is None:
         return set()
@@ -162,24 +171,27 @@ def absent_topics(api_key: int, answer: Body, captured: Body | None) -> set[str]
 
 
 def failed_partitions(api_key: int, answer: Body, captured: Body | None) -> set[tuple[str, int]] | None:
-    """The partitions of a named answer (`NAME`) whose errors are retried; None where the API's answer does not
-    tell partitions apart."""
+    """The partitions of a named answer (`NAME`) whose errors are retried; None if the API's answer does not list
+    partitions."""
     where = RESPONSE_LISTS.get(api_key)
     if where is None or codes({"errorCode": answer.get("errorCode", 0)}):
         return None
     expected = codes(captured)
     return {
-        (topic.get(NAME) or topic.get(where.name) or "", one[where.number])
+        (topic.get(NAME) or topic.get(where.name) or "", partition[where.number])
         for topic in structs(answer, where.path)
-        for one in topic[where.partitions]
-        if codes({"errorCode": one.get("errorCode", 0)}) - expected
+        for partition in topic[where.partitions]
+        if codes({"errorCode": partition.get("errorCode", 0)}) - expected
     }
 
 
 @dataclass(slots=True)
 class History:
-    """Of a session's earlier requests. `retried`: one was sent again, so that later ones came before it;
-    `waited_in_vain`: one waited for records that did not come."""
+    """A session's earlier requests.
+
+    `retried`: one was repeated, so that later ones came before it; `waited_in_vain`: one waited for records that did
+    not come.
+    """
 
     retried: bool = False
     waited_in_vain: bool = False
@@ -187,8 +199,11 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`rule`: by which the request is sent again, after `pause` seconds; None: it is not. `also`: rules that this rests
-    on."""
+    """The decision after an answer.
+
+    `rule`: by which the request is repeated, after `pause` seconds; None: it is not. `also`: rules that this follows
+    from.
+    """
 
     rule: str | None
     pause: float = 0.0
@@ -196,7 +211,7 @@ class Decision:
 
 
 class Retries:
-    """Decides about the answers of one step, one after the other. `captured`: the captured answer, its topics named."""
+    """Decides about the answers of one step, in order. `captured`: the captured answer, its topics named."""
 
     def __init__(
         self,
@@ -219,10 +234,10 @@ class Retries:
         self._closed = False
         self._twice = False
         self._remade = 0
-        self._asked = 0
+        self._position_requests = 0
 
     def after(self, sent: Body, replayed: Body | None, now: float) -> Decision:
-        """What follows from the answer to what was sent; None: its connection ended without one."""
+        """Decide what follows from an answer; None: its connection ended without one."""
         also: tuple[str, ...] = ()
         rule = self._after_closing() if replayed is None else self._after_answer(sent, replayed)
         if replayed is not None and rule is None and self._is_lost(replayed):
@@ -241,8 +256,8 @@ class Retries:
         return Decision(rule, pause, also)
 
     def parted(self, sent: Body, replayed: Body) -> tuple[Body, list[Body]]:
-        """Of an answer with retriable errors for some partitions: what to send again, only these, and the answer with
-        the others, which is kept."""
+        """Split an answer with retriable errors for some partitions: what to send again, only these, and the answer
+        with the others, which is kept."""
         key = self._step.request.api_key
         failed = None
         if apis.api(key).route is apis.Route.LEADER and key != api_keys.FETCH:
@@ -254,8 +269,8 @@ class Retries:
         return subset(key, sent, wanted), [without(key, replayed, failed)]
 
     def _is_perhaps_stored(self, sent: Body, replayed: Body | None) -> bool:
-        """May the target have records of what is sent again, and not see that it has? It knows batches by their
-        producer."""
+        """Whether the target may have records of a request that is repeated, without noticing. It recognises batches
+        by their producer."""
         if self._step.request.api_key != api_keys.PRODUCE:
             return False
         if replayed is not None and _PERHAPS_STORED.isdisjoint(codes(replayed)):
@@ -281,8 +296,8 @@ class Retries:
             return None
         if rule == "position_asked":
             lost = self._remap.fetches.lost_places(step, sent, self.captured, replayed)
-            self._asked += 1
-            return rule if self._asked <= _MOST_ASKED and any(lost) else None
+            self._position_requests += 1
+            return rule if self._position_requests <= _MOST_POSITION_REQUESTS and any(lost) else None
         if rule == "session_remade" and step.request.api_key == api_keys.SHARE_FETCH:
             self._remade += 1
             return rule if self._remade <= _MOST_REMADE else None
@@ -291,18 +306,20 @@ class Retries:
         return rule
 
     def _comes(self, replayed: Body) -> bool:
-        """Does an answer lack a topic that this replay, or the target itself, has made or is about to make, and that
-        was there when captured? Not every broker knows it at once."""
+        """Whether an answer lacks a topic that this replay, or the target itself, has created or is about to create.
+
+        It existed in the capture; not every broker knows it at once.
+        """
         where = _TELLING.get(self._step.request.api_key)
         if where is None or self.captured is None:
             return False
         topics, name = where
-        good = [one[name] for one in self.captured[topics] if one[name] and not one["errorCode"]]
-        made = (self._topology.made | _BY_BROKERS).intersection(map(self._remap.topics.name, good))
-        return any(one["errorCode"] in NO_TOPIC and one[name] in made for one in replayed[topics])
+        good = [topic[name] for topic in self.captured[topics] if topic[name] and not topic["errorCode"]]
+        created = (self._topology.created | _BY_BROKERS).intersection(map(self._remap.topics.name, good))
+        return any(topic["errorCode"] in NO_TOPIC and topic[name] in created for topic in replayed[topics])
 
     def _is_lost(self, replayed: Body) -> bool:
-        """Would the member have to join again, after it did so too often?"""
+        """Whether the member would have to join again, after it did so too often."""
         key = self._step.request.api_key
         wanted = set(_REJOINS.get(key, ()))
         again = wanted & (codes(replayed) - codes(self.captured)) if wanted else wanted
@@ -318,13 +335,13 @@ class Retries:
         return {"records_awaited": limits.records, "rebalance_awaited": limits.rebalance}.get(rule, limits.errors)
 
     def _not_there(self, sent: Body, replayed: Body) -> set[str]:
-        """The target's names of the topics that an answer says are not there."""
+        """The target's names of the topics that do not exist, by an answer."""
         key = self._step.request.api_key
-        told = absent_topics(key, replayed, self.captured)
-        if told and "" not in told:
-            return told
-        asked = {self._remap.topics.name(topic[NAME]) for _, topic in topics_of(key, sent) if topic.get(NAME)}
-        return {name for name in asked if name not in self._topology.partitions} or asked
+        absent = absent_topics(key, replayed, self.captured)
+        if absent and "" not in absent:
+            return absent
+        requested = {self._remap.topics.name(topic[NAME]) for _, topic in topics_of(key, sent) if topic.get(NAME)}
+        return {name for name in requested if name not in self._topology.partitions} or requested
 
     def _is_absent(self, topics: set[str]) -> bool:
         return bool(topics) and topics <= self._topology.absent

@@ -1,11 +1,12 @@
-"""Share sessions (KIP-932): one a member and broker, whose partitions that broker leads. Pure.
+"""Translates share sessions (KIP-932): one per member and broker, whose partitions that broker leads. Pure.
 
 Each request in a session counts its epoch. So a captured request becomes parts: to the leaders of what it names, each
-with the epoch of the session there, and to each other broker that has a session, for who fetches without naming
-anything goes on with all that the session holds.
+with the epoch of the session there, and to each other broker that has a session, because a fetch that names nothing
+goes on with everything that the session holds.
 
 A session that a broker lost (it forgets them, and those of a connection that ended) is begun anew there, as a client
-does: by a fetch of epoch 0 that names all of its partitions, and acknowledges nothing, for that was of the lost one.
+does: by a fetch of epoch 0 that names all of its partitions, and acknowledges nothing, because that belonged to the
+lost one.
 """
 
 from __future__ import annotations
@@ -26,20 +27,23 @@ LOST: Final = frozenset(
         errors.SHARE_SESSION_LIMIT_REACHED,
     )
 )
-"""What a broker answers to who goes on in a session that it does not have."""
+"""Errors for a request in a session that the broker does not have."""
 _CLOSES: Final = -1
 
 
 @dataclass(slots=True)
 class _Session:
-    """At one broker. `epoch`: the next one to send, 0 where it is to be begun; `topics`: what it holds, by topic: its
-    struct in requests, and its partitions."""
+    """A session at one broker.
+
+    `epoch`: the next one to send, 0 if it is to be begun; `topics`: what it holds, by topic: its struct in requests,
+    and its partitions.
+    """
 
     epoch: int = 0
     topics: dict[Any, tuple[Body, dict[int, Body]]] = field(default_factory=dict)
 
     def take(self, body: Body) -> None:
-        """A fetch names partitions, and lets go of others."""
+        """Add the partitions that a fetch names, and remove those that it forgets."""
         for topic in body["topics"]:
             _, held = self.topics.setdefault(_topic(topic), (topic, {}))
             for part in topic["partitions"]:
@@ -50,12 +54,12 @@ class _Session:
                 held.pop(number, None)
 
     def everything(self) -> list[Body]:
-        """All that it holds, as a request that begins it names it."""
+        """Give everything that it holds, as a request that begins it names it."""
         return [{**topic, "partitions": list(held.values())} for topic, held in self.topics.values() if held]
 
 
 class ShareSessions:
-    """By group and member, as the target calls them, and broker."""
+    """Share sessions by group and member, with the target's names, and broker."""
 
     def __init__(self) -> None:
         self._sessions: dict[tuple[str, str], dict[int, _Session]] = {}
@@ -63,26 +67,26 @@ class ShareSessions:
     def parts(
         self, api_key: int, body: Body, by_leader: Mapping[int, set[Partition]], home: int
     ) -> list[tuple[int, Body]]:
-        """(node, body) of each part of a request; to the broker `home` where it is for none."""
+        """Give (node, body) of each part of a request; to the broker `home` if it goes to no other."""
         there = self._sessions.get(_who(body), {})
-        fetches, asked = api_key == api_keys.SHARE_FETCH, body["shareSessionEpoch"]
+        fetches, epoch = api_key == api_keys.SHARE_FETCH, body["shareSessionEpoch"]
         nodes = set(by_leader)
-        if asked == _CLOSES or (fetches and asked > 0):
+        if epoch == _CLOSES or (fetches and epoch > 0):
             nodes |= there.keys()
-        found = []
+        parts = []
         for node in sorted(nodes or {home}):
             session = there.get(node)
             part = {**subset(api_key, body, by_leader.get(node, set())), "shareSessionEpoch": _CLOSES}
-            if asked != _CLOSES:
+            if epoch != _CLOSES:
                 part["shareSessionEpoch"] = session.epoch if session is not None else 0
             if fetches and session is not None and part["shareSessionEpoch"] == 0:
                 session.take(part)
                 part |= {"topics": session.everything(), "forgottenTopicsData": []}
-            found.append((node, part))
-        return found
+            parts.append((node, part))
+        return parts
 
     def sent(self, api_key: int, parts: Sequence[tuple[int, Body]]) -> None:
-        """These parts of a request are sent now."""
+        """Note that these parts of a request are sent now."""
         for node, part in parts:
             sessions = self._sessions.setdefault(_who(part), {})
             epoch = part["shareSessionEpoch"]
@@ -96,7 +100,7 @@ class ShareSessions:
                 sessions[node].epoch = epoch + 1
 
     def answered(self, node: int, part: Body, answer: Body | None) -> None:
-        """What a broker answered to a part; None: the connection ended, and the session with it."""
+        """Take a broker's answer to a part; None: the connection ended, and the session with it."""
         session = self._sessions.get(_who(part), {}).get(node)
         lost = answer is None or answer["errorCode"] in LOST
         # Somebody may have begun it anew since.
@@ -104,8 +108,8 @@ class ShareSessions:
             session.epoch = 0
 
     def begin_anew(self, body: Body) -> None:
-        """Make a fetch one that begins what was lost, and nothing else: the rest was answered."""
-        lost = [one for one in self._sessions.get(_who(body), {}).values() if one.epoch == 0]
+        """Make a fetch begin what was lost, and nothing else: the rest was answered."""
+        lost = [session for session in self._sessions.get(_who(body), {}).values() if session.epoch == 0]
         body |= {
             "shareSessionEpoch": 0,
             "forgottenTopicsData": [],

@@ -1,7 +1,7 @@
-"""Topics, brokers and leader epochs: by what name, id, number and epoch the target knows them. Pure.
+"""Translates topics, brokers and leader epochs: names, ids, numbers and epochs on the target. Pure.
 
 Rules: a topic has the captured name there, or the one that the user gave; ids come from the target's Metadata; leader
-epochs are sent as unknown (-1), which every broker takes, and where one is asked about, the target's of now is.
+epochs are sent as unknown (-1), which every broker accepts, and a request about one gets the target's current epoch.
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ from replay.plan.topic_partitions import NAME
 from replay.remap.topology import Topology
 
 _BY_NAME_OR_ID: Final = (api_keys.METADATA, api_keys.DELETE_TOPICS)
-"""Requests that ask by name or by id; brokers refuse both at once."""
+"""Requests with names or ids of topics; brokers refuse both at once."""
 
 _ASKS_BY_ID: Final = 12
-"""The first version of Metadata that asks by id; before, a topic without a name is one that is not there."""
+"""The first version of Metadata that takes ids; before, a topic without a name counts as missing."""
 
 
 class Topics:
-    """`renamed`: topics that have another name on the target; `nodes`: captured broker ids to the target's."""
+    """Topics on the target.
+
+    `renamed`: those that have another name there; `nodes`: captured broker ids to the target's.
+    """
 
     def __init__(self, renamed: Mapping[str, str], nodes: Mapping[int, int]) -> None:
         self.renamed = dict(renamed)
@@ -35,7 +38,7 @@ class Topics:
         self._captured = {new: old for old, new in reversed(list(renamed.items()))}
 
     def rename(self, captured: str, there: str) -> None:
-        """A topic that is met on the way has another name on the target."""
+        """Give a topic another name on the target during the run."""
         self.renamed[captured] = there
         self._captured[there] = captured
 
@@ -44,15 +47,15 @@ class Topics:
         return self.renamed.get(captured, captured)
 
     def captured(self, name: str) -> str:
-        """A target's topic by its name in the capture."""
+        """The captured name of a target's topic."""
         return self._captured.get(name, name)
 
     def id(self, captured: str) -> str | None:
-        """The topic's id on the target; None where it has none, or none is known."""
+        """The topic's id on the target; None if it has none, or none is known."""
         return self._ids.get(self.name(captured))
 
     def learn_from(self, topology: Topology) -> None:
-        """The target's topic ids and leader epochs, as its Metadata says them."""
+        """Take the target's topic ids and leader epochs from its Metadata."""
         self._ids.update(topology.topic_ids)
         self._leader_epochs.update(topology.leader_epochs)
 
@@ -89,10 +92,10 @@ class Topics:
                 self._resources(body)
 
     def learn(self, step: Step, sent: Body, captured: Body | None, replayed: Body) -> None:
-        """Nothing: `learn_from` takes what the topology has learned."""
+        """Do nothing: `learn_from` takes what the topology has learned."""
 
     def again(self, step: Step, body: Body, rule: str, captured: Body | None, replayed: Body | None) -> None:
-        """Nothing: topics are addressed again whatever the rule is."""
+        """Do nothing: topics are addressed again with every rule."""
 
     def _by_name(self, body: Body) -> None:
         for topic in body["topics"] or ():
@@ -107,7 +110,7 @@ class Topics:
             partition["leaderEpoch"] = now if now is not None else partition["leaderEpoch"]
 
     def _resources(self, body: Body) -> None:
-        """Configurations of a topic or a broker: by their name on the target."""
+        """Name topics and brokers of configurations as the target does."""
         for resource in body["resources"]:
             name = resource["resourceName"]
             if resource["resourceType"] == api_keys.TOPIC_RESOURCE:

@@ -1,4 +1,4 @@
-"""The target's brokers, and which of them serves what. Learned from its Metadata and FindCoordinator answers.
+"""The target's brokers, and which of them serves what; learned from Metadata and FindCoordinator answers.
 
 Pure: others ask, this remembers.
 """
@@ -16,10 +16,15 @@ Partition = tuple[str, int]
 
 @dataclass(slots=True)
 class Topology:
-    """nodes: address by node id; leaders, partitions, ids and leader epochs of topics by their names on the target;
-    coordinators by (key type, key). `absent`: topics that were waited for in vain, until they appear; `made`: those
-    that the target said it made, which each of its brokers knows a moment later; `cluster_id`: None where the target
-    says none."""
+    """The target's brokers and topics.
+
+    - `nodes`: address by node id
+    - leaders, partitions, ids and leader epochs of topics by their names on the target; coordinators by (key type,
+      key)
+    - `absent`: topics that were waited for in vain, until they appear
+    - `created`: topics that the target said it created, which each of its brokers knows a moment later
+    - `cluster_id`: None if the target does not say
+    """
 
     nodes: dict[int, tuple[str, int]] = field(default_factory=dict)
     leaders: dict[Partition, int] = field(default_factory=dict)
@@ -28,7 +33,7 @@ class Topology:
     leader_epochs: dict[Partition, int] = field(default_factory=dict)
     coordinators: dict[tuple[int, str], int] = field(default_factory=dict)
     absent: set[str] = field(default_factory=set)
-    made: set[str] = field(default_factory=set)
+    created: set[str] = field(default_factory=set)
     cluster_id: str | None = None
 
     def learn_metadata(self, answer: Body) -> None:
@@ -54,12 +59,12 @@ class Topology:
                     self.leader_epochs[where] = partition["leaderEpoch"]
 
     def learn_coordinator(self, key_type: int, key: str, node: int, host: str, port: int) -> None:
-        """A coordinator was named."""
+        """Take a coordinator from an answer."""
         self.coordinators[key_type, key] = node
         self.nodes.setdefault(node, (host, port))
 
     def forget_node(self, node: int) -> None:
-        """A broker cannot be reached: what it led has to be asked for again."""
+        """Forget a broker that cannot be reached: the leaders of its partitions have to be asked for again."""
         self.leaders = {where: leader for where, leader in self.leaders.items() if leader != node}
         self.coordinators = {key: coordinator for key, coordinator in self.coordinators.items() if coordinator != node}
 

@@ -1,7 +1,7 @@
-"""What has to be added to transactions first, on a target that does not do it by itself (before KIP-890). Pure.
+"""Adds partitions and groups to transactions, for a target that does not do it by itself (before KIP-890). Pure.
 
 In: the transactional requests of clients whose broker did it. Out: the AddPartitionsToTxn or AddOffsetsToTxn that the
-target wants before such a request. Rule: a partition or a group is added once a transaction.
+target wants before such a request. Rule: a partition or a group is added once per transaction.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from replay.plan.topic_partitions import named
 from replay.remap.remap import Remap
 
 VERSION: Final = 3
-"""What both are asked in: later versions of AddPartitionsToTxn have a form that only brokers use."""
+"""The version of both requests: later versions of AddPartitionsToTxn have a form that only brokers use."""
 _BY_ITSELF: Final = {api_keys.PRODUCE: 12, api_keys.TXN_OFFSET_COMMIT: 5}
 """From these versions on a broker adds the partitions or the group by itself."""
 
@@ -30,13 +30,13 @@ class Missing(NamedTuple):
 
 
 class Additions:
-    """What was added to the transactions that run now."""
+    """Partitions and groups that were added to the transactions that run now."""
 
     def __init__(self) -> None:
         self._added: dict[str, set[tuple[str, int] | str]] = {}
 
     def missing(self, step: Step, body: Body, remap: Remap) -> Missing | None:
-        """What has to be added before a Produce or TxnOffsetCommit is sent with this body; None: nothing."""
+        """The request that has to come before a Produce or TxnOffsetCommit with this body; None: none."""
         key = step.request.api_key
         name = body.get("transactionalId")
         if not name or step.request.version < _BY_ITSELF[key] or step.version >= _BY_ITSELF[key]:
@@ -47,7 +47,7 @@ class Additions:
         added = self._added.get(name, set())
         if key == api_keys.PRODUCE:
             missing = {*named(key, body)} - added
-            asked: Body = {
+            request: Body = {
                 "v3AndBelowTransactionalId": name,
                 "v3AndBelowProducerId": producer.id,
                 "v3AndBelowProducerEpoch": producer.epoch,
@@ -56,15 +56,20 @@ class Additions:
                     for topic in sorted({topic for topic, _ in missing})
                 ],
             }
-            return Missing(name, api_keys.ADD_PARTITIONS_TO_TXN, asked, {*missing}) if missing else None
+            return Missing(name, api_keys.ADD_PARTITIONS_TO_TXN, request, {*missing}) if missing else None
         group = body["groupId"]
-        asked = {"transactionalId": name, "producerId": producer.id, "producerEpoch": producer.epoch, "groupId": group}
-        return Missing(name, api_keys.ADD_OFFSETS_TO_TXN, asked, {group}) if group not in added else None
+        request = {
+            "transactionalId": name,
+            "producerId": producer.id,
+            "producerEpoch": producer.epoch,
+            "groupId": group,
+        }
+        return Missing(name, api_keys.ADD_OFFSETS_TO_TXN, request, {group}) if group not in added else None
 
     def add(self, missing: Missing) -> None:
-        """It was added."""
+        """Note that it was added."""
         self._added.setdefault(missing.transactional_id, set()).update(missing.what)
 
     def ended(self, transactional_id: str) -> None:
-        """A transaction ended: the next one has nothing."""
+        """Note that a transaction ended: the next one starts empty."""
         self._added.pop(transactional_id, None)

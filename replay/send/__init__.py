@@ -1,1 +1,1 @@
-"""Sending a plan: when each step is due, to whoever serves it, again where a rule says so."""
+"""Sends a plan: each step when it is due, to the broker that serves it, repeated where a rule says so."""

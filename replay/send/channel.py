@@ -1,4 +1,4 @@
-"""One connection of a session to one broker: requests out, answers matched to them in order.
+"""Sends the requests of a session on one connection to one broker, and matches answers to them in order.
 
 Kafka answers the requests of a connection in order, so a queue is enough; the correlation id is checked all the same.
 """
@@ -19,7 +19,7 @@ CLIENT_ID = "kwire"
 
 
 Answered = Callable[["bytes | ChannelClosed"], None]
-"""Gets the answer's frame, or why there is none."""
+"""Takes the answer's frame, or the reason why there is none."""
 
 
 class ChannelClosed(Exception):
@@ -48,7 +48,7 @@ class Channel:
         return self._correlation
 
     def send(self, frame: bytes, correlation: int, answered: bool) -> asyncio.Future[bytes] | None:
-        """Send a frame (without length). The answer's frame comes with the future; None where none is expected."""
+        """Send a frame (without length); the future has the answer's frame, and None if no answer is expected."""
         if self._link is None or self.reason:
             raise ChannelClosed(self.reason or "not open")
         waiter = None
@@ -59,7 +59,7 @@ class Channel:
         return waiter
 
     def send_whole(self, frame: bytes | bytearray, correlation: int, answered: Answered) -> None:
-        """Send a frame with its length; its answer is told to a function."""
+        """Send a frame with its length, and pass its answer to a function."""
         assert self._link is not None
         self._waiting.append((correlation, answered))
         self._link.send(bytes(frame))
@@ -68,9 +68,11 @@ class Channel:
         """Bytes that the connection has not taken yet."""
         return self._link.backlog() if self._link is not None else 0
 
-    async def taken(self, most: int, timeout: float) -> None:
-        """Wait until at most that many bytes are not taken, or the connection ends. Raises LinkError where it takes
-        nothing for `timeout` seconds."""
+    async def drained(self, most: int, timeout: float) -> None:
+        """Wait until at most this many bytes are unsent, or the connection ends.
+
+        Raises LinkError if it takes nothing for `timeout` seconds.
+        """
         least, since = self.backlog(), self._loop.time()
         while self.open and self.backlog() > most:
             await asyncio.sleep(0.001)
@@ -81,8 +83,10 @@ class Channel:
                 raise LinkError(f"{self.address}: takes no more data", "see the broker's log; a lower --speed")
 
     async def ask(self, api_key: int, version: int, body: Body, timeout: float) -> Body:
-        """A request of the replayer's own. Raises ChannelClosed, also where nothing (or nothing that is Kafka's)
-        comes in time."""
+        """Send a request of the replayer's own, and return its answer.
+
+        Raises ChannelClosed, also if nothing (or nothing that Kafka would answer) comes in time.
+        """
         correlation = self.correlation()
         waiter = self.send(encode_request(api_key, version, correlation, CLIENT_ID, body), correlation, True)
         assert waiter is not None
@@ -110,8 +114,8 @@ class Channel:
             elif not waiter.done():
                 waiter.set_result(data)
             return
-        said = int.from_bytes(data[:4], "big", signed=True)
-        self.reason = f"{self.address}: answered correlation id {said}, " + (
+        size = int.from_bytes(data[:4], "big", signed=True)
+        self.reason = f"{self.address}: answered correlation id {size}, " + (
             f"{expected} was due" if expected is not None else "none was due"
         )
         self.close()
@@ -141,8 +145,11 @@ async def connect(dial: Dial, host: str, port: int) -> Channel:
 
 
 async def introduce(channel: Channel, offers: dict[int, tuple[int, int]] | None, timeout: float) -> Body | None:
-    """ApiVersions, as a client's first request: in a version that `offers` has, or (None) version 0, which every broker
-    since 0.10 takes. Raises LinkError where the target does not speak Kafka."""
+    """Send ApiVersions, as a client's first request.
+
+    The version is one that `offers` has, or (None) 0, which every broker since 0.10 accepts. Raises LinkError if the
+    target does not speak Kafka.
+    """
     version = 0 if offers is None else min(3, offers.get(api_keys.API_VERSIONS, (0, 0))[1])
     body: Body = {"clientSoftwareName": "kwire", "clientSoftwareVersion": "0"} if version >= 3 else {}
     try:

@@ -1,7 +1,7 @@
-"""What steps wait for: answers that their clients had, and requests that others had sent.
+"""Lets steps wait for what they depend on: answers that their clients had, and requests of other sessions.
 
-In: what was sent, what has its answer, what is on its way. Out: whoever waited goes on. Rule: nobody waits for ever.
-When nothing is on its way and nothing will come, the earliest of those who wait goes on without it.
+In: what was sent, what has its answer, what is on its way. Out: waiting steps go on. Rule: no step waits for ever. If
+nothing is on its way and nothing will come, the earliest waiting step goes on without it.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from replay.plan.steps import Step
 from replay.remap import share_sessions
 
 _TRIMMED: Final = 1 << 16
-"""Of how many steps that are done, and before which all are, the lists are rid at once."""
+"""How many finished steps at the beginning the lists collect before they are dropped."""
 
 
 class Waiting:
-    """Of all steps of a run, which are numbered from 0, as far as they were announced (`expect`). Those before `low`
+    """The state of all steps of a run, numbered from 0, as far as they were announced (`expect`). Those before `low`
     are done, and forgotten."""
 
     def __init__(self, steps: int = 0) -> None:
@@ -33,7 +33,7 @@ class Waiting:
         self._busy = 0
 
     def expect(self, steps: int) -> None:
-        """So many more steps are there; what was done of the first ones is forgotten now and then."""
+        """Announce more steps; now and then the first ones, which are done, are forgotten."""
         self._done.extend(bytes(steps))
         self._sent.extend(bytes(steps))
         first = self._done.find(0)
@@ -44,11 +44,11 @@ class Waiting:
     # --- what happens ---
 
     def begin(self) -> None:
-        """Something is on its way from now on that others may wait for: a session that sends, an awaited answer."""
+        """Note that something is on its way that others may wait for: a session that sends, an awaited answer."""
         self._busy += 1
 
     def end(self) -> None:
-        """It is not any more."""
+        """Note that it is not on its way any more."""
         self._busy -= 1
         if self._busy == 0 and self._blocked:
             self._loop.call_soon(self._release)  # sessions that were given steps just now have not begun yet
@@ -58,7 +58,7 @@ class Waiting:
             self._blocked.pop(min(self._blocked)).set_result(None)
 
     def sent(self, number: int) -> None:
-        """A step was sent, or never will be."""
+        """Note that a step was sent, or never will be."""
         at = number - self.low
         if at >= 0 and not self._sent[at]:
             self._sent[at] = 1
@@ -66,7 +66,7 @@ class Waiting:
             self._wake(-1 - number)
 
     def done(self, number: int) -> None:
-        """A step has its outcome."""
+        """Note that a step has its outcome."""
         self.sent(number)
         at = number - self.low
         if at >= 0 and not self._done[at]:
@@ -75,8 +75,11 @@ class Waiting:
             self._wake(number)
 
     def let_others_go_on(self, step: Step) -> None:
-        """A member awaits its group's rebalance, which needs the other members' next requests: only its own connection
-        still waits, and what it fetches of a share group. (A member that joins again makes such a rebalance.)"""
+        """Let the others go on while a member awaits its group's rebalance, which needs their next requests.
+
+        Only its own connection still waits, and its fetches of a share group. (A member that joins again causes such a
+        rebalance.)
+        """
         self._awaiting[step.number] = step
         for waiting, waiter in self._waiters.get(step.number, ()):
             if not _has_to_wait(waiting, step) and not waiter.done():
@@ -90,12 +93,12 @@ class Waiting:
     # --- who asks ---
 
     def is_done(self, number: int) -> bool:
-        """Has the step its outcome?"""
+        """Whether the step has its outcome."""
         at = number - self.low
         return at < 0 or bool(self._done[at])
 
     def is_sent(self, number: int) -> bool:
-        """Was the step sent, or will it never be?"""
+        """Whether the step was sent, or never will be."""
         at = number - self.low
         return at < 0 or bool(self._sent[at])
 
@@ -104,7 +107,7 @@ class Waiting:
         return self._sent_count
 
     def is_ready(self, step: Step) -> bool:
-        """Is everything there that the step waits for? Answers cheaply, and False where that takes a closer look."""
+        """Whether everything is there that the step waits for. Cheap: false if that takes a closer look."""
         done, low = self._done, self.low
         for number in step.waits:
             if number >= low and not done[number - low]:
@@ -112,7 +115,7 @@ class Waiting:
         return not step.after
 
     async def until_ready(self, step: Step) -> bool:
-        """Wait until everything is there that the step waits for; False: it goes on without."""
+        """Wait until everything is there that the step waits for; false: it goes on without."""
         for key in (*step.waits, *(-1 - number for number in step.after)):
             if self._is_there(key, step):
                 continue
@@ -130,7 +133,7 @@ class Waiting:
         return True
 
     def _is_there(self, key: int, step: Step) -> bool:
-        """Is it there, for this step?"""
+        """Whether it is there, for this step."""
         if key < 0:
             return self.is_sent(-1 - key)
         awaiting = self._awaiting.get(key)
@@ -138,8 +141,11 @@ class Waiting:
 
 
 def _has_to_wait(step: Step, awaiting: Step) -> bool:
-    """Does a step need the rebalance that a member awaits? Where the broker assigns partitions to members of a share
-    group it has made their state first; before that it has none to fetch from (KIP-932)."""
+    """Whether a step needs the rebalance that a member awaits.
+
+    The broker of a share group has created its state by the time it assigns partitions; before that the member has
+    nothing to fetch from (KIP-932).
+    """
     if step.session == awaiting.session:
         return True
     return step.request.api_key in share_sessions.APIS and step.body["memberId"] == awaiting.body.get("memberId")

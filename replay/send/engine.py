@@ -1,10 +1,10 @@
-"""Sends a plan: when it is due, once what it waits for is there, to whoever serves it now.
+"""Sends a plan: each step when it is due and what it waits for is there, to the broker that serves it now.
 
-In: a plan, what the capture says of its cluster, the target. Out: an `Outcome` for each step. One task a session sends
-its steps in order; one task a sent step waits for its answers and sends it again where a rule says so. Nothing here
-decides what may be sent (the plan does), as what it goes to the target (`preparing`), who gets it (`routing`), when a
-wait is over (`dependencies`), or what an answer means (`retry`). Time is the event loop's, the network is a
-`Dial`, so a test hands in both. Rules: every wait has a bound; what was done is recorded whatever happens.
+In: a plan, the captured cluster, the target. Out: an `Outcome` for each step. One task per session sends its steps in
+order; one task per sent step waits for its answers and repeats it where a rule says so. Nothing here decides what may
+be sent (the plan does), as what it goes to the target (`preparation`), which broker gets it (`routing`), when a wait
+is over (`dependencies`), or what an answer means (`retry`). Time is the event loop's, the network is a `Dial`, so a
+test provides both. Rules: every wait has a bound; what was done is recorded whatever happens.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from replay.remap.topology import Topology
 from replay.send import produce_in_place
 from replay.send.channel import Channel, ChannelClosed
 from replay.send.dependencies import Waiting
-from replay.send.keep_alive import Keeping
+from replay.send.keep_alive import KeepAlive
 from replay.send.link import Dial, LinkError
 from replay.send.own_requests import Asker
 from replay.send.preparation import Job, Preparation, Skipped
@@ -51,23 +51,27 @@ from replay.send.timetable import Timetable
 
 _LEAST_BACKLOG: Final = 64 << 10
 _SPLIT: Final = 1.0
-"""Seconds between the answers to JoinGroups of one generation, which brokers give all at once: who has none by then has
-come too late for it."""
+"""Seconds between the answers to JoinGroups of one generation, which brokers send together: a member without one by
+then has come too late for it."""
 _GARBAGE: Final = (50_000, 1_000, 1_000)
-"""Garbage is looked for among the objects that are new, some milliseconds at a time: outcomes stay, and walking those
-that are older again and again took a sixth of a run."""
+"""Thresholds of garbage collection: only new objects are searched, some milliseconds at a time, because outcomes stay,
+and searching the older ones again and again took a sixth of a run."""
 _CLAIMED: Final = 32
-"""Steps of a session that are claimed at once: so many of each are not known of, where a process dies."""
+"""Steps of a session that are claimed together: the outcomes of this many are unknown if a process dies."""
 _UNNOTICED: Final = 0.1
 """Seconds until a task that was cancelled and goes on is cancelled again."""
 _LATER: Final = 0.5
-"""Seconds until a session that is over is looked at again, whose connections have not taken everything."""
+"""Seconds until a session that is over is checked again, whose connections have unsent bytes."""
 
 
 class Engine:
-    """One run. `record` gets each step's outcome when it is known. `feed`: plans the rest of the steps while others are
-    sent (`meet`, `add`, `over`), as long as there is room (`has_room`); without it the plan has all. `claim`: is told
-    before steps of a session are sent, which is the first of them and how many there may be at most."""
+    """Sends the steps of one run.
+
+    - `record`: gets each step's outcome when it is known
+    - `feed`: plans the rest of the steps while others are sent (`meet`, `add`, `over`), as long as there is room
+      (`has_room`); without it the plan has all
+    - `claim`: is called before steps of a session are sent, with the first of them and how many there may be
+    """
 
     def __init__(
         self,
@@ -92,7 +96,7 @@ class Engine:
         self.notes: Counter[str] = Counter()
         """How often each rule was applied."""
         self.failure: LinkError | None = None
-        """What the target did that kept something from being sent."""
+        """The fault of the target that kept something from being sent."""
         self._loop = asyncio.get_running_loop()
         self.timetable = Timetable(settings, self._loop)
         self._due, self._now_ns = self.timetable.due, self.timetable.now_ns
@@ -101,13 +105,13 @@ class Engine:
         self._router = Router(self._brokers, topology, remap, self._asker, settings, self.notes)
         self._preparation = Preparation(cluster, remap, topology, self._asker, settings, self.notes)
         self._waiting = Waiting()
-        self._keeping = Keeping(self._waiting, remap.groups, self._asker.ask_as_member, self._due, self.notes)
+        self._keep_alive = KeepAlive(self._waiting, remap.groups, self._asker.ask_as_member, self._due, self.notes)
         self._record = record
         self._states: dict[int, SessionState] = {}
         for index, session in enumerate(sessions):
             self._states[index] = SessionState(session.broker, session.user)
         self.total: int | None = None
-        """How many requests there will be, where more are planned on the way and that is known."""
+        """How many requests there will be, if more are planned during the run and that is known."""
         self._feed = feed
         self._claim = claim
         self._undone: dict[int, Step] = {}
@@ -126,7 +130,7 @@ class Engine:
 
     @property
     def own_requests(self) -> Counter[str]:
-        """What the replayer asked for itself, by API."""
+        """How many requests of its own the replayer sent, by API."""
         return self._asker.own_requests
 
     def _total(self) -> int:
@@ -136,8 +140,11 @@ class Engine:
     # --- the run ---
 
     async def run(self, start_ns: int | None = None) -> None:
-        """Send everything, from now or from that time on. Cancelling it ends the run, as a target does that is silent
-        for too long (`failure`): what was not sent is recorded as that."""
+        """Send everything, from now or from that time on.
+
+        The run ends if this is cancelled, or the target is silent for too long (`failure`): what was not sent is
+        recorded as that.
+        """
         before = gc.get_threshold()
         gc.set_threshold(*_GARBAGE)
         try:
@@ -150,14 +157,14 @@ class Engine:
         epoch_ns = start_ns or time.time_ns()
         self.timetable.begin_at(epoch_ns, self._loop.time() + (epoch_ns - time.time_ns() if start_ns else 0) / 1e9)
         self._ended = self._loop.create_future()
-        self._keeping.more = self._feed is not None
+        self._keep_alive.more = self._feed is not None
         self.add(self.plan.steps)
         gc.freeze()  # no garbage is in what was captured and planned: walking it again and again took a fifth of a run
         if self._feed is None:
             self.no_more()
         feeding = [self._loop.create_task(self._fed(self._feed))] if self._feed is not None else []
         watch = self._loop.create_task(self._watch.run())
-        besides = [self._loop.create_task(self._watch.tell()), self._loop.create_task(self._keeping.run())]
+        besides = [self._loop.create_task(self._watch.tell()), self._loop.create_task(self._keep_alive.run())]
         try:
             await asyncio.wait((self._ended, watch), return_when=asyncio.FIRST_COMPLETED)
             self._raise_failed()
@@ -199,7 +206,7 @@ class Engine:
     # --- steps come ---
 
     async def _fed(self, feed: Callable[[Engine], Awaitable[None]]) -> None:
-        """Let the rest be planned; where that fails the run ends, and says why."""
+        """Run the feed; if it fails the run ends with its error."""
         try:
             await feed(self)
         except asyncio.CancelledError:
@@ -210,17 +217,17 @@ class Engine:
         self.no_more()
 
     def know(self, brokers: Iterable[tuple[str, int]]) -> None:
-        """The captured brokers, where they are known before the sessions are met."""
+        """Take the captured brokers, if they are known before the sessions begin."""
         self._brokers[:] = sorted({*self._brokers, *brokers})
 
     def meet(self, index: int, broker: tuple[str, int], user: str | None) -> None:
-        """A session that the plan's steps speak of from now on."""
+        """Begin a session, to which steps of the plan belong from now on."""
         self._states[index] = SessionState(broker, user)
         if broker not in self._brokers:
             self._brokers.append(broker)
 
     def over(self, index: int) -> None:
-        """No more steps of a session come."""
+        """Note that no more steps of a session come."""
         state = self._states.get(index)
         if state is not None:
             state.over = True
@@ -229,19 +236,19 @@ class Engine:
                 del self._states[index]
 
     def no_more(self) -> None:
-        """No more steps come."""
+        """Note that no more steps come."""
         self._no_more = True
-        self._keeping.more = False
+        self._keep_alive.more = False
         for state in self._states.values():
             state.more.ring()
         self._has_ended()
 
     def begin_now(self) -> None:
-        """The schedule begins now: the first steps are there."""
+        """Begin the schedule now: the first steps are there."""
         self.timetable.begin_at(time.time_ns(), self._loop.time())
 
     def add(self, steps: Sequence[Step], live: bool = False) -> None:
-        """The next steps of the plan, in order. `live`: they are due when they come, at the earliest."""
+        """Add the next steps of the plan, in order. `live`: they are due when they come, at the earliest."""
         self._announce(steps)
         self._preparation.begin(step.group for step in steps)
         now, fresh = self._loop.time(), []
@@ -265,15 +272,18 @@ class Engine:
         self._count += len(steps)
         for step in steps:
             self._undone[step.number] = step
-            self._keeping.expect(step)
+            self._keep_alive.expect(step)
         if self._feed is not None:
             self._undone_bytes += sum(map(_size, steps))
         if steps:
             self._last_ns = max(self._last_ns, steps[-1].at_ns)
 
     def has_room(self, unrecorded_bytes: int = 0) -> bool:
-        """Is the plan so little ahead of what is done that more should be planned? By requests, by their bytes and
-        those of outcomes that are not recorded yet, and where there is a schedule by time."""
+        """Whether the plan is so little ahead of the sending that more should be planned.
+
+        Counted in requests, in their bytes and those of outcomes that are not recorded yet, and by time if there is a
+        schedule.
+        """
         settings = self.settings
         ahead_bytes = self._undone_bytes + unrecorded_bytes
         if len(self._undone) >= settings.ahead_requests or ahead_bytes >= settings.ahead_bytes:
@@ -283,11 +293,11 @@ class Engine:
         return self.timetable.started + settings.due(self._last_ns) - self._loop.time() < settings.ahead
 
     def hold_back(self) -> None:
-        """Send no further step until `go_on`: who records what came is behind."""
+        """Send no further step until `go_on`, because recording is behind."""
         self._open.clear()
 
     def go_on(self) -> None:
-        """Send again. What became due meanwhile is late by the replayer's own fault."""
+        """Send again. Steps that became due meanwhile are late by the replayer's own fault."""
         if self._open.is_set():
             return
         self._open.set()
@@ -304,7 +314,7 @@ class Engine:
 
     @property
     def _most_unsent(self) -> int:
-        """Bytes that a connection may not have taken, before its session waits."""
+        """Unsent bytes that a connection may have before its session waits."""
         part = max(self.settings.unsent_bytes // max(len(self._states), 1), _LEAST_BACKLOG)
         return min(self.settings.backlog_bytes, part)
 
@@ -316,8 +326,10 @@ class Engine:
         self._has_ended()
 
     def _fail(self, failure: BaseException) -> None:
-        """The run ends, for what became of a step cannot be recorded, or nothing more be planned. The first reason is
-        told: it is mostly that of the others, which come as tasks end."""
+        """End the run, because an outcome cannot be recorded, or nothing more be planned.
+
+        The first reason is reported: it usually causes the others, which come as tasks end.
+        """
         self._failed = self._failed or failure
         assert self._ended is not None
         if not self._ended.done():
@@ -332,7 +344,8 @@ class Engine:
             self._ended.set_result(None)
 
     def _leave(self, index: int, state: SessionState) -> None:
-        """Close what a session has open that is over, once all is answered and taken: a long capture has many."""
+        """Close the connections of a session that is over, once everything is answered and sent: a long capture has
+        many."""
         if self._feed is None or not state.over or state.jobs or state.runner is None or not state.runner.done():
             return
         if any(channel.backlog() for channel in state.connections.channels.values()):
@@ -443,7 +456,7 @@ class Engine:
         return None
 
     def _follow(self, state: SessionState, job: Job) -> None:
-        """Wait for the answer of what was sent, beside the session."""
+        """Wait for the answer of a sent step, beside the session."""
         self._waiting.begin()
         task = self._loop.create_task(self._await_answer(state, job))
         state.jobs[task] = job
@@ -463,11 +476,11 @@ class Engine:
     # --- the short way ---
 
     def _is_ready(self, step: Step) -> bool:
-        """Is it due, and is everything there that it waits for?"""
+        """Whether a step is due, and everything is there that it waits for."""
         return self._waiting.is_ready(step) and self.timetable.is_due(step)
 
     def _send_quick(self, state: SessionState, step: Step, outcome: Outcome | None) -> bool:
-        """Send a step the short way; False where it has to take the other one."""
+        """Send a step on the fast path; false if it has to be decoded."""
         assert step.quick is not None
         assert step.request.data is not None
         if len(self.topology.nodes) != 1 or not self.remap.in_place or state.again.locked() or state.lost:
@@ -494,7 +507,8 @@ class Engine:
     def _quick_answer(
         self, state: SessionState, step: Step, outcome: Outcome, channel: Channel, answer: bytes | ChannelClosed
     ) -> None:
-        """What came for a step sent the short way. Anything but a plain success goes the other way from here."""
+        """Take the answer to a step on the fast path. Anything but a plain success is handled like other answers from
+        here."""
         short = step.quick
         assert short is not None
         if state.quick.pop(step.number, None) is None:
@@ -511,7 +525,7 @@ class Engine:
                 waiter.exception()
             self._follow(state, Job(step, outcome, self.remap.request(step), [waiter], [channel]))
         else:
-            self._watch.heard += 1
+            self._watch.answered += 1
             outcome.answered_ns = self._now_ns()
             outcome.answer = answer if isinstance(answer, bytes) else None
             if short.base >= 0:
@@ -528,7 +542,7 @@ class Engine:
         for _, channel, _ in reached:
             if channel.backlog() > self._most_unsent:
                 self.notes["back_pressure"] += 1
-                await channel.taken(self._most_unsent, self.settings.answer_timeout)
+                await channel.drained(self._most_unsent, self.settings.answer_timeout)
         if job.outcome.ready_ns is None:
             job.outcome.ready_ns = self._now_ns()
         job.waiters, job.channels = [], [channel for _, channel, _ in reached]
@@ -558,14 +572,14 @@ class Engine:
         outcome.targets = [channel.address for channel in job.channels]
 
     async def _all_taken(self) -> None:
-        """What expects no answer may still be unsent when everything else is answered."""
-        taken = [
-            channel.taken(0, self.settings.answer_timeout)
+        """Wait until requests that expect no answer are sent too, when everything else is answered."""
+        drains = [
+            channel.drained(0, self.settings.answer_timeout)
             for state in self._states.values()
             for channel in state.connections.channels.values()
             if channel.backlog()
         ]
-        for failed in await asyncio.gather(*taken, return_exceptions=True):
+        for failed in await asyncio.gather(*drains, return_exceptions=True):
             if isinstance(failed, LinkError):
                 self.failure = self.failure or failed
 
@@ -581,13 +595,13 @@ class Engine:
     # --- answers ---
 
     async def _await_answer(self, state: SessionState, job: Job) -> None:
-        """Wait for the answers of a sent step; send again by rule; learn; record."""
+        """Wait for the answers of a sent step; repeat it by rule; learn; record."""
         step, outcome = job.step, job.outcome
         captured = self._preparation.captured(job)
         retries = retry.Retries(
             step, captured, state.history, self.remap, self.topology, self.settings.limits, self._loop.time()
         )
-        kept: list[Body] = []
+        good_answers: list[Body] = []
         if step.request.api_key == api_keys.JOIN_GROUP:
             self._loop.call_later(_SPLIT, self._let_go_on_without, step)
         try:
@@ -604,10 +618,10 @@ class Engine:
                     self._preparation.learn(job, captured, replayed)
                 elif decision.rule == "session_remade" and step.request.api_key == api_keys.SHARE_FETCH:
                     # Each broker has a session of its own: what the others gave stays.
-                    kept += [answer for answer in job.answers if not answer["errorCode"]]
+                    good_answers += [answer for answer in job.answers if not answer["errorCode"]]
                 elif replayed is not None and decision.rule != "records_awaited":
                     job.body, good = retries.parted(job.body, replayed)
-                    kept += good
+                    good_answers += good
                 if decision.rule in ("rebalance_awaited", "rejoined"):
                     self._waiting.let_others_go_on(step)
                 self._apply(outcome, decision.rule)
@@ -616,7 +630,7 @@ class Engine:
                 async with state.again:
                     await self._preparation.again(job, decision.rule, captured, replayed)
                     await self._send(state, job)
-            self._conclude(job, captured, replayed, kept)
+            self._conclude(job, captured, replayed, good_answers)
             if replayed is not None:
                 with contextlib.suppress(LinkError):  # whoever goes on finds out
                     await self._preparation.settle(job, replayed)
@@ -634,8 +648,10 @@ class Engine:
             self._finish(step, outcome)
 
     def _let_go_on_without(self, step: Step) -> None:
-        """A member that joins too late for its generation waits for the others to join again, and they for its answer,
-        which they had when captured."""
+        """Let others go on that a member waits for which joins too late for its generation.
+
+        It waits for the others to join again, and they for its answer, which they had in the capture.
+        """
         if self._waiting.is_done(step.number):
             return
         if self.remap.groups.is_late(step):
@@ -643,9 +659,11 @@ class Engine:
         self._loop.call_later(_SPLIT, self._let_go_on_without, step)
 
     def _is_in_vain(self, step: Step) -> bool:
-        """Will no rebalance come that a member awaits? It was somebody's whom the target keeps out, or had begun before
-        the capture did, if nobody joins at this moment, and nobody is there who falls silent from now on and will be
-        expired."""
+        """Whether the rebalance that a member awaits will not come.
+
+        It belonged to a member that the target keeps out, or had begun before the capture did; and no member joins at
+        this moment, and none is there that falls silent from now on and will be expired.
+        """
         groups, group = self.remap.groups, step.group or ""
         kept_out = groups.keeps_out(group)
         if not kept_out and not self._stands_still(step, group):
@@ -656,11 +674,11 @@ class Engine:
         others = groups.others(group, step.body["memberId"])
         if kept_out and step.request.api_key in apis.GROUP_HEARTBEATS:
             return not others  # what they gave up may be on its way
-        return all(self._keeping.will_speak(who) for who in others)
+        return all(self._keep_alive.will_speak(who) for who in others)
 
     def _stands_still(self, step: Step, group: str) -> bool:
-        """Are all members of a group as the replayer joined them, and is nothing of before this step on its way, or yet
-        to be sent, that would move it?"""
+        """Whether all members of a group are as the replayer joined them, and nothing before this step is on its way,
+        or still to be sent, that would move them."""
         if not self.remap.groups.stands_still(group):
             return False
         before = (
@@ -669,7 +687,7 @@ class Engine:
             for other in (
                 *(job.step for job in state.jobs.values()),
                 *([state.next] if state.next is not None else []),
-                *itertools.takewhile(lambda one: one.number < step.number, state.steps),
+                *itertools.takewhile(lambda other: other.number < step.number, state.steps),
             )
             if other.number < step.number and other.group == group
         )
@@ -680,7 +698,7 @@ class Engine:
         self.notes.update(rules)
 
     async def _answer(self, job: Job) -> Body | None:
-        """The answer of all parts; None where a connection ended before it came."""
+        """The answer of all parts; None if a connection ended before it came."""
         replayed, job.answers = None, []
         try:
             replayed = await self._answers(job)
@@ -691,7 +709,7 @@ class Engine:
         if replayed is None:
             return None
         job.outcome.reason = None
-        self._watch.heard += 1
+        self._watch.answered += 1
         job.outcome.answered_ns = self._now_ns()
         return replayed
 
@@ -718,7 +736,7 @@ class Engine:
         job.outcome.answer = frames[0] if len(frames) == 1 else None
         return bodies[0] if len(bodies) == 1 else merged(step.request.api_key, bodies)
 
-    def _conclude(self, job: Job, captured: Body | None, replayed: Body | None, kept: list[Body]) -> None:
+    def _conclude(self, job: Job, captured: Body | None, replayed: Body | None, good_answers: list[Body]) -> None:
         step, outcome = job.step, job.outcome
         key = step.request.api_key
         if replayed is None:
@@ -730,8 +748,8 @@ class Engine:
         self._preparation.learn(job, captured, replayed)
         others = retry.codes(replayed) - retry.codes(captured)
         self._watch.errors += bool(others)
-        if kept:
-            replayed = merged(key, [*kept, replayed])
+        if good_answers:
+            replayed = merged(key, [*good_answers, replayed])
             outcome.answer = None
         if outcome.answer is None:
             outcome.answer = encode_response(key, step.version, 0, without_names(replayed))
@@ -743,8 +761,11 @@ class Engine:
 
 
 async def _ended(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """End tasks. One that is cancelled at the moment at which it gets what it waits for may not notice (`wait_for`,
-    before Python 3.12): it is cancelled again, else a session would go on to its last step."""
+    """End tasks.
+
+    A task that is cancelled at the moment at which it gets what it waits for may not notice (`wait_for`, before Python
+    3.12): it is cancelled again, else a session would go on to its last step.
+    """
     left = {task for task in tasks if not task.done()}
     while left:
         for task in left:
@@ -757,13 +778,13 @@ def _size(step: Step) -> int:
 
 
 def _joins(step: Step) -> bool:
-    """Does its member ask to be let into its group?"""
+    """Whether the step's member asks to be let into its group."""
     key = step.request.api_key
     return key == api_keys.JOIN_GROUP or (key in apis.GROUP_HEARTBEATS and step.body["memberEpoch"] == 0)
 
 
 def _abort(step: Step, outcome: Outcome) -> None:
-    """The run ends before the answer of what was sent."""
+    """Record a step whose answer had not come when the run ended."""
     if step.request.answer is None:
         outcome.verdict, outcome.rule = "not_comparable", "not_captured"
     else:

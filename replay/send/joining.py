@@ -1,8 +1,8 @@
-"""Joins groups for members: those that had joined before the capture began, and those that the target lost.
+"""Joins groups for members that had joined before the capture began, and for those that the target lost.
 
 The network is a function that asks the group's coordinator (`Ask`), each time on a connection of its own, because a
-join holds up whatever comes behind it. What the target assigned goes to the remap. Rule: whoever joins syncs too, and
-as leader hands out what the captured leader did, if that was captured.
+join holds up what comes behind it. What the target assigned goes to the remap. Rule: a member that joins syncs too,
+and as leader hands out what the captured leader did, if that was captured.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from replay.plan.values import NO_COORDINATOR
 from replay.remap.remap import Remap
 
 Ask = Callable[[int, int, Body], Awaitable[Body]]
-"""Asks a group's coordinator: API, the version wanted (the nearest offered is sent), body; its answer."""
+"""Asks a group's coordinator: API, the version wanted (the nearest offered is sent), body; returns its answer."""
 
 _DYNAMIC_JOIN: Final = 3
 """The last version of JoinGroup in which a member joins at once; from 4 on it is given an id first (KIP-394)."""
@@ -29,15 +29,17 @@ _HEARTBEAT: Final = 3
 _GROUP_HEARTBEAT: Final = 1
 
 _AGAIN: Final = (errors.ILLEGAL_GENERATION, errors.UNKNOWN_MEMBER_ID, errors.REBALANCE_IN_PROGRESS)
-"""What sends a member back to JoinGroup."""
+"""Errors that send a member back to JoinGroup."""
 _PAUSE: Final = 0.1
 _ROUNDS: Final = 50
-"""Of heartbeats in which a KIP-848 group settles: members that nobody here speaks for may keep it from that."""
+"""Heartbeats in which a KIP-848 group may settle: members that the replayer does not have may prevent it."""
 
 
 async def early(members: Sequence[Early], remap: Remap, ask: Ask) -> None:
-    """Join all early members of a group, until all are in one generation, and each has what it is assigned in the end.
-    Raises JoinRefused."""
+    """Join all early members of a group, until all are in one generation, and each has its final assignment.
+
+    Raises JoinRefused.
+    """
     generations: dict[str, int] = {}
 
     async def classic(who: Early) -> None:
@@ -69,8 +71,11 @@ async def early(members: Sequence[Early], remap: Remap, ask: Ask) -> None:
 
 
 async def _settle(members: Sequence[tuple[str, str]], remap: Remap, ask: Ask) -> bool:
-    """Beat for the members of a KIP-848 group until nothing moves: one has to give up what another is to get. False
-    where that does not come."""
+    """Send heartbeats for the members of a KIP-848 group until nothing moves: partitions have to be given up before
+    another member gets them.
+
+    False if it does not settle.
+    """
     if len(members) < 2:
         return True
     for _ in range(_ROUNDS):
@@ -79,7 +84,7 @@ async def _settle(members: Sequence[tuple[str, str]], remap: Remap, ask: Ask) ->
             body = remap.groups.settling(who)
             if body is None:
                 return False
-            answer = await _asked(ask, api_keys.CONSUMER_GROUP_HEARTBEAT, _GROUP_HEARTBEAT, body)
+            answer = await _ask_coordinator(ask, api_keys.CONSUMER_GROUP_HEARTBEAT, _GROUP_HEARTBEAT, body)
             if answer["errorCode"]:
                 return False
             moved |= not remap.groups.settled(who, body, answer)
@@ -106,14 +111,14 @@ async def again(group: str, member: str, generation: int, remap: Remap, ask: Ask
 
 
 class JoinRefused(Exception):
-    """The target does not take a member; says the error."""
+    """The target does not let a member in; the message says the error."""
 
 
 async def _join(ask: Ask, body: Body) -> Body:
-    """A JoinGroup until it is taken: with the id that the target gives, without the one that it does not know."""
+    """Send JoinGroup until it is accepted: with the id that the target gives, without the one that it does not know."""
     version = _STATIC_JOIN if body.get("groupInstanceId") else _DYNAMIC_JOIN
     while True:
-        answer = await _asked(ask, api_keys.JOIN_GROUP, version, body)
+        answer = await _ask_coordinator(ask, api_keys.JOIN_GROUP, version, body)
         error = answer["errorCode"]
         if not error:
             return answer
@@ -128,7 +133,7 @@ async def _join(ask: Ask, body: Body) -> Body:
 
 
 async def _sync(ask: Ask, remap: Remap, group: str, member: str, generation: int, joined: Body, body: Body) -> bool:
-    """The SyncGroup after a join; False where the group rebalances again."""
+    """Send the SyncGroup after a join; false if the group rebalances again."""
     given: list[Body] = []
     if joined["leader"] == joined["memberId"]:
         if remap.groups.assignment(group, generation, []):
@@ -141,26 +146,29 @@ async def _sync(ask: Ask, remap: Remap, group: str, member: str, generation: int
         "groupInstanceId": body.get("groupInstanceId"),
         "assignments": given,
     }
-    answer = await _asked(ask, api_keys.SYNC_GROUP, _SYNC, request)
+    answer = await _ask_coordinator(ask, api_keys.SYNC_GROUP, _SYNC, request)
     if answer["errorCode"] and answer["errorCode"] not in _AGAIN:
         raise JoinRefused(f"SyncGroup of group {group}: error {answer['errorCode']}")
     return not answer["errorCode"]
 
 
 async def _beat(ask: Ask, body: Body, joined: Body) -> int:
-    """The error of a Heartbeat."""
+    """Send a Heartbeat; return its error."""
     request = {
         "groupId": body["groupId"],
         "generationId": joined["generationId"],
         "memberId": joined["memberId"],
         "groupInstanceId": body.get("groupInstanceId"),
     }
-    return int((await _asked(ask, api_keys.HEARTBEAT, _HEARTBEAT, request))["errorCode"])
+    return int((await _ask_coordinator(ask, api_keys.HEARTBEAT, _HEARTBEAT, request))["errorCode"])
 
 
 async def _join_assigned(ask: Ask, remap: Remap, group: str, member: str, body: Body) -> None:
-    """Join a KIP-848 group: the broker assigns. One that does not serve them says so again to the next heartbeat."""
-    answer = await _asked(ask, api_keys.CONSUMER_GROUP_HEARTBEAT, _GROUP_HEARTBEAT, body)
+    """Join a KIP-848 group: the broker assigns.
+
+    A broker that does not serve them says so again to the next heartbeat.
+    """
+    answer = await _ask_coordinator(ask, api_keys.CONSUMER_GROUP_HEARTBEAT, _GROUP_HEARTBEAT, body)
     if answer["errorCode"] == errors.UNSUPPORTED_VERSION:
         remap.groups.refuse(group)
         return
@@ -169,8 +177,8 @@ async def _join_assigned(ask: Ask, remap: Remap, group: str, member: str, body: 
     remap.groups.joined_assigned(group, member, body, answer)
 
 
-async def _asked(ask: Ask, api_key: int, version: int, body: Body) -> Body:
-    """The answer, once the coordinator is there."""
+async def _ask_coordinator(ask: Ask, api_key: int, version: int, body: Body) -> Body:
+    """The coordinator's answer, once the coordinator is there."""
     while True:
         answer = await ask(api_key, version, body)
         if answer["errorCode"] not in NO_COORDINATOR:

@@ -1,14 +1,15 @@
-"""Members that the replayer holds back are kept in their groups, with heartbeats of its own.
+"""Keeps members that the replayer holds back in their groups, with heartbeats of its own.
 
-A client heartbeats while its other requests wait. A replayed member says what it said in the capture, each when its
-turn comes; and a broker expires who is silent for longer than the session timeout, which sends the whole group back to
-joining (KIP-62).
+A client sends heartbeats while its other requests wait. A replayed member sends its captured requests, each when its
+turn comes; and a broker expires a member that is silent for longer than the session timeout, which makes the whole
+group join again (KIP-62).
 
 In: a plan's steps, which of them were sent and answered, what is known of the members. Out: heartbeats. Rules
-- Only members that the target has taken in, and that have requests left to send: who fell silent for good in the
-  capture dies here too. A silence of the capture that was long enough to be expired for is not filled, before its end.
-- What the target answers the member's own next request will hear of; only epoch and assignment are kept (KIP-848).
-- While a request of a member is on its way nothing is said for it.
+
+- Only for members that the target has let in, and that have requests left to send: a member that fell silent for good
+  in the capture expires here too. A captured silence that was long enough to expire is not filled, before its end
+- The member's own next request gets to know what the target answers; only epoch and assignment are kept (KIP-848)
+- While a request of a member is on its way no heartbeat is sent for it
 """
 
 from __future__ import annotations
@@ -44,22 +45,25 @@ _SPEAKS: Final = frozenset(
 )
 _TICK: Final = 0.5
 _BEATS: Final = 4
-"""So many heartbeats in a session timeout: clients send three."""
+"""Heartbeats per session timeout: clients send three."""
 
 
 @dataclass(slots=True)
 class _Turns:
-    """The steps of a member that have no outcome yet, in order; when it was heard last (the loop's time), and how far
-    into the capture that was."""
+    """The steps of a member that have no outcome yet, in order; when its last answer came (the loop's time), and how
+    far into the capture that was."""
 
     steps: deque[Step] = field(default_factory=deque)
-    heard: float = 0.0
+    last_answer: float = 0.0
     at_ns: int = 0
 
 
-class Keeping:
-    """Of one run, whose steps are told as they are planned (`expect`); `more`: there will be others. `due`: when a step
-    is due, in the loop's time; `ask`: asks a group's coordinator (`Asker.ask_as_member`)."""
+class KeepAlive:
+    """Keeps the members of one run alive, whose steps are announced as they are planned (`expect`).
+
+    `more`: there will be others; `due`: when a step is due, in the loop's time; `ask`: asks a group's coordinator
+    (`Asker.ask_as_member`).
+    """
 
     def __init__(
         self,
@@ -80,20 +84,20 @@ class Keeping:
         self._beating: dict[Who, asyncio.Task[None]] = {}
 
     def expect(self, step: Step) -> None:
-        """A step that will be sent."""
+        """Announce a step that will be sent."""
         if (who := _speaker(step)) is not None:
             turns = self._turns.get(who)
             if turns is None:
-                turns = self._turns[who] = _Turns(heard=self._loop.time() if self.more else 0.0)
+                turns = self._turns[who] = _Turns(last_answer=self._loop.time() if self.more else 0.0)
             turns.steps.append(step)
 
     def will_speak(self, who: Who) -> bool:
-        """Has a member anything left to say?"""
+        """Whether a member has requests left to send."""
         turns = self._turns.get(who)
         return self.more or (turns is not None and not self._waiting.is_done(turns.steps[-1].number))
 
     async def run(self) -> None:
-        """Look after them until all have said everything, or this is cancelled."""
+        """Send heartbeats until no member has requests left, or this is cancelled."""
         try:
             while self._turns or self.more:
                 await asyncio.sleep(_TICK)
@@ -106,21 +110,21 @@ class Keeping:
             await asyncio.gather(*beating, return_exceptions=True)
 
     def _silent(self, now: float) -> list[Who]:
-        """Members that have to be heard now."""
+        """The members that need a heartbeat now."""
         return [who for who, turns in list(self._turns.items()) if self._is_silent(who, turns, now)]
 
     def _is_silent(self, who: Who, turns: _Turns, now: float) -> bool:
         steps = turns.steps
         while steps and self._waiting.is_done(steps[0].number):
-            turns.heard, turns.at_ns = now, steps.popleft().at_ns
+            turns.last_answer, turns.at_ns = now, steps.popleft().at_ns
         if not steps:
             del self._turns[who]
             return False
         if who in self._beating or self._waiting.is_sent(steps[0].number):
-            turns.heard = now
+            turns.last_answer = now
             return False
         timeout = self._groups.session_timeout(who)
-        if timeout is None or now - turns.heard < timeout / _BEATS:
+        if timeout is None or now - turns.last_answer < timeout / _BEATS:
             return False
         was_silent = (steps[0].at_ns - turns.at_ns) / 1e9 >= timeout
         return not was_silent or self._due(steps[0]) <= now
@@ -130,17 +134,18 @@ class Keeping:
         try:
             with contextlib.suppress(LinkError, TimeoutError):
                 answer = await self._ask(who[0], api_key, version, body)
-                self._groups.heard(who, body, answer)
+                self._groups.learn_heartbeat(who, body, answer)
                 self._notes[KEPT_ALIVE] += 1
         finally:
             del self._beating[who]
 
 
 def _speaker(step: Step) -> Who | None:
-    """The group and the member, by its captured id, that a step speaks for; None: nobody, or one without an id yet."""
+    """The group and the member, by its captured id, that a step speaks for; None if there is none, or it has no id
+    yet."""
     if step.request.api_key not in _SPEAKS:
         return None
     body = step.fresh()
-    members = [body.get("memberId"), *(one["memberId"] for one in body.get("members") or ())]
-    member = next((one for one in members if one), None)
+    members = [body.get("memberId"), *(entry["memberId"] for entry in body.get("members") or ())]
+    member = next((entry for entry in members if entry), None)
     return (body["groupId"], member) if member else None

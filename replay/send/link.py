@@ -1,8 +1,8 @@
-"""A connection to the target, as the engine speaks to it.
+"""Connections to the target, as the engine uses them.
 
 `Link` and `Receiver` are all that the engine knows of a network: a scripted fake fits, and so does a link that has
 logged in first. In: whole request frames (their four bytes of length included). Out: whole response frames (without
-the length), in the order in which they came. Rules: a link never decodes; it says when it closed, and why, once.
+the length), in the order in which they came. Rules: a link never decodes; it reports that it closed, and why, once.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from typing import Protocol
 from captures.errors import KwireError
 
 MAX_FRAME = 256 << 20
-"""Larger answers are not Kafka's: a broker's own limit for a fetch is far below. What claims more is closed."""
+"""Largest answer: a broker's own limit for a fetch is far below. A link whose answer claims more is closed."""
 
 MAX_HELD = 512 << 20
-"""Bytes of answers that have not come whole, of all connections together. A target that begins an answer on every
-connection and ends none must not fill the memory; the largest honest answers of some ten fit."""
+"""Bytes of incomplete answers, of all connections together.
+
+A target that begins an answer on every connection and ends none must not fill the memory; some ten of the largest
+honest answers fit.
+"""
 
 _TLS_ALERT = b"\x15\x03"
 """How a TLS listener answers what is not TLS: no Kafka frame is that long (RFC 8446, section 5.1)."""
@@ -30,41 +33,41 @@ _TLS_HINT = "is this a TLS listener, and its certificate's issuer known?"
 
 
 class LinkError(KwireError):
-    """A target that cannot be spoken to."""
+    """The target cannot be reached, or does not answer as Kafka would."""
 
 
 class Receiver(Protocol):
-    """Who gets what a link receives."""
+    """Takes what a link receives."""
 
     def frame(self, data: bytes) -> None:
-        """One response frame, without its length."""
+        """Take one response frame, without its length."""
 
     def closed(self, reason: str) -> None:
-        """The link has ended; called once, also after `Link.close`."""
+        """Take the end of the link; called once, also after `Link.close`."""
 
 
 class Link(Protocol):
-    """An open connection that requests may be sent on, logged in where that is needed."""
+    """An open connection for requests, logged in if that is needed."""
 
     def send(self, frame: bytes) -> None:
-        """Send (or queue) a whole request frame, its length included. After the link has closed: nothing happens."""
+        """Send (or queue) a whole request frame, its length included. Does nothing after the link has closed."""
 
     def backlog(self) -> int:
-        """Bytes that were queued and are not sent yet."""
+        """Bytes that are queued and not sent yet."""
 
     def close(self) -> None:
-        """End it; `Receiver.closed` follows. What is not sent by now is lost."""
+        """Close the link; `Receiver.closed` follows. What is not sent by now is lost."""
 
 
 class Dial(Protocol):
-    """Opens links: to a host and port, telling this receiver. Raises LinkError."""
+    """Opens a link to a host and port, for this receiver. Raises LinkError."""
 
     async def __call__(self, host: str, port: int, receiver: Receiver) -> Link: ...
 
 
 @dataclass(slots=True)
 class _Held:
-    """What all links of one process hold of answers that have not come whole."""
+    """Bytes of incomplete answers that all links of one process hold."""
 
     limit: int
     bytes: int = 0
@@ -120,7 +123,7 @@ class _TcpLink(asyncio.Protocol):
         self.receiver.closed(self._reason or (f"{exc}" if exc else "closed by the target"))
 
     def _forget(self) -> None:
-        """What has come in part is no answer."""
+        """Drop an incomplete answer."""
         self._held.bytes -= len(self._buffer)
         self._buffer.clear()
 
@@ -154,8 +157,11 @@ class _TcpLink(asyncio.Protocol):
 def tcp(
     context: ssl.SSLContext | None = None, server_name: str | None = None, timeout: float = 10.0, most: int = MAX_HELD
 ) -> Dial:
-    """Opens plain TCP links, or TLS ones with a context. `timeout` in seconds covers connecting and the handshake;
-    `most`: bytes of answers that may have come in part, on all of them together."""
+    """Open TCP links, or TLS links with a context.
+
+    `timeout` in seconds covers connecting and the handshake; `most`: bytes of incomplete answers, on all of them
+    together.
+    """
     held = _Held(most)
 
     async def dial(host: str, port: int, receiver: Receiver) -> Link:
@@ -185,8 +191,8 @@ def tcp(
             if context is not None and not isinstance(failure, ConnectionRefusedError | socket.gaierror):
                 # A plain listener takes a TLS greeting for a frame too large, and hangs up.
                 raise LinkError(f"{where}: closed the connection during the TLS handshake", _TLS_HINT) from None
-            said = failure.strerror or str(failure)
-            raise LinkError(f"{where}: {said}", _PORT_HINT) from None
+            error_text = failure.strerror or str(failure)
+            raise LinkError(f"{where}: {error_text}", _PORT_HINT) from None
         return link
 
     return dial

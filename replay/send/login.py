@@ -1,8 +1,8 @@
-"""Logging in to the target with the user's own credentials: links that have done SASL before the engine sees them.
+"""Logs in to the target with the user's own credentials: links have done SASL before the engine uses them.
 
 In: a `Dial` and `Credentials`. Out: a `Dial` of the same kind. PLAIN (RFC 4616) and SCRAM, in SaslHandshake and
-SaslAuthenticate frames (KIP-152). Where the target limits a session's life, the link logs in again in time (KIP-368),
-holding back what the engine sends meanwhile. Rules: captured logins are never replayed; a secret is in no message, no
+SaslAuthenticate frames (KIP-152). If the target limits a session's life, the link logs in again in time (KIP-368), and
+holds back what the engine sends meanwhile. Rules: captured logins are never replayed; a secret is in no message, no
 repr and no log; every wait has a limit.
 """
 
@@ -34,7 +34,7 @@ CLIENT_ID: Final = "kwire"
 PLAIN: Final = "PLAIN"
 MECHANISMS: Final = (PLAIN, *scram.ALGORITHMS)
 LOGIN_SECONDS: Final = 15.0
-"""A refused password is answered some 0.3 s late; more than this is a target that does not answer."""
+"""Seconds: a refused password is answered some 0.3 s late; a target that takes longer than this does not answer."""
 REAUTHENTICATE_AT: Final = 0.85
 """The part of a session's life after which Kafka's own client, too, logs in again (it draws 0.85 to 0.95)."""
 
@@ -47,7 +47,7 @@ _WHERE_FROM: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Who logs in, and how. The password is not in the repr."""
+    """User, password and mechanism of a login. The password is not in the repr."""
 
     mechanism: str
     user: str
@@ -55,7 +55,7 @@ class Credentials:
 
 
 def credentials(mechanism: str, file: str | None = None, environment: Mapping[str, str] = os.environ) -> Credentials:
-    """From a file (lines `username=` and `password=`), else from the environment. Raises LinkError."""
+    """Read credentials from a file (lines `username=` and `password=`), else from the environment. Raises LinkError."""
     if mechanism not in MECHANISMS:
         raise LinkError(f"--sasl {mechanism}: not one of {', '.join(MECHANISMS)}", "choose one of these")
     if file is None:
@@ -69,17 +69,21 @@ def credentials(mechanism: str, file: str | None = None, environment: Mapping[st
     except (OSError, UnicodeDecodeError) as failure:
         why = failure.strerror if isinstance(failure, OSError) else "not UTF-8"
         raise LinkError(f"{file}: {why}", _WHERE_FROM) from None
-    found = {key.strip(): value for key, equals, value in (line.partition("=") for line in text.splitlines()) if equals}
-    if "username" not in found or "password" not in found:
+    settings = {
+        key.strip(): value for key, equals, value in (line.partition("=") for line in text.splitlines()) if equals
+    }
+    if "username" not in settings or "password" not in settings:
         raise LinkError(f"{file}: has no lines username=... and password=...", _WHERE_FROM)
-    return Credentials(mechanism, found["username"], found["password"])
+    return Credentials(mechanism, settings["username"], settings["password"])
 
 
 def tls_context(
     authorities: str | None = None, certificate: str | None = None, key: str | None = None
 ) -> ssl.SSLContext:
-    """A context that checks the target's certificate against the system's authorities, or those in a PEM file;
-    `certificate` and `key` (PEM) are the client's own. Raises LinkError."""
+    """Make a context that checks the target's certificate against the system's authorities, or those in a PEM file.
+
+    `certificate` and `key` (PEM) are the client's own. Raises LinkError.
+    """
     try:
         context = ssl.create_default_context(cafile=authorities)
         if certificate is not None:
@@ -104,7 +108,7 @@ def _no_password() -> str:
 
 
 def sasl(dial: Dial, who: Credentials, timeout: float = LOGIN_SECONDS) -> Dial:
-    """Links of `dial` that have logged in. Raises LinkError where the target does not let us in."""
+    """Open links of `dial` that have logged in. Raises LinkError if the target does not let the user in."""
 
     async def logged_in(host: str, port: int, receiver: Receiver) -> Link:
         where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -126,10 +130,11 @@ def sasl(dial: Dial, who: Credentials, timeout: float = LOGIN_SECONDS) -> Dial:
 
 
 class _SaslLink:
-    """A link that answers for itself while it logs in, and hands everything else through.
+    """A link that handles answers itself while it logs in, and passes everything else through.
 
-    Its own requests have negative correlation ids, which the engine never uses; so answers are told apart even where
-    the engine's requests (acks=0) have none. `inner` is the link below."""
+    Its own requests have negative correlation ids, which the engine never uses; so answers are told apart even if the
+    engine's requests (acks=0) have none. `inner` is the link below.
+    """
 
     inner: Link | None = None
 
@@ -181,7 +186,7 @@ class _SaslLink:
             self._receiver.closed(self._ended)
 
     def _end(self, reason: str) -> None:
-        """The link is of no use any more; the first reason is the one that is told."""
+        """End the link; the first reason is the one that is reported."""
         self._ended = self._ended or reason
         if self._answer is not None and not self._answer[1].done():
             self._answer[1].set_exception(self._failure(self._ended))
@@ -191,14 +196,14 @@ class _SaslLink:
     # --- logging in
 
     async def log_in(self) -> None:
-        """One login, the first or a later one. What the engine sends meanwhile waits."""
+        """Log in, for the first time or again. What the engine sends meanwhile waits."""
         if self._held is None:
             self._held = []
-        said = await self._ask(HANDSHAKE, _HANDSHAKE_VERSION, {"mechanism": self._who.mechanism})
-        if said["errorCode"]:
-            offered = ", ".join(sorted(said.get("mechanisms") or ()))
+        answer = await self._ask(HANDSHAKE, _HANDSHAKE_VERSION, {"mechanism": self._who.mechanism})
+        if answer["errorCode"]:
+            offered = ", ".join(sorted(answer.get("mechanisms") or ()))
             hint = f"it offers {offered}" if offered else "this listener wants no SASL login"
-            raise self._failure(errors.label(said["errorCode"]), hint)
+            raise self._failure(errors.label(answer["errorCode"]), hint)
         lifetime = await self._authenticate()
         self._opened = True
         held, self._held = self._held or [], None
@@ -208,7 +213,7 @@ class _SaslLink:
             self._again = asyncio.get_running_loop().create_task(self._log_in_again(lifetime / 1000))
 
     async def _authenticate(self) -> int:
-        """-> how long the session may live, in ms; 0: without a limit."""
+        """Authenticate; return how long the session may live, in ms; 0: without a limit."""
         who = self._who
         if who.mechanism == PLAIN:
             _, lifetime = await self._token(b"\0".join((b"", who.user.encode(), who.password.encode())))
@@ -223,10 +228,10 @@ class _SaslLink:
         return lifetime
 
     async def _token(self, token: bytes) -> tuple[bytes, int]:
-        said = await self._ask(AUTHENTICATE, _AUTHENTICATE_VERSION, {"authBytes": token})
-        if said["errorCode"]:
-            raise self._failure(errors.label(said["errorCode"]), "are user and password those of this cluster?")
-        return said["authBytes"], said["sessionLifetimeMs"]
+        answer = await self._ask(AUTHENTICATE, _AUTHENTICATE_VERSION, {"authBytes": token})
+        if answer["errorCode"]:
+            raise self._failure(errors.label(answer["errorCode"]), "are user and password those of this cluster?")
+        return answer["authBytes"], answer["sessionLifetimeMs"]
 
     async def _ask(self, api_key: int, version: int, body: dict[str, Any]) -> dict[str, Any]:
         own_id, self._next_id = self._next_id, self._next_id - 1 if self._next_id > -(1 << 31) else -2

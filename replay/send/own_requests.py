@@ -1,9 +1,9 @@
-"""What the replayer asks the target on its own account: leaders, coordinators, producer ids, joins of groups.
+"""Sends the replayer's own requests to the target: leaders, coordinators, producer ids, joins of groups.
 
-In: a question, with the newest version that it is written for. Out: the answer; topics' leaders and coordinators go to
-the topology, topics' ids to the remap too. One control connection serves; what only one broker of several answers, and
-whatever holds up others, goes over a connection of its own. Rules: nothing captured is sent from here; every question
-is counted, and asked again by the rules of `retry` with a bound.
+In: a request, with the newest version that it is written for. Out: the answer; topics' leaders and coordinators go to
+the topology, topics' ids to the remap too. One control connection serves; requests that only one broker of several
+answers, or that hold up others, go over a connection of their own. Rules: nothing captured is sent from here; every
+request is counted, and repeated by the rules of `retry` with a bound.
 """
 
 from __future__ import annotations
@@ -30,18 +30,22 @@ from replay.send.settings import Settings
 
 _TRANSACTION_TIMEOUT_MS: Final = 60_000
 _SETTLING: Final = 5.0
-"""Seconds that brokers have to hear of topics that were made or deleted; whoever is refused then is sent again."""
+"""Seconds for brokers to learn of topics that were created or deleted; requests that are refused after that are
+repeated."""
 
 
 def list_offsets(topic: str, partition: int, timestamp: int) -> Body:
-    """ListOffsets for one partition, in every version's form."""
-    asked = {"partitionIndex": partition, "timestamp": timestamp, "maxNumOffsets": 1}
-    return {"replicaId": -1, "topics": [{"name": topic, "partitions": [asked]}]}
+    """Make a ListOffsets for one partition, in every version's form."""
+    partition_body = {"partitionIndex": partition, "timestamp": timestamp, "maxNumOffsets": 1}
+    return {"replicaId": -1, "topics": [{"name": topic, "partitions": [partition_body]}]}
 
 
 class Asker:
-    """Asks for one run. `own_requests`: how many requests, by API; `notes`: the run's, by rule; `dialling`: connections
-    that are being opened now."""
+    """Sends the own requests of one run.
+
+    `own_requests`: how many requests, by API; `notes`: the run's, by rule; `dialling`: connections that are being
+    opened now.
+    """
 
     def __init__(
         self,
@@ -74,8 +78,11 @@ class Asker:
     # --- connections ---
 
     async def dialled(self, node: int, user: str | None = None) -> Channel:
-        """Connect to a node, for a captured user; to the only one again and again until a bound, for brokers restart.
-        Raises LinkError."""
+        """Connect to a node, for a captured user; to the only node again and again until a bound, because brokers
+        restart.
+
+        Raises LinkError.
+        """
         started = self._loop.time()
         pause = 0.05
         self.dialling += 1
@@ -112,7 +119,7 @@ class Asker:
         return channel
 
     async def alive(self, timeout: float) -> bool:
-        """Does any broker greet a new connection in time?"""
+        """Whether any broker answers a new connection in time."""
         for address in dict.fromkeys((self._bootstrap, *self._topology.nodes.values())):
             with contextlib.suppress(LinkError, TimeoutError):
                 channel = await asyncio.wait_for(connect(self._dial, *address), timeout)
@@ -126,11 +133,11 @@ class Asker:
     # --- asking ---
 
     def offers(self, api_key: int) -> bool:
-        """Does the target offer it?"""
+        """Whether the target offers an API."""
         return api_key in self._offers
 
     async def _ask(self, api_key: int, version: int, body: Body, node: int | None = None) -> Body:
-        """Ask on the control connection; a node of several is asked apart."""
+        """Ask on the control connection; a node of several gets a connection of its own."""
         if node is not None and len(self._topology.nodes) > 1:
             return await self._ask_apart(node, api_key, version, body)
         question = self._question(api_key, version, body)
@@ -157,7 +164,7 @@ class Asker:
             channel.close()
 
     def _question(self, api_key: int, version: int, body: Body) -> tuple[int, int, Body, float]:
-        """What `Channel.ask` takes, in the nearest version that is offered."""
+        """The arguments of `Channel.ask`, in the nearest version that is offered."""
         if api_key not in self._offers:
             host, port = self._bootstrap
             raise LinkError(f"{host}:{port}: does not offer {api_keys.name(api_key)}", "is it Kafka?")
@@ -166,8 +173,10 @@ class Asker:
         return api_key, version, convert.fit(api_key, version, body), self._settings.answer_timeout
 
     async def ask_until(self, api_key: int, version: int, body: Body, transaction: str | None = None) -> Body:
-        """Ask until no retriable error comes, with a bound; the last answer comes back. `transaction`: ask the
-        coordinator of this transactional id. Raises LinkError."""
+        """Ask until no retriable error comes, with a bound; return the last answer.
+
+        `transaction`: ask the coordinator of this transactional id. Raises LinkError.
+        """
         started = self._loop.time()
         pause = self._settings.limits.first_pause
         while True:
@@ -193,8 +202,10 @@ class Asker:
             pause = min(pause * 2, self._settings.limits.longest_pause)
 
     async def ask_as_member(self, group: str, api_key: int, version: int, body: Body) -> Body:
-        """Ask a group's coordinator as one of its members (`joining.Ask`, once the group is given). Raises
-        LinkError."""
+        """Ask a group's coordinator as one of its members (`joining.Ask`, once the group is given).
+
+        Raises LinkError.
+        """
         answer = await self._ask_apart(
             await self.coordinator(api_keys.GROUP_COORDINATOR, group), api_key, version, body
         )
@@ -210,58 +221,70 @@ class Asker:
         self._topology.learn_metadata(await self._ask(api_keys.METADATA, 12, body))
         self._remap.topics.learn_from(self._topology)
 
-    async def settle(self, made: Mapping[str, int], gone: Collection[str]) -> None:
-        """Wait, with a bound, until topics that were made (with so many partitions at least) have leaders that know it,
-        and those that were deleted are not named any more. Raises LinkError."""
+    async def settle(self, created: Mapping[str, int], gone: Collection[str]) -> None:
+        """Wait, with a bound, until topics that were created (with this many partitions at least) have leaders that
+        know it.
+
+        And until those that were deleted are not named any more. Raises LinkError.
+        """
         deadline = self._loop.time() + _SETTLING
-        body: Body = {"topics": [{"name": name} for name in (*made, *gone)], "allowAutoTopicCreation": False}
+        body: Body = {"topics": [{"name": name} for name in (*created, *gone)], "allowAutoTopicCreation": False}
         pause = self._settings.limits.first_pause
         while self._loop.time() < deadline:
             answer = await self._ask(api_keys.METADATA, 12, body)
             self._topology.learn_metadata(answer)
             self._remap.topics.learn_from(self._topology)
             there = {topic["name"]: topic["partitions"] for topic in answer["topics"] if not topic["errorCode"]}
-            missing = [name for name, count in made.items() if len(there.get(name, ())) < max(count, 1)]
-            if not missing and there.keys().isdisjoint(gone) and await self._are_led({one: there[one] for one in made}):
+            missing = [name for name, count in created.items() if len(there.get(name, ())) < max(count, 1)]
+            if (
+                not missing
+                and there.keys().isdisjoint(gone)
+                and await self._are_led({topic: there[topic] for topic in created})
+            ):
                 return
             await asyncio.sleep(pause)
             pause = min(pause * 2, self._settings.limits.longest_pause)
 
     async def _are_led(self, topics: Mapping[str, list[Body]]) -> bool:
-        """Has each partition of these (as Metadata lists them) a leader, that says where it ends?"""
-        asked: dict[int, list[Body]] = {}
+        """Whether each of these partitions (as Metadata lists them) has a leader that says where it ends."""
+        by_broker: dict[int, list[Body]] = {}
         for name, partitions in topics.items():
             by_leader: dict[int, list[Body]] = {}
-            for one in partitions:
-                numbers = by_leader.setdefault(one["leaderId"], [])
-                numbers += list_offsets(name, one["partitionIndex"], api_keys.END_OF_LOG)["topics"][0]["partitions"]
+            for partition in partitions:
+                numbers = by_leader.setdefault(partition["leaderId"], [])
+                numbers += list_offsets(name, partition["partitionIndex"], api_keys.END_OF_LOG)["topics"][0][
+                    "partitions"
+                ]
             for leader, numbers in by_leader.items():
-                asked.setdefault(leader, []).append({"name": name, "partitions": numbers})
-        for leader, some in asked.items():
+                by_broker.setdefault(leader, []).append({"name": name, "partitions": numbers})
+        for leader, some in by_broker.items():
             if leader < 0:
                 return False
             answer = await self._ask(api_keys.LIST_OFFSETS, 5, {"replicaId": -1, "topics": some}, leader)
-            if any(one["errorCode"] for topic in answer["topics"] for one in topic["partitions"]):
+            if any(partition["errorCode"] for topic in answer["topics"] for partition in topic["partitions"]):
                 return False
         return True
 
     async def end(self, topic: str, partition: int) -> int | None:
-        """Where a partition of the target ends; None where it does not say. Raises LinkError."""
+        """Where a partition of the target ends; None if it does not say. Raises LinkError."""
         leader = self._topology.leaders.get((topic, partition))
         answer = await self._ask(api_keys.LIST_OFFSETS, 5, list_offsets(topic, partition, api_keys.END_OF_LOG), leader)
-        listed = [one for each in answer["topics"][:1] for one in each["partitions"][:1]]
+        listed = [partition for each in answer["topics"][:1] for partition in each["partitions"][:1]]
         return None if not listed or listed[0]["errorCode"] else max(listed_offset(listed[0]), 0)
 
     async def coordinator(self, key_type: int, key: str) -> int:
-        """The node that coordinates a group or a transactional id; asked for where that is not known."""
+        """The node that coordinates a group or a transactional id; asked for if it is not known."""
         if len(self._topology.nodes) <= 1:
             return next(iter(self._topology.nodes))
         known = self._topology.coordinators.get((key_type, key))
         return known if known is not None else await self.find_coordinator(key_type, key)
 
     async def find_coordinator(self, key_type: int, key: str) -> int:
-        """Ask for a coordinator. A cluster that was never asked has none: the question makes the topic that it keeps
-        its state in, and a capture may begin after its clients had asked."""
+        """Ask for a coordinator.
+
+        A cluster that was never asked has none: the request creates the topic for its state, and a capture may begin
+        after its clients had asked.
+        """
         self._topology.coordinators.pop((key_type, key), None)
         answer = await self.ask_until(api_keys.FIND_COORDINATOR, 3, {"key": key, "keyType": key_type})
         if answer["errorCode"]:
@@ -270,7 +293,7 @@ class Asker:
         return int(answer["nodeId"])
 
     async def producer(self, transactional_id: str | None) -> Producer | int:
-        """A producer id of the target, or the error with which it refuses one. Raises LinkError."""
+        """Get a producer id of the target, or the error with which it refuses one. Raises LinkError."""
         body = {"transactionalId": transactional_id or None, "transactionTimeoutMs": _TRANSACTION_TIMEOUT_MS}
         answer = await self.ask_until(api_keys.INIT_PRODUCER_ID, 4, body, transactional_id)
         return int(answer["errorCode"]) or Producer(answer["producerId"], answer["producerEpoch"])

@@ -1,8 +1,8 @@
-"""What has to be asked before a step is sent, or sent again, and what is learned from its answers.
+"""Prepares a step: own requests before it is sent, or repeated, and what is learned from its answers.
 
-In: a step on its way (`Job`). Out: its body as it goes to the target. What the replayer asks for itself goes through
-`own_requests`, what is learned to the remap and the topology. Rule: nothing captured is sent from here; a step that
-turns out not to be sendable raises `Skipped` with the rule.
+In: a step on its way (`Job`). Out: its body as it goes to the target. Own requests go through `own_requests`, what is
+learned to the remap and the topology. Rule: nothing captured is sent from here; a step that turns out not to be
+sendable raises `Skipped` with the rule.
 """
 
 from __future__ import annotations
@@ -38,8 +38,10 @@ from replay.send.settings import Settings
 
 @dataclass(slots=True)
 class Job:
-    """A step on its way: what was sent, to which nodes in which parts, and what came. `captured`: the captured answer,
-    once it was asked for (`Preparation.captured`)."""
+    """A step on its way: what was sent, to which nodes in which parts, and what came.
+
+    `captured`: the captured answer, once it was needed (`Preparation.captured`).
+    """
 
     step: Step
     outcome: Outcome
@@ -52,7 +54,7 @@ class Job:
 
 
 def _took_ms(step: Step) -> int:
-    """How long the captured answer had taken, rounded up."""
+    """How long the captured answer took, rounded up."""
     answered = step.request.answered_ns
     return -(-(answered - step.request.sent_ns) // 1_000_000) if answered is not None else 0
 
@@ -62,7 +64,7 @@ _MAKERS: Final = {
     api_keys.CREATE_PARTITIONS: "results",
     api_keys.DELETE_TOPICS: "responses",
 }
-"""APIs that make and delete topics: where their answers list them."""
+"""APIs that create and delete topics: where their answers list them."""
 
 
 class Skipped(Exception):
@@ -76,7 +78,7 @@ class Skipped(Exception):
 
 @dataclass(slots=True)
 class Preparation:
-    """Of one run's steps. `notes`: the run's, by rule."""
+    """Prepares one run's steps. `notes`: the run's, by rule."""
 
     cluster: Cluster
     remap: Remap
@@ -89,22 +91,22 @@ class Preparation:
     _early: dict[str, asyncio.Task[None]] = field(default_factory=dict, init=False)
 
     def begin(self, groups: Iterable[str | None]) -> None:
-        """Members that had joined before the capture began join now, of these groups, unless they have."""
+        """Let members of these groups that had joined before the capture began join now, unless they have."""
         loop = asyncio.get_running_loop()
         for group in (self.cluster.early.keys() - self._early.keys()) & set(groups):
             self._early[group] = loop.create_task(self._join_early(group))
 
     @property
     def joins(self) -> list[asyncio.Task[None]]:
-        """The tasks that do it."""
+        """The tasks that join them."""
         return list(self._early.values())
 
     def refuse(self, api_key: int) -> None:
-        """The target offers this API, and does not serve it."""
+        """Note that the target offers this API, and does not serve it."""
         self._refused.add(api_key)
 
     async def first(self, job: Job) -> None:
-        """The body to send, after whatever has to be asked for first. Raises Skipped, LinkError."""
+        """The body to send, after own requests that it needs. Raises Skipped, LinkError."""
         step = job.step
         key = step.request.api_key
         if key in self._refused:
@@ -127,7 +129,7 @@ class Preparation:
             await self._transaction_v1(step, job)
 
     async def _producer(self, job: Job, captured: Producer, transactional_id: str | None) -> None:
-        """Ask for a producer id for a captured one. Raises Skipped where the target gives none, then and later."""
+        """Ask for a producer id for a captured one. Raises Skipped if the target gives none, now and later."""
         producers = self.remap.producers
         if producers.given(captured) is not None:
             return
@@ -167,10 +169,10 @@ class Preparation:
         if captured is None:
             return
         wait_ms = job.body["maxWaitMs"]
-        found = retry.has_records(captured)
+        has_records = retry.has_records(captured)
         fast = speed is None or speed > 1
-        in_vain = fast and (not found or self.remap.fetches.has_read(step, job.body, captured))
-        if found and not in_vain:
+        in_vain = fast and (not has_records or self.remap.fetches.has_read(step, job.body, captured))
+        if has_records and not in_vain:
             # Where nobody here writes them they are there at once, or never.
             wait_ms = wait_ms if self._are_written(captured) else min(wait_ms, _took_ms(step))
         if in_vain or wait_ms < job.body["maxWaitMs"]:
@@ -178,7 +180,7 @@ class Preparation:
             job.outcome.retries.append("long_poll_scaled")
 
     def _are_written(self, answer: Body) -> bool:
-        """Does anybody in this replay write to a topic that an answer to Fetch (named) has records of?"""
+        """Whether this replay writes to a topic that an answer to Fetch (named) has records of."""
         return any(
             topic.get(NAME) in self.cluster.produced
             for topic in answer["responses"]
@@ -186,7 +188,7 @@ class Preparation:
         )
 
     async def _transaction_v1(self, step: Step, job: Job) -> None:
-        """A target that does not add partitions to transactions by itself gets the request for it (KIP-890)."""
+        """Send the request that adds partitions to transactions, if the target does not do it by itself (KIP-890)."""
         missing = self._additions.missing(step, job.body, self.remap)
         if missing is None:
             return
@@ -198,7 +200,7 @@ class Preparation:
         job.outcome.retries.append("transaction_v1")
 
     async def again(self, job: Job, rule: str, captured: Body | None, replayed: Body | None) -> None:
-        """The body to send again, after what the rule asks for. Raises LinkError."""
+        """The body to repeat, after own requests that the rule needs. Raises LinkError."""
         key = job.step.request.api_key
         if rule in ("topic_appears", "leader_moved", "reconnected"):
             await self.asker.refresh(sorted({self.remap.topics.name(topic) for topic, _ in named(key, job.body)}))
@@ -208,10 +210,10 @@ class Preparation:
                     self.topology.coordinators.pop((key_type, name), None)
         if rule == "coordinator_loads":
             group = apis.api(key).route is Route.GROUP
-            asked = job.body.get("groupId" if group else "transactionalId")
-            if asked:
+            coordinated = job.body.get("groupId" if group else "transactionalId")
+            if coordinated:
                 kind = api_keys.GROUP_COORDINATOR if group else api_keys.TRANSACTION_COORDINATOR
-                await self.asker.find_coordinator(kind, asked)
+                await self.asker.find_coordinator(kind, coordinated)
         if rule == "position_asked" and replayed is not None:
             ends = {}
             for topic, partition, end in self.remap.fetches.lost_places(job.step, job.body, captured, replayed):
@@ -226,7 +228,7 @@ class Preparation:
             job.body = self.remap.again(job.step, job.body, rule, captured, replayed)
 
     def captured(self, job: Job) -> Body | None:
-        """The captured answer, its topics named; nobody changes it."""
+        """The captured answer, its topics named; callers must not change it."""
         if job.captured is None:
             request = job.step.request
             decoded = request.decoded_answer()
@@ -236,7 +238,7 @@ class Preparation:
         return job.captured
 
     def learn(self, job: Job, captured: Body | None, replayed: Body) -> None:
-        """Take from a pair of answers what the target assigned, and where it stands."""
+        """Learn from a pair of answers what the target assigned, and where it is."""
         key = job.step.request.api_key
         if key == api_keys.METADATA:
             self.topology.learn_metadata(replayed)
@@ -244,16 +246,19 @@ class Preparation:
         elif key == api_keys.END_TXN:
             self._additions.ended(job.body["transactionalId"])
         elif key == api_keys.CREATE_TOPICS:
-            made = {topic["name"] for topic in replayed["topics"] if not topic["errorCode"]}
-            self.topology.absent -= made
-            self.topology.made |= made if not job.body.get("validateOnly") else set()
+            created = {topic["name"] for topic in replayed["topics"] if not topic["errorCode"]}
+            self.topology.absent -= created
+            self.topology.created |= created if not job.body.get("validateOnly") else set()
         elif key == api_keys.DELETE_TOPICS:
-            self.topology.made -= {topic["name"] for topic in replayed["responses"] if not topic["errorCode"]}
+            self.topology.created -= {topic["name"] for topic in replayed["responses"] if not topic["errorCode"]}
         self.remap.learn(job.step, job.body, captured, replayed)
 
     async def settle(self, job: Job, replayed: Body) -> None:
-        """Wait until brokers know what this has made or deleted: its clients had waited for that, and who depends on it
-        goes on at once. Raises LinkError."""
+        """Wait until brokers know what a step has created or deleted: its clients had waited for that, and steps that
+        depend on it go on at once.
+
+        Raises LinkError.
+        """
         key = job.step.request.api_key
         if key not in _MAKERS or job.body.get("validateOnly"):
             return
@@ -265,8 +270,8 @@ class Preparation:
             await self.asker.settle({name: counts.get(name, 1) for name in sorted(done)}, ())
 
     def hear_shares(self, job: Job) -> None:
-        """Which share sessions are lost: what brokers answered to a request's parts says it, or that none came over a
-        connection that has ended."""
+        """Note which share sessions are lost, by the brokers' answers to a request's parts, or because a connection
+        ended without one."""
         shares = self.remap.fetches.shares
         for index, (node, part) in enumerate(job.parts):
             if job.answers:
@@ -285,7 +290,7 @@ class Preparation:
             raise Skipped("no_member", str(failure) or f"group {group}: its members could not join in time") from None
 
     async def _join_again(self, job: Job) -> None:
-        """Join the group of a step's member again; what keeps it from that the step's next answer says."""
+        """Join the group of a step's member again; if that fails, the step's next answer shows why."""
         body = job.step.body
         group, member = body["groupId"], body["memberId"]
         name = "generationId" if "generationId" in body else "generationIdOrMemberEpoch"

@@ -1,13 +1,13 @@
-"""Captured users and whoever logs in for each of them: the file of `--principals`.
+"""Reads the file of `--principals`: captured users, and the credentials for each of them.
 
     [alice]                            # as she was called when captured
     mechanism = "SCRAM-SHA-512"
     username = "alice-staging"
     password = "..."
 
-In: a TOML file, a table per captured user. Out: `Credentials` by captured user; a `Dial` that knows them all. Rules:
-a file that others may read is refused, for it has passwords; nothing of what stands in it is in an error, but a table's
-name; a captured user whom nobody stands for, and a login that the target refuses, are told before anything is sent.
+In: a TOML file, a table per captured user. Out: `Credentials` by captured user; a `Dial` that knows them all. Rules: a
+file that others may read is refused, because it has passwords; an error contains nothing of the file but a table's
+name; a captured user without credentials, and a login that the target refuses, are reported before anything is sent.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _SHOWN: Final = 5
 
 
 class NobodyFor(KwireError):
-    """Captured users that nobody logs in for."""
+    """Captured users have no credentials."""
 
     def __init__(self, users: Iterable[str]) -> None:
         known = sorted(users)
         more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
-        said = f"--principals has no table for the captured user{'s' * (len(known) > 1)} {', '.join(known[:_SHOWN])}"
-        super().__init__(said + more, "add a table for each; --sasl logs in for whoever has none")
+        text = f"--principals has no table for the captured user{'s' * (len(known) > 1)} {', '.join(known[:_SHOWN])}"
+        super().__init__(text + more, "add a table for each; --sasl logs in for whoever has none")
 
 
 def read(path: str) -> dict[str, login.Credentials]:
-    """The credentials by captured user, in the file's order. Raises LinkError."""
+    """Read the credentials by captured user, in the file's order. Raises LinkError."""
     try:
         with open(path, "rb") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -84,20 +84,22 @@ def _credentials(path: str, user: str, table: Any) -> login.Credentials:
 
 
 def check(sessions: Iterable[Session], known: Mapping[str, login.Credentials]) -> None:
-    """Has each captured user whoever logs in? Raises NobodyFor."""
+    """Check that each captured user has credentials. Raises NobodyFor."""
     absent = {session.user for session in sessions if session.user is not None} - known.keys()
     if absent:
-        raise NobodyFor(one for one in absent if one is not None)
+        raise NobodyFor(user for user in absent if user is not None)
 
 
 def are_all(sessions: Iterable[Session], known: Mapping[str, login.Credentials]) -> bool:
-    """Does each captured user log in for himself, and nobody else for any?"""
+    """Whether each captured user has credentials of its own."""
     return bool(known) and {session.user for session in sessions} - {None} <= known.keys()
 
 
 async def log_in(dial: Dial, users: Iterable[str | None], host: str, port: int) -> None:
-    """Log in once as each of these captured users, before anything is sent. Raises LinkError, which says for whom the
-    target takes no login."""
+    """Log in once as each of these captured users, before anything is sent.
+
+    Raises LinkError, which names the captured user whose login the target refuses.
+    """
     for user in sorted(filter(None, users)):
         if not isinstance(dial, Dials) or user not in dial.users:
             continue

@@ -1,7 +1,7 @@
-"""Produce requests the short way (`plain.Quick`): bytes replaced in place, a plain success read without decoding.
+"""Sends Produce requests on the fast path: bytes replaced in place, a success read without decoding.
 
-In: a captured frame and what the target has in place of its values. Out: the frame to send; None wherever the way of
-every other request (`engine`) has to be taken. Answers are read by `plain.success`.
+In: a captured frame and the target's values. Out: the frame to send; None if it has to be decoded like every other
+request (`engine`). Answers are read by `produce_requests.success`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CORRELATION: Final = struct.Struct(">i")
 
 
 def frame(quick: Quick, data: bytes, correlation: int, remap: Remap) -> bytearray | None:
-    """The request with its length, as it is sent; None where something is not known yet."""
+    """The request with its length, as it is sent; None if something is not known yet."""
     out = bytearray(4)
     out += data
     _CORRELATION.pack_into(out, 0, len(data))

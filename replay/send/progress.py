@@ -1,6 +1,6 @@
-"""How far a run is, in one line for whoever watches it. Pure.
+"""Formats how far a run is, in one line for the user. Pure.
 
-In: what the engine has counted. Out: text. Rule: where nothing moves, the line says what everything waits for.
+In: what the engine has counted. Out: text. Rule: if nothing moves, the line says what everything waits for.
 """
 
 from __future__ import annotations
@@ -9,11 +9,15 @@ from typing import NamedTuple
 
 
 class Standing(NamedTuple):
-    """A moment of a run. `planned`, `sent`, `answered`: requests; `errors`: answers with an error that the capture has
-    not; `in_flight`: requests without their answer; `behind`: seconds by which the next request to be sent is late,
-    None at full speed, which has no schedule; `awaited`: what has been in flight longest, and for how many seconds;
-    `moves`: has anything been sent or answered since the moment before? `dead`: why the target is taken for dead;
-    empty: it is not."""
+    """The state of a run at a moment.
+
+    - `planned`, `sent`, `answered`: requests; `errors`: answers with an error that the capture does not have
+    - `in_flight`: requests without their answer
+    - `behind`: seconds by which the next request is late, None at full speed, which has no schedule
+    - `awaited`: what has been in flight longest, and for how many seconds
+    - `moves`: whether anything has been sent or answered since the moment before
+    - `dead`: why the target is taken for dead; empty: it is not
+    """
 
     planned: int
     sent: int
@@ -27,7 +31,7 @@ class Standing(NamedTuple):
 
 
 def line(standing: Standing) -> str:
-    """It for a person."""
+    """Format it in a line."""
     parts = [f"sent {standing.sent:,} of {standing.planned:,}", f"answered {standing.answered:,}"]
     if standing.errors:
         parts.append(f"errors {standing.errors:,}")

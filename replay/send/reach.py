@@ -1,9 +1,9 @@
-"""Whom the replayer may speak to: the host of `--to`, and of what the target's Metadata names only what the user wants.
+"""Decides which brokers the replayer may connect to: the host of `--to`, and others only if the user wants it.
 
 A target says where its brokers are, and each of them gets the requests, and the login. So a target that is not what it
-seems could have both sent anywhere. In: an address that the target names. Out: the address that is dialled in its
-place, or a refusal. Rules: a host is told by its name, nothing is looked up for it; the port does not matter; all names
-of this machine's loopback are one host; a password that PLAIN sends in the clear (RFC 4616) stays on the loopback.
+seems could have both sent anywhere. In: an address that the target names. Out: the address to connect to in its place,
+or a refusal. Rules: a host is known by its name, nothing is looked up for it; the port does not matter; all names of
+this machine's loopback are one host; a password that PLAIN sends in the clear (RFC 4616) stays on the loopback.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _HINT: Final = "--map-host A=B dials host B in place of A; --follow-advertised d
 
 
 class NotReached(LinkError):
-    """An address that must not be dialled. Trying again does not help."""
+    """The replayer must not connect to an address. Trying again does not help."""
 
 
 def text(host: str, port: int) -> str:
-    """An address for people."""
+    """Format an address for people."""
     host = host if len(host) <= _LONGEST else host[:_LONGEST] + "..."
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def parsed(address: str) -> tuple[str, int | None]:
-    """(host, port) of HOST, HOST:PORT, [IPV6] or [IPV6]:PORT. Raises ValueError."""
+    """Parse HOST, HOST:PORT, [IPV6] or [IPV6]:PORT into (host, port). Raises ValueError."""
     host, colon, port = address.rpartition(":")
     if not colon or address.endswith("]") or (":" in host.strip("[]") and not host.endswith("]")):
         host, port = address, ""
@@ -50,7 +50,7 @@ def parsed(address: str) -> tuple[str, int | None]:
 
 
 def same_host(host: str) -> str:
-    """What two names of one host have in common."""
+    """Normalise a host's name, so that two names of one host are equal."""
     name = host.strip("[]").rstrip(".").casefold()
     if name == "localhost":
         return "loopback"
@@ -65,14 +65,18 @@ def same_host(host: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Does what is sent there stay on this machine?"""
+    """Whether what is sent there stays on this machine."""
     return same_host(host) == "loopback"
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """What may be dialled. `to`: the target as the user named it; `follow`: also other hosts that it names; `hosts`: a
-    named host or host:port, and what is dialled in its place; `clear`: the login sends its password in the clear."""
+    """Which addresses may be connected to.
+
+    - `to`: the target as the user named it; `follow`: also other hosts that it names
+    - `hosts`: a named host or host:port, and the address in its place
+    - `clear`: the login sends its password in the clear
+    """
 
     to: Address
     follow: bool = False
@@ -80,7 +84,7 @@ class Reach:
     clear: bool = False
 
     def place(self, host: str, port: int) -> Address:
-        """Where what the target calls by this address is dialled. Raises NotReached."""
+        """The address to connect to for one that the target names. Raises NotReached."""
         there = self._mapped(host, port)
         if there is None:
             if not host or not 0 < port < 65536:
@@ -107,34 +111,34 @@ class Reach:
         return None
 
     def check(self, brokers: Iterable[Address]) -> None:
-        """Raises NotReached where one of the target's brokers must not be dialled."""
+        """Check that all of the target's brokers may be connected to. Raises NotReached."""
         for host, port in brokers:
             self.place(host, port)
 
     def unused(self, brokers: Mapping[int, Address]) -> list[str]:
-        """A line for each host that was to be dialled elsewhere, and that none of the target's brokers is named at."""
+        """Lines for hosts of `--map-host` at which none of the target's brokers is."""
         return [
             f"--map-host {old}={new}: the target names no broker at {old}"
             for old, new in self.hosts.items()
             if not any(_means(old, host, port) for host, port in brokers.values())
         ]
 
-    def told(self, brokers: Mapping[int, Address]) -> str:
-        """The target's brokers, and where each is dialled, in a line."""
+    def text(self, brokers: Mapping[int, Address]) -> str:
+        """A line with the target's brokers, and the address of each connection."""
         dialled, refused = [], []
-        for one in self.listed(dict(sorted(brokers.items())[:_SHOWN])):
-            if one["dialled"] is None:
-                refused.append(f"{one['node']} at {one['named']}")
+        for broker in self.listed(dict(sorted(brokers.items())[:_SHOWN])):
+            if broker["dialled"] is None:
+                refused.append(f"{broker['node']} at {broker['named']}")
             else:
-                instead = "" if one["dialled"] == one["named"] else f" in place of {one['named']}"
-                dialled.append(f"{one['node']} at {one['dialled']}{instead}")
+                instead = "" if broker["dialled"] == broker["named"] else f" in place of {broker['named']}"
+                dialled.append(f"{broker['node']} at {broker['dialled']}{instead}")
         more = f", and {len(brokers) - _SHOWN:,} more" if len(brokers) > _SHOWN else ""
-        said = f"brokers that are dialled: {', '.join(dialled) or 'none'}{more}"
-        return said + (f"; refused: {', '.join(refused)} ({_HINT})" if refused else "")
+        line = f"brokers that are dialled: {', '.join(dialled) or 'none'}{more}"
+        return line + (f"; refused: {', '.join(refused)} ({_HINT})" if refused else "")
 
     def listed(self, brokers: Mapping[int, Address]) -> list[dict[str, Any]]:
-        """For each of the target's brokers its node id, where it is `named`, and where it is `dialled` (None: it is
-        not)."""
+        """List the target's brokers: node id, address (`named`), and the address to connect to (`dialled`; None:
+        none)."""
         rows = []
         for node, (host, port) in sorted(brokers.items()):
             try:
@@ -145,7 +149,7 @@ class Reach:
         return rows
 
     def guard(self, dial: Dial) -> Dial:
-        """Opens links as `dial` does, only where they may lead."""
+        """Open links as `dial` does, but only to allowed addresses."""
 
         async def guarded(host: str, port: int, receiver: Receiver) -> Link:
             return await dial(*self.place(host, port), receiver)
@@ -154,6 +158,6 @@ class Reach:
 
 
 def _means(mapped: str, host: str, port: int) -> bool:
-    """Is what the user called by this host, or HOST:PORT, the broker at this address?"""
+    """Whether the user's HOST or HOST:PORT means the broker at this address."""
     name, only = parsed(mapped)
     return same_host(name) == same_host(host) and only in (None, port)

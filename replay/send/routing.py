@@ -1,8 +1,8 @@
-"""Who gets a request: the brokers that serve it now, on its session's connections to them.
+"""Routes requests to the brokers that serve them now, on their session's connections.
 
-In: a request's body, as it is to be sent. Out: its parts, one a broker, each with the open connection that takes it.
-Rules: a session has at most one connection to a broker; a broker that cannot be reached is asked about until others
-have taken over, with a bound.
+In: a request's body, as it is to be sent. Out: its parts, one per broker, each with the open connection that takes it.
+Rules: a session has at most one connection to a broker; for a broker that cannot be reached, the others are asked
+until they have taken over, with a bound.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ from replay.send.settings import Settings
 
 
 class Connections:
-    """Those of one session, by node. `broker`: the captured one that it spoke to; `user`: who had logged in there."""
+    """The connections of one session, by node.
+
+    `broker`: the captured one that it was connected to; `user`: the user that had logged in there.
+    """
 
     def __init__(self, broker: tuple[str, int], user: str | None = None) -> None:
         self.broker = broker
@@ -36,14 +39,14 @@ class Connections:
         self.channels: dict[int, Channel] = {}
 
     async def to(self, node: int, asker: Asker) -> Channel:
-        """The connection to a node, opened where it is not. Raises LinkError."""
+        """The connection to a node, opened if it is not. Raises LinkError."""
         channel = self.channels.get(node)
         if channel is None or not channel.open:
             channel = self.channels[node] = await asker.dialled(node, self.user)
         return channel
 
     def close(self) -> None:
-        """End them all."""
+        """Close all connections."""
         for channel in self.channels.values():
             channel.close()
 
@@ -70,8 +73,10 @@ class Router:
         self._loop = asyncio.get_running_loop()
 
     async def reach(self, connections: Connections, api_key: int, body: Body) -> list[tuple[int, Channel, Body]]:
-        """Split a request by who serves it now: the node, and the connection to it, which is opened where it is not. A
-        session does one of these at a time. Raises LinkError."""
+        """Split a request by the brokers that serve it now: node and connection, which is opened if it is not.
+
+        A session does one of these at a time. Raises LinkError.
+        """
         started = self._loop.time()
         while True:
             parts = await self._parts(connections.broker, api_key, body)
@@ -96,7 +101,7 @@ class Router:
             await self._asker.refresh(sorted(names))
 
     async def _parts(self, broker: tuple[str, int], api_key: int, body: Body) -> list[tuple[int, Body]]:
-        """(node, body) of each part of a request."""
+        """Give (node, body) of each part of a request."""
         route = apis.api(api_key).route
         home = self._home(broker)
         if api_key not in share_sessions.APIS and (len(self._topology.nodes) <= 1 or route is Route.ANY):
@@ -128,7 +133,7 @@ class Router:
         return [(await self._asker.coordinator(names.GROUP_COORDINATOR, body.get("groupId") or ""), body)]
 
     async def _listed(self, home: int, body: Body, list_name: str, kind: int) -> list[tuple[int, Body]]:
-        """The parts of a request that lists groups or transactional ids: each with its coordinator's."""
+        """Give the parts of a request that lists groups or transactional ids: one per coordinator."""
         by_node: dict[int, list[Any]] = {}
         for element in body[list_name]:
             key = element if isinstance(element, str) else element["groupId"]

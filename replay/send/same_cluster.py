@@ -1,9 +1,8 @@
-"""Is the target the cluster that was captured? That one gets its own traffic again only where the user says so.
+"""Checks whether the target is the captured cluster, which gets its own traffic again only if the user says so.
 
-In: what the capture says of its cluster, and what the target says of itself. Out: why they are taken for one; empty
-where they are not. Pure. Rules: an id of the cluster decides where one was captured (Metadata v2 and newer, KIP-78);
-where none was, a captured broker's address that the target's Metadata names. A capture that shows neither is no
-evidence.
+In: what the capture and the target say of themselves. Out: why they are taken for one cluster; empty if they are not.
+Pure. Rules: the cluster id decides if one was captured (Metadata v2 and newer, KIP-78); otherwise a captured broker's
+address that the target's Metadata names. A capture that shows neither is no evidence.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class SameCluster(KwireError):
 
 
 def why_same(cluster: Cluster, sessions: Iterable[Session], target: Topology) -> str:
-    """Why the target is taken for the captured cluster; empty where it is not."""
+    """The reason why the target is taken for the captured cluster; empty if it is not."""
     if cluster.ids:
         return f"its cluster id is {target.cluster_id}" if target.cluster_id in cluster.ids else ""
     captured = cluster.brokers | {session.broker for session in sessions}

@@ -18,7 +18,7 @@ ALGORITHMS: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 LEAST_ITERATIONS: Final = 4096
 """Kafka's own bound (ScramMechanism): below it a listener could learn the password too cheaply."""
 MOST_ITERATIONS: Final = 1 << 20
-"""Half a second of work or so. More is a server that wants to keep us busy."""
+"""About half a second of work. More is a server that wants to keep the client busy."""
 
 
 class ScramError(ValueError):
@@ -46,13 +46,13 @@ class Conversation:
         return f"n,,{self._bare}".encode()
 
     def final(self, server_first: bytes) -> bytes:
-        said = _attributes(server_first)
-        nonce = said.get("r", "")
+        attributes = _attributes(server_first)
+        nonce = attributes.get("r", "")
         if not nonce.startswith(self._nonce) or nonce == self._nonce:
             raise ScramError("the server's nonce does not continue ours")
         try:
-            salt = base64.b64decode(said["s"], validate=True)
-            iterations = int(said["i"])
+            salt = base64.b64decode(attributes["s"], validate=True)
+            iterations = int(attributes["i"])
         except (KeyError, ValueError, binascii.Error):
             raise ScramError("the server's first message has no salt and iterations") from None
         if not LEAST_ITERATIONS <= iterations <= MOST_ITERATIONS:
@@ -67,11 +67,11 @@ class Conversation:
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
     def verify(self, server_final: bytes) -> None:
-        said = _attributes(server_final)
-        if "e" in said:
+        attributes = _attributes(server_final)
+        if "e" in attributes:
             raise ScramError("the server refused the proof")
         try:
-            signature = base64.b64decode(said["v"], validate=True)
+            signature = base64.b64decode(attributes["v"], validate=True)
         except (KeyError, ValueError, binascii.Error):
             raise ScramError("the server's final message has no signature") from None
         if not self._server_signature or not hmac.compare_digest(signature, self._server_signature):

@@ -1,9 +1,9 @@
-"""The captured topics on the target: whether they are empty, and made where they are missing.
+"""Creates the captured topics on the target where they are missing, and checks whether they are empty.
 
-In: what the capture says of its cluster, a `Target`. Out: what was made, and what the user should know. Rules: nothing
-that is there is changed; a topic that the capture itself creates is left to it, where that is allowed; what is made
-has the settings that captured requests left it with (groups too), where those requests are not sent themselves, and
-keeps what is written to it, however old that is, unless the captured settings are wanted as they were.
+In: the captured cluster, a `Target`. Out: what was created, and lines for the user. Rules: nothing that is there is
+changed; a topic that the capture itself creates is left to it, if that is allowed; what is created has the settings
+that captured requests left it with (groups too), if those requests are not sent themselves, and keeps what is written
+to it, however old that is, unless the captured settings are wanted as they were.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _REFUSING: Final = (
 _LEAST_IN_SYNC: Final = "min.insync.replicas"
 _ALTERS: Final = frozenset((api_keys.ALTER_CONFIGS, api_keys.INCREMENTAL_ALTER_CONFIGS))
 
-_MADE: Final = (errors.NONE, errors.TOPIC_ALREADY_EXISTS)
-"""What CreateTopics answers where the topic is there afterwards."""
+_CREATED: Final = (errors.NONE, errors.TOPIC_ALREADY_EXISTS)
+"""Errors of CreateTopics after which the topic exists."""
 
 
 class NotEmpty(KwireError):
     """The target has records in topics that would be written to."""
 
     def __init__(self, topics: list[str]) -> None:
-        said = f"the target's {', '.join(topics)} {'is' if len(topics) == 1 else 'are'} not empty"
-        super().__init__(said, "--yes writes to them all the same")
+        text = f"the target's {', '.join(topics)} {'is' if len(topics) == 1 else 'are'} not empty"
+        super().__init__(text, "--yes writes to them all the same")
 
 
 class TooFewPartitions(KwireError):
@@ -55,7 +55,7 @@ class TooFewPartitions(KwireError):
 
 
 async def not_empty(written: Iterable[str], target: Target, map_topic: Mapping[str, str]) -> list[str]:
-    """Those of the captured topics, which records would be added to, that have others on the target."""
+    """List the captured topics that have records on the target, of those that records would be added to."""
     full = []
     for name in sorted(written):
         there = map_topic.get(name, name)
@@ -65,7 +65,8 @@ async def not_empty(written: Iterable[str], target: Target, map_topic: Mapping[s
 
 
 def too_few(used: Iterable[tuple[str, Topic]], topology: Topology) -> list[str]:
-    """Of (name on the target, captured topic) those that have fewer partitions there than captured."""
+    """Lines for topics that have fewer partitions on the target than captured, of (name on the target, captured
+    topic)."""
     there = topology.partitions
     return [
         f"{name} has {there[name]} partitions, the captured one {topic.partitions}"
@@ -77,7 +78,7 @@ def too_few(used: Iterable[tuple[str, Topic]], topology: Topology) -> list[str]:
 def absent(
     used: Iterable[tuple[str, Topic]], topology: Topology, cluster: Cluster, allow: Collection[int]
 ) -> list[str]:
-    """Of the same, those that the target lacks, and that the capture does not make."""
+    """Lines for topics that the target lacks and the capture does not create."""
     there = topology.partitions
     lacks = [name for name, topic in used if name not in there and not cluster.makes(topic.name, allow)]
     return [f"the target has no topic {name}; --seed-topics makes it" for name in lacks]
@@ -85,8 +86,11 @@ def absent(
 
 @dataclass(slots=True)
 class Seeded:
-    """`notes`: what the user should know; `changed`: the settings in which topics that were made differ from the
-    captured ones, by captured name."""
+    """The result of seeding.
+
+    `notes`: lines for the user; `changed`: the settings in which new topics differ from the captured ones, by captured
+    name.
+    """
 
     notes: list[str] = field(default_factory=list)
     changed: dict[str, list[str]] = field(default_factory=dict)
@@ -94,9 +98,9 @@ class Seeded:
 
 def surviving(configs: Mapping[str, str | None]) -> Settings:
     """Settings with which a topic keeps what is written to it."""
-    kept = {name: value for name, value in configs.items() if name not in _REFUSING}
+    settings = {name: value for name, value in configs.items() if name not in _REFUSING}
     compacted = "compact" in (configs.get("cleanup.policy") or "")
-    return {**kept, **_SURVIVING, **(_UNCOMPACTED if compacted else {})}
+    return {**settings, **_SURVIVING, **(_UNCOMPACTED if compacted else {})}
 
 
 async def seed(
@@ -135,10 +139,13 @@ async def seed(
             "validateOnly": False,
         }
         answer = await target.ask(api_keys.CREATE_TOPICS, version, body, 60.0)
-        failed = {topic["name"]: topic["errorCode"] for topic in answer["topics"] if topic["errorCode"] not in _MADE}
+        failed = {topic["name"]: topic["errorCode"] for topic in answer["topics"] if topic["errorCode"] not in _CREATED}
         for topic in wanted:
-            made = configs.get(topic.name, plain).items()
-            changed = {name for name, _ in (made ^ topic.configs.items()) | (made ^ left[topic.name].items())}
+            topic_settings = configs.get(topic.name, plain).items()
+            changed = {
+                name
+                for name, _ in (topic_settings ^ topic.configs.items()) | (topic_settings ^ left[topic.name].items())
+            }
             if changed and map_topic.get(topic.name, topic.name) not in failed:
                 done.changed[topic.name] = sorted(changed)
         wanted = [topic for topic in wanted if map_topic.get(topic.name, topic.name) in failed]
@@ -160,13 +167,13 @@ def _replicas(topic: Topic, brokers: int) -> int:
 
 
 def _acknowledgeable(configs: Settings, replicas: int) -> Settings:
-    """Settings of a topic with so many replicas: with fewer than it asks for it would take no record (acks=all)."""
-    asked = configs.get(_LEAST_IN_SYNC) or ""
-    return {**configs, _LEAST_IN_SYNC: str(replicas)} if asked.isdigit() and int(asked) > replicas else configs
+    """Settings of a topic with this many replicas: with fewer than it requires it would accept no record (acks=all)."""
+    minimum = configs.get(_LEAST_IN_SYNC) or ""
+    return {**configs, _LEAST_IN_SYNC: str(replicas)} if minimum.isdigit() and int(minimum) > replicas else configs
 
 
 async def _seed_groups(cluster: Cluster, target: Target) -> list[str]:
-    """Give groups the settings that captured requests gave them; what the user should know."""
+    """Give groups the settings that captured requests gave them; lines for the user."""
     wanted = {name: configs for name, configs in sorted(cluster.group_configs.items()) if configs}
     if not wanted:
         return []
@@ -184,9 +191,9 @@ async def _seed_groups(cluster: Cluster, target: Target) -> list[str]:
     version = target.version(api_keys.INCREMENTAL_ALTER_CONFIGS, 1)
     answer = await target.ask(api_keys.INCREMENTAL_ALTER_CONFIGS, version, body, 30.0)
     return [
-        f"group {one['resourceName']}: its captured settings were refused: {errors.label(one['errorCode'])}"
-        for one in answer["responses"]
-        if one["errorCode"]
+        f"group {response['resourceName']}: its captured settings were refused: {errors.label(response['errorCode'])}"
+        for response in answer["responses"]
+        if response["errorCode"]
     ]
 
 

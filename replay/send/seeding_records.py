@@ -1,8 +1,8 @@
-"""Records that captured consumers read and nobody captured produced, written to the target before anything is sent.
+"""Writes records that captured consumers read and no captured producer wrote, before anything is sent.
 
-In: `Fetched` batches, a `Target`. Out: where each batch is now, and what the user should know. Rules: they are written
-in order of their captured offsets, with acks=all, to the leader of their partition; a partition that the target lacks,
-or that refuses a batch, is told and gets no more.
+In: `Fetched` batches, a `Target`. Out: where each batch is now, and lines for the user. Rules: batches are written in
+order of their captured offsets, with acks=all, to the leader of their partition; a partition that the target lacks, or
+that refuses a batch, is reported and gets no more.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ class Written:
     notes: list[str] = field(default_factory=list)
 
 
-async def write(found: Fetched, target: Target, map_topic: Mapping[str, str]) -> Written:
-    """Write them. Raises LinkError where the target goes away."""
+async def write(fetched: Fetched, target: Target, map_topic: Mapping[str, str]) -> Written:
+    """Write the batches. Raises LinkError if the target goes away."""
     done = Written()
-    for (topic, index), some in sorted(found.batches.items()):
+    for (topic, index), some in sorted(fetched.batches.items()):
         where = map_topic.get(topic, topic), index
         refused = await _partition(done, (topic, index), where, some, target)
         if refused:
             done.notes.append(f"--seed-fetched: {where[0]}-{index}: {refused}")
     records, parts = sum(count for *_, count in done.placed), len({where for where, *_ in done.placed})
     if records:
-        told = f"wrote {records:,} records of {parts} partition{'s' * (parts != 1)}, which the capture shows being read"
-        done.notes.append(f"--seed-fetched: {told}")
-    done.notes += [f"--seed-fetched: {count} {what} are left out" for what, count in found.left_out.items() if count]
+        note = f"wrote {records:,} records of {parts} partition{'s' * (parts != 1)}, which the capture shows being read"
+        done.notes.append(f"--seed-fetched: {note}")
+    done.notes += [f"--seed-fetched: {count} {what} are left out" for what, count in fetched.left_out.items() if count]
     return done
 
 
 async def _partition(
     done: Written, captured: Partition, where: Partition, some: list[tuple[int, int, bytes]], target: Target
 ) -> str:
-    """Write one partition's batches; why it went no further, empty where it did."""
+    """Write one partition's batches; return why it stopped, empty if it did not."""
     leader = target.topology.leaders.get(where)
     if leader is None:
         return "the target has no such partition; --seed-topics makes topics"
@@ -65,10 +65,10 @@ async def _partition(
             answer = await channel.ask(api_keys.PRODUCE, version, body, 2 * _TIMEOUT_MS / 1000)
         except ChannelClosed as closed:
             raise LinkError(str(closed), "see the broker's log") from None
-        told = next(_answers(answer), None)
-        if told is None or told["errorCode"]:
-            return errors.label(told["errorCode"]) if told is not None else "no answer about it"
-        done.placed.append((captured, offset, told["baseOffset"], count))
+        answered = next(_answers(answer), None)
+        if answered is None or answered["errorCode"]:
+            return errors.label(answered["errorCode"]) if answered is not None else "no answer about it"
+        done.placed.append((captured, offset, answered["baseOffset"], count))
     return ""
 
 

@@ -1,7 +1,7 @@
-"""What a session has planned and open while it is sent, and who waits for more of it.
+"""The state of a session while it is sent: planned steps, open connections, and tasks that wait for more.
 
-In: steps as they are planned, answers as they come. Out: bells that ring for who waits. Rule: one task sends a
-session's steps in order; whoever changes what it waits for tells it here.
+In: steps as they are planned, answers as they come. Out: bells that ring for waiting tasks. Rule: one task sends a
+session's steps in order; code that changes what it waits for rings its bell.
 """
 
 from __future__ import annotations
@@ -17,28 +17,33 @@ from replay.send.routing import Connections
 
 
 class Bell:
-    """What one task waits for, again and again; it rings for nobody where nobody waits."""
+    """Wakes one task, again and again; does nothing if no task waits."""
 
     def __init__(self) -> None:
         self._waiting: asyncio.Future[None] | None = None
 
     async def wait(self) -> None:
-        """Until it rings next."""
+        """Wait until it rings next."""
         self._waiting = asyncio.get_running_loop().create_future()
         await self._waiting
 
     def ring(self) -> None:
-        """Tell who waits."""
+        """Wake the waiting task."""
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
 
 class SessionState:
-    """Of one session. `claimed`: so many more steps may be sent without claiming further ones; `more`: rings where
-    steps are planned, or none will come any more (`over`); `quick`: sent the short way and not answered yet; `landed`:
-    rings where one more of the steps that were sent has its answer, or none will come; `owed`: of the jobs, those that
-    were answered in the capture; `lost`: why its connection cannot be opened again; `next`: is held until it is due and
-    ready."""
+    """The state of one session.
+
+    - `claimed`: how many more steps may be sent without claiming further ones
+    - `more`: rings when steps are planned, or none will come any more (`over`)
+    - `quick`: sent on the fast path and not answered yet
+    - `landed`: rings when one more of the sent steps has its answer, or none will come
+    - `owed`: those jobs that were answered in the capture
+    - `lost`: why its connection cannot be opened again
+    - `next`: is held until it is due and ready
+    """
 
     def __init__(self, broker: tuple[str, int], user: str | None) -> None:
         self.steps: deque[Step] = deque()

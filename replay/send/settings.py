@@ -10,17 +10,23 @@ from replay.remap.retry import Limits
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """speed: 1 is as captured, None as fast as answers allow; schedule: where it changes on the way (speed is then that
-    of its first part). Seconds: how long an answer is waited for (a join waits
-    for others), how long a broker is dialled again, how long after the end answers that the capture lacks too are
-    waited for, and after what silence of the whole target the run ends (longer than an answer is waited for, so that a
-    connection that went dead is first opened again). suspicion: after what silence a new connection asks whether the
-    target is there at all; one that is not, for as long as a broker is dialled, ends the run. backlog_bytes, in_flight:
-    what a connection may have unsent, and a session unanswered, before the session waits; no client pipelines as much
-    as that. unsent_bytes: what all sessions together may have unsent; each may have its part of it, and never less than
-    64 KiB. ahead, ahead_requests, ahead_bytes: how far what is planned may be ahead of what is sent (seconds), and of
-    what is done (requests, bytes of theirs and their answers'), where it is planned on the way; horizon: how many
-    requests back nobody waits for any more there."""
+    """How a run is sent.
+
+    - `speed`: 1 is as captured, None as fast as answers allow; `schedule`: if it changes over the capture (`speed` is
+      then that of its first part)
+    - in seconds: how long to wait for an answer (a join waits for others), how long to try to connect to a broker, how
+      long after the end to wait for answers that the capture lacks too, and after what silence of the whole target the
+      run ends (longer than the wait for an answer, so that a connection that went dead is first opened again)
+    - `suspicion`: after what silence a new connection asks whether the target is there at all; if it is not for as
+      long as a broker is tried, the run ends
+    - `backlog_bytes`, `in_flight`: what a connection may have unsent, and a session unanswered, before the session
+      waits; no client pipelines this much
+    - `unsent_bytes`: what all sessions together may have unsent; each may have its part of it, and never less than 64
+      KiB
+    - `ahead`, `ahead_requests`, `ahead_bytes`: how far planning may be ahead of sending (seconds), and of what is done
+      (requests, bytes of them and their answers), if steps are planned during the run; `horizon`: how many requests
+      back nothing waits for any more there
+    """
 
     speed: float | None = 1.0
     schedule: Schedule | None = None

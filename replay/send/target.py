@@ -23,8 +23,11 @@ _LIES: Final = "what it says of itself does not fit together: is it Kafka, and i
 
 @dataclass(slots=True)
 class Target:
-    """What a target said of itself. `others`: connections to its brokers, by node; `refused`: topics about which it
-    answered the last question with an error."""
+    """A target as it described itself.
+
+    `others`: connections to its brokers, by node; `refused`: topics about which it answered the last request with an
+    error.
+    """
 
     offers: Offers
     topology: Topology
@@ -34,7 +37,7 @@ class Target:
     refused: dict[str, int] = field(default_factory=dict)
 
     async def at(self, node: int) -> Channel:
-        """A channel to one of its brokers. Raises LinkError."""
+        """Open a channel to one of its brokers. Raises LinkError."""
         if node not in self.topology.nodes:
             raise LinkError(f"{self.channel.address}: names node {node} as a leader, and no address for it", _LIES)
         if node not in self.others:
@@ -44,8 +47,8 @@ class Target:
         return self.others[node]
 
     async def ends(self, topics: list[str], timestamp: int) -> list[int | None]:
-        """The first (`START_OF_LOG`) or next (`END_OF_LOG`) offset of each partition, asked of its leader; None where
-        it has no leader yet."""
+        """The first (`START_OF_LOG`) or next (`END_OF_LOG`) offset of each partition, from its leader; None if it has
+        no leader yet."""
         version = self.version(api_keys.LIST_OFFSETS, 5)
         listed: list[int | None] = []
         for topic in topics:
@@ -62,12 +65,12 @@ class Target:
                     self.others.pop(leader, None)  # it went away; another will lead
                     listed.append(None)
                     continue
-                told = [one for each in answer["topics"][:1] for one in each["partitions"][:1]]
-                listed.append(None if not told or told[0]["errorCode"] else listed_offset(told[0]))
+                partitions = [partition for each in answer["topics"][:1] for partition in each["partitions"][:1]]
+                listed.append(None if not partitions or partitions[0]["errorCode"] else listed_offset(partitions[0]))
         return listed
 
     def version(self, api_key: int, newest: int) -> int:
-        """The version in which an API is asked, at most `newest`. Raises LinkError where it is not offered."""
+        """The version in which an API is requested, at most `newest`. Raises LinkError if it is not offered."""
         if api_key not in self.offers:
             raise LinkError(f"{self.channel.address}: does not offer {api_keys.name(api_key)}", "is it Kafka?")
         return min(self.offers[api_key][1], newest)
@@ -80,12 +83,14 @@ class Target:
             raise LinkError(str(closed), "is this a Kafka listener, and does it want a login?") from None
 
     async def learn(self, topics: list[str] | None, timeout: float = 10.0) -> set[str]:
-        """Ask for topics (None: all) and brokers, and take what comes; the topics that are there. Raises
-        LinkError."""
+        """Ask for topics (None: all) and brokers, and take the answer; return the topics that exist.
+
+        Raises LinkError.
+        """
         version = min(self.offers.get(api_keys.METADATA, (0, 0))[1], 12)
         everything: list[Body] | None = None if version else []
-        asked = everything if topics is None else [{"name": topic} for topic in topics]
-        body: Body = {"topics": asked, "allowAutoTopicCreation": False}
+        topic_bodies = everything if topics is None else [{"name": topic} for topic in topics]
+        body: Body = {"topics": topic_bodies, "allowAutoTopicCreation": False}
         answer = await self.ask(api_keys.METADATA, version, body, timeout)
         self.topology.learn_metadata(answer)
         codes = {topic["name"]: topic["errorCode"] for topic in answer["topics"]}

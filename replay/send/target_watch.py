@@ -1,8 +1,9 @@
 """Watches the target while steps are sent: whether it still answers, and how far the run is.
 
 In: what sessions have open, and how often an answer came. Out: connections ended whose oldest answer is overdue, a
-failure when the target has been silent for too long, and a `Standing` again and again. Rule: silence counts only while
-answers are owed, or somebody is dialled; before a target is called dead a new connection asks whether it is there.
+failure if the target has been silent for too long, and a `Standing` again and again. Rule: silence counts only while
+answers are owed, or a connection is being opened; before a target is called dead a new connection asks whether it is
+there.
 """
 
 from __future__ import annotations
@@ -23,12 +24,15 @@ from replay.send.settings import Settings
 from replay.send.timetable import Timetable
 
 _TELLING: Final = 1.0
-"""Seconds between two words about how far a run is."""
+"""Seconds between two lines about how far a run is."""
 
 
 class Watch:
-    """Of one run. `heard`: answers that came, `errors`: those with errors that the capture has not, both counted by who
-    takes answers. `total`: how many requests there will be, as far as that is known."""
+    """Watches one run.
+
+    `answered`: answers that came; `errors`: those with errors that the capture does not have, both counted by the code
+    that takes answers. `total`: how many requests there will be, as far as that is known.
+    """
 
     def __init__(
         self,
@@ -41,7 +45,7 @@ class Watch:
         total: Callable[[], int],
         progress: Callable[[Standing], None] | None,
     ) -> None:
-        self.heard = 0
+        self.answered = 0
         self.errors = 0
         self._bootstrap = bootstrap
         self._settings = settings
@@ -55,14 +59,16 @@ class Watch:
         self._loop = asyncio.get_running_loop()
 
     async def run(self) -> LinkError:
-        """Steps sent the short way have no clock of their own: end connections whose oldest answer is overdue. Returns
-        what the target did when it has been silent for too long, while answers were owed."""
+        """End connections whose oldest answer is overdue, because steps on the fast path have no timer of their own.
+
+        Returns the target's fault if it has been silent for too long, while answers were owed.
+        """
         tick = min(self._settings.answer_timeout / 4, self._settings.suspicion / 2)
-        heard, silent, alive, unasked = 0, 0.0, self._loop.time(), 0.0
+        received, silent, alive, unasked = 0, 0.0, self._loop.time(), 0.0
         while True:
             await asyncio.sleep(tick)
-            if self.heard != heard:
-                heard, silent = self.heard, 0.0
+            if self.answered != received:
+                received, silent = self.answered, 0.0
             elif self._asker.dialling or any(state.in_flight for state in self._states.values()):
                 silent += tick
             if silent < self._settings.suspicion:
@@ -87,7 +93,7 @@ class Watch:
                     state.connections.close()
 
     def _given_up(self, seconds: float) -> LinkError | None:
-        """The target answers nothing, and greets nobody: tell it, and in the end give up."""
+        """Report a target that answers nothing and accepts no connection, and in the end give up."""
         host, port = self._bootstrap
         self._dead = f"{host}:{port}: no answer to anything, and no broker greets a new connection, for {seconds:.0f} s"
         if seconds <= self._settings.reconnect:
@@ -95,11 +101,11 @@ class Watch:
         return LinkError(self._dead, "is it up? see the broker's log")
 
     async def tell(self) -> None:
-        """Say how far the run is, again and again."""
+        """Report how far the run is, again and again."""
         before = (0, 0)
         while self._progress is not None:
             await asyncio.sleep(_TELLING)
-            now = self._waiting.sent_count(), self.heard
+            now = self._waiting.sent_count(), self.answered
             self._progress(self._standing(now[0], now != before))
             before = now
 
@@ -118,4 +124,4 @@ class Watch:
         due = [self._timetable.due(state.next) for state in self._states.values() if state.next is not None]
         behind = None if self._settings.speed is None else max(self._loop.time() - min(due, default=float("inf")), 0.0)
         in_flight = sum(state.in_flight for state in self._states.values())
-        return Standing(self._total(), sent, self.heard, self.errors, in_flight, behind, awaited, moves, self._dead)
+        return Standing(self._total(), sent, self.answered, self.errors, in_flight, behind, awaited, moves, self._dead)

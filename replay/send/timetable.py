@@ -1,7 +1,7 @@
-"""When steps are due, what time it is, and which steps the replayer itself was late with.
+"""Decides when steps are due, and which steps the replayer itself was late with.
 
 In: steps, with their times of the capture; the loop's clock. Out: when each is due (seconds of the loop's clock), and
-in its outcome (nanoseconds since 1970) when it was due and until when the replayer held it up. Rule: one absolute
+for its outcome (nanoseconds since 1970) when it was due and until when the replayer held it up. Rule: one absolute
 schedule from the start on, never gap by gap.
 """
 
@@ -17,7 +17,7 @@ from replay.send.settings import Settings
 
 
 class Timetable:
-    """Of one run. `started`: of the loop's clock, in seconds; `epoch_ns`: the same moment, since 1970."""
+    """The timetable of one run. `started`: of the loop's clock, in seconds; `epoch_ns`: the same moment, since 1970."""
 
     def __init__(self, settings: Settings, loop: asyncio.AbstractEventLoop) -> None:
         self.started = 0.0
@@ -31,12 +31,12 @@ class Timetable:
         self._late: dict[int, int] = {}
 
     def begin_at(self, epoch_ns: int, started: float) -> None:
-        """The schedule begins at that time of day, which is that of the loop's clock."""
+        """Begin the schedule at that time of day, which is that of the loop's clock."""
         self.epoch_ns, self.started = epoch_ns, started
         self._ahead_ns = epoch_ns - round(started * 1e9)
 
     def now_ns(self) -> int:
-        """Nanoseconds since 1970, by the loop's clock."""
+        """The time in nanoseconds since 1970, by the loop's clock."""
         return self._clock_ns() + self._ahead_ns
 
     def due(self, step: Step) -> float:
@@ -44,12 +44,14 @@ class Timetable:
         return self.started + self._settings.due(step.at_ns)
 
     def is_due(self, step: Step) -> bool:
-        """Is it time?"""
+        """Whether a step is due."""
         return self._settings.speed is None or self._loop.time() >= self.due(step)
 
     def planned(self, step: Step, now: float, live: bool) -> None:
-        """A step was planned on the way, `now` by the loop's clock: it may be due already. `live`: then it is due when
-        it is planned."""
+        """Note that a step was planned during the run, at `now` of the loop's clock: it may be due already.
+
+        `live`: then it is due when it is planned.
+        """
         if self._settings.speed_at(step.at_ns) is not None and self.due(step) < now:
             self._late[step.number] = self.now_ns() if not live else -self.now_ns()
 
@@ -61,7 +63,7 @@ class Timetable:
         return True
 
     def stamp(self, step: Step, outcome: Outcome) -> None:
-        """When it was due, and planned where that was later."""
+        """Put into its outcome when a step was due, and planned if that was later."""
         outcome.scheduled_ns = self.epoch_ns
         if self._settings.speed is not None or self._settings.schedule is not None:
             outcome.scheduled_ns += round(self._settings.due(step.at_ns) * 1e9)

@@ -1,12 +1,11 @@
-"""Sending from several processes: what must stay together goes to one, all start at the same instant.
+"""Sends from several processes: sessions that belong together go to one, and all start at the same instant.
 
-In: a plan. Out: shares of it, and what each worker's engine did. Together stay the connections of one client instance
-(client id and address), of one group, of one transactional or producer id (`plan` names their states), and whatever
-waits for another's answers: a reader goes with the writers of its records, because what one worker learns another does
-not know.
-Rules: a worker writes a dataset of its own, which the parent takes over. Ctrl-C is the parent's: it tells the workers,
-which then write what they did; so does a worker whose parent is gone. Meanwhile it keeps a journal (`replay.journal`):
-of a worker that dies the parent takes over what that says, and the others go on to their end.
+In: a plan. Out: shares of it, and what each worker's engine did. Sessions of one client instance (client id and
+address), of one group, of one transactional or producer id (`plan` names their states) stay together, and so do those
+that wait for another's answers: a reader goes with the writers of its records, because what one worker learns another
+does not know. Rules: a worker writes a dataset of its own, which the parent takes over. The parent handles Ctrl-C: it
+tells the workers, which then write what they did; so does a worker whose parent is gone. Meanwhile a worker keeps a
+journal (`replay.journal`): if it dies the parent takes over what that has, and the others go on to their end.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from replay import journal
 from replay.journal import Journal
 from replay.outcome import Counts, Outcome
 from replay.plan.cluster import Cluster
-from replay.plan.order import used_by_quick, uses
+from replay.plan.order import used_by_fast_path, uses
 from replay.plan.sessions import Session
 from replay.plan.steps import Plan, Step
 from replay.plan.values import Offers
@@ -47,17 +46,21 @@ from replay.send.settings import Settings
 _LEAD: Final = 0.2
 """Seconds between telling the workers when to start, and that."""
 _PATIENCE: Final = 10.0
-"""Seconds for a worker to end after its last word."""
+"""Seconds for a worker to end after its last message."""
 _WRITTEN: Final = 0.5
-"""Seconds after which a worker's journal has what is known: what was not there for so long dies with the worker."""
+"""Seconds until a worker's journal has what is known: newer facts are lost with the worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to open connections, in a form that can be handed to a process. `follow_advertised`: also to other hosts that
-    the target names; `map_host`: a host (or host:port) that it names, and what is dialled in its place;
-    `plaintext_login`: PLAIN without TLS, to a host that is not this one; `principals`: who logs in for captured users
-    (`principals.read`), the first of them for the replayer's own requests where there are no `credentials`."""
+    """How to open connections, in a form that can be handed to a process.
+
+    - `follow_advertised`: also to other hosts that the target names
+    - `map_host`: a host (or host:port) that it names, and the address in its place
+    - `plaintext_login`: PLAIN without TLS, to a host that is not this one
+    - `principals`: credentials for captured users (`principals.read`), the first of them for the replayer's own
+      requests if there are no `credentials`
+    """
 
     tls: bool = False
     authorities: str | None = None
@@ -70,8 +73,10 @@ class Access:
     principals: Mapping[str, login.Credentials] = field(default_factory=dict)
 
     def dial(self, host: str, port: int) -> link.Dial:
-        """How the target at this address, and the brokers that it names, are dialled. Raises LinkError where a file
-        cannot be read."""
+        """How to connect to the target at this address, and to the brokers that it names.
+
+        Raises LinkError if a file cannot be read.
+        """
         context = login.tls_context(self.authorities, self.certificate, self.key) if self.tls else None
         plain, reach = link.tcp(context), self.reach(host, port)
 
@@ -84,7 +89,7 @@ class Access:
         return principals.Dials(own, {user: logged_in(who) for user, who in self.principals.items()})
 
     def reach(self, host: str, port: int) -> Reach:
-        """Whom the replayer may speak to."""
+        """Which brokers the replayer may connect to."""
         every = (*self.principals.values(), *filter(None, (self.credentials,)))
         plain = any(who.mechanism == login.PLAIN for who in every)
         clear = plain and not self.tls and not self.plaintext_login
@@ -93,7 +98,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one worker sends: a plan of its own, and the numbers that its steps have in the whole one."""
+    """The share of one worker: a plan of its own, and the numbers that its steps have in the whole one."""
 
     sessions: tuple[Session, ...]
     plan: Plan
@@ -102,7 +107,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What every worker knows from the start."""
+    """Everything that each worker knows from the start."""
 
     cluster: Cluster
     offers: Offers
@@ -115,8 +120,11 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a worker says in the end. `failure`: what kept something from being sent; `seconds`, `cpu_seconds`: how long
-    it sent, and used cores meanwhile; `busy`: the part of that in which it used its own."""
+    """The result of a worker.
+
+    `failure`: what kept something from being sent; `seconds`, `cpu_seconds`: how long it sent, and used cores
+    meanwhile; `busy`: the part of that in which it used its own.
+    """
 
     counts: Counts
     own_requests: dict[str, int]
@@ -129,9 +137,12 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Dead:
-    """A worker that ended without its last word: its place among the shares, how it ended, how many seconds after the
-    start it was dead for sure (negative: it never started), and its journal."""
+class DeadWorker:
+    """A worker that ended without its result.
+
+    Its position among the shares, how it ended, how many seconds after the start it was certainly dead (negative: it
+    never started), and its journal.
+    """
 
     number: int
     reason: str
@@ -140,9 +151,8 @@ class Dead:
 
 
 @dataclass(slots=True)
-class Left:
-    """What a dead worker left: its steps whose outcomes are known, and how many are not (whether they were sent, and
-    what came of that, nobody knows)."""
+class Remainder:
+    """Steps of a dead worker: those with known outcomes, and how many have none (they may have been sent or not)."""
 
     known: set[int] = field(default_factory=set)
     unknown: int = 0
@@ -151,10 +161,13 @@ class Left:
     notes: Counter[str] = field(default_factory=Counter)
 
 
-def take_over(lost: Dead, share: Share, planned: Plan, settings: Settings, recorder: Recorder) -> Left:
-    """Record what became of the steps of a dead worker, by its journal; of the others, that they were not sent where
-    it had not claimed them, or they were not due while it lived, else that nobody knows."""
-    left = Left()
+def take_over(lost: DeadWorker, share: Share, planned: Plan, settings: Settings, recorder: Recorder) -> Remainder:
+    """Record the outcomes of a dead worker's steps, from its journal.
+
+    Other steps were not sent if the worker had not claimed them, or they were not due while it lived; else their
+    outcome is unknown.
+    """
+    remainder = Remainder()
     claims: list[tuple[int, int]] = []
     ids: dict[tuple[object, ...], Learned] = {}
     for entry in journal.read(lost.journal):
@@ -163,56 +176,58 @@ def take_over(lost: Dead, share: Share, planned: Plan, settings: Settings, recor
                 continue
             step = planned.steps[outcome.step]
             outcome.row, outcome.captured_answer = step.request.row, step.request.answer
-            left.known.add(step.number)
+            remainder.known.add(step.number)
             recorder.add(outcome)
-        left.learned += map(offset, entry.appended)
-        for one in entry.learned:
+        remainder.learned += map(offset, entry.appended)
+        for learned in entry.learned:
             # Of a member that joined again, and a producer that was given another id, the last counts.
-            ids[one if one[0] == "generation" else one[:3]] = one
+            ids[learned if learned[0] == "generation" else learned[:3]] = learned
         if entry.own_requests or entry.notes:
-            left.own_requests, left.notes = Counter(entry.own_requests), Counter(entry.notes)
+            remainder.own_requests, remainder.notes = Counter(entry.own_requests), Counter(entry.notes)
         claims += entry.claims
     claimed = _claimed(claims, planned)
-    left.learned += ids.values()
+    remainder.learned += ids.values()
     for number in share.numbers:
         step = planned.steps[number]
-        if number in left.known:
+        if number in remainder.known:
             continue
         waited = settings.speed_at(step.at_ns) is not None and settings.due(step.at_ns) > lost.seconds
         if number not in claimed or waited or lost.seconds < 0:
             reason = f"its worker {lost.reason}"
             recorder.add(Outcome(step.request.row, number, "not_sent", "not_sent", "aborted", reason))
         else:
-            left.unknown += 1
+            remainder.unknown += 1
             recorder.lost(step, lost.reason)
-    return left
+    return remainder
 
 
 def _claimed(claims: Sequence[tuple[int, int]], planned: Plan) -> set[int]:
     """The steps that a worker may have sent."""
-    found: set[int] = set()
+    claimed: set[int] = set()
     for number, count in claims:
         of_session = planned.sessions[planned.steps[number].session]
         at = bisect.bisect_left(of_session, number)
-        found.update(of_session[at : at + count])
-    return found
+        claimed.update(of_session[at : at + count])
+    return claimed
 
 
 def groups(sessions: Sequence[Session], planned: Plan) -> list[list[int]]:
     """Indices of the sessions that must stay together, each list in order, the list with most steps first."""
     parent = list(range(len(sessions)))
 
-    def find(one: int) -> int:
-        while parent[one] != one:
-            parent[one] = parent[parent[one]]
-            one = parent[one]
-        return one
+    def find(index: int) -> int:
+        while parent[index] != index:
+            parent[index] = parent[parent[index]]
+            index = parent[index]
+        return index
 
     first: dict[Any, int] = {}
     for step in planned.steps:
         row = step.request.row
         keys: set[Any] = {("client", row["client_id"], row["client_ip"])}
-        used = used_by_quick(step.quick) if step.quick is not None else uses(step.request.api_key, step.fresh(), None)
+        used = (
+            used_by_fast_path(step.quick) if step.quick is not None else uses(step.request.api_key, step.fresh(), None)
+        )
         keys.update(state for state, _ in used if state[0] not in ("topic", "end"))
         for number in (*step.waits, *step.after):
             parent[find(step.session)] = find(planned.steps[number].session)
@@ -253,8 +268,11 @@ def _share(sessions: Sequence[Session], planned: Plan, chosen: list[int]) -> Sha
 
 
 def _work(share: Share, surroundings: Surroundings, out: str, pipe: Connection) -> None:
-    """A worker's process: say that it is ready, get the start (None: there is none), send until all is sent or the
-    parent speaks again, write, say what was done."""
+    """Run a worker's process.
+
+    Report that it is ready, get the start (None: there is none), send until everything is sent or the parent speaks
+    again, write, report what was done.
+    """
     recorder = Recorder(dataset.Writer(out))
     written, news = Journal(_journal(Path(out))), News(surroundings.remap)
 
@@ -323,12 +341,13 @@ def _work(share: Share, surroundings: Surroundings, out: str, pipe: Connection) 
 
 
 _TO_ALL: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that terminals, systemd and `timeout` send to each process of a run; ours says when its workers end."""
+"""Signals that terminals, systemd and `timeout` send to each process of a run; the parent decides when its workers
+end."""
 
 
 @contextlib.contextmanager
 def _deaf() -> Iterator[None]:
-    """Processes that are started in here do not hear what ends the run, from their first instruction on."""
+    """Let processes that are started in this context ignore these signals, from their first instruction on."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _TO_ALL)
     try:
         resource_tracker.ensure_running()  # starting it, as the first of these processes would, undoes the mask
@@ -340,17 +359,19 @@ def _deaf() -> Iterator[None]:
 
 async def send(
     parts: Sequence[Share], surroundings: Surroundings, folder: Path, take: Callable[[Path], None]
-) -> tuple[list[Done], list[Dead]]:
-    """Run the workers and `take` the datasets of those that end well; (what these did, the others). Cancelling it makes
-    them write what they did, and goes no further."""
+) -> tuple[list[Done], list[DeadWorker]]:
+    """Run the workers and `take` the datasets of those that end well; return (results, dead workers).
+
+    If this is cancelled they write what they did, and stop.
+    """
     context = multiprocessing.get_context("spawn")
     running: list[tuple[SpawnProcess, Connection, Path]] = []
     listening = ThreadPoolExecutor(len(parts))
     loop = asyncio.get_running_loop()
     stopped = False
 
-    async def said(waiting: asyncio.Future[Any]) -> Any:
-        """What a worker says next."""
+    async def next_message(waiting: asyncio.Future[Any]) -> Any:
+        """The next message of a worker."""
         nonlocal stopped
         while True:
             try:
@@ -361,17 +382,17 @@ async def send(
                     _tell(other, None)
 
     done: list[Done] = []
-    dead: list[Dead] = []
+    dead: list[DeadWorker] = []
     try:
         with _deaf():
             for number, share in enumerate(parts):
-                mine, theirs = context.Pipe()
+                receiving, sending = context.Pipe()
                 out = folder / f"worker-{number}"
-                process = context.Process(target=_work, args=(share, surroundings, str(out), theirs))
+                process = context.Process(target=_work, args=(share, surroundings, str(out), sending))
                 process.start()
-                theirs.close()
-                running.append((process, mine, out))
-        ready = [await said(loop.run_in_executor(listening, _received, pipe)) for _, pipe, _ in running]
+                sending.close()
+                running.append((process, receiving, out))
+        ready = [await next_message(loop.run_in_executor(listening, _received, pipe)) for _, pipe, _ in running]
         start_ns = time.time_ns() + round(_LEAD * 1e9)
         for _, pipe, _ in running:
             if not stopped:
@@ -379,14 +400,14 @@ async def send(
         # All at once: the moment at which one dies says what it cannot have sent.
         last_words = [loop.run_in_executor(listening, _last_word, pipe) for _, pipe, _ in running]
         for number, (process, _, out) in enumerate(running):
-            last, ended_ns = await said(last_words[number])
+            last, ended_ns = await next_message(last_words[number])
             if isinstance(last, Done):
                 take(out)
                 done.append(last)
             else:
                 process.join(_PATIENCE)
                 seconds = (ended_ns - start_ns) / 1e9 if ready[number] is not None else -1.0
-                dead.append(Dead(number, _ending(process.exitcode), seconds, _journal(out)))
+                dead.append(DeadWorker(number, _ending(process.exitcode), seconds, _journal(out)))
         return done, dead
     finally:
         for process, _, _ in running:
@@ -399,7 +420,7 @@ async def send(
 
 
 def _received(pipe: Connection) -> Any:
-    """What comes next; None where nothing will."""
+    """The next message of a pipe; None if there will be none."""
     try:
         return pipe.recv()
     except (EOFError, OSError):
@@ -407,23 +428,23 @@ def _received(pipe: Connection) -> Any:
 
 
 def _last_word(pipe: Connection) -> tuple[Any, int]:
-    """What a worker says in the end, and when; None where it is dead."""
+    """The result of a worker, and when it came; None if it is dead."""
     return _received(pipe), time.time_ns()
 
 
 def _journal(out: Path) -> Path:
-    """Of the worker that writes this dataset."""
+    """The journal of the worker that writes this dataset."""
     return out.with_name(out.name + ".journal")
 
 
 def _tell(pipe: Connection, what: int | None) -> None:
-    """Say something to a worker, if it still lives."""
+    """Send a worker a message, if it still lives."""
     with contextlib.suppress(OSError):
         pipe.send(what)
 
 
 def _ending(code: int | None) -> str:
-    """How a process ended, in words."""
+    """Describe how a process ended."""
     if code is not None and code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     return f"ended with exit code {code}"

@@ -32,8 +32,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from analyzer.dataset.dataset import DatasetError
-from analyzer.pipeline.points import Choice
-from analyzer.pipeline.shares import Share, Shared, ShareOfPackets, names_said, share
+from analyzer.pipeline.points import AnalysisOptions
+from analyzer.pipeline.shares import Share, ShareOfPackets, ShareResult, share, topic_names_of_share
 from captures.chunks.chunk_reader import Chunk, ChunkReader, Joining, Known, Said, chunks_of
 from captures.chunks.routing import MOST_IN_PLACE, Routed, check_same
 from captures.chunks.sorting import Stored, apart, divided, store
@@ -84,7 +84,7 @@ def chunk_point(
     context: SparkContext,
     point: CapturePoint,
     settings: Settings,
-    choice: Choice,
+    choice: AnalysisOptions,
     folder: Path,
     label: str,
     chunk_bytes: int | None = None,
@@ -142,7 +142,7 @@ def window_bytes(settings: Settings, shares: int) -> int:
     return min(settings.window_bytes, WINDOW_BYTES) * max(2, shares // FEW_SHARES)
 
 
-def in_place_bytes(choice: Choice) -> int:
+def in_place_bytes(choice: AnalysisOptions) -> int:
     """Bytes of a batch that lies in the capture, at most."""
     return RECORDS_IN_PLACE if choice.keep_records else MOST_IN_PLACE
 
@@ -224,7 +224,7 @@ def _decode_shares(
     context: SparkContext,
     point: CapturePoint,
     settings: Settings,
-    choice: Choice,
+    choice: AnalysisOptions,
     folder: Path,
     label: str,
     joined: Joining,
@@ -243,7 +243,7 @@ def _decode_shares(
     if isinstance(topics, Refused):
         return topics
 
-    def decode(number: int) -> Shared | Refused:
+    def decode(number: int) -> ShareResult | Refused:
         path = folder / PIECES / f"{label}-{number:02d}-{attempt()}"
         part, reader = read(number)
         try:
@@ -273,7 +273,7 @@ def _topic_names(
 
     def names(number: int) -> dict[str, str] | Refused:
         try:
-            return names_said(point, settings, *read(number))
+            return topic_names_of_share(point, settings, *read(number))
         except CaptureError as failure:
             return Refused(str(failure), failure.hint)
 

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from analyzer.api import judged
+from analyzer.api import findings_of
 from analyzer.dataset import tables
 from analyzer.dataset.dataset import Dataset, DatasetError, Parts, Writer
-from analyzer.pipeline.points import BATCHES, Choice, check_names, joined, manifest, read_point
-from analyzer.pipeline.read_options import FEW_THREADS, Reading
+from analyzer.pipeline.points import BATCHES, AnalysisOptions, check_names, joined, manifest, read_point
+from analyzer.pipeline.read_options import FEW_THREADS, ReadOptions
 from captures.files import CaptureError, CapturePoint, capture_points, stored_bytes
 from reports.spark.chunked import FEW_SHARES, Tell, chunk_point
 from reports.spark.merging import PIECES
@@ -99,8 +99,10 @@ def analyze(
     DatasetError, and `pyspark.errors.PySparkException` or py4j's error where Spark itself fails; the dataset is then as
     it was.
     """
-    choice = Choice.of(filter, None, keep_bytes, records, decompressed_limit, decompressed_ratio, keep_secrets, meaning)
-    how = Reading(rotated, ports, threads, window_bytes, frame_limit, keylogs)
+    choice = AnalysisOptions.of(
+        filter, None, keep_bytes, records, decompressed_limit, decompressed_ratio, keep_secrets, meaning
+    )
+    how = ReadOptions(rotated, ports, threads, window_bytes, frame_limit, keylogs)
     split = Split(split_bytes, chunk_bytes, tell)
     return decode(captures, out, how, choice, spark=spark, append=append, split=split, wait=wait)
 
@@ -108,8 +110,8 @@ def analyze(
 def decode(
     captures: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     out: str | os.PathLike[str],
-    how: Reading,
-    choice: Choice,
+    how: ReadOptions,
+    choice: AnalysisOptions,
     *,
     spark: SparkSession,
     append: bool = False,
@@ -126,7 +128,7 @@ def decode(
             writer.adopt(one.files)
         _add_empty(writer, done)
         result = joined([one.read for one in done])
-        writer.write("findings", judged(result, writer.settle()))
+        writer.write("findings", findings_of(result, writer.settle()))
         writer.commit(manifest(result))
     return result
 
@@ -143,7 +145,12 @@ def task_points(
 
 
 def _decoded(
-    spark: SparkSession, points: list[CapturePoint], settings: Settings, choice: Choice, writer: Writer, how: Split
+    spark: SparkSession,
+    points: list[CapturePoint],
+    settings: Settings,
+    choice: AnalysisOptions,
+    writer: Writer,
+    how: Split,
 ) -> list[Done]:
     """Decode each capture point in one task, and each that is large in many."""
     folder, run = writer.folder, writer.run
@@ -177,7 +184,9 @@ def _decoded(
     return accepted([results[i] for i in range(len(points))])
 
 
-def decode_point(point: CapturePoint, settings: Settings, choice: Choice, folder: Path, label: str) -> Done | Refused:
+def decode_point(
+    point: CapturePoint, settings: Settings, choice: AnalysisOptions, folder: Path, label: str
+) -> Done | Refused:
     """Decode a capture point into files in `folder`. What was written goes away where it fails."""
     parts = Parts(folder, label)
     known: dict[str, None] = {}

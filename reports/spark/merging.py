@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from analyzer.dataset.dataset import Parts
-from analyzer.pipeline.points import META, Choice
-from analyzer.pipeline.shares import Piece, Shared, by_range, decided_path, merge, take_facts
+from analyzer.pipeline.points import META, AnalysisOptions
+from analyzer.pipeline.shares import Piece, ShareResult, by_range, decided_path, merge, take_facts
 from captures.files import CapturePoint
 from reports.spark.tasks import Done, Refused, attempt
 
@@ -60,21 +60,21 @@ PIECES = "pieces"
 """The folder of pieces, in that of the unfinished dataset."""
 
 
-def range_packets(choice: Choice) -> int:
+def range_packets(choice: AnalysisOptions) -> int:
     """Packets whose rows are merged at once."""
     return RANGE_PACKETS // 4 if choice.records == META else RANGE_PACKETS
 
 
 def merge_shares(
     context: SparkContext,
-    results: Sequence[Shared | Refused],
+    results: Sequence[ShareResult | Refused],
     point: CapturePoint,
-    choice: Choice,
+    choice: AnalysisOptions,
     folder: Path,
     label: str,
 ) -> Done | Refused:
     """Write all shares of a capture point as files in `folder`, whose names begin with `label`."""
-    shares: list[Shared] = []
+    shares: list[ShareResult] = []
     for result in results:
         if isinstance(result, Refused):
             return result

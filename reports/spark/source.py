@@ -28,12 +28,12 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from analyzer.api import judged
+from analyzer.api import findings_of
 from analyzer.dataset import tables
 from analyzer.dataset.dataset import concatenated
 from analyzer.frame.arrow import plain
-from analyzer.pipeline.points import BATCHES, META, NO_RECORDS, Choice, joined, point_tables, read_point
-from analyzer.pipeline.read_options import FEW_THREADS, Reading
+from analyzer.pipeline.points import BATCHES, META, NO_RECORDS, AnalysisOptions, joined, point_tables, read_point
+from analyzer.pipeline.read_options import FEW_THREADS, ReadOptions
 from captures.files import CapturePoint
 from reports.spark.ingest import task_points
 
@@ -86,7 +86,7 @@ class CaptureReader(DataSourceReader):
         known = joined(
             [read_point(point, self._settings, self._choice, lambda name, rows: kept.setdefault(name, []).append(rows))]
         )
-        yield "findings", judged(known, {name: concatenated(name, parts) for name, parts in kept.items()})
+        yield "findings", findings_of(known, {name: concatenated(name, parts) for name, parts in kept.items()})
 
 
 class PushingReader(CaptureReader):
@@ -163,20 +163,20 @@ def _flag(options: Mapping[str, str], name: str) -> bool:
     return options.get(name, "false").lower() == "true"
 
 
-def _choice(options: Mapping[str, str], table: str) -> Choice:
+def _choice(options: Mapping[str, str], table: str) -> AnalysisOptions:
     """What is decoded for a table. Some of the rows of `offsets` are records that replicas are sent."""
     with_batches = dict.fromkeys(("batches", "offsets", "findings"), BATCHES)
     records = {**with_batches, "records": options.get("records", META)}.get(table, NO_RECORDS)
-    return Choice.of(options.get("filter"), None, table == "messages", records)
+    return AnalysisOptions.of(options.get("filter"), None, table == "messages", records)
 
 
 def _number(options: Mapping[str, str], name: str) -> int | None:
     return int(options[name]) if name in options else None
 
 
-def _settings(options: Mapping[str, str], choice: Choice) -> Settings:
+def _settings(options: Mapping[str, str], choice: AnalysisOptions) -> Settings:
     ports = [int(port) for port in options.get("port", "").split(",") if port.strip()]
-    how = Reading(
+    how = ReadOptions(
         ports=ports,
         threads=_number(options, "threads"),
         window_bytes=_number(options, "windowBytes"),

@@ -35,10 +35,10 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 
 from analyzer.checkpoints.authentication import key_of_user
-from analyzer.checkpoints.resumable_reader import Course
-from analyzer.dataset.locks import DatasetError, Writing
+from analyzer.checkpoints.resumable_reader import ResumableReader
+from analyzer.dataset.locks import DatasetError, WriteLock
 from analyzer.frame.arrow import plain
-from analyzer.pipeline.points import Choice
+from analyzer.pipeline.points import AnalysisOptions
 from captures.cache import put_at_once
 from captures.errors import CaptureError, KwireError
 from captures.files import CapturePoint, urls
@@ -186,7 +186,7 @@ class CaptureStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         table: str,
         columns: list[str],
         settings: Settings,
-        choice: Choice,
+        choice: AnalysisOptions,
         files: int | None,
         idle_seconds: float | None,
         follow: bool,
@@ -198,7 +198,7 @@ class CaptureStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._settings, self._choice = settings, choice
         self._files, self._idle, self._follow, self._finish = files, idle_seconds, follow, finish
         self._target: dict[str, Any] | None = None
-        self._lock: Writing | None = None
+        self._lock: WriteLock | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """For tasks, which need no lock."""
@@ -284,7 +284,7 @@ class CaptureStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         until = monotonic() + LOCK_SECONDS
         while self._lock is None:
             try:
-                self._lock = Writing(self._state)
+                self._lock = WriteLock(self._state)
             except DatasetError:
                 if monotonic() >= until:
                     raise
@@ -307,7 +307,7 @@ class CaptureStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if part.over:
             yield from self._chosen(course.finish())
 
-    def _taken_up(self, part: _Part) -> tuple[Course, _Place]:
+    def _taken_up(self, part: _Part) -> tuple[ResumableReader, _Place]:
         """What is known before the batch, or a while before it, and where that was."""
         state = Path(part.state)
         place = max((one for one in _snapshots(state) if one <= part.begin), default=_Place(0))
@@ -317,7 +317,7 @@ class CaptureStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 snapshot = _path_of(state, place).read_bytes()
             except OSError as failure:
                 raise StreamError(f"{_path_of(state, place)}: {failure.strerror}", _anew()) from None
-        return Course(part.name, self._settings, self._choice, snapshot, key=part.key), place
+        return ResumableReader(part.name, self._settings, self._choice, snapshot, key=part.key), place
 
     def _chosen(self, rows: Iterator[tuple[str, pa.Table]]) -> Iterator[pa.RecordBatch]:
         for name, table in rows:
@@ -327,7 +327,12 @@ class CaptureStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def stream(
-    options: Mapping[str, str], folders: list[str], table: str, columns: list[str], settings: Settings, choice: Choice
+    options: Mapping[str, str],
+    folders: list[str],
+    table: str,
+    columns: list[str],
+    settings: Settings,
+    choice: AnalysisOptions,
 ) -> CaptureStream:
     """The stream that options ask for. Raises ValueError and CaptureError."""
     if not options.get("state"):
@@ -382,7 +387,7 @@ def _offset(places: Mapping[str, _Place], over: bool) -> dict[str, Any]:
     return {"files": files, **({"bytes": of_next} if of_next else {}), "over": over}
 
 
-def _read(course: Course, part: _Part, begin: _Place, end: _Place) -> Iterator[tuple[str, pa.Table]]:
+def _read(course: ResumableReader, part: _Part, begin: _Place, end: _Place) -> Iterator[tuple[str, pa.Table]]:
     """The rows between two places."""
     if begin < end:
         files = CapturePoint(part.name, tuple(_paths(part, begin, end)))

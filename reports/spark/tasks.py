@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from analyzer.pipeline.points import PointRead
+from analyzer.pipeline.points import PointResult
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
     """What became of a capture point: the tables it knows, and the files written for those that have rows, in order."""
 
-    read: PointRead
+    read: PointResult
     tables: tuple[str, ...]
     files: list[dict[str, Any]]
 

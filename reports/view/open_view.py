@@ -34,7 +34,7 @@ from analyzer.common.times import rfc3339
 from analyzer.dataset import tables
 from analyzer.dataset.dataset import MANIFEST, StoredDataset, is_dataset, open_dataset, read_manifest, readable
 from analyzer.dataset.locks import DatasetLockedError
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from captures.cache import cache_root
 from captures.errors import KwireError
 from captures.files import CaptureError, CapturePoint, begins_ns, capture_points, urls
@@ -145,7 +145,7 @@ def _broken(stage: Stage, failure: Exception) -> UsageError:
 def _analyse(asked: _Asked, stage: Stage) -> None:
     growing = Growing(stage, asked.folder, asked.captures, partial(asked.named, growing=True), asked.begins())
     if asked.large():
-        growing.peek(asked.points[0], Reading.asked(asked.options))
+        growing.peek(asked.points[0], ReadOptions.from_arguments(asked.options))
         _let_look(stage)
     asked.analyse(growing.progress, growing.seen)
     stage.become(asked.view(), done=True)
@@ -304,7 +304,7 @@ class _Asked:
 
     def named(self, tables: Tables, messages: Messages, growing: bool = False) -> View:
         """A view of these captures."""
-        how = Reading.asked(self.options)
+        how = ReadOptions.from_arguments(self.options)
         command = (
             "kwire",
             "show",
@@ -318,7 +318,7 @@ class _Asked:
 
 
 def _asked(sources: Sequence[str], options: argparse.Namespace, stack: contextlib.ExitStack) -> _Asked:
-    how = Reading.asked(options)
+    how = ReadOptions.from_arguments(options)
     again = "-" not in sources  # stdin is read once
     points = capture_points(list(sources), how.rotated) if again else ()  # what is not there is told at once
     if again and options.cache:
@@ -387,7 +387,7 @@ def _columns(
 # --- what is kept -----------------------------------------------------------------------------------------------------
 
 
-def _identity(sources: Sequence[str], how: Reading) -> list[str]:
+def _identity(sources: Sequence[str], how: ReadOptions) -> list[str]:
     """What captures are, as far as it can be told without reading them: other files, other options, another kwire make
     another dataset."""
     said = [__version__, repr((how.rotated, sorted(how.ports), how.frame_limit))]
@@ -447,7 +447,7 @@ def _captures_of(dataset: StoredDataset) -> Captures | None:
         if place is None:
             return None
         found.append(place)
-    return Captures(tuple(found), Reading()) if found else None
+    return Captures(tuple(found), ReadOptions()) if found else None
 
 
 def _places(dataset: Path, name: str) -> list[Path]:

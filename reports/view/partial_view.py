@@ -17,7 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from analyzer.dataset.dataset import StoredDataset
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from captures.errors import KwireError
 from captures.files import CapturePoint
 from reports.view import columns
@@ -74,15 +74,15 @@ class Growing:
         read = sum(self._read.values())
         self._stage.read = min(read, self._stage.size or read)  # files may grow meanwhile
 
-    def peek(self, point: CapturePoint, how: Reading) -> None:
+    def peek(self, point: CapturePoint, how: ReadOptions) -> None:
         """A view of what a capture begins with: the analysis hands out rows by many thousands, and nobody waits for
         those. What is wrong with the capture is left to the analysis to say."""
         from analyzer.bulk.engine import Engine  # a dataset is shown without them
-        from analyzer.pipeline.points import Choice, PointTables
+        from analyzer.pipeline.points import AnalysisOptions, PointTables
 
         with contextlib.suppress(KwireError, OSError):
             engine = Engine(point, replace(how, window_bytes=PEEKED, threads=1).settings())
-            made = PointTables(engine.merging.names, Choice(records="none"))
+            made = PointTables(engine.merging.names, AnalysisOptions(records="none"))
             for window in engine.windows():
                 made.take(window)
                 if made.rows:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from captures.files import CapturePoint, capture_points
 
 SIDES: Final = ("request", "response")
@@ -20,7 +20,7 @@ class Captures:
     """Captures that a dataset was made of, and how they were read."""
 
     arguments: tuple[str, ...]
-    how: Reading
+    how: ReadOptions
 
     def point(self, name: str) -> tuple[str, ...]:
         """The arguments that make the capture point of a name; none where there is no such."""

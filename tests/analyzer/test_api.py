@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import analyzer
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from tests.analyzer.forging import answering, asking, heartbeat, heartbeat_answer, request, response, turns
 from tests.captures.forge import Segment, converse, pcap, rendered
 from tests.shared import SAMPLES, capture_files
@@ -141,10 +141,10 @@ def test_threads_are_the_cores_that_the_process_may_use(
     cores: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(cores)), raising=False)
-    assert Reading().settings().threads == threads
-    assert Reading(threads=5).settings().threads == 5
+    assert ReadOptions().settings().threads == threads
+    assert ReadOptions(threads=5).settings().threads == 5
 
 
 @pytest.mark.parametrize("threads, shards", [(1, 1), (2, 1), (3, 1), (5, 2), (16, 8)])
 def test_half_of_the_threads_decode(threads: int, shards: int) -> None:
-    assert Reading(threads=threads).settings().shards == shards
+    assert ReadOptions(threads=threads).settings().shards == shards

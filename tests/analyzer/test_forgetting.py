@@ -22,8 +22,8 @@ from analyzer.bulk.symbols import content, of_all, without
 from analyzer.checkpoints import resumable_reader
 from analyzer.dataset.dataset import Dataset
 from analyzer.pipeline import points
-from analyzer.pipeline.points import Choice, PointTables
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.points import AnalysisOptions, PointTables
+from analyzer.pipeline.read_options import ReadOptions
 from captures.files import capture_points
 from tests.analyzer.analysis import read_modes
 from tests.analyzer.checkpoints import cutting
@@ -33,9 +33,9 @@ from tests.shared import SAMPLES, capture_files
 GONE = "this name was forgotten"
 
 
-def read(path: Path, choice: Choice | None = None, window_bytes: int = 10_000, threads: int = 4) -> Dataset:
+def read(path: Path, choice: AnalysisOptions | None = None, window_bytes: int = 10_000, threads: int = 4) -> Dataset:
     [point] = capture_points([str(path)], False)
-    return decode(point, None, Reading(threads=threads, window_bytes=window_bytes), choice or Choice.of())
+    return decode(point, None, ReadOptions(threads=threads, window_bytes=window_bytes), choice or AnalysisOptions.of())
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_no_row_is_another_where_names_are_forgotten(
     sample: str, forgetful: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [path] = capture_files(SAMPLES / sample)
-    choice = Choice.of(keep_bytes=True, records="meta")
+    choice = AnalysisOptions.of(keep_bytes=True, records="meta")
     found = read(path, choice, threads=6)
     assert len(forgetful) > 1
     monkeypatch.undo()
@@ -86,12 +86,12 @@ def test_no_row_is_another_where_it_was_stored_in_between(
     [path] = capture_files(SAMPLES / sample)
     count = len(cutting.packets(cutting.content(path))[1])
     paths = cutting.cut(path, [count // 3, count // 2], tmp_path)
-    how = Reading(threads=4, window_bytes=10_000)
-    point = cutting.at_once(paths, how, Choice.of())[1]
-    found, _ = cutting.resumed(paths, how, Choice.of(), point)
+    how = ReadOptions(threads=4, window_bytes=10_000)
+    point = cutting.at_once(paths, how, AnalysisOptions.of())[1]
+    found, _ = cutting.resumed(paths, how, AnalysisOptions.of(), point)
     assert forgetful
     monkeypatch.undo()
-    assert cutting.differences(found, cutting.at_once(paths, how, Choice.of())[0]) == []
+    assert cutting.differences(found, cutting.at_once(paths, how, AnalysisOptions.of())[0]) == []
 
 
 def test_shares_of_a_capture_forget_too(forgetful: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def most_names(path: Path, kind: str, count: int) -> int:
     seen.capture(path, kind, count, count // 10)
     [point] = capture_points([str(path)], False)
     engine = Engine(point, Settings(shards=2, window_bytes=10_000))
-    made = PointTables(engine.merging.names, Choice.of())
+    made = PointTables(engine.merging.names, AnalysisOptions.of())
     most, exchanges = 0, 0
     for window in engine.windows():
         made.take(window)

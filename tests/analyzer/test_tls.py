@@ -23,8 +23,8 @@ import analyzer
 from analyzer.bulk.engine import Engine, Settings
 from analyzer.dataset.dataset import Parts
 from analyzer.pipeline import shares
-from analyzer.pipeline.points import Choice, joined
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.points import AnalysisOptions, joined
+from analyzer.pipeline.read_options import ReadOptions
 from captures.errors import CaptureError
 from captures.files import capture_points
 from captures.files.write import pcap, pcapng
@@ -192,9 +192,9 @@ def test_shares_of_connections_give_the_same(tmp_path: Path) -> None:
     packets, keys = several(tmp_path)
     capture = tmp_path / "capture.pcap"
     capture.write_bytes(pcap(rendered(packets), 1, nanoseconds=True))
-    how = Reading(window_bytes=20_000, keylogs=[log_of(tmp_path, keys)])
+    how = ReadOptions(window_bytes=20_000, keylogs=[log_of(tmp_path, keys)])
     [point] = capture_points([str(capture)], False)
-    choice = Choice.of()
+    choice = AnalysisOptions.of()
     made = [
         shares.share(point, how.settings(choice.keep), choice, shares.Share(number, 3), 100, tmp_path / f"p{number}")
         for number in range(3)

@@ -22,13 +22,13 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from analyzer.api import judged
+from analyzer.api import findings_of
 from analyzer.bulk.engine import Settings
 from analyzer.dataset import tables
 from analyzer.dataset.dataset import Parts
 from analyzer.pipeline import shares
-from analyzer.pipeline.points import Choice, joined
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.points import AnalysisOptions, joined
+from analyzer.pipeline.read_options import ReadOptions
 from captures.chunks.chunk_reader import ChunkReader, Heard, Joining, Said, chunks_of
 from captures.chunks.routing import Routed
 from captures.chunks.sorting import Stored, divided, store
@@ -87,10 +87,10 @@ def taken(work: Callable[[], T]) -> tuple[float, T]:
     return time.process_time() - begin, found
 
 
-def cost(path: Path, choice: Choice, folder: Path) -> Cost:
+def cost(path: Path, choice: AnalysisOptions, folder: Path) -> Cost:
     """Of one capture."""
     [point] = capture_points([str(path)])
-    settings = Reading().settings(choice.keep)
+    settings = ReadOptions().settings(choice.keep)
     by_count = {}
     for count in (FEW, MANY):
         sort, (whole, stored) = taken(lambda count=count: _sorted(point, count, folder))  # type: ignore[misc]
@@ -106,14 +106,14 @@ def cost(path: Path, choice: Choice, folder: Path) -> Cost:
     files: dict[str, list[Path]] = {name: [] for name in tables.TABLES}
     for entry in (*rows, *told):
         files[entry["table"]].append(folder / entry["path"])
-    judge, _ = taken(lambda: judged(joined([read]), files))
+    judge, _ = taken(lambda: findings_of(joined([read]), files))
     return Cost(by_count[MANY][0], seen, few - FEW * seen, facts, merge, judge)
 
 
 def _sorted(point: CapturePoint, count: int, folder: Path) -> tuple[Heard, list[Stored]]:
     """A point's chunks, sorted for so many shares."""
     joining = Joining(point)
-    size = window_bytes(Reading().settings(False), MANY)  # of both alike, or shares could not be compared
+    size = window_bytes(ReadOptions().settings(False), MANY)  # of both alike, or shares could not be compared
     stored = []
     for number, chunk in enumerate(chunks_of(point, CHUNK_BYTES)):
         found = store(ChunkReader(chunk, None, size), GROUPS * count, count, folder / f"chunk-{count}-{number}")
@@ -134,9 +134,9 @@ def _shared(
     stored: list[Stored],
     count: int,
     settings: Settings,
-    choice: Choice,
+    choice: AnalysisOptions,
     folder: Path,
-) -> list[tuple[float, shares.Shared]]:
+) -> list[tuple[float, shares.ShareResult]]:
     """Each share, with its processor time."""
     packets, groups = merging.range_packets(choice), divided(stored, count)
     return [
@@ -165,7 +165,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory(dir=ROOT / "out" if (ROOT / "out").is_dir() else None) as name:
             folder = Path(name)
             path, warm = folder / f"{case}.pcap", folder / "warm.pcap"
-            choice = Choice.of(records=chosen.records)
+            choice = AnalysisOptions.of(records=chosen.records)
             getattr(generate, case)(warm, 2_000_000)
             (folder / "first").mkdir()
             cost(warm, choice, folder / "first")  # kernels and layouts are loaded

@@ -3,8 +3,8 @@
     python -m tests.bench.cuts [--every 100] [CAPTURE ...]
 
 In: captures (default: samples, and those beside the repository). Out: a line a capture: cuts, the largest snapshot, and
-what is different, which is nothing; exit code 1 where it is not. Each piece is read by a `Course` that knows of those
-before what the snapshot says, in all tables and with all messages; once more without, over one thread.
+what is different, which is nothing; exit code 1 where it is not. Each piece is read by a `ResumableReader` that knows
+of those before what the snapshot says, in all tables and with all messages; once more without, over one thread.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from analyzer.pipeline.points import Choice
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.points import AnalysisOptions
+from analyzer.pipeline.read_options import ReadOptions
 from tests.analyzer.checkpoints import cutting
 from tests.shared import capture_files, sample_folders, shared_folders
 
 
-def differences(capture: Path, every: int, how: Reading, choice: Choice) -> tuple[int, int, list[str]]:
+def differences(capture: Path, every: int, how: ReadOptions, choice: AnalysisOptions) -> tuple[int, int, list[str]]:
     """(cuts, bytes of the largest snapshot, what is different)."""
     count = len(cutting.packets(cutting.content(capture))[1])
     with tempfile.TemporaryDirectory() as folder:
@@ -41,8 +41,8 @@ def main() -> int:
     for capture in captures:
         keys = [str(path) for path in capture.parent.glob("keys*.log")]
         for whole, threads in ((True, 4), (False, 2)):
-            how = Reading(threads=threads, keylogs=keys)
-            choice = Choice.of(keep_bytes=whole, records="meta" if whole else "batches")
+            how = ReadOptions(threads=threads, keylogs=keys)
+            choice = AnalysisOptions.of(keep_bytes=whole, records="meta" if whole else "batches")
             cuts, largest, said = differences(capture, options.every, how, choice)
             different += bool(said)
             print(f"{capture.parent.name:40} {cuts:6} cuts  {largest:9,} bytes  {said or 'equal'}", flush=True)

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from analyzer.protocol import api_keys, tree
 from analyzer.protocol.encoding import encode_response
 from replay import inputs, run
@@ -93,7 +93,7 @@ def send(capture: str, how: str, port: int, out: str) -> None:
     )
     print(time.time(), flush=True)
     notes: list[str] = []
-    asked = inputs.open_source("-" if how == "stdin" else capture, options, how=Reading(threads=2), notes=notes)
+    asked = inputs.open_source("-" if how == "stdin" else capture, options, how=ReadOptions(threads=2), notes=notes)
     print(time.time(), flush=True)
     asyncio.run(run.replay(asked, options, link.tcp(), out, notes))
 

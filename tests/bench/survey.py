@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from replay.plan import sessions
 from replay.plan.windows import TwoPassReader
 from tests.bench import generate
@@ -20,7 +20,7 @@ from tests.bench.__main__ import Run, kwire, measured, say
 
 def survey(capture: str) -> int:
     """Go through it; how many requests it has."""
-    how = Reading(threads=2)
+    how = ReadOptions(threads=2)
     flow = TwoPassReader(
         lambda: sessions.read_exchanges(capture, how=how),
         by_columns=lambda look: sessions.read_exchanges(capture, how=how, look=look),

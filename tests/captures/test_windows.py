@@ -14,8 +14,8 @@ import pytest
 
 from analyzer.api import decode
 from analyzer.pipeline import points
-from analyzer.pipeline.points import Choice
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.points import AnalysisOptions
+from analyzer.pipeline.read_options import ReadOptions
 from captures import windows
 from captures.chunks.parallel_scan import AheadReader
 from captures.files import CapturePoint
@@ -81,13 +81,13 @@ def test_a_pool_hands_out_the_new_size_and_keeps_no_other() -> None:
 def test_of_what_is_read_more_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(points, "LARGE_POINT", 1000)
 
-    def asked(how: Reading, size: int = 1000, **choice: Any) -> int:
-        return points.how_to_read(how.settings(), Choice.of(**choice), size).large_bytes
+    def asked(how: ReadOptions, size: int = 1000, **choice: Any) -> int:
+        return points.how_to_read(how.settings(), AnalysisOptions.of(**choice), size).large_bytes
 
-    default = Reading()
+    default = ReadOptions()
     assert [asked(default, records=one) for one in ("none", "batches", "meta", "full")] == [LARGE_BYTES] * 2 + [0] * 2
     assert asked(default) == LARGE_BYTES > default.settings().window_bytes
-    assert asked(default, 999) == asked(default, keep_bytes=True) == asked(Reading(window_bytes=5000)) == 0
+    assert asked(default, 999) == asked(default, keep_bytes=True) == asked(ReadOptions(window_bytes=5000)) == 0
 
 
 @pytest.mark.parametrize("records", ["none", "batches"])
@@ -99,8 +99,10 @@ def test_rows_are_the_same_however_much_is_read_at_a_time(
     generate.small(paths[1], 1_000_000)
     paths += paths
 
-    def tables(how: Reading) -> dict[str, pa.Table]:
-        return decode(CapturePoint("two", tuple(map(str, paths))), None, how, Choice.of(records=records)).tables
+    def tables(how: ReadOptions) -> dict[str, pa.Table]:
+        return decode(
+            CapturePoint("two", tuple(map(str, paths))), None, how, AnalysisOptions.of(records=records)
+        ).tables
 
     sizes: list[int] = []
     resize = Reader.resize
@@ -110,7 +112,7 @@ def test_rows_are_the_same_however_much_is_read_at_a_time(
         resize(self, window_bytes, 500)
 
     monkeypatch.setattr(Reader, "resize", told)
-    expected = tables(Reading(window_bytes=30_000))
+    expected = tables(ReadOptions(window_bytes=30_000))
     assert sizes == []
     monkeypatch.setattr(windows, "LESS_FOR", 100_000)
     monkeypatch.setattr(windows, "MOST_HELD", 400)
@@ -121,7 +123,7 @@ def test_rows_are_the_same_however_much_is_read_at_a_time(
             settings, keep_records=choice.records != "none", window_bytes=20_000, large_bytes=60_000
         ),
     )
-    found = tables(Reading())
+    found = tables(ReadOptions())
     assert len(sizes) >= 4, "more and less by turns"
     assert set(sizes) == {60_000, 20_000}
     assert found.keys() == expected.keys()

@@ -1,4 +1,4 @@
-"""What a target holds after a replay, read back by a client that is not ours, against what was stored when captured.
+"""Compares what a target holds after a replay, read by an independent client, with what was stored when captured.
 
 In: a RUN's pairs. Out: sentences, one for each thing that is not as it must be; none if all is well. What must hold,
 for each topic-partition: the same records (key, value, headers) as the captured produce requests that were
@@ -29,7 +29,7 @@ SECONDS = 60.0
 
 @dataclass(slots=True)
 class Expected:
-    """What a partition must hold. `maybe`: was sent and not acknowledged; `by_producer`: in which order."""
+    """The records that a partition must hold. `maybe`: was sent and not acknowledged; `by_producer`: in which order."""
 
     records: Counter[bytes] = field(default_factory=Counter)
     maybe: Counter[bytes] = field(default_factory=Counter)
@@ -40,31 +40,31 @@ class Expected:
 def expected(pairs: Sequence[Pair], called: TopicNames) -> dict[Where, Expected]:
     """From the captured requests that were replayed, and the captured answers to them."""
     reader = Reader()
-    found: dict[Where, Expected] = {}
+    result: dict[Where, Expected] = {}
     open_transactions: dict[int, list[tuple[Expected, bytes]]] = {}
     for pair in pairs:
         if pair.right.request is None:
             continue
-        asked, said = pair.left.asked(), pair.left.said(pair.api_key)
-        if asked is None:
+        produced, answered = pair.left.asked(), pair.left.said(pair.api_key)
+        if produced is None:
             continue
         if pair.api_key == api_keys.END_TXN:
-            ended = open_transactions.pop(asked["producerId"], [])
-            if not asked["committed"]:
+            ended = open_transactions.pop(produced["producerId"], [])
+            if not produced["committed"]:
                 for partition, digest in ended:
                     partition.aborted[digest] += 1
         if pair.api_key != api_keys.PRODUCE:
             continue
         errors = {
-            (called.of(topic), one["index"]): one["errorCode"]
-            for topic in ((said.body or {}) if said is not None else {}).get("responses", ())
-            for one in topic["partitionResponses"]
+            (called.of(topic), partition["index"]): partition["errorCode"]
+            for topic in ((answered.body or {}) if answered is not None else {}).get("responses", ())
+            for partition in topic["partitionResponses"]
         }
-        for topic in asked["topicData"]:
-            for one in topic["partitionData"]:
-                where = called.of(topic), one["index"]
-                into = found.setdefault(where, Expected())
-                records = reader.read(one["records"] or b"")
+        for topic in produced["topicData"]:
+            for partition in topic["partitionData"]:
+                where = called.of(topic), partition["index"]
+                into = result.setdefault(where, Expected())
+                records = reader.read(partition["records"] or b"")
                 if errors.get(where) == 0:
                     into.records.update(record.digest for record in records)
                     for record in records:
@@ -77,20 +77,20 @@ def expected(pairs: Sequence[Pair], called: TopicNames) -> dict[Where, Expected]
     for ended in open_transactions.values():  # never ended: not visible either
         for partition, digest in ended:
             partition.aborted[digest] += 1
-    return found
+    return result
 
 
 def digest_of(key: bytes | None, value: bytes | None, headers: Iterable[tuple[str, bytes | None]]) -> bytes:
     """As `replay.contents.Record.digest`."""
-    made = hashlib.blake2b(digest_size=16)
+    digest = hashlib.blake2b(digest_size=16)
     for part in (key, value, *(part for name, content in headers for part in (name.encode(), content))):
-        made.update(((1 << 64) - 1 if part is None else len(part)).to_bytes(8, "big"))
-        made.update(part or b"")
-    return made.digest()
+        digest.update(((1 << 64) - 1 if part is None else len(part)).to_bytes(8, "big"))
+        digest.update(part or b"")
+    return digest.digest()
 
 
 def stored(bootstrap: str, topics: Iterable[str], isolation: str = "read_uncommitted") -> dict[Where, list[bytes]]:
-    """What the target holds, in order of offsets, as librdkafka reads it."""
+    """Read what the target holds, in order of offsets, as librdkafka reads it."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -105,7 +105,7 @@ def stored(bootstrap: str, topics: Iterable[str], isolation: str = "read_uncommi
     try:
         known = consumer.list_topics(timeout=SECONDS).topics
         places = [(topic, index) for topic in topics if topic in known for index in known[topic].partitions]
-        found: dict[Where, list[bytes]] = {place: [] for place in places}
+        records: dict[Where, list[bytes]] = {place: [] for place in places}
         consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for topic, index in places])
         ended: set[Where] = set()
         while len(ended) < len(places):
@@ -114,12 +114,12 @@ def stored(bootstrap: str, topics: Iterable[str], isolation: str = "read_uncommi
                 raise TimeoutError(f"partitions {sorted(set(places) - ended)} did not come to their end")
             where = message.topic(), message.partition()
             if message.error() is None:
-                found[where].append(digest_of(message.key(), message.value(), message.headers() or ()))
+                records[where].append(digest_of(message.key(), message.value(), message.headers() or ()))
             elif message.error().code() == KafkaError._PARTITION_EOF:
                 ended.add(where)
             else:
                 raise RuntimeError(f"{where}: {message.error()}")
-        return found
+        return records
     finally:
         consumer.close()
 
@@ -128,8 +128,11 @@ def more_than_sent(pairs: Sequence[Pair], bootstrap: str) -> dict[Where, int]:
     """How many records partitions hold beyond what was sent to them, where it is any."""
     wanted = expected(pairs, learn(pairs).left)
     have = stored(bootstrap, sorted({topic for topic, _ in wanted}))
-    found = {where: (Counter(have.get(where, ())) - one.records - one.maybe).total() for where, one in wanted.items()}
-    return {where: more for where, more in found.items() if more}
+    excess = {
+        where: (Counter(have.get(where, ())) - expectation.records - expectation.maybe).total()
+        for where, expectation in wanted.items()
+    }
+    return {where: more for where, more in excess.items() if more}
 
 
 def audit(pairs: Sequence[Pair], bootstrap: str, times: int = 1) -> Iterator[str]:
@@ -161,15 +164,15 @@ def audit(pairs: Sequence[Pair], bootstrap: str, times: int = 1) -> Iterator[str
 
 def _in_order(wanted: Iterable[bytes], have: Iterable[bytes]) -> bool:
     rest = iter(have)
-    return all(any(one == other for other in rest) for one in wanted)
+    return all(any(record == other for other in rest) for record in wanted)
 
 
 def _accepted(answer: dict[str, Any], called: TopicNames) -> set[Where]:
     return {
-        (called.of(topic), one["partitionIndex"])
+        (called.of(topic), partition["partitionIndex"])
         for topic in answer.get("topics", ())
-        for one in topic["partitions"]
-        if not one["errorCode"]
+        for partition in topic["partitions"]
+        if not partition["errorCode"]
     }
 
 
@@ -178,19 +181,19 @@ def _audit_groups(pairs: Sequence[Pair], correspondence: Correspondence, bootstr
     for pair in pairs:
         if pair.api_key != api_keys.OFFSET_COMMIT or pair.right.request is None:
             continue
-        asked, said = pair.left.asked(), pair.left.said(pair.api_key)
-        if asked is None or said is None or said.body is None:
+        body, answered = pair.left.asked(), pair.left.said(pair.api_key)
+        if body is None or answered is None or answered.body is None:
             continue
-        fine = _accepted(said.body, correspondence.left)
+        fine = _accepted(answered.body, correspondence.left)
         answer = pair.right.said(pair.api_key)
-        taken = _accepted((answer.body or {}) if answer is not None else {}, correspondence.right)
-        for topic in asked["topics"]:
-            for one in topic["partitions"]:
-                where = correspondence.left.of(topic), one["partitionIndex"]
-                offsets = committed.setdefault(asked["groupId"], {})
-                if where in fine & taken:
-                    offsets[where] = one["committedOffset"]
-                elif where in fine | taken:  # one side refused it, which the comparison tells
+        accepted = _accepted((answer.body or {}) if answer is not None else {}, correspondence.right)
+        for topic in body["topics"]:
+            for partition in topic["partitions"]:
+                where = correspondence.left.of(topic), partition["partitionIndex"]
+                offsets = committed.setdefault(body["groupId"], {})
+                if where in fine & accepted:
+                    offsets[where] = partition["committedOffset"]
+                elif where in fine | accepted:  # one side refused it, which the comparison tells
                     offsets.pop(where, None)
     if not committed:
         return
@@ -200,8 +203,9 @@ def _audit_groups(pairs: Sequence[Pair], correspondence: Correspondence, bootstr
             continue
         asking = [TopicPartition(topic, index) for topic, index in offsets]
         future = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group, asking)])[group]
-        for one in future.result(SECONDS).topic_partitions:
-            captured = offsets[one.topic, one.partition]
-            verdict = correspondence.position(one.topic, one.partition, captured, one.offset)
+        for partition in future.result(SECONDS).topic_partitions:
+            captured = offsets[partition.topic, partition.partition]
+            verdict = correspondence.position(partition.topic, partition.partition, captured, partition.offset)
             if verdict not in ("same", "interleaved"):
-                yield f"group {group}: {one.topic}-{one.partition} is at {one.offset}, captured {captured} ({verdict})"
+                name = f"{partition.topic}-{partition.partition}"
+                yield f"group {group}: {name} is at {partition.offset}, captured {captured} ({verdict})"

@@ -33,7 +33,9 @@ def produced(records: bytes | dict[int, bytes], acks: int = -1, name: str | None
         "transactionalId": name,
         "acks": acks,
         "timeoutMs": 1000,
-        "topicData": [{"name": "orders", "partitionData": [{"index": p, "records": one} for p, one in some.items()]}],
+        "topicData": [
+            {"name": "orders", "partitionData": [{"index": p, "records": capture} for p, capture in some.items()]}
+        ],
     }
 
 
@@ -67,5 +69,5 @@ def producer_of(body: Body) -> tuple[int, int, int]:
     (length,) = struct.unpack_from(">i", records, 8)
     (checksum,) = struct.unpack_from(">I", records, 17)
     assert crc32c.crc32c(records[21 : 12 + length]) == checksum
-    found: tuple[int, int, int] = struct.unpack_from(">qhi", records, 43)
-    return found
+    producer: tuple[int, int, int] = struct.unpack_from(">qhi", records, 43)
+    return producer

@@ -1,5 +1,5 @@
-"""What conversation tests are written with: a captured session as it was said, a target that answers from a script,
-and a clock that only moves while everybody waits. No network, no real time."""
+"""The parts of conversation tests: a captured session, a target that answers from a script, and a clock that only
+moves while everything waits. No network, no real time."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Captured:
     broker: tuple[str, int] = ("10.0.0.9", 9092)
     requests: list[Request] = field(default_factory=list)
 
-    def said(
+    def add(
         self,
         at: float,
         api_key: int,
@@ -132,7 +132,7 @@ Answer = Callable[[Body], Body | None]
 
 
 @dataclass
-class Heard:
+class ReceivedRequest:
     """A request that the target got."""
 
     at: float
@@ -155,7 +155,7 @@ class Target:
     answers: dict[int, list[Body | Answer | None]] = field(default_factory=dict)
     delay: dict[int, float] = field(default_factory=dict)
     held: dict[int, Callable[[Body], float]] = field(default_factory=dict)
-    heard: list[Heard] = field(default_factory=list)
+    received: list[ReceivedRequest] = field(default_factory=list)
     down: set[int] = field(default_factory=set)
     links: int = 0
     deaf: bool = False
@@ -174,16 +174,16 @@ class Target:
         self.links += 1
         return _FakeLink(self, node, self.links, receiver)
 
-    def said(self, *api_keys: int) -> list[Heard]:
-        """What was heard, of these APIs only."""
-        return [one for one in self.heard if not api_keys or one.api_key in api_keys]
+    def requests(self, *api_keys: int) -> list[ReceivedRequest]:
+        """The requests that came, of these APIs only."""
+        return [request for request in self.received if not api_keys or request.api_key in api_keys]
 
     def answer_for(self, api_key: int, body: Body) -> Body | None:
         script = self.answers.get(api_key)
         if script is None:
             raise AssertionError(f"the script has no answer to {names.name(api_key)}")
-        found = script.pop(0) if len(script) > 1 else script[0]
-        return found(body) if callable(found) else found
+        scripted = script.pop(0) if len(script) > 1 else script[0]
+        return scripted(body) if callable(scripted) else scripted
 
 
 class _FakeLink:
@@ -212,8 +212,8 @@ class _FakeLink:
             self.target.most_unsent = max(self.target.most_unsent, self._unsent)
             return
         now = self._loop.time()
-        self.target.heard.append(
-            Heard(now, self.node, self.number, key, version, decoded.body, decoded.header["clientId"])
+        self.target.received.append(
+            ReceivedRequest(now, self.node, self.number, key, version, decoded.body, decoded.header["clientId"])
         )
         if key == names.PRODUCE and decoded.body["acks"] == 0:
             return
@@ -254,7 +254,11 @@ class Played:
 
     def of(self, api_key: int) -> list[Outcome]:
         """The outcomes of an API in order of capture."""
-        return [one for one in sorted(self.outcomes, key=lambda one: one.step or 0) if one.row["api_key"] == api_key]
+        return [
+            outcome
+            for outcome in sorted(self.outcomes, key=lambda outcome: outcome.step or 0)
+            if outcome.row["api_key"] == api_key
+        ]
 
 
 def replayed(
@@ -284,7 +288,7 @@ def replayed(
         first = min(target.nodes)
         known.leaders = {(name, p): first for name, count in known.partitions.items() for p in range(count)}
         known.leaders.update(leaders or {})
-        sessions = [one.session() for one in captured]
+        sessions = [capture.session() for capture in captured]
         offered = offers or EVERYTHING
         planned, facts = decisions.make(sessions, offered, decisions.PlanOptions(allow))
         outcomes: list[Outcome] = []

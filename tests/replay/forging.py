@@ -54,11 +54,11 @@ def pair(
 
 
 def _side(key: int, version: int, request: Body, answer: Body | str) -> Side:
-    asked = encode_request(key, version, 1, "client", request)
+    frame = encode_request(key, version, 1, "client", request)
     if isinstance(answer, str):
         state, _, rule = answer.partition(":")
-        return Side(state, version, asked, None, None, rule or None)
-    return Side("answered", version, asked, encode_response(key, version, 1, answer), 1000)
+        return Side(state, version, frame, None, None, rule or None)
+    return Side("answered", version, frame, encode_response(key, version, 1, answer), 1000)
 
 
 def batch(
@@ -72,9 +72,9 @@ def batch(
         content = value.encode() if control < 0 else b"\0\0\0\0\0\0"
         record = b"\0" + varint(0) + varint(index) + key + varint(len(content)) + content + varint(0)
         body += varint(len(record)) + record
-    made = bytearray(sealed(body, 0, len(values) or 1, 0, 0))
+    data = bytearray(sealed(body, 0, len(values) or 1, 0, 0))
     attributes = (0x10 if transactional or control >= 0 else 0) | (0x20 if control >= 0 else 0)
-    made[0:8] = base_offset.to_bytes(8, "big")
-    made[21:23] = attributes.to_bytes(2, "big")
-    made[43:51] = producer.to_bytes(8, "big", signed=True)
-    return bytes(made)
+    data[0:8] = base_offset.to_bytes(8, "big")
+    data[21:23] = attributes.to_bytes(2, "big")
+    data[43:51] = producer.to_bytes(8, "big", signed=True)
+    return bytes(data)

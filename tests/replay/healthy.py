@@ -43,16 +43,17 @@ def healthy(name: str, version: str, nodes: int, runs: int, folder: Path) -> int
     alarms = 0
     pairs = list(compared(runs))
     for left, right in pairs:
-        found = compare(from_runs(out[left], out[right]))
-        bad = [one for one in grouped(found.differences) if one.unexpected]
+        comparison = compare(from_runs(out[left], out[right]))
+        bad = [difference for difference in grouped(comparison.differences) if difference.unexpected]
         alarms += bool(bad)
-        for one in bad:
+        for difference in bad:
             print(
-                f"      {left} against {right}: {one.count} x {schema.api_name(one.api_key)} {one.path}  {one.kind}"
-                f" {one.left} -> {one.right}",
+                f"      {left} against {right}: {difference.count} x {schema.api_name(difference.api_key)} "
+                f"{difference.path}  {difference.kind}"
+                f" {difference.left} -> {difference.right}",
                 flush=True,
             )
-            for example in one.examples[:2]:
+            for example in difference.examples[:2]:
                 print(
                     f"          packet {example.row['request_packet']} {example.row['connection']}"
                     f" #{example.row['exchange']} {'/'.join(example.key)}: {example.left} -> {example.right}",

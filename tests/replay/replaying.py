@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from replay import inputs, run
 from replay.diff import pairs
 from replay.diff.compare import Comparison, compare
@@ -65,11 +65,11 @@ def replay_capture(
     files = [str(path) for path in capture_files(folder)]
     host, _, port = cluster.bootstrap.rpartition(":")
     notes: list[str] = []
-    sessions = _later(inputs.read(files, how=Reading(rotated=len(files) > 1), notes=notes), since)
+    sessions = _later(inputs.read(files, how=ReadOptions(rotated=len(files) > 1), notes=notes), since)
     chosen = dataclasses.replace(Options(host, int(port), settings=Settings(speed=speed), seed_topics=True), **options)
     result = asyncio.run(run.replay(MemorySource(sessions), chosen, link.tcp(), out, notes))
-    found = pairs.from_run(out)
-    return Replayed(out, result, found, compare(found), notes)
+    run_pairs = pairs.from_run(out)
+    return Replayed(out, result, run_pairs, compare(run_pairs), notes)
 
 
 def replayed_at(capture: Path, port: int, out: Path) -> None:
@@ -88,16 +88,18 @@ def replayed_at_less(out: Path) -> Path:
 
 
 def _later(sessions: Sequence[Session], seconds: float) -> list[Session]:
-    start = min(one.sent_ns for session in sessions for one in session.requests) + round(seconds * 1e9)
-    kept = [
-        dataclasses.replace(session, requests=tuple(one for one in session.requests if one.sent_ns >= start))
+    start = min(request.sent_ns for session in sessions for request in session.requests) + round(seconds * 1e9)
+    later = [
+        dataclasses.replace(
+            session, requests=tuple(request for request in session.requests if request.sent_ns >= start)
+        )
         for session in sessions
     ]
-    return [session for session in kept if session.requests or session.orphans]
+    return [session for session in later if session.requests or session.orphans]
 
 
 def replayable() -> dict[str, str]:
     """Shared captures whose README row says `full` or `partial`, with that word."""
     rows = (SHARED / "README.md").read_text().splitlines()
-    found = (re.match(r"\| ([a-z0-9.-]+) \|.*\| (full|partial) \|$", row) for row in rows)
-    return {row[1]: row[2] for row in found if row is not None}
+    matches = (re.match(r"\| ([a-z0-9.-]+) \|.*\| (full|partial) \|$", row) for row in rows)
+    return {row[1]: row[2] for row in matches if row is not None}

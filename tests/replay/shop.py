@@ -53,7 +53,7 @@ class Partition:
 
     log: list[tuple[int, int, bytes]] = field(default_factory=list)
     start: int = 0
-    taken: dict[tuple[int, int], int] = field(default_factory=dict)
+    appended: dict[tuple[int, int], int] = field(default_factory=dict)
 
     @property
     def end(self) -> int:
@@ -114,9 +114,9 @@ class Shop:
     # --- what it answers ---
 
     def answer(self, key: int, body: Body) -> Body:
-        told: Body = getattr(self, f"_{api_keys.name(key)}")(body)
+        answer_body: Body = getattr(self, f"_{api_keys.name(key)}")(body)
         wrong = self.says.get(key)
-        return told if wrong is None else _corrupted(told, wrong)
+        return answer_body if wrong is None else _corrupted(answer_body, wrong)
 
     def _ApiVersions(self, body: Body) -> Body:
         keys = [
@@ -130,7 +130,7 @@ class Shop:
         counts: dict[str, int] = {}
         for name, _ in self.logs:
             counts[name] = counts.get(name, 0) + 1
-        asked = [topic["name"] for topic in body["topics"]] if body["topics"] is not None else list(counts)
+        names = [topic["name"] for topic in body["topics"]] if body["topics"] is not None else list(counts)
         part = {"errorCode": 0, "leaderId": 1, "leaderEpoch": 0, "replicaNodes": [1], "isrNodes": [1]}
         topics = [
             {
@@ -143,7 +143,7 @@ class Shop:
             }
             if name in counts
             else {"errorCode": 3, "name": name, "isInternal": False, "partitions": []}
-            for name in asked
+            for name in names
         ]
         brokers = [{"nodeId": 1, "host": self.host, "port": 9092, "rack": None}]
         return {"brokers": brokers, "clusterId": self.cluster, "controllerId": 1, "topics": topics}
@@ -185,8 +185,8 @@ class Shop:
         }
 
     def _EndTxn(self, body: Body) -> Body:
-        made = bytearray(batch(producer=body["producerId"], control=1 if body["committed"] else 0))
-        self._append(self.logs[PAYMENTS, 0], made)
+        marker = bytearray(batch(producer=body["producerId"], control=1 if body["committed"] else 0))
+        self._append(self.logs[PAYMENTS, 0], marker)
         return {"errorCode": 0}
 
     def _Produce(self, body: Body) -> Body:
@@ -203,7 +203,7 @@ class Shop:
         }
 
     def _produced(self, topic: str, index: int, records: bytes) -> Body:
-        def told(code: int, base: int = -1, appended: int = -1) -> Body:
+        def result(code: int, base: int = -1, appended: int = -1) -> Body:
             return {
                 "index": index,
                 "errorCode": code,
@@ -214,41 +214,41 @@ class Shop:
 
         log = self.logs.get((topic, index))
         if topic in self.no_write:
-            return told(errors.TOPIC_AUTHORIZATION_FAILED)
+            return result(errors.TOPIC_AUTHORIZATION_FAILED)
         if log is None:
-            return told(errors.UNKNOWN_TOPIC_OR_PARTITION)
+            return result(errors.UNKNOWN_TOPIC_OR_PARTITION)
         if len(records) > self.largest:
-            return told(errors.MESSAGE_TOO_LARGE)
+            return result(errors.MESSAGE_TOO_LARGE)
         if not self.in_sync:
-            return told(errors.NOT_ENOUGH_REPLICAS)
-        (one,) = batches.produced(records)
-        mark = one.producer_id, one.base_sequence
-        if one.base_sequence >= 0 and mark in log.taken:
-            return told(0, log.taken[mark], 1_700_000_000_000)
+            return result(errors.NOT_ENOUGH_REPLICAS)
+        (header,) = batches.produced(records)
+        mark = header.producer_id, header.base_sequence
+        if header.base_sequence >= 0 and mark in log.appended:
+            return result(0, log.appended[mark], 1_700_000_000_000)
         self.produced += topic == ORDERS
         base = log.end
-        made = bytearray(records)
+        stamped = bytearray(records)
         if self.appends:
-            struct.pack_into(">h", made, 21, one.attributes | _APPENDED)
+            struct.pack_into(">h", stamped, 21, header.attributes | _APPENDED)
         if topic == ORDERS and self.produced == self.swallows:
-            return told(0, base)
+            return result(0, base)
         for _ in range(2 if topic == ORDERS and self.produced == self.doubles else 1):
-            self._append(log, made)
+            self._append(log, stamped)
         if topic == ORDERS and self.produced == self.hides:
             self.hidden = log.log[-1][2]
-        log.taken[mark] = base
+        log.appended[mark] = base
         self.cut |= (topic, base) == self.cuts
-        return told(0, base, 1_700_000_000_000 if self.appends else -1)
+        return result(0, base, 1_700_000_000_000 if self.appends else -1)
 
-    def _append(self, log: Partition, made: bytearray) -> None:
+    def _append(self, log: Partition, batch_bytes: bytearray) -> None:
         base = log.end
-        (one,) = batches.batches(bytes(made))
-        struct.pack_into(">q", made, 0, base)
-        batches.seal(made, 0, len(made))
-        log.log.append((base, base + one.last_offset_delta + 1, bytes(made)))
+        (header,) = batches.batches(bytes(batch_bytes))
+        struct.pack_into(">q", batch_bytes, 0, base)
+        batches.seal(batch_bytes, 0, len(batch_bytes))
+        log.log.append((base, base + header.last_offset_delta + 1, bytes(batch_bytes)))
 
     def later(self) -> None:
-        """What retention and the cleaner do in the meantime; who reads now is told everything."""
+        """Apply what retention and the cleaner do in the meantime; a reader now gets everything."""
         self.hidden = b""
         for log in self.logs.values():
             if self.deletes and log.log:
@@ -278,7 +278,7 @@ class Shop:
             code, log = errors.UNKNOWN_TOPIC_OR_PARTITION, Partition()
         elif not log.start <= at <= log.end:
             code = errors.OFFSET_OUT_OF_RANGE
-        found = b"".join(data for _, end, data in log.log if end > at and data != self.hidden) if not code else b""
+        records = b"".join(data for _, end, data in log.log if end > at and data != self.hidden) if not code else b""
         return {
             "partitionIndex": part["partition"],
             "errorCode": code,
@@ -287,17 +287,22 @@ class Shop:
             "logStartOffset": log.start,
             "abortedTransactions": None,
             "preferredReadReplica": -1,
-            "records": found,
+            "records": records,
         }
 
     def _ListOffsets(self, body: Body) -> Body:
         def listed(topic: str, part: Body) -> Body:
             log = self.logs.get((topic, part["partitionIndex"]))
             code = 0 if log is not None else errors.UNKNOWN_TOPIC_OR_PARTITION
-            told = {"partitionIndex": part["partitionIndex"], "errorCode": code, "timestamp": -1, "offset": -1}
+            listed_partition = {
+                "partitionIndex": part["partitionIndex"],
+                "errorCode": code,
+                "timestamp": -1,
+                "offset": -1,
+            }
             if log is not None:
-                told["offset"] = log.start if part["timestamp"] == api_keys.START_OF_LOG else log.end
-            return told
+                listed_partition["offset"] = log.start if part["timestamp"] == api_keys.START_OF_LOG else log.end
+            return listed_partition
 
         return {
             "topics": [
@@ -336,8 +341,11 @@ class Shop:
         }
 
     def _SyncGroup(self, body: Body) -> Body:
-        mine = [one["assignment"] for one in body["assignments"] if one["memberId"] == body["memberId"]]
-        return {"errorCode": 0 if mine else errors.UNKNOWN_MEMBER_ID, "assignment": mine[0] if mine else b""}
+        assignments = [entry["assignment"] for entry in body["assignments"] if entry["memberId"] == body["memberId"]]
+        return {
+            "errorCode": 0 if assignments else errors.UNKNOWN_MEMBER_ID,
+            "assignment": assignments[0] if assignments else b"",
+        }
 
     def _Heartbeat(self, body: Body) -> Body:
         return {"errorCode": 0 if body["memberId"] else errors.UNKNOWN_MEMBER_ID}
@@ -404,9 +412,9 @@ class _Link:
             self._shop.cut, self._shop.cuts, self._closed = False, ("", 0), True
             self._loop.call_soon(self._receiver.closed, "the target closed the connection")
             return
-        said = encode_response(key, decoded.version, decoded.header["correlationId"], answer)
+        reply = encode_response(key, decoded.version, decoded.header["correlationId"], answer)
         self._free = max(self._free, self._loop.time()) + self._shop.delays.get(key, 0.001)
-        self._loop.call_at(self._free, lambda: None if self._closed else self._receiver.frame(said))
+        self._loop.call_at(self._free, lambda: None if self._closed else self._receiver.frame(reply))
 
     def backlog(self) -> int:
         return 0
@@ -438,7 +446,7 @@ def captured(loading: bool = False) -> list[Captured]:
     def say(who: Captured, at: float, key: int, body: Body, client: str) -> Body:
         version = OFFERS[key][1]
         answer = shop.answer(key, body)
-        who.said(at, key, version, body, answer, client_id=client)
+        who.add(at, key, version, body, answer, client_id=client)
         number = len(who.requests)
         row = who.requests[-1].row
         assert isinstance(row, dict)
@@ -464,13 +472,13 @@ def captured(loading: bool = False) -> list[Captured]:
             "topicData": [{"name": topic, "partitionData": [part]}],
         }
 
-    asked = {
+    request_body = {
         "topics": [{"name": ORDERS}],
         "allowAutoTopicCreation": False,
         "includeClusterAuthorizedOperations": False,
         "includeTopicAuthorizedOperations": False,
     }
-    say(writer, 0.0, api_keys.METADATA, asked, "writer")
+    say(writer, 0.0, api_keys.METADATA, request_body, "writer")
     for number in range(40):
         values = [f"order {number}.{part}" for part in range(3)] + (["x" * 3000] if number == 7 else [])
         say(writer, 0.1 + number / 50, api_keys.PRODUCE, produce(ORDERS, number % 2, batch(*values)), "writer")
@@ -577,7 +585,7 @@ def captured(loading: bool = False) -> list[Captured]:
 
 @cache
 def _sessions(loading: bool) -> tuple[Session, ...]:
-    return tuple(one.session() for one in captured(loading))
+    return tuple(capture.session() for capture in captured(loading))
 
 
 def replayed_at(shop: Shop, out: Path, *, speed: float | None = None, loading: bool = False, **options: Any) -> Path:

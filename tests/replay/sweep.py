@@ -65,32 +65,38 @@ def sweep(name: str, version: str, nodes: int) -> bool:
         try:
             with one_cluster(name, version, nodes) as cluster:
                 done = replay_capture(SHARED / name, cluster, Path(folder, "run"))
-                found = done.comparison
+                comparison = done.comparison
                 problems = list(audit(done.pairs, cluster.bootstrap))
         except Exception:
             print(f"{name:<34} {version}  FAILED\n{traceback.format_exc()}", flush=True)
             return False
-    unexpected = [one for one in grouped(found.differences) if one.unexpected]
-    told = [(one.api_key, one.kind, example.right) for one in unexpected for example in one.examples]
+    unexpected = [difference for difference in grouped(comparison.differences) if difference.unexpected]
+    examples = [
+        (difference.api_key, difference.kind, example.right)
+        for difference in unexpected
+        for example in difference.examples
+    ]
     lacking = LACKING.get((name, version))
-    bad = unexpected if lacking is None or told != [lacking] else []
+    bad = unexpected if lacking is None or examples != [lacking] else []
     rules: Counter[str] = Counter()
-    for one in grouped(found.differences):
-        if one.rule:
-            rules[one.rule] += one.count
+    for difference in grouped(comparison.differences):
+        if difference.rule:
+            rules[difference.rule] += difference.count
     print(
-        f"{name:<34} {version}  {found.total:>6} exchanges  {found.compared:>6} compared  {found.same:>6} same"
-        f"  {found.expected:>4} expected  {found.unexpected:>4} unexpected  {len(problems):>3} in the audit"
+        f"{name:<34} {version}  {comparison.total:>6} exchanges  {comparison.compared:>6} compared"
+        f"  {comparison.same:>6} same"
+        f"  {comparison.expected:>4} expected  {comparison.unexpected:>4} unexpected  {len(problems):>3} in the audit"
         f"  {time.monotonic() - started:5.1f} s  {dict(rules)}",
         flush=True,
     )
-    for one in bad:
+    for difference in bad:
         print(
-            f"      {one.count} x {schema.api_name(one.api_key)} v{one.version}  {one.path}  {one.kind}"
-            f" {one.left} -> {one.right}",
+            f"      {difference.count} x {schema.api_name(difference.api_key)} v{difference.version}"
+            f"  {difference.path}  {difference.kind}"
+            f" {difference.left} -> {difference.right}",
             flush=True,
         )
-        for example in one.examples[:2]:
+        for example in difference.examples[:2]:
             row = example.row
             print(
                 f"          packet {row['request_packet']} {row['connection']} #{row['exchange']}"

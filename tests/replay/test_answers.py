@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import pytest
 
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from analyzer.protocol import api_keys, errors, tree
 from analyzer.protocol.decoding import OK
 from analyzer.protocol.encoding import encode_response
-from replay import answers
-from replay.answers import Answer, Said
+from replay.answers import Answer, AnswerStatus, answer_statuses
 from replay.plan import produce_requests, sessions
 from tests.replay.batching import produced_answer
 from tests.shared import capture_files, sample_folders
@@ -21,26 +20,26 @@ CAPTURES = {folder.name: folder for folder in sample_folders()}
 SHUT = "tls13-aiokafka-4.3"  # needs keys to be read
 
 
-def alone(answer: Answer) -> Said:
+def alone(answer: Answer) -> AnswerStatus:
     data, key, version = answer
     decoded = tree.decode_response(data, key, version, exact=True)
     if decoded.status != OK or decoded.body is None:
-        return Said(False, decoded.reason)
-    return Said(True, None, decoded.body.get("throttleTimeMs"), tuple(errors.codes(decoded.body)))
+        return AnswerStatus(False, decoded.reason)
+    return AnswerStatus(True, None, decoded.body.get("throttleTimeMs"), tuple(errors.codes(decoded.body)))
 
 
 @pytest.mark.parametrize("name", sorted(CAPTURES.keys() - {SHUT}))
 def test_captured_answers_say_what_their_bodies_say(name: str) -> None:
     files = [str(path) for path in capture_files(CAPTURES[name])]
     some: list[Answer] = []
-    for one in sessions.read_exchanges(files, how=Reading(rotated=len(files) > 1)):
+    for one in sessions.read_exchanges(files, how=ReadOptions(rotated=len(files) > 1)):
         if one.answer is not None and one.row["api_key"] is not None:
             some.append((one.answer, one.row["api_key"], one.row["api_version"]))
     cut = [(data[:-1], key, version) for data, key, version in some]
     longer = [(data + b"\0", key, version) for data, key, version in some]
     asked = [*some, *cut, *longer, (b"\0\0\0\1", 999, 0)]
 
-    assert answers.said(asked) == [alone(one) for one in asked]
+    assert answer_statuses(asked) == [alone(one) for one in asked]
 
 
 def test_errors_are_told_in_their_order_and_throttling_beside_them() -> None:
@@ -50,11 +49,11 @@ def test_errors_are_told_in_their_order_and_throttling_beside_them() -> None:
     topic["partitionResponses"] = [{**part, "index": at, "errorCode": code} for at, code in enumerate((6, 0, 3, 6))]
     body["throttleTimeMs"] = 7
     failed = encode_response(api_keys.PRODUCE, 7, 1, body)
-    said = answers.said([(failed, api_keys.PRODUCE, 7), (failed[:9], api_keys.PRODUCE, 7)])
-    assert said[0] == Said(True, None, 7, (6, 3, 6))
+    said = answer_statuses([(failed, api_keys.PRODUCE, 7), (failed[:9], api_keys.PRODUCE, 7)])
+    assert said[0] == AnswerStatus(True, None, 7, (6, 3, 6))
     assert not said[1].decoded
     assert "responses" in (said[1].reason or "")
-    assert answers.said([]) == []
+    assert answer_statuses([]) == []
 
 
 @pytest.mark.parametrize("version", range(3, 13))

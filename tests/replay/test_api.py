@@ -45,12 +45,12 @@ def test_it_takes_what_the_command_takes_under_the_same_names() -> None:
     command = argparse.ArgumentParser()
     parser._replay_options(command)
     options = {action.dest for action in command._actions} - OTHERWISE
-    mine = {*inspect.signature(api.replay).parameters, *request.Asked.__annotations__}
-    assert mine - {"captures", "options", "access"} == options
+    parameters = {*inspect.signature(api.replay).parameters, *request.Asked.__annotations__}
+    assert parameters - {"captures", "options", "access"} == options
 
 
 def test_what_is_asked_for_in_python_is_what_the_command_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The same options in either form come to the same `Options`, and to what of the capture is sent."""
+    """Equal options in either form come to the same `Options`, and to what of the capture is sent."""
     seen: list[tuple[Any, ...]] = []
 
     async def noted(captured: Any, wanted: Options, dial: Any, out: Any, notes: Any, wait: bool) -> None:
@@ -126,7 +126,7 @@ def test_what_is_asked_for_in_python_is_what_the_command_does(monkeypatch: pytes
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "expected"),
     [
         ({"to": "localhost"}, "--to localhost: not HOST:PORT"),
         ({"allow": ["Sing"]}, "--allow Sing: no such API"),
@@ -139,9 +139,9 @@ def test_what_is_asked_for_in_python_is_what_the_command_does(monkeypatch: pytes
         ({"same_cluster": True, "times": 2}, "--same-cluster does not go with --times"),
     ],
 )
-def test_what_it_cannot_take_is_a_problem_with_a_hint(tmp_path: Path, wrong: dict[str, Any], told: str) -> None:
+def test_what_it_cannot_take_is_a_problem_with_a_hint(tmp_path: Path, wrong: dict[str, Any], expected: str) -> None:
     options: dict[str, Any] = {"to": "localhost:9092", "out": tmp_path / "run", **wrong}
     with pytest.raises(KwireError) as problem:
         replay.replay(CAPTURE, **options)
-    assert str(problem.value) == told
+    assert str(problem.value) == expected
     assert problem.value.hint

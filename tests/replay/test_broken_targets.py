@@ -31,8 +31,8 @@ from tests.replay.shop import GROUP, LOADED, OFFERS, ORDERS, PAYMENTS, TRANSACTI
 SIDES = ("captured", "replayed")
 
 
-def said(found: Comparison) -> str:
-    return text.as_text(found, SIDES).splitlines()[0].removeprefix("verdict: ")
+def first_line(comparison: Comparison) -> str:
+    return text.as_text(comparison, SIDES).splitlines()[0].removeprefix("verdict: ")
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +41,8 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_nothing_is_wrong(healthy: Path) -> None:
-    found = compare(pairs.from_run(healthy))
-    assert (said(found), list(found.differences)) == ("same", [])
+    comparison = compare(pairs.from_run(healthy))
+    assert (first_line(comparison), list(comparison.differences)) == ("same", [])
 
 
 # fmt: off
@@ -144,27 +144,35 @@ BROKEN: dict[str, tuple[Shop, dict[str, Any], str]] = {
 def test_the_first_line_names_what_is_broken(what: str, healthy: Path, tmp_path: Path) -> None:
     shop, options, line = BROKEN[what]
     broken = replayed_at(shop, tmp_path / "run", **options)
-    found = compare(pairs.from_run(broken))
-    assert said(found) == line
+    comparison = compare(pairs.from_run(broken))
+    assert first_line(comparison) == line
     # As many exchanges differ as are shown to.
-    _, told = by_exchange.differing(broken)
-    assert found.unexpected == sum(any(one[-1] is None for one in some) for some in told.values()) > 0
+    _, by_exchange_differences = by_exchange.differing(broken)
+    assert (
+        comparison.unexpected
+        == sum(any(capture[-1] is None for capture in some) for some in by_exchange_differences.values())
+        > 0
+    )
     assert_the_same(pairs.from_run(broken))
     if "speed" in options:
         return  # the healthy one was sent at another
     # Against a replay at a healthy target it is the same cause.
     beyond = compare(pairs.from_runs(healthy, broken))
     first, second = (
-        [(one.api_key, one.path, one.kind, one.right) for one in grouped(each.differences) if one.unexpected]
-        for each in (found, beyond)
+        [
+            (difference.api_key, difference.path, difference.kind, difference.right)
+            for difference in grouped(each.differences)
+            if difference.unexpected
+        ]
+        for each in (comparison, beyond)
     )
     assert second == first
 
 
 def _against(left: Path, right: Path) -> tuple[str, set[str | None]]:
-    found = compare(pairs.from_runs(left, right))
+    comparison = compare(pairs.from_runs(left, right))
     assert_the_same(pairs.from_runs(left, right))
-    return said(found), {one.rule for one in found.differences}
+    return first_line(comparison), {difference.rule for difference in comparison.differences}
 
 
 def test_a_coordinator_that_was_loading_for_one_of_two_runs_is_no_difference(tmp_path: Path) -> None:
@@ -173,8 +181,8 @@ def test_a_coordinator_that_was_loading_for_one_of_two_runs_is_no_difference(tmp
     ready, loading = (
         replayed_at(Shop(loads=loads), tmp_path / name, loading=True) for name, loads in (("a", {}), ("b", once))
     )
-    for one in (ready, loading):
-        assert said(compare(pairs.from_run(one))) == "same"
+    for out in (ready, loading):
+        assert first_line(compare(pairs.from_run(out))) == "same"
     assert _against(ready, loading) == _against(loading, ready) == ("same", {"race"})
 
 
@@ -183,7 +191,7 @@ def test_a_coordinator_that_loads_for_ever_is_one(key: int, tmp_path: Path) -> N
     """Its answer was as captured the first time, and not the second time."""
     shops = Shop(), Shop(loads={key: 1_000_000})
     ready, loading = (replayed_at(shop, tmp_path / shop_name, loading=True) for shop, shop_name in zip(shops, "ab"))
-    line = said(compare(pairs.from_run(loading)))
+    line = first_line(compare(pairs.from_run(loading)))
     assert f"{api_keys.name(key)} v{OFFERS[key][1]} error appeared COORDINATOR_LOAD_IN_PROGRESS (14)" in line
     assert _against(ready, loading)[0] == line
 
@@ -195,11 +203,13 @@ def test_what_else_is_wrong_is_told_where_a_coordinator_loads(tmp_path: Path) ->
 
 
 def test_an_idempotent_batch_that_was_sent_again_is_stored_once(tmp_path: Path) -> None:
-    """What the target answers is what it says of any duplicate; the cause is the replayer's."""
+    """The target answers as to any duplicate; the cause is the replayer's."""
     again = replayed_at(Shop(cuts=(PAYMENTS, 2)), tmp_path / "run")
-    found = compare(pairs.from_run(again))
-    assert said(found) == "same"
-    assert [(one.kind, one.rule) for one in found.differences] == [("swallowed as a duplicate", "sent_again")]
+    comparison = compare(pairs.from_run(again))
+    assert first_line(comparison) == "same"
+    assert [(difference.kind, difference.rule) for difference in comparison.differences] == [
+        ("swallowed as a duplicate", "sent_again")
+    ]
     assert_the_same(pairs.from_run(again))
 
 
@@ -207,7 +217,7 @@ def test_whether_a_batch_is_there_twice_is_not_known_where_the_audit_cannot_see_
     """Of a topic that may have had records before nobody knows whose they are."""
     again = replayed_at(Shop(cuts=(ORDERS, 9)), tmp_path / "run", yes=True)
     line = "1 unexpected difference: Produce v8 perhaps stored twice 1 request sent again (orders/0)"
-    assert said(compare(pairs.from_run(again))).startswith(line)
+    assert first_line(compare(pairs.from_run(again))).startswith(line)
 
 
 def test_an_audit_of_another_cluster_than_the_runs_is_told(tmp_path: Path) -> None:
@@ -215,8 +225,8 @@ def test_an_audit_of_another_cluster_than_the_runs_is_told(tmp_path: Path) -> No
 
     def elsewhere(shop: Shop) -> str:
         reach = Access().reach(shop.host, 9092)
-        found: auditor.Audit = play(auditor.audit(out, shop.host, 9092, shop.dial, reach))
-        return found.elsewhere
+        audited: auditor.Audit = play(auditor.audit(out, shop.host, 9092, shop.dial, reach))
+        return audited.elsewhere
 
     assert elsewhere(Shop()) == ""
     assert elsewhere(Shop(cluster="shop-3")) == "the RUN was sent to cluster shop-2, and this is cluster shop-3"
@@ -228,7 +238,7 @@ def test_fewer_partitions_are_told_before_anything_is_sent(tmp_path: Path) -> No
 
 
 def test_runs_with_other_names_of_groups_are_not_compared(healthy: Path, tmp_path: Path) -> None:
-    """What one calls `billing` and the other `x.billing` would be missing here and extra there, and never compared."""
+    """A group that one calls `billing` and the other `x.billing` would never be compared."""
     named = replayed_at(Shop(), tmp_path / "run", renaming=Renaming({}, "x."))
     with pytest.raises(DatasetError, match="different names of groups"):
         pairs.from_runs(healthy, named)

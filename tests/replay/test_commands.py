@@ -190,8 +190,8 @@ def test_a_topic_with_fewer_partitions_is_told_before_anything_is_sent(tmp_path:
     """The sink has one partition of `orders`."""
     capture = Captured()
     records = {0: batch(), 2: batch()}
-    capture.said(0.0, api_keys.PRODUCE, VERSION, produced(records), produced_answer({0: 0, 2: 0}))
-    capture.said(0.1, api_keys.PRODUCE, VERSION, produced({2: batch()}), produced_answer({2: 3}))
+    capture.add(0.0, api_keys.PRODUCE, VERSION, produced(records), produced_answer({0: 0, 2: 0}))
+    capture.add(0.1, api_keys.PRODUCE, VERSION, produced({2: batch()}), produced_answer({2: 3}))
     with sinking() as port:
         options = Options("127.0.0.1", port, settings=Settings(speed=None), yes=True)
         with pytest.raises(seeding.TooFewPartitions, match="orders has 1 partitions, the captured one 3"):
@@ -354,7 +354,7 @@ def test_what_was_not_audited_is_not_called_the_same(tmp_path: Path, capsys: pyt
     """The sink acknowledges and keeps nothing, and lets nobody read; the audit can be left out, and be done later."""
     out = str(tmp_path / "run")
     capture = Captured()
-    capture.said(0.0, api_keys.PRODUCE, VERSION, produced(batch()), produced_answer(0))
+    capture.add(0.0, api_keys.PRODUCE, VERSION, produced(batch()), produced_answer(0))
     row = capture.requests[0].row
     assert isinstance(row, dict)
     row["status"] = "answered"
@@ -548,7 +548,7 @@ def unanswered() -> tuple[Session, int]:
     """24 MB of requests with acks=0, which the buffers of a socket do not hold; and the size of one."""
     capture = Captured()
     for number in range(200):
-        capture.said(number * 0.001, api_keys.PRODUCE, VERSION, produced(batch() * 1_400, acks=0))
+        capture.add(number * 0.001, api_keys.PRODUCE, VERSION, produced(batch() * 1_400, acks=0))
     size = len(capture.requests[0].data or b"") + 4
     assert 200 * size > 24_000_000
     return capture.session(), size

@@ -1,4 +1,4 @@
-"""What is given to a replay, and is not taken: told before anything is asked or sent.
+"""Input that a replay refuses, before anything is requested or sent.
 
 Proves: replay/inputs.py, replay/run_plan.py
 """
@@ -41,20 +41,20 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 def test_a_run_does_not_take_the_place_of_what_is_replayed(
     named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kept = tmp_path / "kept"
-    analyzer.analyze(CAPTURE, kept, keep_bytes=True)
-    there = sorted(kept.rglob("*"))
-    out = named.format(kept)
-    assert refused([str(kept), "--to", "127.0.0.1:1", "-o", out], capsys) == f"-o {out}: is the capture itself"
-    inside = kept / "capture.pcap"
+    folder = tmp_path / "kept"
+    analyzer.analyze(CAPTURE, folder, keep_bytes=True)
+    there = sorted(folder.rglob("*"))
+    out = named.format(folder)
+    assert refused([str(folder), "--to", "127.0.0.1:1", "-o", out], capsys) == f"-o {out}: is the capture itself"
+    inside = folder / "capture.pcap"
     shutil.copy(CAPTURE, inside)
-    for given in (inside, kept / "*.pcap"):
+    for given in (inside, folder / "*.pcap"):
         line = refused([str(given), "--to", "127.0.0.1:1", "-o", out], capsys)
         assert line == f"-o {out}: holds the capture itself"
     inside.unlink()
     with pytest.raises(KwireError, match="is the capture itself"):
-        replay.replay(kept, to="127.0.0.1:1", out=out)
-    assert sorted(kept.rglob("*")) == there
+        replay.replay(folder, to="127.0.0.1:1", out=out)
+    assert sorted(folder.rglob("*")) == there
 
 
 def test_a_run_is_no_capture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,8 +75,8 @@ def test_two_capture_points_of_one_connection_would_be_sent_twice(
     assert line.startswith("client.pcap and broker.pcap hold the same connections (")
     analyzer.analyze([client, broker], tmp_path / "both", keep_bytes=True)
     assert refused([str(tmp_path / "both"), "--dry-run", "--assume", "4.3"], capsys) == line
-    one = ["--filter", "capture == 'client.pcap'"]
-    assert parser.main(["replay", str(tmp_path / "both"), "--dry-run", "--assume", "4.3", *one]) == 0
+    filter = ["--filter", "capture == 'client.pcap'"]
+    assert parser.main(["replay", str(tmp_path / "both"), "--dry-run", "--assume", "4.3", *filter]) == 0
     chosen = capsys.readouterr().out
     assert parser.main(["replay", str(client), "--dry-run", "--assume", "4.3"]) == 0
     assert capsys.readouterr().out == chosen
@@ -94,17 +94,17 @@ def test_a_name_that_no_captured_topic_has_is_told_and_two_topics_are_never_one(
     given = [str(CAPTURE), "--dry-run", "--assume", "4.3"]
     first, second = "open", "secret"
     assert parser.main(["replay", *given, "--map-topic", "ordres=other", "--map-topic", f"{first}=another"]) == 0
-    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
-    assert said == ["note: --map-topic ordres=other: the capture has no topic ordres"]
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("note: ")]
+    assert lines == ["note: --map-topic ordres=other: the capture has no topic ordres"]
     line = refused([*given, "--map-topic", f"{first}={second}"], capsys)
     assert line == f"{first} and {second} would both be {second}"
 
 
 def test_a_name_with_a_prefix_may_be_too_long() -> None:
     """Which is told before anything is sent, in place of an error of the target's."""
-    captured = Captured().said(0.0, api_keys.METADATA, 4, {"topics": [{"name": "a" * 60}]})
-    sessions, asked = [captured.session()], Options("h", 1, prefix_topics="p" * 189)
-    chosen = MemorySource(sessions).first_pass(asked, EVERYTHING, Topology())
+    captured = Captured().add(0.0, api_keys.METADATA, 4, {"topics": [{"name": "a" * 60}]})
+    sessions, options = [captured.session()], Options("h", 1, prefix_topics="p" * 189)
+    chosen = MemorySource(sessions).first_pass(options, EVERYTHING, Topology())
     assert len(chosen.options.map_topic["a" * 60]) == 249
     with pytest.raises(run_plan.BadNamesError, match="which is no name of a topic"):
-        MemorySource(sessions).first_pass(dataclasses.replace(asked, prefix_topics="p" * 190), EVERYTHING, Topology())
+        MemorySource(sessions).first_pass(dataclasses.replace(options, prefix_topics="p" * 190), EVERYTHING, Topology())

@@ -1,4 +1,4 @@
-"""What a process has done can be read while it writes, and after it was killed in the middle of a write.
+"""The work of a process can be read while it writes, and after it was killed in the middle of a write.
 
 Proves: replay/journal.py
 """
@@ -39,13 +39,13 @@ NEWS: tuple[list[Appended], list[Learned]] = [(("orders", 0), 3, 0, 3)], [("prod
 
 
 def outcomes(path: Path) -> list[Outcome]:
-    return [one for entry in journal.read(path) for one in entry.outcomes]
+    return [outcome for entry in journal.read(path) for outcome in entry.outcomes]
 
 
 def test_what_was_written_is_read_as_it_was(tmp_path: Path) -> None:
     written = Journal(tmp_path / "j")
-    for one in (SHORT, PLAIN, SKIPPED):
-        written.add(one)
+    for outcome in (SHORT, PLAIN, SKIPPED):
+        written.add(outcome)
     assert outcomes(tmp_path / "j") == []  # few wait for the next write
     written.write(NEWS, {"Metadata": 2}, {"reconnected": 1})
 
@@ -53,7 +53,7 @@ def test_what_was_written_is_read_as_it_was(tmp_path: Path) -> None:
 
     assert entry.outcomes == [SHORT, PLAIN, SKIPPED]
     # A request that was sent the short way has its length before it; the recorder tells it by its type.
-    assert [type(one.request) for one in entry.outcomes] == [bytearray, bytes, type(None)]
+    assert [type(outcome.request) for outcome in entry.outcomes] == [bytearray, bytes, type(None)]
     assert (entry.appended, entry.learned) == NEWS
     assert (entry.own_requests, entry.notes) == ({"Metadata": 2}, {"reconnected": 1})
 
@@ -63,7 +63,7 @@ def test_many_and_large_ones_do_not_wait(tmp_path: Path) -> None:
     for number in range(1_000):
         written.add(dataclasses.replace(SHORT, step=number))
     there = outcomes(tmp_path / "j")
-    assert [one.step for one in there] == list(range(len(there)))
+    assert [outcome.step for outcome in there] == list(range(len(there)))
     assert 1_000 - len(there) < 512
     written.add(dataclasses.replace(SHORT, step=1_000, answer=bytes(1 << 20)))
     assert len(outcomes(tmp_path / "j")) == 1_001
@@ -84,7 +84,7 @@ def test_a_frame_that_is_not_whole_is_none(tmp_path: Path) -> None:
 
 
 def test_claims_do_not_wait(tmp_path: Path) -> None:
-    """What may have been sent must be there before it is."""
+    """A step that may have been sent must be in the journal before it is."""
     written = Journal(tmp_path / "j")
     written.add(SHORT)
     written.claim(7, 32)

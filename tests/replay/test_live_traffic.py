@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from analyzer.dataset import dataset
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from analyzer.protocol import api_keys
 from captures.errors import KwireError
 from replay import inputs, pace, run
@@ -35,26 +35,26 @@ from tests.replay.test_commands import CAPTURE, SECONDS, kwire, refused, sinking
 from tests.replay.test_windowed import produced_by, rows
 from tests.shared import KWIRE, ROOT, SAMPLES
 
-TOLD = ("connection", "exchange", "action", "verdict", "rule")
+COLUMNS = ("connection", "exchange", "action", "verdict", "rule")
 
 
 def in_order_of_answers(some: list[Captured], broker: str = "10.0.0.9") -> list[CapturedExchange]:
     """As stdin tells them: each when it has ended."""
-    every = [one for each in some for one in each.requests]
-    every.sort(key=lambda one: (one.answered_ns or one.sent_ns, one.sent_ns))
+    every = [request for each in some for request in each.requests]
+    every.sort(key=lambda exchange: (exchange.answered_ns or exchange.sent_ns, exchange.sent_ns))
     return [
         CapturedExchange(
-            {**one.row, "broker_ip": broker, "broker_port": 9092, "response_end": one.row["request_time"]},
-            one.data,
-            one.answer,
+            {**exchange.row, "broker_ip": broker, "broker_port": 9092, "response_end": exchange.row["request_time"]},
+            exchange.data,
+            exchange.answer,
             None,
         )
-        for one in every
+        for exchange in every
     ]
 
 
-def begun(told: Callable[[], Iterator[CapturedExchange]] | list[CapturedExchange]) -> LiveSource:
-    live = LiveSource(told if callable(told) else lambda: iter(told))
+def begun(exchanges: Callable[[], Iterator[CapturedExchange]] | list[CapturedExchange]) -> LiveSource:
+    live = LiveSource(exchanges if callable(exchanges) else lambda: iter(exchanges))
     assert live.begin()
     return live
 
@@ -66,18 +66,20 @@ def at(shop: Shop, live: LiveSource, out: Path, notes: list[str] | None = None, 
 
 
 def test_a_live_flow_and_sessions_come_to_the_same_outcomes(tmp_path: Path) -> None:
-    made = produced_by(3)
+    captures = produced_by(3)
     wanted = Options("127.0.0.1", 0, settings=Settings(speed=None), yes=True, audit=False)
     with sinking() as port:
         wanted = dataclasses.replace(wanted, port=port)
-        live = begun(in_order_of_answers(made))
+        live = begun(in_order_of_answers(captures))
         asyncio.run(run.replay(live, wanted, link.tcp(), tmp_path / "live", []))
         asyncio.run(
-            run.replay(MemorySource([one.session() for one in made]), wanted, link.tcp(), tmp_path / "whole", [])
+            run.replay(
+                MemorySource([capture.session() for capture in captures]), wanted, link.tcp(), tmp_path / "whole", []
+            )
         )
-    assert rows(tmp_path / "live", "outcomes", *TOLD) == rows(tmp_path / "whole", "outcomes", *TOLD)
-    kept = ("capture", "connection", "exchange", "reply", "direction")
-    assert rows(tmp_path / "live", "messages", *kept) == rows(tmp_path / "whole", "messages", *kept)
+    assert rows(tmp_path / "live", "outcomes", *COLUMNS) == rows(tmp_path / "whole", "outcomes", *COLUMNS)
+    columns = ("capture", "connection", "exchange", "reply", "direction")
+    assert rows(tmp_path / "live", "messages", *columns) == rows(tmp_path / "whole", "messages", *columns)
 
 
 def test_a_conversation_of_groups_and_transactions_is_replayed_live(tmp_path: Path) -> None:
@@ -103,15 +105,15 @@ def test_what_is_captured_is_sent_before_more_is_captured(tmp_path: Path) -> Non
             return super().answer(key, body)
 
     every = in_order_of_answers(captured())
-    first = next(number for number, one in enumerate(every) if one.row["api_key"] == api_keys.PRODUCE) + 1
+    first = next(number for number, exchange in enumerate(every) if exchange.row["api_key"] == api_keys.PRODUCE) + 1
     waited: list[bool] = []
 
-    def told() -> Iterator[CapturedExchange]:
+    def exchanges() -> Iterator[CapturedExchange]:
         yield from every[:first]
         waited.append(sent.wait(60))
         yield from every[first:]
 
-    result = at(Watched(), begun(told), tmp_path / "run")
+    result = at(Watched(), begun(exchanges), tmp_path / "run")
     assert waited == [True]
     assert result.valid
     assert result.counts.total == len(every)
@@ -131,44 +133,44 @@ def test_topics_are_checked_when_they_are_met(tmp_path: Path) -> None:
 def test_what_is_wrong_with_a_topic_that_is_met_later_ends_the_run_with_what_was_done(tmp_path: Path) -> None:
     every = in_order_of_answers(captured())
     shop = Shop()
-    written = [one for one in every if PAYMENTS.encode() in (one.data or b"")]
+    written = [exchange for exchange in every if PAYMENTS.encode() in (exchange.data or b"")]
     at(shop, begun(written), tmp_path / "before")
-    first = next(number for number, one in enumerate(every) if PAYMENTS.encode() in (one.data or b""))
+    first = next(number for number, exchange in enumerate(every) if PAYMENTS.encode() in (exchange.data or b""))
     gate = threading.Event()
 
-    def told() -> Iterator[CapturedExchange]:
+    def exchanges() -> Iterator[CapturedExchange]:
         yield from every[:first]
         gate.wait(1.0)  # so that the rest is another window
         yield from every[first:]
 
-    result = at(shop, begun(told), tmp_path / "run", yes=False)
+    result = at(shop, begun(exchanges), tmp_path / "run", yes=False)
     assert result.failure is not None
     assert f"{PAYMENTS} is not empty" in str(result.failure)
     assert not result.valid
     assert result.counts.total == len(every)
     assert result.counts.actions["sent"] >= first - 1
     assert result.counts.actions["not_sent"] > 0
-    assert len(rows(tmp_path / "run", "outcomes", *TOLD)) == len(every)
+    assert len(rows(tmp_path / "run", "outcomes", *COLUMNS)) == len(every)
 
 
 def test_what_is_sent_is_captured_and_not_sent_again(tmp_path: Path) -> None:
     """A capture of all interfaces has the replay's own connections in it, which say whatever the target says."""
-    theirs = in_order_of_answers(captured())
-    ours = [  # sent behind the replay's begin, whatever the clock says
-        one._replace(
+    client_exchanges = in_order_of_answers(captured())
+    own_exchanges = [  # sent behind the replay's begin, whatever the clock says
+        exchange._replace(
             row={
-                **one.row,
+                **exchange.row,
                 "connection": f"10.0.0.7:{number}-target:9092#1",
                 "exchange": 0,
                 "broker_ip": "target",
-                "request_time": one.row["request_time"].replace(year=2262),
+                "request_time": exchange.row["request_time"].replace(year=2262),
             }
         )
-        for number, one in enumerate(theirs[:20])
+        for number, exchange in enumerate(client_exchanges[:20])
     ]
     notes: list[str] = []
-    result = at(Shop(), begun([*theirs, *ours]), tmp_path / "run", notes)
-    assert result.counts.total == len(theirs)
+    result = at(Shop(), begun([*client_exchanges, *own_exchanges]), tmp_path / "run", notes)
+    assert result.counts.total == len(client_exchanges)
     assert "20 captured requests to the target itself were left out: what is sent is captured" in notes
 
 
@@ -184,8 +186,8 @@ def test_the_captured_cluster_is_told_before_anything_is_sent_to_it(tmp_path: Pa
 def test_topics_get_their_prefix_when_they_are_met(tmp_path: Path) -> None:
     shop = Shop()
     result = at(shop, begun(in_order_of_answers(captured())), tmp_path / "run", prefix_topics="shadow.")
-    asked = dataset.open_dataset(tmp_path / "run").manifest["replay"]["map_topic"]
-    assert asked == {ORDERS: f"shadow.{ORDERS}", PAYMENTS: f"shadow.{PAYMENTS}"}
+    map_topic = dataset.open_dataset(tmp_path / "run").manifest["replay"]["map_topic"]
+    assert map_topic == {ORDERS: f"shadow.{ORDERS}", PAYMENTS: f"shadow.{PAYMENTS}"}
     assert result.counts.verdicts["answered"]
     assert shop.produced == 0, "this shop has no topics of these names"
 
@@ -194,18 +196,18 @@ def test_nothing_to_replay_is_told(tmp_path: Path) -> None:
     assert not LiveSource(lambda: iter(())).begin()
     head = (SAMPLES / "codecs-franzgo-4.3" / "capture.pcap").read_bytes()[:24]
     command = [*KWIRE, "replay", "-", "--to", "h:1", "-o", str(tmp_path / "run")]
-    said = subprocess.run(command, cwd=ROOT, input=head, capture_output=True, timeout=SECONDS)
-    assert said.returncode == 2
-    assert said.stderr.decode().startswith("kwire: nothing to replay: no request in -")
-    assert "kwire summary FILE" in said.stderr.decode(), "what came on stdin is gone"
+    process = subprocess.run(command, cwd=ROOT, input=head, capture_output=True, timeout=SECONDS)
+    assert process.returncode == 2
+    assert process.stderr.decode().startswith("kwire: nothing to replay: no request in -")
+    assert "kwire summary FILE" in process.stderr.decode(), "what came on stdin is gone"
 
 
 def spoken(*when: tuple[str, float]) -> list[CapturedExchange]:
     """Requests of connections, at times (s)."""
-    made = {name: Captured(f"10.0.0.1:{name}-10.0.0.9:9092#1") for name, _ in when}
+    captures = {name: Captured(f"10.0.0.1:{name}-10.0.0.9:9092#1") for name, _ in when}
     for name, at_s in when:
-        made[name].said(at_s, api_keys.LIST_GROUPS, 0, {}, {"errorCode": 0, "groups": []})
-    return in_order_of_answers(list(made.values()))
+        captures[name].add(at_s, api_keys.LIST_GROUPS, 0, {}, {"errorCode": 0, "groups": []})
+    return in_order_of_answers(list(captures.values()))
 
 
 def windows_of(live: LiveSource) -> tuple[list[int], list[int], list[int]]:
@@ -241,9 +243,9 @@ def test_no_more_connections_are_remembered_than_the_bound(monkeypatch: pytest.M
 
 def test_answers_without_requests_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_module, "WAITING", 5)
-    (one,) = spoken(("a", 0.0))
-    orphan = one._replace(row={**one.row, "exchange": None}, data=None)
-    live = begun([*[orphan] * 50, one])
+    (exchange,) = spoken(("a", 0.0))
+    orphan = exchange._replace(row={**exchange.row, "exchange": None}, data=None)
+    live = begun([*[orphan] * 50, exchange])
     (window, *_) = live.windows()
     assert len(window.orphans) == 4
     assert live.unasked == 46
@@ -255,11 +257,11 @@ def test_a_source_that_is_silent_in_the_end_makes_no_slow_run(tmp_path: Path, mo
     every = in_order_of_answers(captured())
     span = (every[-1].row["request_time"] - every[0].row["request_time"]).total_seconds()
 
-    def told() -> Iterator[CapturedExchange]:
+    def exchanges() -> Iterator[CapturedExchange]:
         yield from every
         time.sleep(span + 2.5)
 
-    result = at(Shop(), begun(told), tmp_path / "run", settings=Settings(speed=1.0))
+    result = at(Shop(), begun(exchanges), tmp_path / "run", settings=Settings(speed=1.0))
     assert result.seconds > span + 2.0  # the source was read a little before the clock began
     assert not result.pace.slower, result.pace.text()
 
@@ -267,12 +269,12 @@ def test_a_source_that_is_silent_in_the_end_makes_no_slow_run(tmp_path: Path, mo
 def test_what_ends_the_reading_ends_the_replay(tmp_path: Path) -> None:
     every = in_order_of_answers(captured())
 
-    def told() -> Iterator[CapturedExchange]:
+    def exchanges() -> Iterator[CapturedExchange]:
         yield from every[:30]
         raise KwireError("the capture is damaged")
 
     with pytest.raises(KwireError, match="the capture is damaged"):
-        at(Shop(), begun(told), tmp_path / "run")
+        at(Shop(), begun(exchanges), tmp_path / "run")
 
 
 def test_the_command_sends_stdin_and_a_file_as_they_are_read(tmp_path: Path) -> None:
@@ -285,7 +287,7 @@ def test_the_command_sends_stdin_and_a_file_as_they_are_read(tmp_path: Path) -> 
         piped = subprocess.run(command, cwd=ROOT, input=file.read_bytes(), capture_output=True, timeout=SECONDS)
     assert (read.returncode, piped.returncode) == (whole.returncode,) * 2, piped.stderr.decode() + read.stderr
     for name in ("read", "piped"):
-        assert rows(tmp_path / name, "outcomes", *TOLD) == rows(tmp_path / "whole", "outcomes", *TOLD)
+        assert rows(tmp_path / name, "outcomes", *COLUMNS) == rows(tmp_path / "whole", "outcomes", *COLUMNS)
         assert "nothing was looked at before" in dataset.open_dataset(tmp_path / name).manifest["replay"]["notes"][-1]
 
 
@@ -293,10 +295,12 @@ def test_the_command_sends_stdin_and_a_file_as_they_are_read(tmp_path: Path) -> 
     "other", [("--workers", "2"), ("--times", "2"), ("--loop",), ("--clients", "true"), ("--seed-fetched",)]
 )
 def test_what_needs_the_whole_capture_does_not_go_with_it(other: tuple[str, ...], tmp_path: Path) -> None:
-    said = refused(kwire("replay", CAPTURE, "--to", "h:1", "-o", tmp_path / "run", "--no-survey", *other))
-    assert said == f"kwire: --no-survey does not go with {other[0]}"
+    line = refused(kwire("replay", CAPTURE, "--to", "h:1", "-o", tmp_path / "run", "--no-survey", *other))
+    assert line == f"kwire: --no-survey does not go with {other[0]}"
 
 
 def test_only_one_capture_point_is_sent_as_it_is_read() -> None:
     with pytest.raises(KwireError, match="one capture point"):
-        inputs.open_source([CAPTURE, CAPTURE], Options("h", 1, in_windows=True, survey=False), how=Reading(), notes=[])
+        inputs.open_source(
+            [CAPTURE, CAPTURE], Options("h", 1, in_windows=True, survey=False), how=ReadOptions(), notes=[]
+        )

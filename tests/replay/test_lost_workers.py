@@ -43,10 +43,10 @@ STEPS = 104
 class Hearing(Sink):
     """Counts the Produce requests that came, by client id."""
 
-    heard: list[bytes]
+    clients: list[bytes]
 
     def data_received(self, data: bytes) -> None:
-        self.heard += re.findall(rb"bench-\d", data)
+        self.clients += re.findall(rb"bench-\d", data)
         super().data_received(data)
 
 
@@ -57,8 +57,8 @@ def killing(out: Path, when: Callable[[Path], bool]) -> Iterator[list[int]]:
 
     def kill() -> None:
         def written() -> Path:
-            found = list(out.parent.glob(f".{out.name}.*/workers-*/worker-0.journal"))
-            return found[0] if found else Path("nowhere")
+            journals = list(out.parent.glob(f".{out.name}.*/workers-*/worker-0.journal"))
+            return journals[0] if journals else Path("nowhere")
 
         if until(multiprocessing.active_children) and until(lambda: when(written())):
             before.extend(steps(written()))
@@ -75,14 +75,14 @@ def killing(out: Path, when: Callable[[Path], bool]) -> Iterator[list[int]]:
 
 
 def steps(path: Path) -> list[int]:
-    return [one.step for entry in journal.read(path) for one in entry.outcomes if one.step is not None]
+    return [outcome.step for entry in journal.read(path) for outcome in entry.outcomes if outcome.step is not None]
 
 
 @pytest.mark.parametrize("least", [0, 1, 25])
 def test_what_a_killed_worker_did_is_kept(least: int, tmp_path: Path) -> None:
-    out, heard = tmp_path / "run", list[bytes]()
+    out, clients = tmp_path / "run", list[bytes]()
     with (
-        serving(type("Counting", (Hearing,), {"heard": heard})) as port,
+        serving(type("Counting", (Hearing,), {"heard": clients})) as port,
         killing(out, lambda written: len(steps(written)) >= least) as before,
     ):
         Sink.port = port
@@ -94,10 +94,10 @@ def test_what_a_killed_worker_did_is_kept(least: int, tmp_path: Path) -> None:
     assert sorted(by_step) == sorted(row["step"] for row in outcomes) == list(range(STEPS))
     assert {by_step[step]["verdict"] for step in before} <= {"answered"}
     assert len(before) >= least
-    told = by_verdict(outcomes)
+    verdicts = by_verdict(outcomes)
     answered, unknown, unsent = (
-        told.get(one, 0)
-        for one in (
+        verdicts.get(key, 0)
+        for key in (
             ("sent", "answered", None),
             ("unknown", "not_comparable", "worker_lost"),
             ("not_sent", "not_sent", "aborted"),
@@ -107,7 +107,7 @@ def test_what_a_killed_worker_did_is_kept(least: int, tmp_path: Path) -> None:
     assert answered >= STEPS // 2 + len(before)
     assert unsent
     # What is called not sent never came, what is called answered did; nobody knows of the rest.
-    assert answered <= len(heard) <= answered + unknown
+    assert answered <= len(clients) <= answered + unknown
 
     # The exit code is that of a run that is not valid, and the words say how many are not known.
     assert not result.valid
@@ -131,11 +131,11 @@ def test_what_a_killed_worker_did_is_kept(least: int, tmp_path: Path) -> None:
 
 
 def by_verdict(outcomes: list[dict[str, Any]]) -> dict[tuple[str, str, str | None], int]:
-    found: dict[tuple[str, str, str | None], int] = {}
+    counts: dict[tuple[str, str, str | None], int] = {}
     for row in outcomes:
         key = row["action"], row["verdict"], row["rule"]
-        found[key] = found.get(key, 0) + 1
-    return found
+        counts[key] = counts.get(key, 0) + 1
+    return counts
 
 
 def test_answers_that_nobody_knows_are_not_called_the_same() -> None:
@@ -154,7 +154,7 @@ def test_a_run_of_several_workers_took_as_long_as_the_longest_sent(
         for seconds, cpu, busy in ((2.0, 1.9, 0.95), (4.0, 1.0, 0.25))
     ]
 
-    async def send(*_: object) -> tuple[list[workers.Done], list[workers.Dead]]:
+    async def send(*_: object) -> tuple[list[workers.Done], list[workers.DeadWorker]]:
         return done, []
 
     monkeypatch.setattr(workers, "send", send)

@@ -1,4 +1,4 @@
-"""What is counted and stored of outcomes.
+"""Outcomes are counted and stored.
 
 Proves: replay/outcome.py, replay/run_writer.py
 """
@@ -23,7 +23,7 @@ from tests.replay.batching import batch, produced, produced_answer
 from tests.replay.conversation import START_NS, Captured
 
 NOW = 1_700_000_000_000
-Told = tuple[int, int]
+LearnedPair = tuple[int, int]
 """A base offset and a log append time."""
 
 
@@ -38,11 +38,11 @@ Told = tuple[int, int]
     ],
 )
 def test_a_duplicate_is_told_by_its_base_offset(
-    tmp_path: Path, captured: list[Told], replayed: list[Told], duplicates: int
+    tmp_path: Path, captured: list[LearnedPair], replayed: list[LearnedPair], duplicates: int
 ) -> None:
     capture = Captured()
     for number, (base, appended) in enumerate(captured):
-        capture.said(number, api_keys.PRODUCE, 8, produced(batch((7, 0))), produced_answer(base, appended=appended))
+        capture.add(number, api_keys.PRODUCE, 8, produced(batch((7, 0))), produced_answer(base, appended=appended))
     with Writer(tmp_path / "run") as writer:
         recorder = Recorder(writer)
         for number, (request, (base, appended)) in enumerate(zip(capture.requests, replayed, strict=True)):
@@ -73,7 +73,7 @@ def test_the_replayed_side_has_what_its_request_asked_for(tmp_path: Path, level:
         "isolationLevel": level,
         "topics": [],
     }
-    (request,) = Captured().said(0, api_keys.FETCH, 4, fetch).requests
+    (request,) = Captured().add(0, api_keys.FETCH, 4, fetch).requests
     assert isinstance(request.row, dict)
     request.row.update(isolation_level=level, min_bytes=7, max_wait_ms=500)
     with Writer(tmp_path / "run") as writer:
@@ -99,11 +99,11 @@ def test_secrets_in_records_of_the_cluster_are_not_written(tmp_path: Path) -> No
         "rackId": "",
     }
     answer = scram_fetch()
-    (asked,) = Captured().said(0, api_keys.FETCH, 17, fetch).requests
-    request = dataclasses.replace(asked, answer=answer)
+    (captured,) = Captured().add(0, api_keys.FETCH, 17, fetch).requests
+    request = dataclasses.replace(captured, answer=answer)
     with Writer(tmp_path / "run") as writer:
         recorder = Recorder(writer)
-        recorder.asked(request)
+        recorder.add_exchange(request)
         recorder.add(
             Outcome(
                 request.row,
@@ -121,16 +121,14 @@ def test_secrets_in_records_of_the_cluster_are_not_written(tmp_path: Path) -> No
     stored = open_dataset(tmp_path / "run").messages.to_table().to_pylist()
     answers = [row["bytes"] for row in stored if row["direction"] == "response"]
     assert len(answers) == 2
-    for kept in answers:
-        assert len(kept) == len(answer) + 4
-        assert b"604800000" in kept  # only secrets are overwritten
-        assert not any(secret in kept for secret in SECRETS)
+    for written in answers:
+        assert len(written) == len(answer) + 4
+        assert b"604800000" in written  # only secrets are overwritten
+        assert not any(secret in written for secret in SECRETS)
 
 
 def test_requests_of_members_that_are_lost_are_counted_by_group(tmp_path: Path) -> None:
-    (request,) = (
-        Captured().said(0, api_keys.HEARTBEAT, 3, {"groupId": "g", "memberId": "m", "generationId": 1}).requests
-    )
+    (request,) = Captured().add(0, api_keys.HEARTBEAT, 3, {"groupId": "g", "memberId": "m", "generationId": 1}).requests
     assert isinstance(request.row, dict)
     request.row.update(group_id="g")
     with Writer(tmp_path / "run") as writer:
@@ -145,13 +143,13 @@ def test_requests_of_members_that_are_lost_are_counted_by_group(tmp_path: Path) 
 def test_what_a_run_learned_is_written_as_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a long run that are a million rows."""
     monkeypatch.setattr(run_writer, "_ROWS", 10)
-    told = 0
+    count = 0
     written: list[int] = []
 
     def learned() -> Iterator[dict[str, Any]]:
-        nonlocal told
+        nonlocal count
         for number in range(25):
-            told += 1
+            count += 1
             yield {
                 "capture": "shop.pcap",
                 "kind": "offset",
@@ -166,7 +164,7 @@ def test_what_a_run_learned_is_written_as_it_is_told(tmp_path: Path, monkeypatch
 
         def noted(name: str, rows: Any) -> None:
             if name == "remaps":
-                written.append(told)
+                written.append(count)
             write(name, rows)
 
         monkeypatch.setattr(writer, "write", noted)

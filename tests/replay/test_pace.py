@@ -39,7 +39,7 @@ def plan(seconds: float, took: float = 0.5) -> Plan:
     """Two requests, the second so many seconds later, answered after `took`."""
     captured = Captured()
     for at in (0.0, seconds - took):
-        captured.said(at, api_keys.PRODUCE, 8, produced(batch()), produced_answer(0), took=took)
+        captured.add(at, api_keys.PRODUCE, 8, produced(batch()), produced_answer(0), took=took)
     return decisions.make([captured.session()], EVERYTHING, decisions.PlanOptions())[0]
 
 
@@ -58,10 +58,10 @@ def plan(seconds: float, took: float = 0.5) -> Plan:
 def test_a_run_is_slower_by_a_fifth_and_five_seconds(
     seconds: float, speed: float | None, took: float, slower: bool
 ) -> None:
-    found = pace(Counts(), plan(seconds), speed, took)
-    assert found.wanted == pytest.approx(seconds / (speed or 1))
-    assert found.slower == slower
-    assert bool(found.text()) == slower
+    measured = pace(Counts(), plan(seconds), speed, took)
+    assert measured.wanted == pytest.approx(seconds / (speed or 1))
+    assert measured.slower == slower
+    assert bool(measured.text()) == slower
 
 
 def test_what_requests_waited_for_counts_too_where_there_is_a_schedule() -> None:
@@ -114,8 +114,8 @@ def result(slower: bool, lost: bool) -> run.Result:
     counts = Counts()
     counts.actions["sent"] = 1
     audit = Audit([OUT_OF_ORDER] if lost else [], [])
-    found = Pace(1.0, 10.0, 100.0 if slower else 10.0, 0.0, "")
-    return run.Result(counts, Plan((), (), ()), [], {}, {}, True, False, None, 1.0, 1.0, 1.0, found, audit)
+    measured = Pace(1.0, 10.0, 100.0 if slower else 10.0, 0.0, "")
+    return run.Result(counts, Plan((), (), ()), [], {}, {}, True, False, None, 1.0, 1.0, 1.0, measured, audit)
 
 
 @pytest.mark.parametrize(
@@ -130,9 +130,9 @@ def test_what_fails_a_run_is_chosen(fail_on: str, of_slower: int, of_lost: int) 
 
 
 def test_the_first_line_of_the_summary_says_it(tmp_path: Path) -> None:
-    said = commands.summary(result(True, True), str(tmp_path / "run")).splitlines()
-    assert said[0] == "slower than captured: took 100.0 s in place of 10.0 s, 10 % of that rate"
-    assert "audit      9 records were acknowledged in 1 partitions: all are there, 1 out of order" in said
+    summary = commands.summary(result(True, True), str(tmp_path / "run")).splitlines()
+    assert summary[0] == "slower than captured: took 100.0 s in place of 10.0 s, 10 % of that rate"
+    assert "audit      9 records were acknowledged in 1 partitions: all are there, 1 out of order" in summary
     assert commands.summary(result(False, False), "run").startswith("1 captured exchanges: ")
 
 

@@ -1,4 +1,4 @@
-"""What replay/README.md says of APIs, rules and options is what the code has.
+"""The tables of APIs, rules and options in replay/README.md are those of the code.
 
 Proves: replay/plan/apis.py, and the tables of replay/README.md
 """
@@ -19,8 +19,8 @@ TEXT = (ROOT / "replay" / "README.md").read_text()
 
 
 def test_every_rule_is_explained_in_the_same_words() -> None:
-    told = dict(re.findall(r"^\| `([a-z_0-9]+)` \| (.+) \|$", TEXT, re.MULTILINE))
-    assert {name: told.get(name) for name in steps.RULES} == steps.RULES
+    explained = dict(re.findall(r"^\| `([a-z_0-9]+)` \| (.+) \|$", TEXT, re.MULTILINE))
+    assert {name: explained.get(name) for name in steps.RULES} == steps.RULES
 
 
 def test_every_api_has_a_policy() -> None:
@@ -28,7 +28,7 @@ def test_every_api_has_a_policy() -> None:
 
 
 def test_the_table_of_apis_is_the_codes() -> None:
-    said = {
+    documented = {
         policy: set(names.split(", "))
         for policy, names in re.findall(r"^\| (sent.*|only with `--allow`) \| ([A-Za-z, ]+) \|$", TEXT, re.MULTILINE)
     }
@@ -38,12 +38,12 @@ def test_the_table_of_apis_is_the_codes() -> None:
         apis.Policy.ALLOW: "only with `--allow`",
     }
     for policy, title in titles.items():
-        assert said[title] == {names.name(key) for key, api in apis.APIS.items() if api.policy is policy}
+        assert documented[title] == {names.name(key) for key, api in apis.APIS.items() if api.policy is policy}
 
 
 def test_every_option_is_explained() -> None:
     parser = cli._parser()
-    (commands,) = (one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
+    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     options = {option for action in commands.choices["replay"]._actions for option in action.option_strings}
     assert not [option for option in sorted(options - {"-h", "--help", "--out"}) if option not in TEXT]
 

@@ -47,9 +47,9 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def _unexpected(run: Path, good: Path | None = None) -> list[tuple[str, str, str]]:
     """(field, kind, what appeared) of each group of unexpected differences."""
-    found = from_run(run) if good is None else from_runs(good, run)
-    groups = [one for one in grouped(compare(found).differences) if one.unexpected]
-    return [(one.path, one.kind, one.right) for one in groups]
+    run_pairs = from_run(run) if good is None else from_runs(good, run)
+    groups = [difference for difference in grouped(compare(run_pairs).differences) if difference.unexpected]
+    return [(group.path, group.kind, group.right) for group in groups]
 
 
 def _check(broken: Path, good: Path, wanted: list[tuple[str, str, str]]) -> None:
@@ -74,10 +74,10 @@ def test_a_right_that_is_missing(fresh_brokers: Start, tmp_path: Path, good: Pat
     # A topic with any ACL is no longer everybody's: all is allowed again, but writing.
     rules = (AclOperation.ALL, AclPermissionType.ALLOW), (AclOperation.WRITE, AclPermissionType.DENY)
     for operation, permission in rules:
-        one = AclBinding(
+        acl = AclBinding(
             ResourceType.TOPIC, "franz-zstd", ResourcePatternType.LITERAL, "User:ANONYMOUS", "*", operation, permission
         )
-        admin.create_acls([one])[one].result(30)
+        admin.create_acls([acl])[acl].result(30)
     wanted = [("responses.partitionResponses.errorCode", "error appeared", "TOPIC_AUTHORIZATION_FAILED (29)")]
     _check(_replay(cluster, tmp_path / "run"), good, wanted)
 
@@ -88,13 +88,15 @@ def test_a_shorter_largest_session_timeout(fresh_brokers: Start, tmp_path: Path,
     broken = _replay(cluster, tmp_path / "run")
     _check(broken, good, wanted)
     # The same on the command line, as a pipeline sees it.
-    told = subprocess.run([*KWIRE, "diff", str(broken), "--json"], capture_output=True, text=True, check=False)
-    assert told.returncode == 1, told.stderr
-    (only,) = [one for one in json.loads(told.stdout)["differences"] if one["verdict"] == "unexpected"]
+    process = subprocess.run([*KWIRE, "diff", str(broken), "--json"], capture_output=True, text=True, check=False)
+    assert process.returncode == 1, process.stderr
+    (only,) = [
+        difference for difference in json.loads(process.stdout)["differences"] if difference["verdict"] == "unexpected"
+    ]
     assert (only["api"], only["field"], only["kind"]) == ("JoinGroup", "errorCode", "error appeared")
     (example, *_) = only["examples"]
     assert (example["file"], example["right"]) == ("capture.pcap", "INVALID_SESSION_TIMEOUT (26)")
     assert example["packet"] > 0
-    said = subprocess.run([*KWIRE, "diff", str(good)], capture_output=True, text=True, check=False)
-    assert said.returncode == 0
-    assert said.stdout.splitlines()[0] == "verdict: same"
+    text_process = subprocess.run([*KWIRE, "diff", str(good)], capture_output=True, text=True, check=False)
+    assert text_process.returncode == 0
+    assert text_process.stdout.splitlines()[0] == "verdict: same"

@@ -51,9 +51,9 @@ Answer = TypeVar("Answer")
 
 def unexpected(comparison: Comparison) -> list[tuple[Any, ...]]:
     return [
-        (one.api_key, one.path, one.kind, one.left, one.right, one.count)
-        for one in grouped(comparison.differences)
-        if one.unexpected
+        (difference.api_key, difference.path, difference.kind, difference.left, difference.right, difference.count)
+        for difference in grouped(comparison.differences)
+        if difference.unexpected
     ]
 
 
@@ -143,7 +143,7 @@ def test_under_another_name(shared_brokers: Start, tmp_path: Path, capsys: pytes
     admin.delete_records([copy])[copy].result(30)
     again = ["replay", "--audit", str(done.out), "--to", cluster.bootstrap]
     assert parser.main(again) == commands.EXIT_DIFFERS
-    (row,) = [one for one in open_dataset(done.out).audit.to_table().to_pylist() if one["missing"]]
+    (row,) = [row for row in open_dataset(done.out).audit.to_table().to_pylist() if row["missing"]]
     assert (row["topic"], row["partition"], row["missing"], row["first_missing_offset"]) == ("copy-of-gzip", 0, 2, 0)
     assert parser.main(["diff", str(done.out)]) == commands.EXIT_DIFFERS
     first = capsys.readouterr().out.splitlines()[1]
@@ -184,20 +184,26 @@ def test_a_leader_dies_on_the_way(fresh_brokers: Start, tmp_path: Path) -> None:
     # Chance: how far consumers had read when the leader died, and so what they committed; and whether it had stored a
     # batch that it never answered. That batch is sent again, its producer has no id, and both clients must see it.
     # Not chance: what producers were told otherwise, and that nothing is lost.
-    told = unexpected(replayed.comparison)
-    assert [one for one in told if one[0] == api_keys.PRODUCE and one[1:3] != ("(records)", "stored twice")] == []
+    unexpected_differences = unexpected(replayed.comparison)
+    assert [
+        problem
+        for problem in unexpected_differences
+        if problem[0] == api_keys.PRODUCE and problem[1:3] != ("(records)", "stored twice")
+    ] == []
     problems = list(audit(replayed.pairs, cluster.bootstrap))
-    assert [one for one in problems if "missing" in one or "order" in one] == []
-    twice = {one.key: one.right for one in replayed.comparison.differences if one.kind == "stored twice"}
+    assert [problem for problem in problems if "missing" in problem or "order" in problem] == []
+    twice = {
+        problem.key: problem.right for problem in replayed.comparison.differences if problem.kind == "stored twice"
+    }
     there = more_than_sent(replayed.pairs, cluster.bootstrap)
     again = "1 request sent again, {} record{} more than acknowledged"
     wanted = {where: again.format(more, "s" * (more > 1)) for where, more in there.items()}
-    assert twice == {(topic, str(index)): said for (topic, index), said in wanted.items()}
+    assert twice == {(topic, str(index)): count for (topic, index), count in wanted.items()}
     assert audit_of(replayed).total("unclaimed") == sum(there.values())
 
 
 def _patiently(ask: Callable[[], Answer]) -> Answer:
-    """What a cluster answers once it can: a new topic and a new leader take their time."""
+    """The answer of a cluster once it can give one: a new topic and a new leader take their time."""
     deadline = time.monotonic() + 120
     while True:
         try:
@@ -212,13 +218,15 @@ def _led_by(node: int, bootstrap: str) -> list[int]:
     watcher = Consumer({"bootstrap.servers": bootstrap, "group.id": "watching"})
     partitions = watcher.list_topics("grp", timeout=10).topics["grp"].partitions
     watcher.close()
-    return [one for one in range(6) if partitions[one].leader == node]
+    return [index for index in range(6) if partitions[index].leader == node]
 
 
 def _records(partitions: list[int], bootstrap: str) -> int:
     # A new client each time: one that knew the dead leader takes its time to forget it.
     watcher = Consumer({"bootstrap.servers": bootstrap, "group.id": "watching"})
     try:
-        return sum(watcher.get_watermark_offsets(TopicPartition("grp", one), timeout=5)[1] for one in partitions)
+        return sum(
+            watcher.get_watermark_offsets(TopicPartition("grp", partition), timeout=5)[1] for partition in partitions
+        )
     finally:
         watcher.close()

@@ -32,14 +32,14 @@ def read(bootstrap: str, group: str, seconds: float = SECONDS) -> dict[int, list
     """The values of all partitions of the topic, until there are as many as were written."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest"})
     consumer.subscribe(["orders"])
-    found: dict[int, list[bytes]] = {}
+    records: dict[int, list[bytes]] = {}
     deadline = time.monotonic() + seconds
-    while sum(map(len, found.values())) < COUNT and time.monotonic() < deadline:
+    while sum(map(len, records.values())) < COUNT and time.monotonic() < deadline:
         for message in consumer.consume(COUNT, 0.5):
             if message.error() is None:
-                found.setdefault(message.partition(), []).append(message.value())
+                records.setdefault(message.partition(), []).append(message.value())
     consumer.close()
-    return found
+    return records
 
 
 def test_another_cluster_has_the_records_while_they_are_produced(fresh_brokers: Start, tmp_path: Path) -> None:
@@ -51,8 +51,8 @@ def test_another_cluster_has_the_records_while_they_are_produced(fresh_brokers: 
     admin.create_topics([NewTopic("orders", 3, 1)])["orders"].result(SECONDS)
     out = tmp_path / "run"
     # What is sent to the shadow is captured too, and must not be sent again. (Test clusters have one id.)
-    ports = [one.bootstrap.rpartition(":")[2] for one in (captured, shadow)]
-    expression = " or ".join(f"tcp port {one}" for one in ports)
+    ports = [capture.bootstrap.rpartition(":")[2] for capture in (captured, shadow)]
+    expression = " or ".join(f"tcp port {port}" for port in ports)
     listening = subprocess.Popen(
         ["tcpdump", "-i", "lo", "-B", "65536", "-U", "-w", "-", expression],
         stdout=subprocess.PIPE,

@@ -65,12 +65,12 @@ def test_two_replays_that_write_one_run(wait: str, tmp_path: Path) -> None:
             assert process.stdin is not None
             process.stdin.write("go\n")
             process.stdin.flush()
-        said = {name: process.communicate()[0].splitlines() for name, process in processes.items()}
+        printed = {name: process.communicate()[0].splitlines() for name, process in processes.items()}
     for number in range(TIMES):
-        done = {name for name, lines in said.items() if lines[number] == "done"}
+        done = {name for name, lines in printed.items() if lines[number] == "done"}
         for name in set(requests) - done:
             turn = r".*/\d+: process \d+ is writing it \(wait for that, or let --wait do so\)"
-            assert re.fullmatch(turn, said[name][number])
+            assert re.fullmatch(turn, printed[name][number])
         assert done == set(requests) if wait == "wait" else done
         stored = analyzer.open_dataset(tmp_path / str(number))
         outcomes = stored.outcomes.count_rows()

@@ -19,7 +19,7 @@ import pytest
 
 import analyzer
 from analyzer.dataset import dataset
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from analyzer.protocol import api_keys
 from replay import inputs, run, windowed
 from replay.live_traffic import LiveSource
@@ -45,25 +45,25 @@ COUNT = 300
 
 
 def produced_by(clients: int) -> list[Captured]:
-    made = []
+    captures = []
     for number in range(clients):
-        one = Captured(f"10.0.0.{number + 1}:5000-10.0.0.9:9092#1")
+        capture = Captured(f"10.0.0.{number + 1}:5000-10.0.0.9:9092#1")
         for at in range(COUNT):
-            one.said(at / 1000 + number / 1e5, api_keys.PRODUCE, VERSION, produced(batch()), produced_answer(at * 3))
-        made.append(one)
-    return made
+            capture.add(at / 1000 + number / 1e5, api_keys.PRODUCE, VERSION, produced(batch()), produced_answer(at * 3))
+        captures.append(capture)
+    return captures
 
 
 def telling(captured: list[Captured]) -> Callable[[], Iterator[CapturedExchange]]:
-    every = sorted((one for each in captured for one in each.requests), key=lambda one: one.sent_ns)
+    every = sorted((request for each in captured for request in each.requests), key=lambda request: request.sent_ns)
 
-    def told() -> Iterator[CapturedExchange]:
-        for one in every:
-            row = {**one.row, "broker_ip": "10.0.0.9", "broker_port": 9092}
+    def exchanges() -> Iterator[CapturedExchange]:
+        for request in every:
+            row = {**request.row, "broker_ip": "10.0.0.9", "broker_port": 9092}
             row["response_end"] = row["request_time"]
-            yield CapturedExchange(row, one.data, one.answer, None)
+            yield CapturedExchange(row, request.data, request.answer, None)
 
-    return told
+    return exchanges
 
 
 def rows(out: Path, table: str, *columns: str) -> list[Any]:
@@ -83,14 +83,14 @@ def test_a_flow_and_sessions_come_to_the_same_run(tmp_path: Path, monkeypatch: p
     with sinking() as port:
         small = dataclasses.replace(options(port), settings=Settings(speed=None, ahead_requests=50))
         asyncio.run(run.replay(TwoPassSource(through), small, link.tcp(), tmp_path / "flow", []))
-        sessions = [one.session() for one in captured]
+        sessions = [largest_outcome.session() for largest_outcome in captured]
         asyncio.run(run.replay(MemorySource(sessions), options(port), link.tcp(), tmp_path / "whole", []))
 
-    told = ("connection", "exchange", "step", "action", "verdict", "rule")
-    assert rows(tmp_path / "flow", "outcomes", *told) == rows(tmp_path / "whole", "outcomes", *told)
-    assert len(rows(tmp_path / "flow", "outcomes", *told)) == 3 * COUNT
-    kept = ("capture", "connection", "exchange", "reply", "direction")
-    assert rows(tmp_path / "flow", "messages", *kept) == rows(tmp_path / "whole", "messages", *kept)
+    columns = ("connection", "exchange", "step", "action", "verdict", "rule")
+    assert rows(tmp_path / "flow", "outcomes", *columns) == rows(tmp_path / "whole", "outcomes", *columns)
+    assert len(rows(tmp_path / "flow", "outcomes", *columns)) == 3 * COUNT
+    keys = ("capture", "connection", "exchange", "reply", "direction")
+    assert rows(tmp_path / "flow", "messages", *keys) == rows(tmp_path / "whole", "messages", *keys)
 
 
 def test_a_live_run_names_its_capture_and_tells_what_it_learned(tmp_path: Path) -> None:
@@ -101,9 +101,9 @@ def test_a_live_run_names_its_capture_and_tells_what_it_learned(tmp_path: Path) 
         through = TwoPassReader(telling(produced_by(2)))
         through.read_first_pass()
         asyncio.run(run.replay(TwoPassSource(through), options(port), link.tcp(), tmp_path / "flow", []))
-    for told in (tmp_path / "live", tmp_path / "flow"):
-        assert dataset.open_dataset(told).manifest["captures"] == [{"name": "shop.pcap", "files": []}]
-        kinds = rows(told, "remaps", "capture", "kind")
+    for out in (tmp_path / "live", tmp_path / "flow"):
+        assert dataset.open_dataset(out).manifest["captures"] == [{"name": "shop.pcap", "files": []}]
+        kinds = rows(out, "remaps", "capture", "kind")
         assert ("shop.pcap", "offset") in kinds
         assert {capture for capture, _ in kinds} == {"shop.pcap"}
 
@@ -140,13 +140,13 @@ def test_a_run_that_ends_while_it_plans_has_a_row_for_what_it_planned(
     through = TwoPassReader(telling(produced_by(2)))
     through.read_first_pass()
     planned = threading.Event()
-    made = windowed.WindowFeed._next
+    original = windowed.WindowFeed._next
 
     def slow(self: windowed.WindowFeed) -> Any:
-        found = made(self)
+        planned_window = original(self)
         planned.set()
         time.sleep(0.2)  # it is cancelled meanwhile
-        return found
+        return planned_window
 
     monkeypatch.setattr(windowed.WindowFeed, "_next", slow)
 
@@ -156,7 +156,7 @@ def test_a_run_that_ends_while_it_plans_has_a_row_for_what_it_planned(
         )
         while not planned.is_set():
             await asyncio.sleep(0.01)
-        monkeypatch.setattr(windowed.WindowFeed, "_next", made)
+        monkeypatch.setattr(windowed.WindowFeed, "_next", original)
         sending.cancel()
         return await sending
 
@@ -173,14 +173,14 @@ def test_what_has_no_row_yet_is_bounded_however_slowly_rows_are_made(
     monkeypatch.setattr(windows, "WINDOW", 20)
     monkeypatch.setattr(windowed, "UNRECORDED", 3_000)
     monkeypatch.setattr(windowed, "_RECORDED_BYTES", 500)
-    largest = one = 0
+    largest = largest_outcome = 0
     take, row = windowed.WindowFeed.record, Recorder.add
 
     def record(self: windowed.WindowFeed, outcome: Outcome) -> None:
-        nonlocal largest, one
+        nonlocal largest, largest_outcome
         take(self, outcome)
         largest = max(largest, self._unrecorded)
-        one = max(one, windowed._size(outcome))
+        largest_outcome = max(largest_outcome, windowed._size(outcome))
 
     def slow(self: Recorder, outcome: Outcome) -> None:
         time.sleep(0.001)
@@ -195,7 +195,7 @@ def test_what_has_no_row_yet_is_bounded_however_slowly_rows_are_made(
         result = asyncio.run(run.replay(TwoPassSource(through), how, link.tcp(), tmp_path / "run", []))
     assert result.counts.verdicts == {"answered": 3 * COUNT}
     # Each session has one on its way, and one that had only that to wait for.
-    assert 3_000 < largest <= 3_000 + 3 * 2 * one
+    assert 3_000 < largest <= 3_000 + 3 * 2 * largest_outcome
     assert result.engine_notes["recording_behind"] > 3
 
 
@@ -205,13 +205,13 @@ def test_the_command_sends_a_capture_in_windows(tmp_path: Path) -> None:
         once = kwire("replay", CAPTURE, *where, "-o", tmp_path / "whole")
         flown = kwire("replay", CAPTURE, *where, "-o", tmp_path / "flow", "--in-windows")
     assert flown.returncode == once.returncode, flown.stderr
-    told = ("connection", "exchange", "step", "action", "verdict", "rule")
-    assert rows(tmp_path / "flow", "outcomes", *told) == rows(tmp_path / "whole", "outcomes", *told)
+    columns = ("connection", "exchange", "step", "action", "verdict", "rule")
+    assert rows(tmp_path / "flow", "outcomes", *columns) == rows(tmp_path / "whole", "outcomes", *columns)
 
 
 def test_a_dry_run_in_windows_says_what_one_of_the_whole_does() -> None:
-    asked = ("replay", CAPTURE, "--dry-run", "--assume", "3.9", "--json")
-    whole, flown = (json.loads(kwire(*asked, *how).stdout) for how in ((), ("--in-windows",)))
+    command = ("replay", CAPTURE, "--dry-run", "--assume", "3.9", "--json")
+    whole, flown = (json.loads(kwire(*command, *how).stdout) for how in ((), ("--in-windows",)))
     assert flown == whole
     assert sum(row["sent"] + row["converted"] for row in flown["apis"]) > 40
     with sinking() as port:
@@ -225,20 +225,20 @@ def test_a_dry_run_in_windows_says_what_one_of_the_whole_does() -> None:
     [("--workers", "2"), ("--times", "2"), ("--loop",), ("--rate", "5"), ("--clients", "true"), ("--from", "1s")],
 )
 def test_what_needs_the_whole_capture_does_not_go_with_it(other: tuple[str, ...], tmp_path: Path) -> None:
-    said = refused(kwire("replay", CAPTURE, "--to", "h:1", "-o", tmp_path / "run", "--in-windows", *other))
-    assert said == f"kwire: --in-windows does not go with {other[0]}"
+    line = refused(kwire("replay", CAPTURE, "--to", "h:1", "-o", tmp_path / "run", "--in-windows", *other))
+    assert line == f"kwire: --in-windows does not go with {other[0]}"
 
 
 def test_only_one_capture_point_can_be_gone_through_twice() -> None:
     with pytest.raises(Exception, match="one capture point"):
-        inputs.open_source([CAPTURE, CAPTURE], options(1, in_windows=True), how=Reading(), notes=[])
+        inputs.open_source([CAPTURE, CAPTURE], options(1, in_windows=True), how=ReadOptions(), notes=[])
     with pytest.raises(Exception, match="one capture point"):
-        inputs.open_source("-", options(1, in_windows=True), how=Reading(), notes=[])
+        inputs.open_source("-", options(1, in_windows=True), how=ReadOptions(), notes=[])
 
 
 def test_a_large_capture_goes_in_windows_unless_something_needs_it_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    def given(captures: Any, **asked: Any) -> Any:
-        return inputs.open_source(captures, wanted("h", 1, **asked), how=Reading(), notes=[])
+    def given(captures: Any, **request_options: Any) -> Any:
+        return inputs.open_source(captures, wanted("h", 1, **request_options), how=ReadOptions(), notes=[])
 
     assert isinstance(given(CAPTURE), MemorySource)
     monkeypatch.setattr(inputs, "LARGE", Path(CAPTURE).stat().st_size)
@@ -261,7 +261,7 @@ def test_a_large_dataset_goes_in_windows_too(tmp_path: Path, monkeypatch: pytest
         analyzer.analyze(copies, out=tmp_path / name, keep_bytes=True)
 
     def given(name: str, **how: Any) -> Any:
-        return inputs.open_source(tmp_path / name, options(1), how=Reading(), notes=[], **how)
+        return inputs.open_source(tmp_path / name, options(1), how=ReadOptions(), notes=[], **how)
 
     assert isinstance(given("one"), MemorySource)
     monkeypatch.setattr(inputs, "LARGE", 1)
@@ -271,10 +271,10 @@ def test_a_large_dataset_goes_in_windows_too(tmp_path: Path, monkeypatch: pytest
     assert isinstance(given("one", filter="api == Fetch"), MemorySource)
     with sinking() as port:
         asyncio.run(run.replay(given("one"), options(port), link.tcp(), tmp_path / "flow", []))
-        whole = inputs.open_source(CAPTURE, options(port, in_windows=False), how=Reading(), notes=[])
+        whole = inputs.open_source(CAPTURE, options(port, in_windows=False), how=ReadOptions(), notes=[])
         asyncio.run(run.replay(whole, options(port), link.tcp(), tmp_path / "whole", []))
-    told = ("connection", "exchange", "step", "action", "verdict", "rule")
-    assert rows(tmp_path / "flow", "outcomes", *told) == rows(tmp_path / "whole", "outcomes", *told)
+    columns = ("connection", "exchange", "step", "action", "verdict", "rule")
+    assert rows(tmp_path / "flow", "outcomes", *columns) == rows(tmp_path / "whole", "outcomes", *columns)
 
 
 def test_many_durations_are_right_to_a_thousandth(monkeypatch: pytest.MonkeyPatch) -> None:

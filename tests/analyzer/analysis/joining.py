@@ -13,7 +13,7 @@ from analyzer.analysis.cluster_metadata import TopicIds
 from analyzer.analysis.control_exchanges import APIS, ControlExchanges
 from analyzer.bulk.engine import Engine, Share
 from analyzer.frame.log import Log
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from captures.files import capture_points
 
 
@@ -22,7 +22,7 @@ def collected(
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of each table that collectors make of a capture, its connections in so many shares."""
     [point] = capture_points([str(capture)], False)
-    settings = dataclasses.replace(Reading(threads=1).settings(APIS), window_bytes=window_bytes)
+    settings = dataclasses.replace(ReadOptions(threads=1).settings(APIS), window_bytes=window_bytes)
     topics, collectors = TopicIds(), []
     for number in range(shares):
         engine = Engine(point, settings, share=Share(number, shares)) if shares > 1 else Engine(point, settings)

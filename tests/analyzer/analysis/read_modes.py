@@ -16,8 +16,8 @@ import analyzer
 from analyzer.dataset import tables
 from analyzer.dataset.dataset import Parts
 from analyzer.pipeline import shares
-from analyzer.pipeline.points import Choice
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.points import AnalysisOptions
+from analyzer.pipeline.read_options import ReadOptions
 from captures.files import capture_points
 from tests.captures import forge
 
@@ -55,8 +55,8 @@ def cut(path: Path, folder: Path) -> list[str]:
 def shared_out(path: Path, folder: Path) -> dict[str, pa.Table]:
     """Return the joined state of shares of its connections: as Spark's tasks do it, without Spark."""
     [point] = capture_points([str(path)], False)
-    choice = Choice.of()
-    settings = Reading(window_bytes=WINDOW_BYTES).settings(choice.keep)
+    choice = AnalysisOptions.of()
+    settings = ReadOptions(window_bytes=WINDOW_BYTES).settings(choice.keep)
     (folder / "pieces").mkdir(parents=True)
     written = [
         shares.share(point, settings, choice, shares.Share(number, SHARES), 100, folder / "pieces" / str(number))

@@ -13,7 +13,7 @@ from analyzer.analysis.control_exchanges import APIS, ControlExchanges
 from analyzer.bulk.engine import Engine
 from analyzer.dataset import tables
 from analyzer.frame.cells import Row
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from captures.files import capture_points
 from tests.shared import SAMPLES
 
@@ -22,7 +22,7 @@ CAPTURE = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"
 
 def decoded(window_bytes: int, threads: int) -> list[tuple[Any, ...]]:
     [point] = capture_points([str(CAPTURE)], False)
-    settings = dataclasses.replace(Reading(threads=threads).settings(APIS), window_bytes=window_bytes)
+    settings = dataclasses.replace(ReadOptions(threads=threads).settings(APIS), window_bytes=window_bytes)
     control_exchanges = ControlExchanges()
     exchanges: list[tuple[Any, ...]] = []
     for window in Engine(point, settings).windows():
@@ -63,7 +63,7 @@ def test_a_window_in_which_much_is_heard_comes_in_pieces(monkeypatch: pytest.Mon
     assert decoded(16 << 20, 1) == whole
     [point] = capture_points([str(CAPTURE)], False)
     control_exchanges, ended = ControlExchanges(), 0
-    for window in Engine(point, Reading(threads=4).settings(APIS)).windows():
+    for window in Engine(point, ReadOptions(threads=4).settings(APIS)).windows():
         rows = 0
         waiting: list[int] = []
         for piece, those in control_exchanges.pieces(window):
@@ -93,7 +93,9 @@ def test_what_a_listener_learns_does_not_depend_on_pieces(monkeypatch: pytest.Mo
 def test_nothing_else_is_kept() -> None:
     [point] = capture_points([str(CAPTURE)], False)
     api_keys = {
-        message.api_key for window in Engine(point, Reading().settings(APIS)).windows() for message in window.messages()
+        message.api_key
+        for window in Engine(point, ReadOptions().settings(APIS)).windows()
+        for message in window.messages()
     }
     assert api_keys <= APIS
     assert api_keys

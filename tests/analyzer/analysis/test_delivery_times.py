@@ -15,7 +15,7 @@ import analyzer
 from analyzer.analysis import delivery_times
 from analyzer.analysis.delivery_times import BIN_NS, DeliveryTimes
 from analyzer.bulk.engine import Engine
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from captures.files import capture_points
 from tests.shared import SAMPLES, capture_files
 
@@ -102,7 +102,7 @@ def test_fetches_that_brought_records_are_those_of_the_exchanges() -> None:
     [path] = capture_files(TXN)
     [point] = capture_points([str(path)], False)
     delivery_times = DeliveryTimes()
-    for window in Engine(point, Reading(window_bytes=4096).settings(False)).windows():
+    for window in Engine(point, ReadOptions(window_bytes=4096).settings(False)).windows():
         delivery_times.take(window)
         window.names.release()
     names = {row["topic_id"]: row["topic"] for row in analyzer.analyze(path).topic_ids.to_pylist()}

@@ -21,8 +21,8 @@ from analyzer.api import decode
 from analyzer.bulk.engine import Engine
 from analyzer.dataset.dataset import Dataset
 from analyzer.pipeline import points
-from analyzer.pipeline.points import Choice, PointTables
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.points import AnalysisOptions, PointTables
+from analyzer.pipeline.read_options import ReadOptions
 from analyzer.protocol import embedded
 from captures.files import capture_points
 from tests.analyzer.checkpoints import cutting
@@ -34,7 +34,7 @@ MEANT = ("groups", "rebalances", "offsets", "transactions", "readers", "clients"
 
 def read(path: Path, window_bytes: int = 10_000) -> Dataset:
     [point] = capture_points([str(path)], False)
-    return decode(point, None, Reading(threads=4, window_bytes=window_bytes), Choice.of())
+    return decode(point, None, ReadOptions(threads=4, window_bytes=window_bytes), AnalysisOptions.of())
 
 
 def counted(name: str, table: pa.Table) -> Counter[str]:
@@ -87,7 +87,7 @@ def test_what_was_told_is_not_told_again_after_a_snapshot(
     [path] = capture_files(SAMPLES / "txn-librdkafka-4.3")
     count = len(cutting.packets(cutting.content(path))[1])
     paths = cutting.cut(path, range(count // 6, count, count // 6), tmp_path)
-    how, choice = Reading(threads=4), Choice.of()
+    how, choice = ReadOptions(threads=4), AnalysisOptions.of()
     expected, name = cutting.at_once(paths, how, choice)
     rows, _ = cutting.resumed(paths, how, choice, name)
     for table in MEANT:
@@ -160,7 +160,7 @@ def test_ends_of_transactions_are_counted_and_forgotten(tmp_path: Path) -> None:
     seen.capture(tmp_path / "a.pcap", "transactions", 300, 10)
     [point] = capture_points([str(tmp_path / "a.pcap")], False)
     control_exchanges, offsets = ControlExchanges(), Offsets()
-    for window in Engine(point, Reading(threads=1).settings(APIS)).windows():
+    for window in Engine(point, ReadOptions(threads=1).settings(APIS)).windows():
         for piece, control in control_exchanges.pieces(window):
             offsets.take(piece, control)
     assert offsets.held_bytes > 300 * 32
@@ -178,8 +178,8 @@ def most_held(path: Path, kind: str, count: int, counts: dict[str, int], filter:
     """Bytes held of a capture with so many of a kind, at most; `found` gets how many rows came."""
     seen.capture(path, kind, count, 10)
     [point] = capture_points([str(path)], False)
-    choice = Choice.of(filter, records="none")
-    engine = Engine(point, Reading(threads=1, window_bytes=10_000).settings(choice.keep))
+    choice = AnalysisOptions.of(filter, records="none")
+    engine = Engine(point, ReadOptions(threads=1, window_bytes=10_000).settings(choice.keep))
     point_tables = PointTables(engine.merging.names, choice)
     most = 0
     for window in engine.windows():

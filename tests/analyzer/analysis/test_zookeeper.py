@@ -19,8 +19,8 @@ from analyzer.bulk.zookeeper import ZooKeeper
 from analyzer.cli.parser import main
 from analyzer.dataset.dataset import Parts
 from analyzer.pipeline import shares
-from analyzer.pipeline.points import Choice
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.points import AnalysisOptions
+from analyzer.pipeline.read_options import ReadOptions
 from captures.files import capture_points
 from tests.analyzer.forging import heartbeat, heartbeat_answer
 from tests.analyzer.zookeeper_traffic import connect, connected, get, login, make, ping, put, together
@@ -140,7 +140,7 @@ def test_windows_threads_and_another_port_change_nothing(capture: str, tmp_path:
 
 def test_shares_of_the_connections_tell_the_same(capture: str, tmp_path: Path) -> None:
     [point] = capture_points([capture], False)
-    choice, settings = Choice.of(), Reading(window_bytes=300).settings(False)
+    choice, settings = AnalysisOptions.of(), ReadOptions(window_bytes=300).settings(False)
     written = [
         shares.share(point, settings, choice, shares.Share(number, 3), 5, tmp_path / "pieces" / str(number))
         for number in range(3)

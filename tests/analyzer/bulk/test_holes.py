@@ -12,7 +12,7 @@ import pytest
 
 from analyzer.bulk import state as s
 from analyzer.bulk.engine import Engine
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from captures.files import capture_points
 from tests.analyzer import forging
 from tests.analyzer.forging import answering, asking, payloads, produce, produce_answer, turns, without
@@ -25,7 +25,7 @@ def holes(folder: Path, segments: Sequence[Segment], snaplen: int = 1 << 16) -> 
     path.write_bytes(pcap(cut(rendered(segments), snaplen), nanoseconds=True))
     [point] = capture_points([str(path)], False)
     found: dict[int, int] = {}
-    for window in Engine(point, Reading(threads=1).settings(False)).windows():
+    for window in Engine(point, ReadOptions(threads=1).settings(False)).windows():
         every = window.every
         rows = zip(*(every.column(name).tolist() for name in ("exchange", "correlation_id", "holes")), strict=True)
         found |= {correlation: count for exchange, correlation, count in rows if exchange != s.NULL}

@@ -13,8 +13,8 @@ import pytest
 from analyzer.api import decode
 from analyzer.bulk import engine
 from analyzer.bulk.engine import Engine, Settings
-from analyzer.pipeline.points import Choice
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.points import AnalysisOptions
+from analyzer.pipeline.read_options import ReadOptions
 from captures.files import capture_points
 from captures.stream_tables import C_STARTED
 from tests.bench import generate
@@ -31,8 +31,8 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def tables(path: Path, shards: int) -> dict[str, pa.Table]:
     [point] = capture_points([str(path)], False)
-    reading = Reading(threads=2 * shards, window_bytes=200_000, ports=(9092,))
-    found = decode(point, None, reading, Choice.of(records="meta")).tables
+    reading = ReadOptions(threads=2 * shards, window_bytes=200_000, ports=(9092,))
+    found = decode(point, None, reading, AnalysisOptions.of(records="meta")).tables
     assert found["connections"].num_rows == CONNECTIONS
     return found
 

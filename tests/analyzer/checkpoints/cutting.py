@@ -1,4 +1,4 @@
-"""A capture cut into files, read in one pass and by a `Course` that is stored and taken up at every border."""
+"""A capture cut into files, read in one pass and by a `ResumableReader` that is stored and taken up at every border."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from typing import Any
 import pyarrow as pa
 
 from analyzer import api
-from analyzer.api import judged
-from analyzer.checkpoints.resumable_reader import Course
+from analyzer.checkpoints.resumable_reader import ResumableReader
 from analyzer.dataset import tables
 from analyzer.dataset.dataset import Dataset, concatenated
-from analyzer.pipeline.points import WITHOUT, Choice, PointRead, joined
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.points import WITHOUT, AnalysisOptions, PointResult, joined
+from analyzer.pipeline.read_options import ReadOptions
 from captures.files import CapturePoint, capture_points
 
 _PCAPNG = b"\x0a\x0d\x0d\x0a"
@@ -84,40 +83,42 @@ def cut(capture: Path, places: Sequence[int], folder: Path) -> list[str]:
 
 
 def resumed(
-    paths: Sequence[str], how: Reading, choice: Choice, name: str, until: Sequence[int | None] = ()
+    paths: Sequence[str], how: ReadOptions, choice: AnalysisOptions, name: str, until: Sequence[int | None] = ()
 ) -> tuple[Dataset, list[int]]:
-    """The files read one by one, each by a `Course` that knows of those before what their snapshot says; and how large
-    the snapshots were. `until`: how many bytes there are of each, where it still grows and comes again."""
+    """Read the files one by one, each by a `ResumableReader` that knows of those before what their checkpoint says.
+
+    Returns the dataset, and how large the checkpoints were. `until`: how many bytes there are of each, where it still
+    grows and comes again."""
     kept: dict[str, list[pa.Table]] = {table: [] for table in _kept(choice)}
     settings = how.settings(choice.keep)
     snapshot: bytes | None = None
     sizes = []
     for path, there in itertools.zip_longest(paths, until):
-        course = Course(name, settings, choice, snapshot)
+        course = ResumableReader(name, settings, choice, snapshot)
         for table, rows in course.read(CapturePoint(name, (path,)), there):
             kept[table].append(rows)
         snapshot = course.snapshot()
         sizes.append(len(snapshot))
-    rest = Course(name, settings, choice, snapshot).finish()
+    rest = ResumableReader(name, settings, choice, snapshot).finish()
     while True:
         try:
             table, rows = next(rest)
         except StopIteration as end:
-            read: PointRead = end.value
+            read: PointResult = end.value
             break
         kept[table].append(rows)
     result = joined([read])
     result.tables = {table: concatenated(table, parts) for table, parts in kept.items()}
-    result.tables["findings"] = judged(result, result.tables)
+    result.tables["findings"] = api.findings_of(result, result.tables)
     return result, sizes
 
 
-def _kept(choice: Choice) -> list[str]:
+def _kept(choice: AnalysisOptions) -> list[str]:
     without = {*tables.RUN_TABLES, *(() if choice.keep_bytes else ("messages",)), *WITHOUT[choice.records]}
     return [table for table in tables.TABLES if table not in without]
 
 
-def at_once(paths: Sequence[str], how: Reading, choice: Choice) -> tuple[Dataset, str]:
+def at_once(paths: Sequence[str], how: ReadOptions, choice: AnalysisOptions) -> tuple[Dataset, str]:
     """The same in one pass, and the capture point's name."""
     [point] = capture_points(list(paths), True)
     return api.decode(point, None, how, choice), point.name

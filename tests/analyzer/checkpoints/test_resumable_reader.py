@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from analyzer.checkpoints import authentication
 from analyzer.checkpoints.codec import CheckpointError
-from analyzer.checkpoints.resumable_reader import Course
-from analyzer.pipeline.points import Choice
-from analyzer.pipeline.read_options import Reading
+from analyzer.checkpoints.resumable_reader import ResumableReader
+from analyzer.pipeline.points import AnalysisOptions
+from analyzer.pipeline.read_options import ReadOptions
 from captures.files import CapturePoint
 from tests.analyzer.checkpoints import cutting
 from tests.shared import SAMPLES, capture_files, shared_folder
@@ -39,8 +39,8 @@ def _capture(sample: str) -> Path:
     return found
 
 
-def _one_choice(meta: bool = False) -> Choice:
-    return Choice.of(keep_bytes=True, records="meta") if meta else Choice.of()
+def _one_choice(meta: bool = False) -> AnalysisOptions:
+    return AnalysisOptions.of(keep_bytes=True, records="meta") if meta else AnalysisOptions.of()
 
 
 @settings(max_examples=4, deadline=None)
@@ -53,7 +53,7 @@ def _one_choice(meta: bool = False) -> Choice:
 def test_cut_anywhere_it_goes_on(sample: str, places: list[int], threads: int, meta: bool) -> None:
     capture = _capture(sample)
     count = len(cutting.packets(cutting.content(capture))[1])
-    how, choice = Reading(threads=threads), _one_choice(meta)
+    how, choice = ReadOptions(threads=threads), _one_choice(meta)
     with tempfile.TemporaryDirectory() as folder:
         paths = cutting.cut(capture, [place % count for place in places], Path(folder))
         expected, name = cutting.at_once(paths, how, choice)
@@ -65,7 +65,7 @@ def test_cut_anywhere_it_goes_on(sample: str, places: list[int], threads: int, m
 @given(st.sampled_from(SMALL), st.lists(st.integers(24, 1 << 20), min_size=1, max_size=3), st.sampled_from([2, 4]))
 def test_left_anywhere_in_a_file_that_grows_it_goes_on(sample: str, places: list[int], threads: int) -> None:
     data = cutting.content(_capture(sample))
-    how, choice = Reading(threads=threads), _one_choice(meta=True)
+    how, choice = ReadOptions(threads=threads), _one_choice(meta=True)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "growing.pcap"
         path.write_bytes(data)
@@ -80,17 +80,17 @@ def test_a_tls_connection_goes_on_with_its_key_log_and_no_secret_is_stored(
 ) -> None:
     folder = shared_folder("tls13-aiokafka-4.3")
     keys = folder / "keys.log"
-    sealed: list[bytes] = []
+    contents: list[bytes] = []
 
-    def seal(content: bytes, key: bytes | None = None) -> bytes:
-        sealed.append(content)
-        return seals(content, key)
+    def authenticated(content: bytes, key: bytes | None = None) -> bytes:
+        contents.append(content)
+        return authenticate(content, key)
 
-    seals = authentication.seal
-    monkeypatch.setattr(authentication, "seal", seal)
+    authenticate = authentication.authenticated
+    monkeypatch.setattr(authentication, "authenticated", authenticated)
     [capture] = capture_files(folder)
     count = len(cutting.packets(cutting.content(capture))[1])
-    how, choice = Reading(keylogs=[str(keys)]), _one_choice()
+    how, choice = ReadOptions(keylogs=[str(keys)]), _one_choice()
     paths = cutting.cut(capture, range(count // 9, count, count // 9), tmp_path)
     expected, name = cutting.at_once(paths, how, choice)
     found, _ = cutting.resumed(paths, how, choice, name)
@@ -99,21 +99,21 @@ def test_a_tls_connection_goes_on_with_its_key_log_and_no_secret_is_stored(
     assert any(found.tables["connections"]["decrypted"].to_pylist())
     secrets = [bytes.fromhex(line.split()[2]) for line in keys.read_text().splitlines() if len(line.split()) == 3]
     assert secrets
-    assert len(sealed) >= 9
-    for content in sealed:
+    assert len(contents) >= 9
+    for content in contents:
         plain = cutting.unpacked(content)
         assert not [secret for secret in secrets if secret in plain]
 
 
-def _snapshot(choice: Choice | None = None) -> bytes:
-    course = Course("sample", Reading().settings(), choice or _one_choice())
+def _snapshot(choice: AnalysisOptions | None = None) -> bytes:
+    course = ResumableReader("sample", ReadOptions().settings(), choice or _one_choice())
     list(course.read(CapturePoint("sample", (str(_capture("admin-kafkapython-3.9")),))))
     return course.snapshot()
 
 
-def _refused(snapshot: bytes, choice: Choice | None = None) -> CheckpointError:
+def _refused(snapshot: bytes, choice: AnalysisOptions | None = None) -> CheckpointError:
     with pytest.raises(CheckpointError) as raised:
-        Course("sample", Reading().settings(), choice or _one_choice(), snapshot)
+        ResumableReader("sample", ReadOptions().settings(), choice or _one_choice(), snapshot)
     assert raised.value.hint
     return raised.value
 
@@ -136,8 +136,12 @@ def test_a_snapshot_of_another_user_or_machine_is_refused(tmp_path: Path, monkey
 
 
 def test_a_snapshot_goes_with_the_options_it_was_made_with() -> None:
-    assert "records" in str(_refused(_snapshot(), Choice.of(records="none")))
+    assert "records" in str(_refused(_snapshot(), AnalysisOptions.of(records="none")))
 
 
-def test_a_snapshot_holds_nothing_in_the_clear() -> None:
-    assert b"kafka" not in _snapshot().removeprefix(authentication.MAGIC)
+def test_a_checkpoint_of_an_older_version_is_refused() -> None:
+    whole = _snapshot()
+    head = authentication.MAGIC + authentication.VERSION
+    assert whole.startswith(head)
+    older = authentication.MAGIC + b"3\n" + whole.removeprefix(head)
+    assert "of another version of kwire" in str(_refused(older))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from analyzer.cli import packet_lookup
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from tests.analyzer import forging
 from tests.captures import forge
 from tests.captures.forge import TO_BROKER, TO_CLIENT, Write, converse, interleaved
@@ -38,7 +38,7 @@ def test_a_packet_in_the_middle_of_a_message_finds_it(tmp_path: Path) -> None:
         to_broker = segment.target[1] == 9092
         before = sent.get(segment.flow, 0)
         sent[segment.flow] = before + len(segment.payload)
-        [line] = packet_lookup.told([str(path)], Reading(), f"packet == {number}")
+        [line] = packet_lookup.told([str(path)], ReadOptions(), f"packet == {number}")
         ends = f"from {segment.source[0]}:{segment.source[1]} to {segment.target[0]}:{segment.target[1]}"
         if not segment.payload:
             assert line == f"packet {number}, {ends}: an acknowledgement or the like, without a byte"
@@ -67,4 +67,4 @@ def test_what_is_not_there_is_said(expression: str, told: list[str], tmp_path: P
     path = tmp_path / "capture.pcap"
     writes = [Write(TO_BROKER, forging.heartbeat(1)), Write(TO_CLIENT, forging.heartbeat_answer(1))]
     path.write_bytes(forge.pcap(forge.rendered(converse(writes))))
-    assert packet_lookup.told([str(path)], Reading(), expression) == told
+    assert packet_lookup.told([str(path)], ReadOptions(), expression) == told

@@ -862,7 +862,7 @@ def test_an_interrupt_that_python_drops_is_heard_all_the_same(times: int) -> Non
     it."""
     program = f"""
 import signal, threading, weakref
-from analyzer import cli, start
+from analyzer.cli import parser as cli, start
 signal.signal(signal.SIGINT, signal.default_int_handler)
 class Thing:
     pass
@@ -881,7 +881,7 @@ start.command()
 
 def test_what_else_python_drops_is_printed_as_ever() -> None:
     program = """
-from analyzer import cli, start
+from analyzer.cli import parser as cli, start
 class Thing:
     def __del__(self):
         raise ValueError("dropped")

@@ -424,7 +424,7 @@ def test_a_file_size_limit_leaves_the_old_dataset(old: Path, limit: int, expecte
     program = (
         "import resource, signal, sys\n"
         "from analyzer.cli.parser import main\n"
-        "from analyzer import reading\n"  # the kernels' cache may be written before
+        "from analyzer import api\n"  # the kernels' cache may be written before
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))\n"
         "sys.exit(main(sys.argv[1:]))\n"
@@ -463,7 +463,7 @@ KILLS = """
 import json, os, shutil, signal, sys
 from pathlib import Path
 import pyarrow.parquet
-from analyzer import dataset
+from analyzer.dataset import dataset
 
 def counted(name, at):
     module = sys.modules[name.rsplit(".", 1)[0]]

@@ -32,7 +32,7 @@ WRITER = """
 import json, sys
 from pathlib import Path
 import pyarrow.parquet
-from analyzer import dataset
+from analyzer.dataset import dataset
 
 def written(source, target, append, wait, name):
     manifest = json.loads((source / "_kwire.json").read_bytes())
@@ -161,7 +161,7 @@ def test_wait_waits_and_says_so(sources: dict[str, Path], tmp_path: Path) -> Non
 
 
 def test_a_lock_ends_with_its_process(sources: dict[str, Path], tmp_path: Path) -> None:
-    code = "import os, sys; from analyzer import dataset; dataset.Writer(sys.argv[1]); os.kill(os.getpid(), 9)"
+    code = "import os, sys; from analyzer.dataset import dataset; dataset.Writer(sys.argv[1]); os.kill(os.getpid(), 9)"
     for _ in range(2):
         subprocess.run([sys.executable, "-c", code, str(tmp_path / "data")], cwd=ROOT, check=False)
         assert len(list(tmp_path.glob(".data.????????.new"))) == 1, "the second run has cleared what the first left"
@@ -178,7 +178,7 @@ def test_only_folders_of_dead_writers_of_this_dataset_are_cleared(tmp_path: Path
     (tmp_path / "precious" / "file").write_text("mine")
     (tmp_path / ".data.11111111.new").symlink_to(tmp_path / "precious")
     (tmp_path / ".data.22222222.new").write_text("a file")
-    alive = locks.Beside(tmp_path / "data", "33333333")
+    alive = locks.StagingFolder(tmp_path / "data", "33333333")
     (tmp_path / ".data.44444444.new" / "exchanges").mkdir(parents=True)
     locks.clear_dead(tmp_path / "data")
     left = {path.name for path in tmp_path.iterdir()}
@@ -248,7 +248,7 @@ READER = """
 import sys
 from pathlib import Path
 import analyzer
-from analyzer import dataset
+from analyzer.dataset import dataset
 print("ready", flush=True)
 while not Path(sys.argv[2]).exists():
     stored = analyzer.open_dataset(sys.argv[1])

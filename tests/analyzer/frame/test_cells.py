@@ -14,7 +14,7 @@ import pytest
 from analyzer import api
 from analyzer.dataset import tables
 from analyzer.frame import cells
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from tests.shared import SAMPLES, capture_files, sample_folders
 
 CAPTURES = {folder.name: folder for folder in sample_folders()}
@@ -24,8 +24,8 @@ ONE = SAMPLES / "codecs-franzgo-4.3"
 
 def both(name: str) -> tuple[list[Any], list[Any]]:
     files = [str(path) for path in capture_files(CAPTURES[name])]
-    how = Reading(rotated=len(files) > 1)
-    return list(api.light(files, how)), list(api.decoded(files, how))
+    how = ReadOptions(rotated=len(files) > 1)
+    return list(api.raw_exchanges(files, how)), list(api.decoded(files, how))
 
 
 @pytest.mark.parametrize("name", sorted(CAPTURES.keys() - {SHUT}))
@@ -95,10 +95,12 @@ def test_equal_strings_are_one_object() -> None:
 @pytest.mark.parametrize("bound", ["HELD", "HELD_BYTES"])
 def test_what_waits_for_an_exchange_that_began_before_is_bounded(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
     files = [str(path) for path in capture_files(SAMPLES / "group-kip848-librdkafka-4.3")]
-    how = Reading(window_bytes=10_000)
+    how = ReadOptions(window_bytes=10_000)
 
     def given() -> list[tuple[Any, Any]]:
-        return [(one.row["connection"], one.row["exchange"] or one.row["reply"]) for one in api.light(files, how)]
+        return [
+            (one.row["connection"], one.row["exchange"] or one.row["reply"]) for one in api.raw_exchanges(files, how)
+        ]
 
     in_order = given()
     monkeypatch.setattr(api, bound, 0)

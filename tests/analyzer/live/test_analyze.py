@@ -23,10 +23,10 @@ from analyzer.cli import parser
 from analyzer.dataset import tables
 from analyzer.dataset.dataset import Dataset, StoredDataset
 from analyzer.live import analyze
-from analyzer.live.rotations import Stretches
+from analyzer.live.rotations import Rotations
 from analyzer.live.stop_conditions import ended_by, interrupted_by_others
-from analyzer.pipeline.points import Choice
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.points import AnalysisOptions
+from analyzer.pipeline.read_options import ReadOptions
 from captures.files import CapturePoint
 from captures.files.write import Record, pcap
 from captures.live.capture_queue import Belt
@@ -60,8 +60,8 @@ def test_a_recording_and_the_live_capture_give_the_same_rows(each: int, tmp_path
         live = api.decode(
             CapturePoint("eth7", ("-",)),
             None,
-            Reading(window_bytes=1 << 20),
-            Choice.of(records="full"),
+            ReadOptions(window_bytes=1 << 20),
+            AnalysisOptions.of(records="full"),
             stdin=cast(io.BufferedReader, LiveStream(belt)),
         )
     assert live.captures[0]["name"] == "eth7"
@@ -198,7 +198,7 @@ def test_what_is_open_when_nothing_follows_is_not_lost(tmp_path: Path, monkeypat
     """The capture ends after the end of a stretch: what was in flight there is a stretch without packets."""
     out = tmp_path / "row"
     over = iter([False])
-    monkeypatch.setattr(Stretches, "over", property(lambda self: next(over, True)))
+    monkeypatch.setattr(Rotations, "over", property(lambda self: next(over, True)))
     records = RECORDS[:100]
     analysed(ScriptedTap(chunks_of(records, 100)), "-o", out)
     (tmp_path / "a.pcap").write_bytes(pcap(records, nanoseconds=True))
@@ -247,7 +247,7 @@ def test_stretches_lose_nothing_between_them(most: int | None, seconds: float | 
     chunks = chunks_of(RECORDS, 7)
     found: list[bytes] = []
     with Belt(ScriptedTap(chunks)) as belt:
-        stretches = Stretches(belt, most, seconds)
+        stretches = Rotations(belt, most, seconds)
         while stretches.more():
             stream, data = cast(LiveStream, stretches.next()), b""
             room = memoryview(bytearray(1000))

@@ -18,9 +18,9 @@ import pytest
 
 from analyzer.checkpoints.codec import CheckpointError
 from analyzer.live import folder_checkpoint as places
-from analyzer.live.folder_checkpoint import FolderWatchedError, Place
-from analyzer.pipeline.points import Choice
-from analyzer.pipeline.read_options import Reading
+from analyzer.live.folder_checkpoint import FolderCheckpoint, FolderWatchedError
+from analyzer.pipeline.points import AnalysisOptions
+from analyzer.pipeline.read_options import ReadOptions
 from tests.analyzer.checkpoints import cutting
 from tests.shared import ROOT, SAMPLES
 
@@ -30,8 +30,8 @@ PARTS = 5
 WATCHES = """
 import os, shutil, signal, sys
 from pathlib import Path
-from analyzer import cli
-from analyzer.live import places, session, watching
+from analyzer.cli import parser as cli
+from analyzer.live import folder_checkpoint as places, watch as watching, watch_session as session
 
 ring, parts, cache, out = map(Path, sys.argv[1:5])
 points, totals = ([int(at) for at in words.split(",")] for words in sys.argv[5:7])
@@ -49,7 +49,7 @@ def counted(module, name, at, half=None):
         return plain(*arguments, **options)
     setattr(module, name, call)
 
-class Ends(session.Session):
+class Ends(session.WatchSession):
     # Reads until all packets of the files were seen, and ends there; or is killed there.
     def _take(self, window):
         super()._take(window)
@@ -61,7 +61,7 @@ class Ends(session.Session):
         if at >= 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-watching.Session = Ends
+watching.WatchSession = Ends
 for at, total, part in zip(points, totals, sorted(parts.iterdir())):
     shutil.move(part, ring)
     child = os.fork()
@@ -167,8 +167,10 @@ def test_ended_and_begun_again_each_exchange_is_told_once(once: list[dict[str, A
     assert len(list((ring.cache / "data" / "watched").iterdir())) == 1
 
 
-def place(folder: Path, **more: Any) -> Place:
-    return Place(str(folder), "ring", Reading(threads=4).settings(), Choice.of(records="none"), **more)
+def place(folder: Path, **more: Any) -> FolderCheckpoint:
+    return FolderCheckpoint(
+        str(folder), "ring", ReadOptions(threads=4).settings(), AnalysisOptions.of(records="none"), **more
+    )
 
 
 @pytest.fixture
@@ -225,13 +227,13 @@ def test_what_is_damaged_or_of_another_version_is_told(cache: Path, tmp_path: Pa
 
 
 def test_how_packets_are_divided_into_windows_changes_no_second(tmp_path: Path) -> None:
-    from analyzer.live.watch_session import Session
+    from analyzer.live.watch_session import WatchSession
     from captures.files import capture_points
 
     found = []
     for window_bytes in (4096, 65_536, 1 << 20):
-        settings = Reading(window_bytes=window_bytes).settings()
-        session = Session(capture_points([str(SAMPLE)])[0], settings, None, None, telling=True, find=False)
+        settings = ReadOptions(window_bytes=window_bytes).settings()
+        session = WatchSession(capture_points([str(SAMPLE)])[0], settings, None, None, telling=True, find=False)
         session.run()
         found.append([(one.time_ns, one.exchanges, one.errors, one.bytes, one.lines) for one in session.counts.told])
     assert found[0] == found[1] == found[2]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -19,12 +20,13 @@ import pytest
 
 import analyzer
 from analyzer.checkpoints.codec import CheckpointError
+from analyzer.dataset import tables
 from analyzer.dataset.dataset import Dataset, DatasetError, concatenated
 from analyzer.dataset.manifest import MANIFEST, read_manifest
 from analyzer.live import follow
-from analyzer.live.follow import Following
-from analyzer.pipeline.points import Choice
-from analyzer.pipeline.read_options import Reading
+from analyzer.live.follow import FolderAnalysis
+from analyzer.pipeline.points import AnalysisOptions
+from analyzer.pipeline.read_options import ReadOptions
 from captures.errors import KwireError
 from tests.analyzer.checkpoints import cutting
 from tests.shared import KWIRE, ROOT, SAMPLES
@@ -49,14 +51,14 @@ def ring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "ring"
 
 
-def follower(ring: Path, **options: Any) -> Following:
-    return Following(str(ring), str(ring.parent / "data"), Reading(**options), Choice.of())
+def follower(ring: Path, **options: Any) -> FolderAnalysis:
+    return FolderAnalysis(str(ring), str(ring.parent / "data"), ReadOptions(**options), AnalysisOptions.of())
 
 
 def stored(ring: Path) -> Dataset:
     """The dataset, as `analyze` gives one in memory; the summary is not stored."""
     data = analyzer.open_dataset(ring.parent / "data")
-    rows = {name: getattr(data, name).to_table() for name in analyzer.tables.TABLES}
+    rows = {name: getattr(data, name).to_table() for name in tables.TABLES}
     manifest = data.manifest
     return Dataset(
         {name: concatenated(name, [table]) for name, table in rows.items()},
@@ -148,6 +150,7 @@ def test_a_snapshot_that_is_damaged_is_told_at_once(ring: Path, parts: list[Path
         shutil.move(part, ring)
     follower(ring).step()
     [snapshot] = (ring.parent / "data").glob("*.snapshot")
+    assert stat.S_IMODE(snapshot.stat().st_mode) == 0o600
     snapshot.write_bytes(snapshot.read_bytes()[:-1] + b"?")
     with pytest.raises(CheckpointError):
         follower(ring)
@@ -159,9 +162,9 @@ def test_a_snapshot_that_is_damaged_is_told_at_once(ring: Path, parts: list[Path
 KILLS = """
 import os, shutil, signal, sys
 from pathlib import Path
-from analyzer.live import following
-from analyzer.pipeline.read_options import Reading
-from analyzer.pipeline.points import Choice
+from analyzer.live import follow as following
+from analyzer.pipeline.read_options import ReadOptions
+from analyzer.pipeline.points import AnalysisOptions
 
 following.FRESH_SECONDS = -1.0
 ring, parts, points = Path(sys.argv[1]), sorted(Path(sys.argv[2]).iterdir()), [int(at) for at in sys.argv[3].split(",")]
@@ -183,7 +186,7 @@ for at, part in zip(points, parts):
         count = 0
         for name in "replace rename fsync open mkdir unlink rmdir chmod".split():
             counted(os, name, at)
-        one = following.Following(str(ring), str(ring.parent / "data"), Reading(), Choice.of())
+        one = following.FolderAnalysis(str(ring), str(ring.parent / "data"), ReadOptions(), AnalysisOptions.of())
         one.step()
         os._exit(0)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)

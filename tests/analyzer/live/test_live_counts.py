@@ -15,19 +15,19 @@ import pytest
 import analyzer
 from analyzer.live import live_counts
 from analyzer.live.live_counts import Moment, bucket, quantile
-from analyzer.live.watch_session import Session
+from analyzer.live.watch_session import WatchSession
 from analyzer.pipeline.points import parsed
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from captures.files import capture_points
 from tests.shared import SAMPLES
 
 NAMES = ("txn-librdkafka-4.3", "client-kafkajs-3.9", "sasl-librdkafka-4.3")
 
 
-def session_of(path: Path, filter: str | None = None, window_bytes: int = 16_384, **more: Any) -> Session:
+def session_of(path: Path, filter: str | None = None, window_bytes: int = 16_384, **more: Any) -> WatchSession:
     """A capture watched to its end."""
-    settings = Reading(window_bytes=window_bytes).settings(keep_messages=True)
-    session = Session(capture_points([str(path)])[0], settings, None, parsed(filter), telling=True, **more)
+    settings = ReadOptions(window_bytes=window_bytes).settings(keep_messages=True)
+    session = WatchSession(capture_points([str(path)])[0], settings, None, parsed(filter), telling=True, **more)
     session.run()
     return session
 
@@ -144,8 +144,8 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_old_seconds_are_forgotten() -> None:
     path = SAMPLES / "sasl-librdkafka-4.3" / "capture.pcap"
-    settings = Reading(window_bytes=16_384).settings()
-    session = Session(capture_points([str(path)])[0], settings, None, None, telling=False, find=False)
+    settings = ReadOptions(window_bytes=16_384).settings()
+    session = WatchSession(capture_points([str(path)])[0], settings, None, None, telling=False, find=False)
     session.run()
     assert len(session.counts._seconds) <= live_counts.SECONDS
     rows = rows_of(path)

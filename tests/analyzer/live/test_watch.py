@@ -111,7 +111,7 @@ def test_names_beyond_a_bound_begin_anew_and_exchanges_go_on(
     """A day of clients with ids of their own must not fill the memory: every packet is read, and of exchanges only
     those are missing that were on their way when an engine was replaced."""
     from analyzer.live import watch_session as module
-    from analyzer.pipeline.read_options import Reading
+    from analyzer.pipeline.read_options import ReadOptions
     from captures.files import CapturePoint
     from captures.live.capture_queue import Belt
     from captures.live.follow import Follower
@@ -127,8 +127,8 @@ def test_names_beyond_a_bound_begin_anew_and_exchanges_go_on(
     elif source == "folder":
         shutil.copy(SAMPLE, tmp_path / "a.pcap")
         stream = paths = Follower(str(tmp_path))
-    watched = module.Session(
-        CapturePoint("eth7", paths), Reading(window_bytes=4096).settings(), stream, None, telling=True
+    watched = module.WatchSession(
+        CapturePoint("eth7", paths), ReadOptions(window_bytes=4096).settings(), stream, None, telling=True
     )
 
     def seen() -> None:

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import analyzer
-from analyzer.api import judged
+from analyzer.api import findings_of
 from analyzer.dataset.dataset import Parts
 from analyzer.pipeline import shares
-from analyzer.pipeline.points import Choice, joined
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.points import AnalysisOptions, joined
+from analyzer.pipeline.read_options import ReadOptions
 from captures.files import capture_points
 from tests.shared import SAMPLES, capture_files
 
@@ -41,12 +41,12 @@ def test_shares_become_what_one_reader_gives(
     monkeypatch.setattr(shares, "_AT_ONCE_BYTES", at_once)
     capture = str(capture_files(SAMPLES / sample)[0])
     [point] = capture_points([capture], False)
-    choice = Choice.of(keep_bytes=True, **WANTED[wanted])
-    settings = Reading(window_bytes=20_000).settings(choice.keep)
+    choice = AnalysisOptions.of(keep_bytes=True, **WANTED[wanted])
+    settings = ReadOptions(window_bytes=20_000).settings(choice.keep)
     parted = [shares.Share(number, count) for number in range(count)]
     topics: dict[str, str] = {}
     for part in parted if choice.asks_names else ():
-        topics |= shares.names_said(point, settings, part)
+        topics |= shares.topic_names_of_share(point, settings, part)
     made = [
         shares.share(point, settings, choice, part, 100, tmp_path / "pieces" / str(part.number), topics=topics)
         for part in parted
@@ -61,7 +61,7 @@ def test_shares_become_what_one_reader_gives(
     assert (len(expected.tables["exchanges"]) > 0) == (wanted != "nothing")
     assert {*names, "findings"} == set(expected.tables)
     told = joined([read])
-    found["findings"] = judged(told, found)
+    found["findings"] = findings_of(told, found)
     for name, table in expected.tables.items():
         rows_found = found.pop(name, table.schema.empty_table()).cast(table.schema)
         assert len(rows_found) == len(table), name

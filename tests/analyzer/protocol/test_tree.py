@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from analyzer.protocol import api_keys, decoding, encoding, layouts, schema, tree
+from analyzer.protocol.project import Frame
 from analyzer.protocol.schema import REQUEST, RESPONSE
 from analyzer.protocol.tree import Node, decode_message
 from tests.analyzer.protocol import golden
@@ -416,7 +417,7 @@ def test_many_frames_are_decoded_as_each_alone() -> None:
         (api_keys.METADATA, 4, "", {"topics": None}),
         (api_keys.HEARTBEAT, 4, "c", beat),
     ]
-    whole: list[tree.Frame] = [
+    whole: list[Frame] = [
         (encoding.encode_request(key, version, 7, client, body), key, version, REQUEST)
         for key, version, client, body in asked
     ]

@@ -1,6 +1,6 @@
 """A marker in every string and bytes field of every API in every version, and none afterwards.
 
-proves: analyzer.scrub.message_spans, analyzer.scrub.spans, analyzer.scrub.content, analyzer.protocol.many.
+proves: analyzer.scrub.message_spans, analyzer.scrub.spans, analyzer.scrub.content, analyzer.protocol.project.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from analyzer.protocol.encoding import encode_data, encode_request, encode_respo
 from analyzer.protocol.schema import REQUEST, Field
 from analyzer.protocol.tree import UNKNOWN_TAGS
 from analyzer.scrub.content import Content
-from analyzer.scrub.message_spans import KEEP, RECORDS, Frame, Messages
-from analyzer.scrub.spans import Batch, Spans
+from analyzer.scrub.message_spans import KEEP, RECORDS, Frame, MessageReader
+from analyzer.scrub.spans import CapturedMessages, SpanReader
 from tests.bench.messages import batch, record
 
 KEY = b"k" * 32
@@ -81,14 +81,15 @@ def frames(api_key: int) -> Iterator[Frame]:
 
 
 def cleaned(all_frames: list[Frame], keep: frozenset[str] = frozenset()) -> list[bytes]:
-    content, spans = Content(KEY, keep), Spans()
-    batch = Batch.of(all_frames)
-    parts = spans.of(batch)
+    content, spans = Content(KEY, keep), SpanReader()
+    batch = CapturedMessages.from_frames(all_frames)
+    parts = spans.read(batch)
     content.learn(batch, parts)
     content.settle()
     rows = np.split(parts.rows, parts.begins[1:-1])
     return [
-        content.clean(frame.data, some.tolist(), spans.called()) for frame, some in zip(all_frames, rows, strict=True)
+        content.clean(frame.data, some.tolist(), spans.topic_names())
+        for frame, some in zip(all_frames, rows, strict=True)
     ]
 
 
@@ -125,14 +126,14 @@ def test_the_quick_way_says_what_the_careful_one_says(api_key: int) -> None:
         for frame in whole
         for known in [(frame.request, frame.api_key, frame.version)]
     ]
-    spans, careful = Spans(), Messages()
-    parts = spans.of(Batch.of(every))
+    spans, careful = SpanReader(), MessageReader()
+    parts = spans.read(CapturedMessages.from_frames(every))
     called = [careful.parts(frame) for frame in every]
     assert len(parts.begins) == len(every) + 1
     for i, said in enumerate(called):
         quick = parts.rows[parts.begins[i] : parts.begins[i + 1]].tolist()
         assert [(start, end, kind) for start, end, kind, _ in quick] == [part[:3] for part in said if part.kind != KEEP]
-        topics = [spans.called()[topic] for _, _, kind, topic in quick if kind == RECORDS]
+        topics = [spans.topic_names()[topic] for _, _, kind, topic in quick if kind == RECORDS]
         assert topics == [careful.topic(part.topic) for part in said if part.kind == RECORDS]
 
 

@@ -65,7 +65,7 @@ def read(
         return await log_reader.read(target, {where: partition})
 
     failed: list[str] = conversation.play(run())
-    assert {one.version for one in script.said(api_keys.FETCH)} == ({12} if fetched else set())
+    assert {one.version for one in script.requests(api_keys.FETCH)} == ({12} if fetched else set())
     return partition.row(where), failed
 
 

@@ -1,6 +1,6 @@
 """Pairs of a RUN, read from disk one by one, against the same RUN read into dictionaries as a whole.
 
-Proves: replay/diff/pairs.py, replay/diff/stored_run.py, replay/diff/field_rows.py, replay/diff/topic_texts.py,
+Proves: replay/diff/pairs.py, replay/diff/stored_run.py, replay/diff/partition_rows.py, replay/diff/topic_texts.py,
 replay/diff/learning.py, replay/diff/equality.py, replay/diff/offsets.py
 """
 

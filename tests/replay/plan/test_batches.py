@@ -35,17 +35,17 @@ def old(magic: int, codec: int = 0) -> bytes:
 
 
 def test_a_header_says_what_its_writer_said() -> None:
-    (found,) = batches.batches(written())
-    assert (found.producer_id, found.producer_epoch, found.base_sequence) == (7, 1, 40)
-    assert (found.count, found.last_offset_delta, found.base_timestamp) == (3, 2, 1000)
-    assert found.transactional
+    (header,) = batches.batches(written())
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 1, 40)
+    assert (header.count, header.last_offset_delta, header.base_timestamp) == (3, 2, 1000)
+    assert header.transactional
 
 
 def test_a_new_producer_is_sealed_and_nothing_else_changes() -> None:
     before = written()
     changed = bytearray(before)
-    (found,) = batches.batches(changed)
-    batches.set_producer(changed, found.at, found.size, 9001, 12, 77)
+    (header,) = batches.batches(changed)
+    batches.set_producer(changed, header.at, header.size, 9001, 12, 77)
     read = DefaultRecordBatch(bytes(changed))
     assert read.validate_crc()
     assert (read.producer_id, read.producer_epoch, read.base_sequence) == (9001, 12, 77)
@@ -54,18 +54,18 @@ def test_a_new_producer_is_sealed_and_nothing_else_changes() -> None:
 
 
 def test_the_second_of_two_batches_is_found_and_sealed_alone() -> None:
-    one = written()
-    changed = bytearray(one + one)
+    single = written()
+    changed = bytearray(single + single)
     second = list(batches.batches(changed))[1]
     batches.set_producer(changed, second.at, second.size, 9001, 12, 77)
-    assert bytes(changed[: len(one)]) == one
-    assert DefaultRecordBatch(bytes(changed[len(one) :])).validate_crc()
+    assert bytes(changed[: len(single)]) == single
+    assert DefaultRecordBatch(bytes(changed[len(single) :])).validate_crc()
 
 
 def test_shifted_times_move_every_record() -> None:
     changed = bytearray(written())
-    (found,) = batches.batches(changed)
-    batches.shift_times(changed, found.at, found.size, 500)
+    (header,) = batches.batches(changed)
+    batches.shift_times(changed, header.at, header.size, 500)
     read = DefaultRecordBatch(bytes(changed))
     assert read.validate_crc()
     assert [record.timestamp for record in read] == [1500, 1501, 1502]
@@ -142,15 +142,15 @@ def test_where_what_are_no_records_ends_is_not_told(wrong: bytes) -> None:
     ("magic", "codec"), [(magic, codec) for magic in (0, 1) for codec in CODECS if (magic, codec) != (0, 3)]
 )
 def test_a_message_set_becomes_one_batch_with_the_same_records(magic: int, codec: int) -> None:
-    made = batches.from_message_set(old(magic, codec))
-    read = DefaultRecordBatch(made)
+    converted = batches.from_message_set(old(magic, codec))
+    read = DefaultRecordBatch(converted)
     assert read.validate_crc()
     assert read.compression_type == codec
     assert (read.base_offset, read.last_offset_delta, read.producer_id) == (0, 2, -1)
-    found = list(read)
-    assert [(record.key, record.value) for record in found] == RECORDS
-    assert [record.offset for record in found] == [0, 1, 2]
-    assert [record.timestamp for record in found] == ([-1] * 3 if magic == 0 else [1000, 1001, 1002])
+    records = list(read)
+    assert [(record.key, record.value) for record in records] == RECORDS
+    assert [record.offset for record in records] == [0, 1, 2]
+    assert [record.timestamp for record in records] == ([-1] * 3 if magic == 0 else [1000, 1001, 1002])
 
 
 def test_snappy_java_s_stream_of_blocks_is_read() -> None:
@@ -178,13 +178,13 @@ def test_bytes_that_are_no_batches_are_refused() -> None:
 
 
 def test_a_batch_cut_off_at_the_end_of_a_fetch_is_left_out() -> None:
-    one = written()
-    assert len(list(batches.batches(one + one[:40]))) == 1
+    whole = written()
+    assert len(list(batches.batches(whole + whole[:40]))) == 1
 
 
 def test_the_checksum_is_the_crc32c_package_s() -> None:
     changed = bytearray(written())
     changed[17:21] = b"\0\0\0\0"
-    (found,) = batches.batches(changed)
-    batches.seal(changed, found.at, found.size)
+    (header,) = batches.batches(changed)
+    batches.seal(changed, header.at, header.size)
     assert int.from_bytes(changed[17:21], "big") == crc32c.crc32c(bytes(changed[21:]))

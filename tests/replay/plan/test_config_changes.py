@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from analyzer.protocol import api_keys, errors
 from analyzer.protocol.tree import Body
 from replay import inputs
@@ -28,10 +28,10 @@ RETENTION = "retention.ms"
 
 
 def create(name: str, at: float, captured: Captured, **configs: str) -> None:
-    settings = [{"name": one.replace("_", "."), "value": value} for one, value in configs.items()]
-    asked = {"name": name, "numPartitions": 2, "replicationFactor": 3, "assignments": [], "configs": settings}
-    made = {"name": name, "errorCode": 0, "numPartitions": 2}
-    captured.said(at, api_keys.CREATE_TOPICS, 5, {"topics": [asked]}, {"topics": [made]})
+    settings = [{"name": setting.replace("_", "."), "value": value} for setting, value in configs.items()]
+    request_body = {"name": name, "numPartitions": 2, "replicationFactor": 3, "assignments": [], "configs": settings}
+    created = {"name": name, "errorCode": 0, "numPartitions": 2}
+    captured.add(at, api_keys.CREATE_TOPICS, 5, {"topics": [request_body]}, {"topics": [created]})
 
 
 def alter(
@@ -43,14 +43,16 @@ def alter(
     error: int = 0,
     only_validate: bool = False,
 ) -> None:
-    configs = [{"name": one, "configOperation": operation, "value": value} for one, operation, value in operations]
+    configs = [
+        {"name": setting, "configOperation": operation, "value": value} for setting, operation, value in operations
+    ]
     body = {"resources": [{"resourceType": kind, "resourceName": name, "configs": configs}]}
     answer = {"responses": [{"resourceType": kind, "resourceName": name, "errorCode": error}]}
-    captured.said(at, api_keys.INCREMENTAL_ALTER_CONFIGS, 1, {**body, "validateOnly": only_validate}, answer)
+    captured.add(at, api_keys.INCREMENTAL_ALTER_CONFIGS, 1, {**body, "validateOnly": only_validate}, answer)
 
 
 def learned(*captured: Captured) -> Cluster:
-    return decisions.make([one.session() for one in captured], EVERYTHING, decisions.PlanOptions())[1]
+    return decisions.make([capture.session() for capture in captured], EVERYTHING, decisions.PlanOptions())[1]
 
 
 def test_operations_in_order_of_time_over_what_the_topic_was_made_with() -> None:
@@ -72,7 +74,7 @@ def test_the_request_of_before_says_all_settings() -> None:
     create("orders", 0.0, captured, segment_bytes="9")
     resource = {"resourceType": 2, "resourceName": "orders", "configs": [{"name": RETENTION, "value": "7"}]}
     answer = {"responses": [{"resourceType": 2, "resourceName": "orders", "errorCode": 0}]}
-    captured.said(1.0, api_keys.ALTER_CONFIGS, 1, {"resources": [resource], "validateOnly": False}, answer)
+    captured.add(1.0, api_keys.ALTER_CONFIGS, 1, {"resources": [resource], "validateOnly": False}, answer)
     assert learned(captured).altered == {"orders": {RETENTION: "7"}}
 
 
@@ -82,8 +84,8 @@ def test_what_changed_nothing_is_not_taken() -> None:
     alter(captured, 1.0, "orders", (RETENTION, SET, "2"), error=errors.INVALID_CONFIG)
     alter(captured, 2.0, "orders", (RETENTION, SET, "2"), only_validate=True)
     alter(captured, 3.0, "1", ("log.retention.ms", SET, "2"), kind=api_keys.BROKER_RESOURCES[0])
-    found = learned(captured)
-    assert (found.altered, found.group_configs) == ({}, {})
+    cluster = learned(captured)
+    assert (cluster.altered, cluster.group_configs) == ({}, {})
     alter(captured, 4.0, "orders", ("leader.replication.throttled.replicas", SET, "0:1"))
     assert learned(captured).altered == {"orders": {}}
 
@@ -93,13 +95,13 @@ def test_a_topic_that_is_made_again_begins_anew() -> None:
     create("orders", 0.0, captured, segment_bytes="9")
     alter(captured, 1.0, "orders", (RETENTION, SET, "2"))
     create("orders", 2.0, captured)
-    found = learned(captured)
-    assert found.altered == {}
-    assert found.topics["orders"].configs == {}
+    cluster = learned(captured)
+    assert cluster.altered == {}
+    assert cluster.topics["orders"].configs == {}
 
 
 def test_a_size_that_was_allowed_stays_allowed() -> None:
-    """What was sent before has to fit at the start of a replay."""
+    """Records that were sent before have to fit at the start of a replay."""
     captured = Captured()
     create("orders", 0.0, captured, max_message_bytes="9000")
     alter(captured, 1.0, "orders", ("max.message.bytes", SET, "500"))
@@ -111,7 +113,9 @@ def test_a_size_that_was_allowed_stays_allowed() -> None:
 
 def test_a_shared_capture_of_an_administrator() -> None:
     """An administrator of librdkafka, which asks for both kinds of change."""
-    sessions = inputs.read([str(path) for path in capture_files(shared_folder("admin-librdkafka-4.3"))], how=Reading())
+    sessions = inputs.read(
+        [str(path) for path in capture_files(shared_folder("admin-librdkafka-4.3"))], how=ReadOptions()
+    )
     _, cluster = decisions.make(sessions, EVERYTHING, decisions.PlanOptions())
     made_with = {"cleanup.policy": "compact,delete"}
     assert cluster.altered == {"adm": {**made_with, "max.message.bytes": "200000"}, "adm2": {RETENTION: "7200000"}}
@@ -137,7 +141,7 @@ class Channel:
             code = self.creating.pop(0) if self.creating else 0
             return {"topics": [{"name": topic["name"], "errorCode": code} for topic in body["topics"]]}
         if api_key == api_keys.INCREMENTAL_ALTER_CONFIGS:
-            return {"responses": [{**one, "errorCode": self.refused} for one in body["resources"]]}
+            return {"responses": [{**resource, "errorCode": self.refused} for resource in body["resources"]]}
         if api_key == api_keys.METADATA:
             part = {"partitionIndex": 0, "leaderId": 1, "errorCode": 0}
             topics = [{"name": topic["name"], "errorCode": 0, "partitions": [part]} for topic in body["topics"]]
@@ -158,14 +162,14 @@ def seeded(
     channel: Any = Channel(topology, refused, creating)
     target = Target(EVERYTHING, topology, channel, None, {1: channel})  # type: ignore[arg-type]
     done = asyncio.run(seeding.seed(cluster, target, {}, frozenset(allow), as_captured))
-    made: dict[str, str | None] = {}
+    created: dict[str, str | None] = {}
     altered: list[Body] = []
     for api_key, body in channel.asked:
         if api_key == api_keys.CREATE_TOPICS:
-            made = {one["name"]: one["value"] for one in body["topics"][0]["configs"]}
+            created = {topic["name"]: topic["value"] for topic in body["topics"][0]["configs"]}
         elif api_key == api_keys.INCREMENTAL_ALTER_CONFIGS:
             altered += body["resources"]
-    return made, altered, done
+    return created, altered, done
 
 
 def test_a_topic_that_cannot_be_made_is_told_once_and_with_the_errors_name() -> None:
@@ -189,9 +193,9 @@ def administered() -> Cluster:
 
 
 def test_topics_and_groups_are_made_with_the_settings_that_they_were_left_with() -> None:
-    made, altered, done = seeded(administered(), as_captured=True)
+    created, altered, done = seeded(administered(), as_captured=True)
     # One replica cannot be two in sync.
-    assert made == {RETENTION: "2000", "max.message.bytes": "5000000", "min.insync.replicas": "1"}
+    assert created == {RETENTION: "2000", "max.message.bytes": "5000000", "min.insync.replicas": "1"}
     assert altered == [
         {
             "resourceType": GROUP_RESOURCE,
@@ -202,13 +206,13 @@ def test_topics_and_groups_are_made_with_the_settings_that_they_were_left_with()
     # What answers of before said is another value than there is now, and no difference.
     assert done.changed == {"orders": ["max.message.bytes", "min.insync.replicas", RETENTION]}
     assert done.notes == []
-    made, _, _ = seeded(administered())
-    assert (made[RETENTION], made["max.message.bytes"]) == ("-1", "5000000")
+    created, _, _ = seeded(administered())
+    assert (created[RETENTION], created["max.message.bytes"]) == ("-1", "5000000")
 
 
 def test_where_the_requests_are_sent_themselves_nothing_is_folded() -> None:
-    made, altered, _ = seeded(administered(), (api_keys.INCREMENTAL_ALTER_CONFIGS,), as_captured=True)
-    assert made == {RETENTION: "1000", "min.insync.replicas": "1"}
+    created, altered, _ = seeded(administered(), (api_keys.INCREMENTAL_ALTER_CONFIGS,), as_captured=True)
+    assert created == {RETENTION: "1000", "min.insync.replicas": "1"}
     assert altered == []
 
 
@@ -219,7 +223,7 @@ def test_settings_of_groups_that_the_target_refuses_are_told() -> None:
 
 def delete(name: str, at: float, captured: Captured, error: int = 0) -> None:
     answer = {"responses": [{"name": name, "errorCode": error}]}
-    captured.said(at, api_keys.DELETE_TOPICS, 4, {"topicNames": [name], "timeoutMs": 1000}, answer)
+    captured.add(at, api_keys.DELETE_TOPICS, 4, {"topicNames": [name], "timeoutMs": 1000}, answer)
 
 
 BOTH = (api_keys.CREATE_TOPICS, api_keys.DELETE_TOPICS)
@@ -243,15 +247,15 @@ def test_a_topic_is_left_to_the_capture_where_that_makes_it_first(
     """Else it is made before anything is sent, with as many partitions as it ever had."""
     captured = Captured()
     alter(captured, 0.0, "orders", (RETENTION, SET, "2"))
-    captured.said(0.1, api_keys.METADATA, 12, {"topics": None}, metadata("orders", 3))
+    captured.add(0.1, api_keys.METADATA, 12, {"topics": None}, metadata("orders", 3))
     for at, what in enumerate(life, 1):
         if what == "c":
             create("orders", at, captured)
         else:
             delete("orders", at, captured, errors.TOPIC_AUTHORIZATION_FAILED if what == "x" else 0)
     cluster = learned(captured)
-    made, _, _ = seeded(cluster, allow)
-    assert (made == {}) == left
+    created, _, _ = seeded(cluster, allow)
+    assert (created == {}) == left
     lacks = seeding.absent([("there", cluster.topics["orders"])], Topology(), cluster, allow)
     assert lacks == ([] if left else ["the target has no topic there; --seed-topics makes it"])
 

@@ -23,9 +23,9 @@ def converted(api_key: int, old: int, new: int, body: Body) -> Body:
     canonical = convert.canonical(api_key, old, captured.body)
     convert.check(api_key, new, canonical)
     sent = encoding.encode_message(convert.fit(api_key, new, canonical), api_key, new, REQUEST)
-    found = tree.decode_message(sent, api_key, new, REQUEST, exact=True)
-    assert found.body is not None
-    return found.body
+    decoded = tree.decode_message(sent, api_key, new, REQUEST, exact=True)
+    assert decoded.body is not None
+    return decoded.body
 
 
 @pytest.mark.parametrize(("offered", "expected"), [((0, 9), 7), ((8, 9), 8), ((0, 4), 4)])
@@ -61,14 +61,14 @@ def test_one_coordinator_key_or_many() -> None:
 def test_one_group_s_offsets_or_many_groups() -> None:
     topics = [{"name": "t", "partitionIndexes": [0, 1]}]
     newer = converted(api_keys.OFFSET_FETCH, 5, 9, {"groupId": "g", "topics": topics})
-    assert [(one["groupId"], one["topics"]) for one in newer["groups"]] == [("g", topics)]
+    assert [(group["groupId"], group["topics"]) for group in newer["groups"]] == [("g", topics)]
     older = converted(api_keys.OFFSET_FETCH, 9, 7, {"groups": [{"groupId": "g", "topics": topics}]})
     assert (older["groupId"], older["topics"]) == ("g", topics)
 
 
 def test_one_member_leaves_or_many() -> None:
     newer = converted(api_keys.LEAVE_GROUP, 1, 4, {"groupId": "g", "memberId": "m"})
-    assert [one["memberId"] for one in newer["members"]] == ["m"]
+    assert [member["memberId"] for member in newer["members"]] == ["m"]
     assert converted(api_keys.LEAVE_GROUP, 4, 1, {"groupId": "g", "members": [{"memberId": "m"}]})["memberId"] == "m"
 
 

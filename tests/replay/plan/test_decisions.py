@@ -1,4 +1,4 @@
-"""What is sent, what is skipped and by which rule, and what waits for what. Nothing is sent here.
+"""Which requests are sent, which are skipped and by which rule, and what waits for what. Nothing is sent here.
 
 Proves: replay/plan/decisions.py, order.py, cluster.py, parts.py, steps.py (all in replay/plan)
 """
@@ -24,7 +24,7 @@ STREAMS_GROUP_HEARTBEAT = 88
 
 
 def planned(*captured: Captured, offers: Offers | None = None, allow: tuple[int, ...] = ()) -> Plan:
-    sessions = [one.session() for one in captured]
+    sessions = [capture.session() for capture in captured]
     return decisions.make(sessions, offers or EVERYTHING, decisions.PlanOptions(frozenset(allow)))[0]
 
 
@@ -34,43 +34,43 @@ def _old_produce(records: bytes) -> Body:
     return body
 
 
-def rules(found: Plan) -> list[str]:
-    return [skip.rule for skip in found.skips]
+def rules(plan: Plan) -> list[str]:
+    return [skip.rule for skip in plan.skips]
 
 
 def test_admin_requests_are_sent_only_when_allowed() -> None:
-    capture = Captured().said(0.0, api_keys.DELETE_TOPICS, 3, {"topicNames": ["t"], "timeoutMs": 1}, {"responses": []})
+    capture = Captured().add(0.0, api_keys.DELETE_TOPICS, 3, {"topicNames": ["t"], "timeoutMs": 1}, {"responses": []})
     assert rules(planned(capture)) == ["mutating"]
     assert len(planned(capture, allow=(api_keys.DELETE_TOPICS,)).steps) == 1
 
 
 def test_a_secret_is_not_sent_even_when_allowed() -> None:
     upsertion = {"name": "u", "mechanism": 1, "iterations": 4096, "salt": b"salt", "saltedPassword": b"secret"}
-    capture = Captured().said(0.0, 51, 0, {"deletions": [], "upsertions": [upsertion]}, {"results": []})
+    capture = Captured().add(0.0, 51, 0, {"deletions": [], "upsertions": [upsertion]}, {"results": []})
     assert rules(planned(capture, allow=(51,))) == ["secret"]
 
 
 def test_brokers_and_logins_are_left_out() -> None:
     capture = Captured()
-    capture.said(0.0, api_keys.API_VERSIONS, 0, {})
-    capture.said(0.1, api_keys.SASL_HANDSHAKE, 1, {"mechanism": "PLAIN"})
-    capture.said(0.2, 27, 0, {"markers": []})
-    capture.said(0.3, api_keys.FETCH, 4, {"replicaId": 2, "maxWaitMs": 1, "minBytes": 1, "topics": []})
+    capture.add(0.0, api_keys.API_VERSIONS, 0, {})
+    capture.add(0.1, api_keys.SASL_HANDSHAKE, 1, {"mechanism": "PLAIN"})
+    capture.add(0.2, 27, 0, {"markers": []})
+    capture.add(0.3, api_keys.FETCH, 4, {"replicaId": 2, "maxWaitMs": 1, "minBytes": 1, "topics": []})
     assert rules(planned(capture)) == ["replayer", "login", "internal", "follower"]
 
 
 def test_an_api_or_a_version_that_the_target_lacks() -> None:
-    capture = Captured().said(
+    capture = Captured().add(
         0.0, api_keys.SHARE_GROUP_HEARTBEAT, 1, {"groupId": "g", "memberId": "m", "memberEpoch": 0}
     )
     assert rules(planned(capture, offers={api_keys.METADATA: (0, 9)})) == ["target_lacks_api"]
     static = {"groupId": "g", "sessionTimeoutMs": 1, "memberId": "m", "groupInstanceId": "i", "protocolType": "c"}
-    capture = Captured().said(0.0, api_keys.JOIN_GROUP, 7, static)
+    capture = Captured().add(0.0, api_keys.JOIN_GROUP, 7, static)
     assert rules(planned(capture, offers={api_keys.JOIN_GROUP: (0, 4)})) == ["target_lacks_version"]
 
 
 def test_message_sets_become_batches_only_where_the_target_demands_it() -> None:
-    capture = Captured().said(0.0, api_keys.PRODUCE, 2, _old_produce(old(1)))
+    capture = Captured().add(0.0, api_keys.PRODUCE, 2, _old_produce(old(1)))
     (new,) = planned(capture, offers={api_keys.PRODUCE: (3, 9), api_keys.FETCH: (4, 12)}).steps
     assert (new.version, new.rules) == (3, ("version", "batches"))
     (same,) = planned(capture).steps
@@ -78,7 +78,7 @@ def test_message_sets_become_batches_only_where_the_target_demands_it() -> None:
 
 
 def test_records_that_cannot_become_batches_are_a_skip_with_its_reason() -> None:
-    capture = Captured().said(0.0, api_keys.PRODUCE, 2, _old_produce(old(1)[:-3]))
+    capture = Captured().add(0.0, api_keys.PRODUCE, 2, _old_produce(old(1)[:-3]))
     (skip,) = planned(capture, offers={api_keys.PRODUCE: (3, 9)}).skips
     assert skip.rule == "bad_records"
     assert "at byte" in skip.reason
@@ -94,19 +94,19 @@ def test_produce_0_to_2_of_a_broker_that_lacks_fetch_0_to_3_is_not_to_be_believe
 def test_null_records_are_never_sent() -> None:
     body = produced(batch())
     body["topicData"][0]["partitionData"][0]["records"] = None
-    assert rules(planned(Captured().said(0.0, api_keys.PRODUCE, 9, body))) == ["null_records"]
+    assert rules(planned(Captured().add(0.0, api_keys.PRODUCE, 9, body))) == ["null_records"]
 
 
 def test_what_failed_in_the_capture_and_was_sent_again_is_sent_once() -> None:
     capture = Captured()
-    capture.said(
+    capture.add(
         0.0, api_keys.PRODUCE, 9, produced({0: batch(), 1: batch()}), produced_answer({0: -1, 1: 5}, errors={0: 6})
     )
-    capture.said(0.1, api_keys.PRODUCE, 9, produced({0: batch()}), produced_answer(0))
+    capture.add(0.1, api_keys.PRODUCE, 9, produced({0: batch()}), produced_answer(0))
     first, second = planned(capture).steps
-    assert [one[1] for one in partitions(api_keys.PRODUCE, first.body or {})] == [1]
+    assert [partition[1] for partition in partitions(api_keys.PRODUCE, first.body or {})] == [1]
     assert first.rules == ("client_retried",)
-    assert [one[1] for one in partitions(api_keys.PRODUCE, second.body or {})] == [0]
+    assert [partition[1] for partition in partitions(api_keys.PRODUCE, second.body or {})] == [0]
 
 
 @pytest.mark.parametrize(("newest", "sent"), [(9, ["", "m-1"]), (4, ["", "m-1"]), (3, ["m-1"]), (2, ["m-1"])])
@@ -116,25 +116,25 @@ def test_a_member_without_an_id_joins_once_where_the_target_gives_ids_only_to_wh
     """Before KIP-394 its first request joins, and waits for the others of its group, who rejoin after its second."""
     joins: Body = {"groupId": "g", "sessionTimeoutMs": 1, "memberId": "", "protocolType": "consumer", "protocols": []}
     capture = Captured()
-    capture.said(0.0, api_keys.JOIN_GROUP, 5, joins, {"errorCode": errors.MEMBER_ID_REQUIRED, "memberId": "m-1"})
-    capture.said(0.1, api_keys.JOIN_GROUP, 5, {**joins, "memberId": "m-1"}, {"memberId": "m-1", "generationId": 1})
+    capture.add(0.0, api_keys.JOIN_GROUP, 5, joins, {"errorCode": errors.MEMBER_ID_REQUIRED, "memberId": "m-1"})
+    capture.add(0.1, api_keys.JOIN_GROUP, 5, {**joins, "memberId": "m-1"}, {"memberId": "m-1", "generationId": 1})
 
-    found = planned(capture, offers={api_keys.JOIN_GROUP: (0, newest)})
+    plan = planned(capture, offers={api_keys.JOIN_GROUP: (0, newest)})
 
-    assert [(step.body or {})["memberId"] for step in found.steps] == sent
-    skipped = [(skip.rule, skip.reason) for skip in found.skips]
+    assert [(step.body or {})["memberId"] for step in plan.steps] == sent
+    skipped = [(skip.rule, skip.reason) for skip in plan.skips]
     assert skipped == [("client_retried", "MEMBER_ID_REQUIRED (79)")] * (2 - len(sent))
 
 
 def test_metadata_never_makes_topics() -> None:
-    capture = Captured().said(0.0, api_keys.METADATA, 1, {"topics": [{"name": "t"}]})
+    capture = Captured().add(0.0, api_keys.METADATA, 1, {"topics": [{"name": "t"}]})
     (step,) = planned(capture).steps
     assert (step.version, step.rules) == (4, ("no_auto_create",))
 
 
 def test_a_member_of_a_share_group_that_joined_before_the_capture_cannot_be_joined() -> None:
     """Nothing says what it subscribed to: its heartbeats do not, and nobody commits for a share group."""
-    capture = Captured().said(
+    capture = Captured().add(
         0.0, api_keys.SHARE_GROUP_HEARTBEAT, 1, {"groupId": "g", "memberId": "m", "memberEpoch": 5}
     )
     assert rules(planned(capture)) == ["no_member"]
@@ -142,7 +142,7 @@ def test_a_member_of_a_share_group_that_joined_before_the_capture_cannot_be_join
 
 def test_a_commit_in_a_group_of_which_nothing_else_is_known_is_made_without_membership() -> None:
     commit: Body = {"groupId": "g", "generationIdOrMemberEpoch": 5, "memberId": "m", "topics": []}
-    (step,) = planned(Captured().said(0.1, api_keys.OFFSET_COMMIT, 9, commit)).steps
+    (step,) = planned(Captured().add(0.1, api_keys.OFFSET_COMMIT, 9, commit)).steps
     assert step.rules == ("committed_alone",)
     assert step.body is not None
     assert (step.body["memberId"], step.body["generationIdOrMemberEpoch"]) == ("", -1)
@@ -151,42 +151,42 @@ def test_a_commit_in_a_group_of_which_nothing_else_is_known_is_made_without_memb
 def test_a_heartbeat_in_a_streams_group_is_not_sent_and_says_so() -> None:
     """Its tasks are its own kind of assignment, which nothing here maps (KIP-1071)."""
     beats = {"groupId": "g", "memberId": "m", "memberEpoch": 1}
-    capture = Captured().said(0.0, STREAMS_GROUP_HEARTBEAT, 0, beats)
+    capture = Captured().add(0.0, STREAMS_GROUP_HEARTBEAT, 0, beats)
     assert rules(planned(capture)) == rules(planned(capture, allow=(STREAMS_GROUP_HEARTBEAT,))) == ["streams_group"]
 
 
 def test_a_topic_id_that_nobody_names_is_named_by_the_user_the_dataset_or_the_target() -> None:
-    asked = {
+    request_body = {
         "replicaState": {},
         "maxWaitMs": 1,
         "minBytes": 1,
         "topics": [{"topicId": "zizHtibnSdSFmiPSHtiLWA", "partitions": [{"partition": 3, "fetchOffset": 7}]}],
     }
-    capture = Captured().said(0.0, api_keys.FETCH, 16, asked)
+    capture = Captured().add(0.0, api_keys.FETCH, 16, request_body)
     (skip,) = planned(capture).skips
     assert (skip.rule, skip.reason) == (
         "unknown_topic_id",
         "zizHtibnSdSFmiPSHtiLWA: --map-topic zizHtibnSdSFmiPSHtiLWA=NAME names it",
     )
-    (told,) = run_plan.unnamed(planned(capture))
-    assert told == (
+    (line,) = run_plan.unnamed(planned(capture))
+    assert line == (
         "nothing says the name of topic id zizHtibnSdSFmiPSHtiLWA: 1 requests are not sent; "
         "--map-topic zizHtibnSdSFmiPSHtiLWA=NAME"
     )
 
     elsewhere = {"zizHtibnSdSFmiPSHtiLWA": "orders", "AAAAAAAAAAAAAAAAAAAAAQ": "not in the capture"}
-    found, facts = decisions.make([capture.session()], EVERYTHING, decisions.PlanOptions(topic_ids=elsewhere))
-    assert (found.steps[0].body or {})["topics"][0][NAME] == "orders"
+    plan, facts = decisions.make([capture.session()], EVERYTHING, decisions.PlanOptions(topic_ids=elsewhere))
+    assert (plan.steps[0].body or {})["topics"][0][NAME] == "orders"
     assert facts.topic_names == {"zizHtibnSdSFmiPSHtiLWA": "orders"}
     assert facts.topics["orders"].partitions == 4
 
 
 def test_a_topic_id_is_named_by_the_records_that_were_produced_by_name() -> None:
     records = batch(count=4)
-    producer = Captured("10.0.0.1:1-10.0.0.9:9092#1").said(
+    producer = Captured("10.0.0.1:1-10.0.0.9:9092#1").add(
         0.0, api_keys.PRODUCE, 9, produced(records), produced_answer(7)
     )
-    asked = {
+    request_body = {
         "replicaState": {},
         "maxWaitMs": 1,
         "minBytes": 1,
@@ -200,16 +200,16 @@ def test_a_topic_id_is_named_by_the_records_that_were_produced_by_name() -> None
             }
         ]
     }
-    consumer = Captured("10.0.0.1:2-10.0.0.9:9092#1").said(0.1, api_keys.FETCH, 16, asked, answer)
-    found = planned(producer, consumer)
-    assert found.skips == ()
-    assert NAME in (found.steps[1].body or {})["topics"][0]
+    consumer = Captured("10.0.0.1:2-10.0.0.9:9092#1").add(0.1, api_keys.FETCH, 16, request_body, answer)
+    plan = planned(producer, consumer)
+    assert plan.skips == ()
+    assert NAME in (plan.steps[1].body or {})["topics"][0]
 
 
 def test_a_connection_waits_for_answers_that_its_client_had_and_for_no_others() -> None:
     capture = Captured()
     for at in (0.0, 0.001, 0.5):
-        capture.said(
+        capture.add(
             at, api_keys.FIND_COORDINATOR, 1, {"key": str(at), "keyType": 0}, {"nodeId": 1, "host": "h", "port": 1}
         )
     assert [step.waits for step in planned(capture).steps] == [(), (), (1,)]
@@ -225,14 +225,21 @@ def test_a_reader_of_old_message_sets_waits_for_what_it_reads(magic: int, codec:
         answer = produced_answer(3 * number)
         if not writes_batches:
             del answer["responses"][0]["partitionResponses"][0]["logStartOffset"]
-        writer.said(number / 10, api_keys.PRODUCE, version, body, answer)
+        writer.add(number / 10, api_keys.PRODUCE, version, body, answer)
     read = b"".join(
-        struct.pack(">q", offset) + one[8:]
-        for offset, one in ([(5, old(magic, codec))] if codec else zip((3, 4, 5), _messages(old(magic)), strict=True))
+        struct.pack(">q", offset) + message[8:]
+        for offset, message in (
+            [(5, old(magic, codec))] if codec else zip((3, 4, 5), _messages(old(magic)), strict=True)
+        )
     )
     place = {"partition": 0, "fetchOffset": 3, "partitionMaxBytes": 1 << 20}
-    asked = {"replicaId": -1, "maxWaitMs": 1, "minBytes": 1, "topics": [{"topic": "orders", "partitions": [place]}]}
-    told = {
+    request_body = {
+        "replicaId": -1,
+        "maxWaitMs": 1,
+        "minBytes": 1,
+        "topics": [{"topic": "orders", "partitions": [place]}],
+    }
+    answer_body = {
         "responses": [
             {
                 "topic": "orders",
@@ -240,7 +247,7 @@ def test_a_reader_of_old_message_sets_waits_for_what_it_reads(magic: int, codec:
             }
         ]
     }
-    reader = Captured("10.0.0.2:1-10.0.0.9:9092#1").said(1.0, api_keys.FETCH, 2, asked, told)
+    reader = Captured("10.0.0.2:1-10.0.0.9:9092#1").add(1.0, api_keys.FETCH, 2, request_body, answer_body)
 
     last = planned(*writers, reader).steps[-1]
 
@@ -257,8 +264,8 @@ def _messages(records: bytes) -> list[bytes]:
 
 
 def test_connections_wait_for_each_other_only_where_they_share_state() -> None:
-    one = Captured("10.0.0.1:1-10.0.0.9:9092#1")
-    one.said(
+    capture = Captured("10.0.0.1:1-10.0.0.9:9092#1")
+    capture.add(
         0.0,
         api_keys.INIT_PRODUCER_ID,
         1,
@@ -266,19 +273,19 @@ def test_connections_wait_for_each_other_only_where_they_share_state() -> None:
         {"producerId": 7, "producerEpoch": 0},
     )
     two = Captured("10.0.0.1:2-10.0.0.9:9092#1")
-    two.said(0.1, api_keys.PRODUCE, 9, produced(batch(producer=(7, 0), sequence=0)), produced_answer(0))
+    two.add(0.1, api_keys.PRODUCE, 9, produced(batch(producer=(7, 0), sequence=0)), produced_answer(0))
     other = Captured("10.0.0.1:3-10.0.0.9:9092#1")
-    other.said(0.2, api_keys.PRODUCE, 9, produced({1: batch(producer=(8, 0), sequence=0)}), produced_answer({1: 3}))
-    assert [step.waits for step in planned(one, two, other).steps] == [(), (0,), ()]
+    other.add(0.2, api_keys.PRODUCE, 9, produced({1: batch(producer=(8, 0), sequence=0)}), produced_answer({1: 3}))
+    assert [step.waits for step in planned(capture, two, other).steps] == [(), (0,), ()]
 
 
 def test_producers_that_ran_one_after_the_other_write_to_a_partition_in_that_order() -> None:
-    """Whoever they are: what is read of it, and how much at a time, depends on how it is laid out."""
+    """Whichever client they belong to: what is read of it, and how much at a time, depends on how it is laid out."""
     sides = [Captured(f"10.0.0.1:{number}-10.0.0.9:9092#1") for number in range(4)]
     for number, (start, producer) in enumerate([(0.0, 7), (0.2, 8), (0.3, 9), (0.5, 7)]):
         for again in range(2):
             records = produced(batch(producer=(producer, 0), sequence=2 * number + again))
-            sides[number].said(start + 0.15 * again, api_keys.PRODUCE, 9, records, produced_answer(4 * number + again))
+            sides[number].add(start + 0.15 * again, api_keys.PRODUCE, 9, records, produced_answer(4 * number + again))
     # 7 at 0.0 and 0.15; 8 at 0.2 and 0.35, 9 at 0.3 and 0.45 at the same time; 7 again, at 0.5 and 0.65.
     waits = {step.at_ns: step.waits for step in planned(*sides).steps}
     assert [waits[at] for at in sorted(waits)] == [(), (0,), (1,), (1,), (2,), (3,), (1, 4, 5), (6,)]
@@ -286,8 +293,8 @@ def test_producers_that_ran_one_after_the_other_write_to_a_partition_in_that_ord
 
 def test_who_joins_is_sent_after_who_made_it_join() -> None:
     join: Body = {"groupId": "g", "sessionTimeoutMs": 1, "memberId": "", "protocolType": "consumer"}
-    one = Captured("10.0.0.1:1-10.0.0.9:9092#1").said(0.0, api_keys.JOIN_GROUP, 2, join, {"memberId": "a"}, took=1.0)
-    two = Captured("10.0.0.1:2-10.0.0.9:9092#1").said(0.5, api_keys.JOIN_GROUP, 2, join, {"memberId": "b"}, took=0.5)
-    first, second = planned(one, two).steps
+    capture = Captured("10.0.0.1:1-10.0.0.9:9092#1").add(0.0, api_keys.JOIN_GROUP, 2, join, {"memberId": "a"}, took=1.0)
+    two = Captured("10.0.0.1:2-10.0.0.9:9092#1").add(0.5, api_keys.JOIN_GROUP, 2, join, {"memberId": "b"}, took=0.5)
+    first, second = planned(capture, two).steps
     assert (first.waits, first.after) == ((), ())
     assert (second.waits, second.after) == ((), (0,))

@@ -1,4 +1,4 @@
-"""What is one connection, captured at two points, by hand-made sessions.
+"""Finds connections that were captured at two points, in hand-made sessions.
 
 Proves: replay/plan/duplicate_points.py
 """
@@ -21,11 +21,11 @@ FIRST = "10.0.0.1:5000-10.0.0.9:9092#1"
 
 
 def session(capture: str, *bodies: tuple[float, int, int, Body], connection: str = FIRST) -> Session:
-    said = Captured(connection)
+    conversation = Captured(connection)
     for at, key, version, body in bodies:
-        said.said(at, key, version, body, produced_answer(0) if key == api_keys.PRODUCE else None)
-    made = said.session()
-    return dataclasses.replace(made, capture=capture)
+        conversation.add(at, key, version, body, produced_answer(0) if key == api_keys.PRODUCE else None)
+    session = conversation.session()
+    return dataclasses.replace(session, capture=capture)
 
 
 def fetch(replica: int) -> Body:
@@ -64,6 +64,6 @@ def test_addresses_that_are_used_again_later_are_another_connection() -> None:
 
 
 def test_what_brokers_say_to_each_other_is_in_both_captures() -> None:
-    for replica, told in ((2, None), (-1, ("a", "b", 1))):
+    for replica, expected in ((2, None), (-1, ("a", "b", 1))):
         points = [session(name, (0.0, api_keys.FETCH, 11, fetch(replica))) for name in "ab"]
-        assert duplicate_points(points) == told
+        assert duplicate_points(points) == expected

@@ -31,7 +31,7 @@ COMMIT = 1
 def fetch(records: bytes, aborted: list[tuple[int, int]] | None = None) -> Captured:
     """A reader of orders-0."""
     part = {"partition": 0, "currentLeaderEpoch": -1, "fetchOffset": 0, "logStartOffset": -1, "partitionMaxBytes": 1}
-    asked = {
+    request_body = {
         "replicaId": -1,
         "maxWaitMs": 1,
         "minBytes": 1,
@@ -43,7 +43,7 @@ def fetch(records: bytes, aborted: list[tuple[int, int]] | None = None) -> Captu
         "forgottenTopicsData": [],
         "rackId": "",
     }
-    told = [{"producerId": producer, "firstOffset": first} for producer, first in aborted or ()]
+    aborted_transactions = [{"producerId": producer, "firstOffset": first} for producer, first in aborted or ()]
     answer = {
         "errorCode": 0,
         "sessionId": 0,
@@ -57,7 +57,7 @@ def fetch(records: bytes, aborted: list[tuple[int, int]] | None = None) -> Captu
                         "highWatermark": 9,
                         "lastStableOffset": 9,
                         "logStartOffset": 0,
-                        "abortedTransactions": told,
+                        "abortedTransactions": aborted_transactions,
                         "preferredReadReplica": -1,
                         "records": records,
                     }
@@ -65,11 +65,11 @@ def fetch(records: bytes, aborted: list[tuple[int, int]] | None = None) -> Captu
             }
         ],
     }
-    return Captured().said(1.0, api_keys.FETCH, 11, asked, answer)
+    return Captured().add(1.0, api_keys.FETCH, 11, request_body, answer)
 
 
-def found(*some: Captured) -> fetched_records.Fetched:
-    return fetched_records.unproduced([one.session() for one in some], Cluster())
+def unproduced(*some: Captured) -> fetched_records.Fetched:
+    return fetched_records.unproduced([capture.session() for capture in some], Cluster())
 
 
 def test_what_was_produced_meanwhile_is_left_to_the_replay() -> None:
@@ -77,16 +77,18 @@ def test_what_was_produced_meanwhile_is_left_to_the_replay() -> None:
     writer = Captured("10.0.0.2:1-10.0.0.9:9092#1")
     part = {"index": 0, "records": batch("mine")}
     topics = [{"name": ORDERS, "partitionData": [part]}]
-    asked = {"transactionalId": None, "acks": -1, "timeoutMs": 1, "topicData": topics}
-    told = {"index": 0, "errorCode": 0, "baseOffset": 2, "logAppendTimeMs": -1, "logStartOffset": 0}
-    writer.said(0.0, api_keys.PRODUCE, 7, asked, {"responses": [{"name": ORDERS, "partitionResponses": [told]}]})
+    request_body = {"transactionalId": None, "acks": -1, "timeoutMs": 1, "topicData": topics}
+    answer_body = {"index": 0, "errorCode": 0, "baseOffset": 2, "logAppendTimeMs": -1, "logStartOffset": 0}
+    writer.add(
+        0.0, api_keys.PRODUCE, 7, request_body, {"responses": [{"name": ORDERS, "partitionResponses": [answer_body]}]}
+    )
     there = batch("a", "b", producer=7, base_offset=0)
     reader = fetch(there + batch("mine", base_offset=2) + batch("other", base_offset=3))
-    some = found(writer, reader, fetch(there)).batches
+    some = unproduced(writer, reader, fetch(there)).batches
     assert [(offset, count) for offset, count, _ in some[ORDERS, 0]] == [(0, 2), (3, 1)]
     first = some[ORDERS, 0][0][2]
-    (one,) = batches.batches(first)
-    assert (one.base_offset, one.producer_id, one.base_sequence, one.attributes) == (0, -1, -1, 0)
+    (header,) = batches.batches(first)
+    assert (header.base_offset, header.producer_id, header.base_sequence, header.attributes) == (0, -1, -1, 0)
     sealed = bytearray(first)
     batches.seal(sealed, 0, len(sealed))
     assert sealed == first  # its checksum is right
@@ -102,7 +104,7 @@ def test_aborted_transactions_and_markers_are_no_records() -> None:
         batch("kept too", producer=5, base_offset=4, transactional=True),
         batch(producer=5, base_offset=5, control=COMMIT),
     ]
-    some = found(fetch(b"".join(log), [(5, 0)])).batches[ORDERS, 0]
+    some = unproduced(fetch(b"".join(log), [(5, 0)])).batches[ORDERS, 0]
     assert [offset for offset, *_ in some] == [1, 4]
     assert all(not batches.produced(data)[0].transactional for *_, data in some)
 
@@ -112,9 +114,9 @@ def test_what_could_not_be_produced_is_counted() -> None:
     struct.pack_into(">i", holes, 23, 5)  # the last of its records is five behind the first
     batches.seal(holes, 0, len(holes))
     old = b"\0" * 8 + struct.pack(">i", 14) + b"\0" * 4 + b"\0" + b"\0" * 9
-    assert found(fetch(bytes(holes))).left_out == {fetched_records.HOLES: 1}
-    assert found(fetch(old)).left_out == {fetched_records.NO_BATCHES: 1}
-    assert not found(fetch(b"")).batches
+    assert unproduced(fetch(bytes(holes))).left_out == {fetched_records.HOLES: 1}
+    assert unproduced(fetch(old)).left_out == {fetched_records.NO_BATCHES: 1}
+    assert not unproduced(fetch(b"")).batches
 
 
 def test_records_of_a_topic_that_nothing_names_are_counted() -> None:
@@ -127,7 +129,7 @@ def test_records_of_a_topic_that_nothing_names_are_counted() -> None:
         "logStartOffset": -1,
         "partitionMaxBytes": 1,
     }
-    asked = {
+    request_body = {
         "maxWaitMs": 1,
         "minBytes": 1,
         "maxBytes": 1,
@@ -159,12 +161,12 @@ def test_records_of_a_topic_that_nothing_names_are_counted() -> None:
             }
         ],
     }
-    some = found(Captured().said(1.0, api_keys.FETCH, 13, asked, answer))
+    some = unproduced(Captured().add(1.0, api_keys.FETCH, 13, request_body, answer))
     assert (some.left_out, some.batches) == ({fetched_records.UNNAMED: 1}, {})
 
 
 def test_times_can_be_moved() -> None:
-    before = found(fetch(batch("a")))
+    before = unproduced(fetch(batch("a")))
     after = fetched_records.shifted(before, 5000)
     ((_, _, was),), ((_, _, now),) = before.batches[ORDERS, 0], after.batches[ORDERS, 0]
     assert batches.produced(now)[0].base_timestamp - batches.produced(was)[0].base_timestamp == 5000
@@ -188,9 +190,9 @@ def test_a_reader_alone_reads_what_it_read(tmp_path: Path) -> None:
     _, notes = at(shop, tmp_path / "with", seed_fetched=True)
     assert notes == ["--seed-fetched: wrote 121 records of 2 partitions, which the capture shows being read"]
     assert [log.end for (name, _), log in shop.logs.items() if name == ORDERS] == [60, 61]
-    found = compare(pairs.from_run(tmp_path / "with"))
-    assert list(found.differences) == []
-    assert text.as_text(found, ("captured", "replayed")).startswith("verdict: same answers, not audited")
+    comparison = compare(pairs.from_run(tmp_path / "with"))
+    assert list(comparison.differences) == []
+    assert text.as_text(comparison, ("captured", "replayed")).startswith("verdict: same answers, not audited")
     # A second time they would be there twice.
     with pytest.raises(seeding.NotEmpty):
         at(shop, tmp_path / "again", seed_fetched=True)

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from analyzer.api import Look
-from analyzer.pipeline.read_options import Reading
+from analyzer.api import ChooseExchanges
+from analyzer.pipeline.read_options import ReadOptions
 from replay import inputs
 from replay.plan import decisions, renaming, sessions, windows
 from replay.plan.cluster import Cluster
@@ -24,20 +24,20 @@ from replay.plan.sessions import CapturedExchange
 from replay.plan.steps import Skip, Step
 from replay.plan.windows import TwoPassReader
 from tests.replay.conversation import EVERYTHING
-from tests.replay.plan.test_windows import CAPTURES, SHUT, told
+from tests.replay.plan.test_windows import CAPTURES, SHUT, step_fields
 from tests.shared import SAMPLES, capture_files
 
 
 def flowing(folder: Path, window_bytes: int | None = None, **options: Any) -> TwoPassReader:
     files = [str(path) for path in capture_files(folder)]
-    how = Reading(rotated=len(files) > 1, window_bytes=window_bytes)
+    how = ReadOptions(rotated=len(files) > 1, window_bytes=window_bytes)
 
-    def glanced(look: Look) -> Iterator[CapturedExchange]:
+    def glanced(look: ChooseExchanges) -> Iterator[CapturedExchange]:
         return sessions.read_exchanges(files, how=how, look=look)
 
-    found = TwoPassReader(lambda: sessions.read_exchanges(files, how=how), **({"by_columns": glanced} | options))
-    found.read_first_pass()
-    return found
+    reader = TwoPassReader(lambda: sessions.read_exchanges(files, how=how), **({"by_columns": glanced} | options))
+    reader.read_first_pass()
+    return reader
 
 
 def aged(through: TwoPassReader) -> dict[str, Times]:
@@ -63,16 +63,16 @@ def test_a_capture_in_windows_is_planned_as_one_that_is_read_at_once(
     monkeypatch.setattr(windows, "WINDOW", 50)
     through = flowing(CAPTURES[name])
     files = [str(path) for path in capture_files(CAPTURES[name])]
-    whole = inputs.read(files, how=Reading(rotated=len(files) > 1))
+    whole = inputs.read(files, how=ReadOptions(rotated=len(files) > 1))
     plan, cluster = decisions.make(whole, EVERYTHING, PlanOptions())
 
     steps, skips = planned(through)
 
-    assert [told(step) for step in steps] == [told(step) for step in plan.steps]
+    assert [step_fields(step) for step in steps] == [step_fields(step) for step in plan.steps]
     assert sorted(map(repr, skips)) == sorted(map(repr, plan.skips))
     alike = ("connection", "broker", "user")
-    assert [[getattr(one, what) for what in alike] for one in through.sessions] == [
-        [getattr(one, what) for what in alike] for one in whole
+    assert [[getattr(session, what) for what in alike] for session in through.sessions] == [
+        [getattr(session, what) for what in alike] for session in whole
     ]
     named = through.first.topics(frozenset(), cluster)
     assert plan.topics <= named
@@ -86,16 +86,16 @@ def test_a_survey_of_columns_finds_what_one_of_bodies_does(name: str) -> None:
     quick = flowing(CAPTURES[name], window_bytes=small)
     slow = flowing(CAPTURES[name], by_columns=None)
 
-    assert [(one.connection, one.broker, one.user) for one in quick.sessions] == [
-        (one.connection, one.broker, one.user) for one in slow.sessions
+    assert [(reader.connection, reader.broker, reader.user) for reader in quick.sessions] == [
+        (reader.connection, reader.broker, reader.user) for reader in slow.sessions
     ]
     for what in ("start_ns", "ends", "requests", "named", "subscribed"):
         assert getattr(quick.first, what) == getattr(slow.first, what), what
     assert aged(quick) == aged(slow)
-    clusters = [one.first.finish(one.again, {}) for one in (quick, slow)]
+    clusters = [reader.first.finish(reader.again, {}) for reader in (quick, slow)]
     for part in dataclasses.fields(Cluster):
-        found, expected = (getattr(cluster, part.name) for cluster in clusters)
-        assert found == expected, part.name
+        actual, expected = (getattr(cluster, part.name) for cluster in clusters)
+        assert actual == expected, part.name
 
 
 def test_sessions_are_met_before_their_first_request_and_over_with_their_last() -> None:
@@ -116,8 +116,8 @@ def test_groups_and_clients_are_renamed_on_the_way() -> None:
     whole = renaming.renamed(inputs.read(str(capture_files(folder)[0])), names)
     steps, _ = planned(flowing(folder, names=names))
 
-    assert [told(step) for step in steps] == [
-        told(step) for step in decisions.make(whole, EVERYTHING, PlanOptions())[0].steps
+    assert [step_fields(step) for step in steps] == [
+        step_fields(step) for step in decisions.make(whole, EVERYTHING, PlanOptions())[0].steps
     ]
     assert any(step.group is not None and step.group.startswith("copy.") for step in steps)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from analyzer.protocol import api_keys
 from analyzer.protocol.tree import Body
 from replay import inputs
@@ -27,84 +27,88 @@ from tests.shared import capture_files, shared_folder
 P = Renaming({"billing": "invoices"}, "t-")
 
 
-def one(api_key: int, version: int, body: Body, answer: Body, how: Renaming = P) -> tuple[Any, Any, Body]:
+def renamed_exchange(api_key: int, version: int, body: Body, answer: Body, how: Renaming = P) -> tuple[Any, Any, Body]:
     """(request, answer, row) under their new names."""
-    (session,) = renamed([Captured().said(0.0, api_key, version, body, answer).session()], how)
+    (session,) = renamed([Captured().add(0.0, api_key, version, body, answer).session()], how)
     (request,) = session.requests
-    asked, said = request.decoded(), request.decoded_answer()
-    assert asked is not None
-    assert said is not None
-    assert asked.header is not None
-    assert asked.header["clientId"] == request.row["client_id"] == f"{how.prefix}client"
+    renamed_request, renamed_answer = request.decoded(), request.decoded_answer()
+    assert renamed_request is not None
+    assert renamed_answer is not None
+    assert renamed_request.header is not None
+    assert renamed_request.header["clientId"] == request.row["client_id"] == f"{how.prefix}client"
     assert isinstance(request.row, dict)
-    return asked.body, said.body, request.row
+    return renamed_request.body, renamed_answer.body, request.row
 
 
 def test_groups_in_requests_and_answers() -> None:
-    asked, _, _ = one(
+    request, _, _ = renamed_exchange(
         api_keys.HEARTBEAT, 3, {"groupId": "orders", "generationId": 1, "memberId": "m"}, {"errorCode": 0}
     )
-    assert (asked["groupId"], asked["memberId"]) == ("t-orders", "m")
+    assert (request["groupId"], request["memberId"]) == ("t-orders", "m")
     described = {"groups": [{"groupId": "orders"}]}
-    asked, said, _ = one(api_keys.DESCRIBE_GROUPS, 3, {"groups": ["orders", "billing"]}, described)
-    assert asked["groups"] == ["t-orders", "invoices"]
-    assert said["groups"][0]["groupId"] == "t-orders"
-    asked, _, _ = one(api_keys.DELETE_GROUPS, 1, {"groupsNames": ["orders"]}, {"results": []})
-    assert asked["groupsNames"] == ["t-orders"]
+    request, answer, _ = renamed_exchange(api_keys.DESCRIBE_GROUPS, 3, {"groups": ["orders", "billing"]}, described)
+    assert request["groups"] == ["t-orders", "invoices"]
+    assert answer["groups"][0]["groupId"] == "t-orders"
+    request, _, _ = renamed_exchange(api_keys.DELETE_GROUPS, 1, {"groupsNames": ["orders"]}, {"results": []})
+    assert request["groupsNames"] == ["t-orders"]
     fetched = {"groups": [{"groupId": "orders", "topics": None}], "requireStable": False}
-    asked, _, _ = one(api_keys.OFFSET_FETCH, 8, fetched, {"groups": []})
-    assert asked["groups"][0]["groupId"] == "t-orders"
+    request, _, _ = renamed_exchange(api_keys.OFFSET_FETCH, 8, fetched, {"groups": []})
+    assert request["groups"][0]["groupId"] == "t-orders"
 
 
 @pytest.mark.parametrize(("kind", "wanted"), [(0, "invoices"), (1, "t-billing")])
 def test_coordinators_are_asked_for_by_the_new_name_of_what_they_coordinate(kind: int, wanted: str) -> None:
-    asked, _, _ = one(api_keys.FIND_COORDINATOR, 1, {"key": "billing", "keyType": kind}, {"nodeId": 1, "host": "h"})
-    assert asked["key"] == wanted
-    found = {"key": "billing", "nodeId": 1, "host": "h", "port": 1, "errorCode": 0}
+    request, _, _ = renamed_exchange(
+        api_keys.FIND_COORDINATOR, 1, {"key": "billing", "keyType": kind}, {"nodeId": 1, "host": "h"}
+    )
+    assert request["key"] == wanted
+    coordinator = {"key": "billing", "nodeId": 1, "host": "h", "port": 1, "errorCode": 0}
     listed = {"keyType": kind, "coordinatorKeys": ["billing"]}
-    asked, said, _ = one(api_keys.FIND_COORDINATOR, 4, listed, {"coordinators": [found]})
-    assert asked["coordinatorKeys"] == [wanted]
-    assert said["coordinators"][0]["key"] == wanted
+    request, answer, _ = renamed_exchange(api_keys.FIND_COORDINATOR, 4, listed, {"coordinators": [coordinator]})
+    assert request["coordinatorKeys"] == [wanted]
+    assert answer["coordinators"][0]["key"] == wanted
 
 
 def test_settings_of_groups_and_of_nothing_else() -> None:
     kinds = api_keys.TOPIC_RESOURCE, GROUP_RESOURCE
     resources: list[Body] = [{"resourceType": kind, "resourceName": "orders", "configs": []} for kind in kinds]
     body = {"resources": resources, "validateOnly": False}
-    asked, _, _ = one(api_keys.INCREMENTAL_ALTER_CONFIGS, 1, body, {"responses": []})
-    assert [resource["resourceName"] for resource in asked["resources"]] == ["orders", "t-orders"]
+    request, _, _ = renamed_exchange(api_keys.INCREMENTAL_ALTER_CONFIGS, 1, body, {"responses": []})
+    assert [resource["resourceName"] for resource in request["resources"]] == ["orders", "t-orders"]
 
 
 def test_transactions_have_the_prefix_and_keep_their_producer() -> None:
     given = {"producerId": 7, "producerEpoch": 0}
-    asked, said, _ = one(api_keys.INIT_PRODUCER_ID, 1, {"transactionalId": "pay", "transactionTimeoutMs": 1}, given)
-    assert (asked["transactionalId"], said["producerId"]) == ("t-pay", 7)
+    request, answer, _ = renamed_exchange(
+        api_keys.INIT_PRODUCER_ID, 1, {"transactionalId": "pay", "transactionTimeoutMs": 1}, given
+    )
+    assert (request["transactionalId"], answer["producerId"]) == ("t-pay", 7)
     records = batch((7, 0), 0, transactional=True)
-    asked, _, row = one(api_keys.PRODUCE, 9, produced(records, name="pay"), produced_answer(0))
-    assert asked["transactionalId"] == "t-pay"
-    assert asked["topicData"][0]["partitionData"][0]["records"] == records
+    request, _, row = renamed_exchange(api_keys.PRODUCE, 9, produced(records, name="pay"), produced_answer(0))
+    assert request["transactionalId"] == "t-pay"
+    assert request["topicData"][0]["partitionData"][0]["records"] == records
     assert row["topics"] is None  # as it was
-    asked, _, _ = one(api_keys.PRODUCE, 9, produced(batch()), produced_answer(0))
-    assert asked["transactionalId"] is None
+    request, _, _ = renamed_exchange(api_keys.PRODUCE, 9, produced(batch()), produced_answer(0))
+    assert request["transactionalId"] is None
 
 
 def test_a_copy_has_producers_and_connections_of_its_own() -> None:
     captured = Captured()
     given = {"errorCode": 0, "producerId": 7, "producerEpoch": 3}
-    captured.said(0.0, api_keys.INIT_PRODUCER_ID, 1, {"transactionalId": None, "transactionTimeoutMs": 1}, given)
-    captured.said(1.0, api_keys.PRODUCE, 9, produced(batch((7, 3), 5)), produced_answer(0))
+    captured.add(0.0, api_keys.INIT_PRODUCER_ID, 1, {"transactionalId": None, "transactionTimeoutMs": 1}, given)
+    captured.add(1.0, api_keys.PRODUCE, 9, produced(batch((7, 3), 5)), produced_answer(0))
     first, second = copies([captured.session()], 2)
     assert (first.connection, second.connection) == (captured.connection, f"{captured.connection}~2")
     assert {request.row["connection"] for request in second.requests} == {second.connection}
-    made, wrote = (request.decoded_answer() or request.decoded() for request in second.requests)
-    assert made is not None
-    assert made.body is not None
-    there = made.body["producerId"]
+    initialised, wrote = (request.decoded_answer() or request.decoded() for request in second.requests)
+    assert initialised is not None
+    assert initialised.body is not None
+    there = initialised.body["producerId"]
     assert there != 7
-    asked = second.requests[1].decoded()
-    assert asked is not None
-    assert asked.body is not None
-    assert producer_of(asked.body) == (there, 3, 5)  # its checksum is right, too
+    copied = second.requests[1].decoded()
+    assert copied is not None
+    assert copied.body is not None
+    assert producer_of(copied.body) == (there, 3, 5)  # its checksum is right, too
     assert wrote is not None
     assert first == captured.session()
 
@@ -114,11 +118,11 @@ def test_copies_are_played_side_by_side() -> None:
     of its own copy, not for the other one."""
     writer, reader = Captured("10.0.0.1:1-10.0.0.9:9092#1"), Captured("10.0.0.1:2-10.0.0.9:9092#1")
     given = {"errorCode": 0, "producerId": 7, "producerEpoch": 0}
-    writer.said(0.0, api_keys.INIT_PRODUCER_ID, 1, {"transactionalId": None, "transactionTimeoutMs": 1}, given)
-    writer.said(1.0, api_keys.PRODUCE, 9, produced(batch((7, 0), 0)), produced_answer(0))
+    writer.add(0.0, api_keys.INIT_PRODUCER_ID, 1, {"transactionalId": None, "transactionTimeoutMs": 1}, given)
+    writer.add(1.0, api_keys.PRODUCE, 9, produced(batch((7, 0), 0)), produced_answer(0))
     part = {"partition": 0, "fetchOffset": 0, "partitionMaxBytes": 1 << 20}
     got = {"partitionIndex": 0, "errorCode": 0, "highWatermark": 3, "records": batch((7, 0), 0)}
-    reader.said(
+    reader.add(
         2.0,
         api_keys.FETCH,
         11,
@@ -132,25 +136,29 @@ def test_copies_are_played_side_by_side() -> None:
 
     class Again(Captured):
         def session(self) -> Session:
-            return next(one for one in sessions if one.connection == self.connection)
+            return next(session for session in sessions if session.connection == self.connection)
 
     target = Target().on(
         api_keys.INIT_PRODUCER_ID, *({"errorCode": 0, "producerId": 900 + at, "producerEpoch": 0} for at in range(2))
     )
     target.on(api_keys.PRODUCE, produced_answer(0), produced_answer(3))
-    replayed([Again(one.connection) for one in sessions if "1:1-" in one.connection], target, topics={"orders": 1})
-    assert {producer_of(one.body)[0] for one in target.said(api_keys.PRODUCE)} == {900, 901}
-    assert {one.client_id for one in target.said(api_keys.PRODUCE)} == {"client", "copy-2.client"}
+    replayed(
+        [Again(session.connection) for session in sessions if "1:1-" in session.connection],
+        target,
+        topics={"orders": 1},
+    )
+    assert {producer_of(request.body)[0] for request in target.requests(api_keys.PRODUCE)} == {900, 901}
+    assert {request.client_id for request in target.requests(api_keys.PRODUCE)} == {"client", "copy-2.client"}
 
 
 def test_a_captured_transaction_is_the_same_but_for_its_names() -> None:
     """Every request and answer of a real capture, decoded again after it was renamed."""
     files = [str(path) for path in capture_files(shared_folder("txn-librdkafka-4.3"))]
-    before = inputs.read(files, how=Reading())
+    before = inputs.read(files, how=ReadOptions())
     after = renamed(before, Renaming({}, "t-"))
     back = renamed(after, _Removing())
     both = zip(before, back, strict=True)
-    pairs = [each for one, other in both for each in zip(one.requests, other.requests, strict=True)]
+    pairs = [each for before, other in both for each in zip(before.requests, other.requests, strict=True)]
     assert len(pairs) > 100
     for was, now in pairs:
         assert (was.data, was.answer, was.row) == (now.data, now.answer, now.row)
@@ -183,8 +191,8 @@ def test_nothing_is_changed_without_being_asked_for() -> None:
 # --- what may be changed ---
 
 
-def stranger(api_key: int, body: Body, **ours: Any) -> str:
-    return OwnedNames(**ours).stranger(api_key, body, {"AAAAAAAAAAAAAAAAAAAAAQ": "orders"})
+def stranger(api_key: int, body: Body, **options: Any) -> str:
+    return OwnedNames(**options).stranger(api_key, body, {"AAAAAAAAAAAAAAAAAAAAAQ": "orders"})
 
 
 def test_topics_with_a_name_of_ours() -> None:
@@ -222,26 +230,24 @@ def test_what_is_not_ours_is_skipped_by_name() -> None:
     captured = Captured()
     for name in ("orders", "audit"):
         wanted: Body = {"name": name, "numPartitions": 1, "replicationFactor": 1, "assignments": [], "configs": []}
-        captured.said(
-            0.0, api_keys.CREATE_TOPICS, 5, {"topics": [wanted]}, {"topics": [{"name": name, "errorCode": 0}]}
-        )
-    options = decisions.PlanOptions(frozenset((api_keys.CREATE_TOPICS,)), ours=OwnedNames({"orders": "copy"}))
+        captured.add(0.0, api_keys.CREATE_TOPICS, 5, {"topics": [wanted]}, {"topics": [{"name": name, "errorCode": 0}]})
+    options = decisions.PlanOptions(frozenset((api_keys.CREATE_TOPICS,)), owned_names=OwnedNames({"orders": "copy"}))
     planned, _ = decisions.make([captured.session()], EVERYTHING, options)
     assert [(skip.rule, skip.reason) for skip in planned.skips] == [("outside", "topic audit")]
     assert len(planned.steps) == 1
 
 
 def test_admin_is_what_creates_and_alters() -> None:
-    said = {api_keys.name(key) for key in apis.ADMIN}
+    names = {api_keys.name(key) for key in apis.ADMIN}
     assert all(apis.api(key).policy is apis.Policy.ALLOW for key in apis.ADMIN)
-    assert all(name.startswith(("Create", "Alter", "IncrementalAlter")) for name in said)
-    assert {"CreateTopics", "CreatePartitions", "AlterConfigs", "IncrementalAlterConfigs"} <= said
-    assert not any("Delegation" in name or "Scram" in name for name in said)  # these hold secrets
+    assert all(name.startswith(("Create", "Alter", "IncrementalAlter")) for name in names)
+    assert {"CreateTopics", "CreatePartitions", "AlterConfigs", "IncrementalAlterConfigs"} <= names
+    assert not any("Delegation" in name or "Scram" in name for name in names)  # these hold secrets
 
 
 def test_records_without_a_producer_are_those_of_the_capture() -> None:
     plain = batch()
-    captured = Captured().said(0.0, api_keys.PRODUCE, 9, produced(plain), produced_answer(0))
+    captured = Captured().add(0.0, api_keys.PRODUCE, 9, produced(plain), produced_answer(0))
     session, second = copies([captured.session()], 2)
     assert batches.produced(plain)[0].producer_id == -1
     for one_of in (session, second):

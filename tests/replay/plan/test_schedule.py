@@ -18,17 +18,17 @@ S = 10**9
 
 
 def test_what_is_due_when() -> None:
-    found = schedule("0s:1,60s:5,2m:0.5")
-    assert [found.due(at * S) for at in (0, 30, 60, 65, 120, 121)] == [0, 30, 60, 61, 72, 74]
-    assert [found.speed(at * S) for at in (0, 59, 60, 500)] == [1, 1, 5, 0.5]
-    assert found.wanted(121 * S) == 74
+    parsed = schedule("0s:1,60s:5,2m:0.5")
+    assert [parsed.due(at * S) for at in (0, 30, 60, 65, 120, 121)] == [0, 30, 60, 61, 72, 74]
+    assert [parsed.speed(at * S) for at in (0, 59, 60, 500)] == [1, 1, 5, 0.5]
+    assert parsed.wanted(121 * S) == 74
 
 
 def test_full_speed_comes_last_and_all_of_it_is_due_at_once() -> None:
-    found = schedule("0s:2,60s:max")
-    assert [found.due(at * S) for at in (59, 60, 61, 900)] == [29.5, 30, 30, 30]
-    assert (found.speed(0), found.speed(60 * S)) == (2, None)
-    assert found.wanted(100 * S) == 70
+    parsed = schedule("0s:2,60s:max")
+    assert [parsed.due(at * S) for at in (59, 60, 61, 900)] == [29.5, 30, 30, 30]
+    assert (parsed.speed(0), parsed.speed(60 * S)) == (2, None)
+    assert parsed.wanted(100 * S) == 70
 
 
 @pytest.mark.parametrize(
@@ -43,17 +43,17 @@ def test_a_run_keeps_it() -> None:
     capture = Captured()
     answer = {"brokers": [{"nodeId": 1, "host": "target", "port": 9092}], "clusterId": "c", "topics": []}
     for number in range(6):
-        capture.said(number * 1.0, api_keys.METADATA, 9, {"topics": None}, answer)
+        capture.add(number * 1.0, api_keys.METADATA, 9, {"topics": None}, answer)
     target = Target().on(api_keys.METADATA, answer)
     replayed([capture], target, speed=1.0, schedule=schedule("0s:1,2s:4,4s:max"))
-    moments = [one.at for one in target.said(api_keys.METADATA)]
+    moments = [request.at for request in target.requests(api_keys.METADATA)]
     assert [round(moment - moments[0], 2) for moment in moments] == [0.0, 1.0, 2.0, 2.25, 2.5, 2.5]
 
 
 def test_its_pace_is_told_by_it() -> None:
-    found = pace(Counts(), plan(100.0), 1.0, 300.0, schedule=schedule("0s:1,50s:5"))
-    assert found.wanted == 60
-    said = "slower than at --speed 0s:1,50s:5: took 300.0 s in place of 60.0 s, 20 % of that rate"
-    assert found.text().startswith(said)
+    parsed = pace(Counts(), plan(100.0), 1.0, 300.0, schedule=schedule("0s:1,50s:5"))
+    assert parsed.wanted == 60
+    expected = "slower than at --speed 0s:1,50s:5: took 300.0 s in place of 60.0 s, 20 % of that rate"
+    assert parsed.text().startswith(expected)
     at_full = pace(Counts(queues_us=[10**8] * 100), plan(100.0), 1.0, 60.0, schedule=schedule("0s:1,50s:max"))
     assert not at_full.slower

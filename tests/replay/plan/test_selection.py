@@ -10,7 +10,7 @@ import dataclasses
 import pytest
 
 from analyzer.filter.evaluation import parse
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from analyzer.protocol import api_keys
 from replay import inputs
 from replay.plan import decisions
@@ -29,13 +29,13 @@ def connection(port: int, client: str, topic: str, *at: float) -> Session:
     parts = [{"partitionIndex": index, "leaderId": 1, "replicaNodes": [1], "errorCode": 0} for index in range(3)]
     described = {"name": topic, "topicId": TOPIC_ID, "errorCode": 0, "partitions": parts}
     answer = {"brokers": [], "clusterId": "c", "controllerId": 1, "topics": [described]}
-    captured.said(at[0], api_keys.METADATA, 12, {"topics": [{"name": topic}]}, answer, client_id=client)
+    captured.add(at[0], api_keys.METADATA, 12, {"topics": [{"name": topic}]}, answer, client_id=client)
     for when in at[1:]:
-        captured.said(when, api_keys.PRODUCE, 9, produced(batch()), produced_answer(0), client_id=client)
+        captured.add(when, api_keys.PRODUCE, 9, produced(batch()), produced_answer(0), client_id=client)
     session = captured.session()
     rows = tuple(
-        dataclasses.replace(one, row={**one.row, "topics": [topic], "client_ip": "10.0.0.1"})
-        for one in session.requests
+        dataclasses.replace(request, row={**request.row, "topics": [topic], "client_ip": "10.0.0.1"})
+        for request in session.requests
     )
     return dataclasses.replace(session, requests=rows)
 
@@ -48,7 +48,7 @@ SESSIONS = [
 
 
 def ports(sessions: list[Session]) -> list[int]:
-    return [int(one.connection.partition("-")[0].rpartition(":")[2]) for one in sessions]
+    return [int(session.connection.partition("-")[0].rpartition(":")[2]) for session in sessions]
 
 
 def select(**how: object) -> list[Session]:
@@ -66,9 +66,9 @@ def test_a_client_is_chosen_with_all_of_its_connections() -> None:
 
 
 def test_a_span_of_time_has_what_was_sent_in_it() -> None:
-    found = select(since=moment("1s"), until=moment("2s"))
-    times = [[one.sent_ns for one in session.requests] for session in found]
-    assert list(zip(ports(found), times, strict=True)) == [
+    selected = select(since=moment("1s"), until=moment("2s"))
+    times = [[request.sent_ns for request in session.requests] for session in selected]
+    assert list(zip(ports(selected), times, strict=True)) == [
         (1, [START_NS + 10**9]),
         (3, [START_NS + 15 * 10**8]),
     ]
@@ -122,19 +122,19 @@ def test_what_is_no_time(text: str) -> None:
 
 
 def test_requests_of_a_dataset_are_filtered_as_those_of_a_capture() -> None:
-    found = matching(SESSIONS, "api == Produce")
-    assert {one.api_key for session in found for one in session.requests} == {api_keys.PRODUCE}
+    selected = matching(SESSIONS, "api == Produce")
+    assert {request.api_key for session in selected for request in session.requests} == {api_keys.PRODUCE}
     assert matching(SESSIONS, None) == SESSIONS
 
 
 def test_a_member_of_a_captured_group_is_chosen_with_the_others() -> None:
     files = [str(path) for path in capture_files(shared_folder("group-kip848-librdkafka-4.3"))]
-    sessions = inputs.read(files, how=Reading())
+    sessions = inputs.read(files, how=ReadOptions())
     notes: list[str] = []
-    found = chosen(sessions, Selection(parse("client_id == member-2")), notes)
-    clients = {one.row["client_id"] for session in found for one in session.requests}
+    selected = chosen(sessions, Selection(parse("client_id == member-2")), notes)
+    clients = {request.row["client_id"] for session in selected for request in session.requests}
     assert clients == {"member-1", "member-2", "member-3"}
     assert notes[0] == "chosen with them, as members of group grp-1: member-1, member-3"
-    said = [one for session in sessions for one in session.requests if one.row["client_id"] in clients]
-    assert sum(len(session.requests) for session in found) == len(said)
-    assert {"ConsumerGroupHeartbeat", "Fetch", "OffsetCommit"} <= {one.row["api"] for one in said}
+    requests = [request for session in sessions for request in session.requests if request.row["client_id"] in clients]
+    assert sum(len(session.requests) for session in selected) == len(requests)
+    assert {"ConsumerGroupHeartbeat", "Fetch", "OffsetCommit"} <= {request.row["api"] for request in requests}

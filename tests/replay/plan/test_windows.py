@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from analyzer.pipeline.read_options import Reading
+from analyzer.pipeline.read_options import ReadOptions
 from analyzer.protocol import api_keys
 from replay import inputs
 from replay.plan import decisions
@@ -32,7 +32,9 @@ HORIZON = 64
 
 def in_time(sessions: Sequence[Session]) -> Iterator[tuple[int, Decoded]]:
     every = sorted(
-        (one.sent_ns, index, place) for index, each in enumerate(sessions) for place, one in enumerate(each.requests)
+        (request.sent_ns, index, place)
+        for index, each in enumerate(sessions)
+        for place, request in enumerate(each.requests)
     )
     for _, index, place in every:
         request = sessions[index].requests[place]
@@ -59,11 +61,11 @@ def in_windows(sessions: Sequence[Session], horizon: int | None) -> tuple[list[S
 @functools.cache
 def captured(folder: Path) -> tuple[list[Session], Plan]:
     files = [str(path) for path in capture_files(folder)]
-    sessions = inputs.read(files, how=Reading(rotated=len(files) > 1))
+    sessions = inputs.read(files, how=ReadOptions(rotated=len(files) > 1))
     return sessions, decisions.make(sessions, EVERYTHING, PlanOptions())[0]
 
 
-def told(step: Step, *without: str) -> dict[str, Any]:
+def step_fields(step: Step, *without: str) -> dict[str, Any]:
     fields = (
         "number",
         "session",
@@ -88,7 +90,7 @@ def test_windows_make_the_same_plan_step_for_step(name: str) -> None:
 
     steps, skips = in_windows(sessions, None)
 
-    assert [told(step) for step in steps] == [told(step) for step in whole.steps]
+    assert [step_fields(step) for step in steps] == [step_fields(step) for step in whole.steps]
     orphans = sum(len(session.orphans) for session in sessions)
     assert skips == list(whole.skips[orphans:])
 
@@ -101,7 +103,7 @@ def test_what_lies_behind_the_horizon_is_not_waited_for_and_nothing_else_changes
 
     for step, same in zip(steps, whole.steps, strict=True):
         floor = step.number - HORIZON
-        assert told(step, "waits", "after") == told(same, "waits", "after")
+        assert step_fields(step, "waits", "after") == step_fields(same, "waits", "after")
         late = {other for other in step.waits if other not in same.waits}
         # Whoever was to be waited for once, long ago, may be named again by somebody who is not that far back.
         assert all(other >= floor for other in (*step.waits, *step.after))
@@ -110,20 +112,20 @@ def test_what_lies_behind_the_horizon_is_not_waited_for_and_nothing_else_changes
 
 
 def test_the_order_of_a_long_capture_keeps_as_much_as_of_a_short_one() -> None:
-    def kept(requests: int) -> int:
+    def entries(requests: int) -> int:
         session = Captured()
         other = Captured("10.0.0.2:5000-10.0.0.9:9092#1")
         for number in range(requests):
             for index, each in enumerate((session, other)):
                 body = produced(batch(producer=(1 + index, 0), sequence=number * 3), acks=1)
                 offset = (number * 2 + index) * 3
-                each.said(number / 100 + index / 1000, api_keys.PRODUCE, 7, body, produced_answer(offset))
+                each.add(number / 100 + index / 1000, api_keys.PRODUCE, 7, body, produced_answer(offset))
         sessions = [session.session(), other.session()]
         planner = Planner(
             decisions.make(sessions, EVERYTHING, PlanOptions())[1], EVERYTHING, PlanOptions(), 0, horizon=HORIZON
         )
         planner.take(in_time(sessions))
         order = planner._order
-        return sum(len(one.bases) for one in order.produced.values()) + sum(map(len, order.awaited.values()))
+        return sum(len(written.bases) for written in order.produced.values()) + sum(map(len, order.awaited.values()))
 
-    assert kept(2000) <= kept(200) + HORIZON
+    assert entries(2000) <= entries(200) + HORIZON

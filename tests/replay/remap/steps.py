@@ -8,14 +8,14 @@ from replay.plan.steps import Step
 from replay.plan.topic_partitions import name_answer
 from tests.replay.conversation import EVERYTHING, Captured
 
-Said = tuple[int, int, Body, Body | None]
+CapturedBodies = tuple[int, int, Body, Body | None]
 
 
-def planned(*said: Said, allow: frozenset[int] = frozenset()) -> list[Step]:
+def planned(*exchanges: CapturedBodies, allow: frozenset[int] = frozenset()) -> list[Step]:
     """The steps of one connection's exchanges: (API, version, request, answer)."""
     capture = Captured()
-    for at, (api_key, version, body, answer) in enumerate(said):
-        capture.said(float(at), api_key, version, body, answer)
+    for at, (api_key, version, body, answer) in enumerate(exchanges):
+        capture.add(float(at), api_key, version, body, answer)
     plan, _ = decisions.make([capture.session()], EVERYTHING, decisions.PlanOptions(allow))
     assert not plan.skips, plan.skips
     return list(plan.steps)

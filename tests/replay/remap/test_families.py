@@ -37,17 +37,17 @@ def test_a_topic_has_its_name_and_id_on_the_target() -> None:
 def test_a_topic_is_deleted_by_its_name_on_the_target(version: int) -> None:
     """Up to version 5 the request lists names only: under another name the target's own topic must stay."""
     by_name: Body = {"topicNames": ["orders"], "timeoutMs": 1}
-    asked = by_name if version < 6 else {"topics": [{"name": "orders"}], "timeoutMs": 1}
-    (step,) = planned((api_keys.DELETE_TOPICS, version, asked, None), allow=frozenset((api_keys.DELETE_TOPICS,)))
+    request_body = by_name if version < 6 else {"topics": [{"name": "orders"}], "timeoutMs": 1}
+    (step,) = planned((api_keys.DELETE_TOPICS, version, request_body, None), allow=frozenset((api_keys.DELETE_TOPICS,)))
     sent = Remap(RemapOptions(map_topic={"orders": "copy"})).request(step)
     for offered in (1, 5, 6):
-        told = convert.fit(api_keys.DELETE_TOPICS, offered, sent)
-        assert told.get("topicNames") == (["copy"] if offered < 6 else None)
-        assert [topic["name"] for topic in told.get("topics", ())] == (["copy"] if offered >= 6 else [])
+        sent_body = convert.fit(api_keys.DELETE_TOPICS, offered, sent)
+        assert sent_body.get("topicNames") == (["copy"] if offered < 6 else None)
+        assert [topic["name"] for topic in sent_body.get("topics", ())] == (["copy"] if offered >= 6 else [])
 
 
 @pytest.mark.parametrize(
-    ("api_key", "asked"),
+    ("api_key", "request_body"),
     [
         (
             api_keys.ALTER_SHARE_GROUP_OFFSETS,
@@ -63,9 +63,9 @@ def test_a_topic_is_deleted_by_its_name_on_the_target(version: int) -> None:
         ),
     ],
 )
-def test_offsets_of_a_share_group_are_those_of_the_topic_on_the_target(api_key: int, asked: Body) -> None:
+def test_offsets_of_a_share_group_are_those_of_the_topic_on_the_target(api_key: int, request_body: Body) -> None:
     """Under another name, the target's own topic of the captured name is none of this group's business."""
-    (step,) = planned((api_key, 0, asked, None), allow=frozenset((api_key,)))
+    (step,) = planned((api_key, 0, request_body, None), allow=frozenset((api_key,)))
     remap = Remap(RemapOptions(map_topic={"orders": "copy"}))
     remap.offsets.appended(("orders", 0), 10, 0, 5)
 
@@ -78,12 +78,12 @@ def test_offsets_of_a_share_group_are_those_of_the_topic_on_the_target(api_key: 
 
 
 def test_an_epoch_that_is_asked_about_is_the_targets_and_others_are_unknown() -> None:
-    asked = {"partition": 0, "currentLeaderEpoch": 7, "leaderEpoch": 6}
+    request_body = {"partition": 0, "currentLeaderEpoch": 7, "leaderEpoch": 6}
     (step,) = planned(
         (
             api_keys.OFFSET_FOR_LEADER_EPOCH,
             3,
-            {"replicaId": -1, "topics": [{"topic": "orders", "partitions": [asked]}]},
+            {"replicaId": -1, "topics": [{"topic": "orders", "partitions": [request_body]}]},
             None,
         )
     )
@@ -106,15 +106,19 @@ def test_a_brokers_configuration_is_the_one_of_the_broker_that_stands_for_it() -
 
 def given_id(remap: Remap, captured: Producer, given: Producer) -> None:
     """InitProducerId, answered on both sides."""
-    answers = [{"errorCode": 0, "producerId": one.id, "producerEpoch": one.epoch} for one in (captured, given)]
-    asked = {"transactionalId": None, "transactionTimeoutMs": 1000}
-    (step,) = planned((api_keys.INIT_PRODUCER_ID, 1, asked, answers[0]))
-    remap.learn(step, asked, answers[0], answers[1])
+    answers = [
+        {"errorCode": 0, "producerId": capture.id, "producerEpoch": capture.epoch} for capture in (captured, given)
+    ]
+    request_body = {"transactionalId": None, "transactionTimeoutMs": 1000}
+    (step,) = planned((api_keys.INIT_PRODUCER_ID, 1, request_body, answers[0]))
+    remap.learn(step, request_body, answers[0], answers[1])
 
 
 def sequences(remap: Remap, *captured: tuple[tuple[int, int], int]) -> list[tuple[int, int, int]]:
     """(producer id, epoch, base sequence) that batches of these captured ones get."""
-    steps = planned(*((api_keys.PRODUCE, 9, produced(batch(*one)), produced_answer(5)) for one in captured))
+    steps = planned(
+        *((api_keys.PRODUCE, 9, produced(batch(*batch_options)), produced_answer(5)) for batch_options in captured)
+    )
     return [producer_of(remap.request(step)) for step in steps]
 
 
@@ -136,21 +140,23 @@ def test_a_producer_that_was_asked_for_begins_at_0_and_keeps_its_gaps() -> None:
 
 def test_an_answer_with_an_error_brings_no_producer() -> None:
     remap = Remap()
-    asked = {"transactionalId": None, "transactionTimeoutMs": 1000}
+    request_body = {"transactionalId": None, "transactionTimeoutMs": 1000}
     captured: Body = {"errorCode": 0, "producerId": 7, "producerEpoch": 0}
-    (step,) = planned((api_keys.INIT_PRODUCER_ID, 1, asked, captured))
+    (step,) = planned((api_keys.INIT_PRODUCER_ID, 1, request_body, captured))
     refused = {"errorCode": errors.INVALID_TRANSACTION_TIMEOUT, "producerId": -1, "producerEpoch": -1}
-    remap.learn(step, asked, captured, refused)
+    remap.learn(step, request_body, captured, refused)
     assert remap.producers.given(Producer(7, 0)) is None
     assert remap.producers.refused(Producer(7, 0)) == errors.INVALID_TRANSACTION_TIMEOUT
     # Its client tries again: what counts is the last answer.
-    remap.learn(step, asked, captured, {"errorCode": 0, "producerId": 900, "producerEpoch": 0})
+    remap.learn(step, request_body, captured, {"errorCode": 0, "producerId": 900, "producerEpoch": 0})
     assert (remap.producers.given(Producer(7, 0)), remap.producers.refused(Producer(7, 0))) == (Producer(900, 0), None)
 
 
 def test_who_asks_for_a_new_epoch_of_an_id_that_the_target_never_gave_asks_for_a_new_id() -> None:
-    asked = {"transactionalId": "tx", "transactionTimeoutMs": 1000, "producerId": 7, "producerEpoch": 3}
-    (step,) = planned((api_keys.INIT_PRODUCER_ID, 3, asked, {"errorCode": 0, "producerId": 7, "producerEpoch": 4}))
+    request_body = {"transactionalId": "tx", "transactionTimeoutMs": 1000, "producerId": 7, "producerEpoch": 3}
+    (step,) = planned(
+        (api_keys.INIT_PRODUCER_ID, 3, request_body, {"errorCode": 0, "producerId": 7, "producerEpoch": 4})
+    )
     sent = Remap().request(step)
     assert (sent["producerId"], sent["producerEpoch"]) == (-1, -1)
 
@@ -272,14 +278,14 @@ def test_a_group_that_the_target_does_not_serve_commits_without_members() -> Non
 
 
 def fetch(session: int, epoch: int, *partitions: int) -> Body:
-    asked = [{"partition": number, "fetchOffset": 5, "partitionMaxBytes": 10} for number in partitions]
+    partition_bodies = [{"partition": number, "fetchOffset": 5, "partitionMaxBytes": 10} for number in partitions]
     return {
         "maxWaitMs": 0,
         "minBytes": 1,
         "sessionId": session,
         "sessionEpoch": epoch,
         "rackId": "",
-        "topics": [{"topic": "orders", "partitions": asked}] if asked else [],
+        "topics": [{"topic": "orders", "partitions": partition_bodies}] if partition_bodies else [],
         "forgottenTopicsData": [],
     }
 
@@ -302,9 +308,9 @@ def two_fetches() -> list[Step]:
 def test_a_fetch_session_is_the_targets_and_its_epochs_are_counted_anew() -> None:
     first, second = two_fetches()
     remap = Remap()
-    rule, made = entered(remap, first)
-    assert (rule, made["sessionId"], made["sessionEpoch"]) == (None, 0, 0)
-    remap.learn(first, made, answer_of(first), fetched(800))
+    rule, entry = entered(remap, first)
+    assert (rule, entry["sessionId"], entry["sessionEpoch"]) == (None, 0, 0)
+    remap.learn(first, entry, answer_of(first), fetched(800))
     rule, follows = entered(remap, second)
     assert (rule, follows["sessionId"], follows["sessionEpoch"]) == (None, 800, 1)
     again = remap.again(second, follows, "session_remade", answer_of(second), {"errorCode": 70, "responses": []})
@@ -314,16 +320,16 @@ def test_a_fetch_session_is_the_targets_and_its_epochs_are_counted_anew() -> Non
 
 def test_with_several_brokers_fetches_are_outside_of_sessions() -> None:
     first, _ = two_fetches()
-    rule, made = entered(Remap(), first, several=True)
-    assert (rule, made["sessionId"], made["sessionEpoch"]) == ("sessionless", 0, -1)
-    assert [partition["partition"] for partition in made["topics"][0]["partitions"]] == [0, 1]
+    rule, entry = entered(Remap(), first, several=True)
+    assert (rule, entry["sessionId"], entry["sessionEpoch"]) == ("sessionless", 0, -1)
+    assert [partition["partition"] for partition in entry["topics"][0]["partitions"]] == [0, 1]
 
 
 def test_with_several_brokers_what_follows_in_a_session_names_all_its_partitions() -> None:
     first, second = two_fetches()
     remap = Remap()
-    _, made = entered(remap, first, several=True)
-    remap.learn(first, made, answer_of(first), fetched(0))
+    _, entry = entered(remap, first, several=True)
+    remap.learn(first, entry, answer_of(first), fetched(0))
     rule, follows = entered(remap, second, several=True)
     assert (rule, follows["sessionId"], follows["sessionEpoch"]) == ("sessionless", 0, -1)
     assert [partition["partition"] for partition in follows["topics"][0]["partitions"]] == [0, 1]
@@ -332,8 +338,8 @@ def test_with_several_brokers_what_follows_in_a_session_names_all_its_partitions
 def test_a_session_that_the_target_refused_is_made_by_the_next_fetch() -> None:
     first, second = two_fetches()
     remap = Remap()
-    _, made = entered(remap, first)
-    remap.learn(first, made, answer_of(first), {"errorCode": errors.KAFKA_STORAGE_ERROR, "sessionId": 0})
+    _, entry = entered(remap, first)
+    remap.learn(first, entry, answer_of(first), {"errorCode": errors.KAFKA_STORAGE_ERROR, "sessionId": 0})
     rule, follows = entered(remap, second)
     assert (rule, follows["sessionId"], follows["sessionEpoch"]) == ("session_remade", 0, 0)
     assert [partition["partition"] for partition in follows["topics"][0]["partitions"]] == [0, 1]

@@ -14,8 +14,8 @@ def test_a_pair_holds_for_its_batch_and_for_what_follows() -> None:
     known = OffsetMap()
     known.learn(0, 100, 2)
     known.learn(5, 103, 1)
-    assert [known.replayed(one) for one in (0, 1, 2, 5, 6)] == [100, 101, 102, 103, 104]
-    assert [known.start(one) for one in (0, 1, 2, 5, 6)] == [100, 101, 102, 103, 104]
+    assert [known.replayed(offset) for offset in (0, 1, 2, 5, 6)] == [100, 101, 102, 103, 104]
+    assert [known.start(offset) for offset in (0, 1, 2, 5, 6)] == [100, 101, 102, 103, 104]
 
 
 def test_reading_starts_before_every_batch_that_is_wanted() -> None:
@@ -24,7 +24,7 @@ def test_reading_starts_before_every_batch_that_is_wanted() -> None:
     known.learn(0, 38, 44)
     known.learn(44, 0, 38)
     known.learn(82, 82, 49)
-    assert [known.start(one) for one in (0, 10, 44, 50, 82, 131)] == [0, 0, 0, 6, 82, 131]
+    assert [known.start(offset) for offset in (0, 10, 44, 50, 82, 131)] == [0, 0, 0, 6, 82, 131]
 
 
 def test_batches_that_no_answer_told_of_lie_among_the_others() -> None:
@@ -66,8 +66,8 @@ def test_many_ids_are_looked_through_more_seldom() -> None:
         remap.producers.give(Producer(number, 0), None, Producer(number, 1))
     assert len(news.take()[1]) == 20_000
     remap.producers.give(Producer(1, 1), None, Producer(1, 2))
-    found = [len(news.take()[1]) for _ in range(8)]
-    assert sorted(found) == [0] * 7 + [1]
-    assert found[0] == 0
+    counts = [len(news.take()[1]) for _ in range(8)]
+    assert sorted(counts) == [0] * 7 + [1]
+    assert counts[0] == 0
     remap.producers.give(Producer(1, 2), None, Producer(1, 3))
     assert len(news.take(all_of_it=True)[1]) == 1

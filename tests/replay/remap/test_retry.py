@@ -44,15 +44,22 @@ def test_partitions_that_may_not_move_where_there_are_fewer_are_not_awaited_for_
     """With --partial: a member that gave some up when captured may have none too many here (KIP-848)."""
     body: Body = {"groupId": "g", "memberId": "m", "memberEpoch": 0, "subscribedTopicNames": ["orders"]}
     given = {"topicPartitions": [{"topicId": ZERO_UUID, "partitions": [0]}]}
-    told: Body = {"errorCode": 0, "memberId": "m", "memberEpoch": 2, "heartbeatIntervalMs": 5, "assignment": given}
+    answer_body: Body = {
+        "errorCode": 0,
+        "memberId": "m",
+        "memberEpoch": 2,
+        "heartbeatIntervalMs": 5,
+        "assignment": given,
+    }
     beat: Body = {"groupId": "g", "memberId": "m", "memberEpoch": 1}
     _, step = planned(
-        (api_keys.CONSUMER_GROUP_HEARTBEAT, 1, body, told), (api_keys.CONSUMER_GROUP_HEARTBEAT, 1, beat, told)
+        (api_keys.CONSUMER_GROUP_HEARTBEAT, 1, body, answer_body),
+        (api_keys.CONSUMER_GROUP_HEARTBEAT, 1, beat, answer_body),
     )
     known = Remap()
     known.groups.fewer = fewer
     policy = Retries(step, answer_of(step), History(), known, Topology(), LIMITS, 0.0)
-    nothing = {**told, "assignment": None}
+    nothing = {**answer_body, "assignment": None}
     assert policy.after(beat, nothing, waited - 0.1).rule == "rebalance_awaited"
     assert policy.after(beat, nothing, waited + 0.1).rule is None
 
@@ -126,15 +133,15 @@ def test_a_topic_is_waited_for_once_and_then_absent_for_all() -> None:
 def test_a_topic_that_brokers_make_themselves_is_waited_for_once() -> None:
     """The target makes it when somebody first asks for a coordinator, and not every broker knows it at once."""
 
-    def said(error: int) -> Body:
+    def answer_with(error: int) -> Body:
         topic = {"name": "__consumer_offsets", "errorCode": error, "isInternal": True, "partitions": []}
         return {"brokers": [], "controllerId": 1, "topics": [topic]}
 
     asks: Body = {"topics": [{"name": "__consumer_offsets"}]}
     good, bad = planned(
-        *((api_keys.METADATA, 1, asks, said(error)) for error in (0, errors.UNKNOWN_TOPIC_OR_PARTITION))
+        *((api_keys.METADATA, 1, asks, answer_with(error)) for error in (0, errors.UNKNOWN_TOPIC_OR_PARTITION))
     )
-    missing, topology = said(errors.UNKNOWN_TOPIC_OR_PARTITION), Topology()
+    missing, topology = answer_with(errors.UNKNOWN_TOPIC_OR_PARTITION), Topology()
     first = retries(good, topology=topology)
     assert first.after(asks, missing, 0.0).rule == "topic_appears"
     assert retries(bad, topology=topology).after(asks, missing, 0.0).rule is None
@@ -147,7 +154,7 @@ def test_a_topic_that_this_replay_has_made_is_waited_for_by_who_asks_what_it_is(
     """Brokers know it a moment after CreateTopics was answered, for which the client had waited. Without that it is the
     answer."""
 
-    def said(error: int) -> Body:
+    def answer_with(error: int) -> Body:
         if api_key == api_keys.METADATA:
             topic = {"name": "orders", "errorCode": error, "isInternal": False, "partitions": []}
             return {"brokers": [], "clusterId": "c", "controllerId": 1, "topics": [topic]}
@@ -157,12 +164,12 @@ def test_a_topic_that_this_replay_has_made_is_waited_for_by_who_asks_what_it_is(
     asks: Body = {"topics": [{"name": "orders"}]}
     if api_key == api_keys.DESCRIBE_CONFIGS:
         asks = {"resources": [{"resourceType": 2, "resourceName": "orders", "configurationKeys": None}]}
-    good, bad = planned(*((api_key, 4, asks, said(error)) for error in (0, errors.UNKNOWN_TOPIC_OR_PARTITION)))
-    missing = said(errors.UNKNOWN_TOPIC_OR_PARTITION)
-    made = Topology(made={"orders"})
-    assert retries(good, topology=made).after(asks, missing, 0.0).rule == "topic_appears"
+    good, bad = planned(*((api_key, 4, asks, answer_with(error)) for error in (0, errors.UNKNOWN_TOPIC_OR_PARTITION)))
+    missing = answer_with(errors.UNKNOWN_TOPIC_OR_PARTITION)
+    topology = Topology(created={"orders"})
+    assert retries(good, topology=topology).after(asks, missing, 0.0).rule == "topic_appears"
     assert retries(good).after(asks, missing, 0.0).rule is None
-    assert retries(bad, topology=made).after(asks, missing, 0.0).rule is None
+    assert retries(bad, topology=topology).after(asks, missing, 0.0).rule is None
 
 
 @pytest.mark.parametrize(("retried", "rule"), [(False, None), (True, "leader_moved")])
@@ -177,11 +184,11 @@ def test_a_sequence_out_of_order_follows_from_an_earlier_retry_or_is_the_answer(
 def test_only_failed_partitions_are_sent_again_and_the_others_answers_kept() -> None:
     (step,) = planned((api_keys.PRODUCE, 9, produced({0: batch(), 1: batch()}), produced_answer({0: 5, 1: 5})))
     assert step.body is not None
-    rest, kept = retries(step).parted(
+    rest, answers = retries(step).parted(
         step.body, produced_answer({0: 5, 1: 5}, errors={1: errors.NOT_LEADER_OR_FOLLOWER})
     )
     assert [partition["index"] for partition in rest["topicData"][0]["partitionData"]] == [1]
-    (good,) = kept
+    (good,) = answers
     assert [partition["index"] for partition in good["responses"][0]["partitionResponses"]] == [0]
 
 
@@ -193,8 +200,8 @@ def test_where_all_partitions_failed_the_whole_request_is_sent_again() -> None:
 
 
 def fetch() -> Body:
-    asked = [{"partition": 0, "fetchOffset": 5, "partitionMaxBytes": 1000}]
-    return {"maxWaitMs": 0, "minBytes": 1, "topics": [{"topic": "orders", "partitions": asked}]}
+    request_body = [{"partition": 0, "fetchOffset": 5, "partitionMaxBytes": 1000}]
+    return {"maxWaitMs": 0, "minBytes": 1, "topics": [{"topic": "orders", "partitions": request_body}]}
 
 
 def fetched(records: bytes | None) -> Body:

@@ -20,7 +20,7 @@ SAYS: Body = {"brokers": [], "topics": []}
 def asking(count: int, every: float) -> Captured:
     capture = Captured()
     for number in range(count):
-        capture.said(number * every, api_keys.METADATA, 9, ASKS, SAYS)
+        capture.add(number * every, api_keys.METADATA, 9, ASKS, SAYS)
     return capture
 
 
@@ -33,22 +33,23 @@ def test_a_target_that_dies_is_told_in_ten_seconds_and_ends_the_run() -> None:
         return None
 
     target.on(api_keys.METADATA, SAYS, die)
-    told: list[tuple[int, Standing]] = []
-    others = [
-        Captured(f"10.0.0.{n}:1-10.0.0.9:9092#1").said(20.0 * n, api_keys.METADATA, 9, ASKS, SAYS) for n in (2, 3)
-    ]
+    standings: list[tuple[int, Standing]] = []
+    others = [Captured(f"10.0.0.{n}:1-10.0.0.9:9092#1").add(20.0 * n, api_keys.METADATA, 9, ASKS, SAYS) for n in (2, 3)]
 
     run = replayed(
-        [asking(2, 1.0), *others], target, speed=1.0, progress=lambda standing: told.append((len(told) + 1, standing))
+        [asking(2, 1.0), *others],
+        target,
+        speed=1.0,
+        progress=lambda standing: standings.append((len(standings) + 1, standing)),
     )
 
-    first = next(second for second, standing in told if standing.dead)
+    first = next(second for second, standing in standings if standing.dead)
     assert first <= 1 + 10
-    text = next(standing.dead for _, standing in told if standing.dead)
+    text = next(standing.dead for _, standing in standings if standing.dead)
     assert text.startswith("target:9092: no answer to anything, and no broker greets a new connection, for ")
     assert run.engine.failure is not None
     assert run.seconds < 45
-    verdicts = sorted(one.verdict for one in run.outcomes)
+    verdicts = sorted(outcome.verdict for outcome in run.outcomes)
     assert (len(verdicts), verdicts.count("answered")) == (4, 1)
 
 
@@ -65,18 +66,18 @@ def test_a_target_that_comes_back_is_not_given_up() -> None:
     run = replayed([asking(2, 1.0)], target, speed=1.0)
 
     assert run.engine.failure is None
-    assert [one.verdict for one in run.of(api_keys.METADATA)] == ["answered"] * 2
+    assert [outcome.verdict for outcome in run.of(api_keys.METADATA)] == ["answered"] * 2
 
 
 def test_a_target_that_takes_its_time_is_alive() -> None:
     """An answer comes after a minute: new connections are greeted meanwhile."""
     target = Target().on(api_keys.METADATA, SAYS, delay=60.0)
-    told: list[Standing] = []
+    standings: list[Standing] = []
 
-    run = replayed([asking(1, 1.0)], target, speed=1.0, progress=told.append)
+    run = replayed([asking(1, 1.0)], target, speed=1.0, progress=standings.append)
 
     assert run.engine.failure is None
-    assert not any(standing.dead for standing in told)
+    assert not any(standing.dead for standing in standings)
     assert target.links > 2
-    assert [one.verdict for one in run.outcomes] == ["answered"]
+    assert [outcome.verdict for outcome in run.outcomes] == ["answered"]
     assert (run.outcomes[0].answered_ns or 0) > START_NS

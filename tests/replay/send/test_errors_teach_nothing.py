@@ -26,7 +26,7 @@ JOIN: Body = {
 
 
 def what_became(outcomes: list[Outcome]) -> list[tuple[str, str | None]]:
-    return [(one.verdict, one.rule) for one in sorted(outcomes, key=lambda one: one.step or 0)]
+    return [(outcome.verdict, outcome.rule) for outcome in sorted(outcomes, key=lambda outcome: outcome.step or 0)]
 
 
 def in_a_transaction(capture: Captured) -> Captured:
@@ -42,22 +42,22 @@ def in_a_transaction(capture: Captured) -> Captured:
             {"name": "orders", "resultsByPartition": [{"partitionIndex": 0, "partitionErrorCode": 0}]}
         ]
     }
-    capture.said(0.1, api_keys.ADD_PARTITIONS_TO_TXN, 0, adds, added)
+    capture.add(0.1, api_keys.ADD_PARTITIONS_TO_TXN, 0, adds, added)
     inside = batch((7, 0), 0, transactional=True)
-    capture.said(0.2, api_keys.PRODUCE, 9, produced(inside, name="tx"), produced_answer(0))
+    capture.add(0.2, api_keys.PRODUCE, 9, produced(inside, name="tx"), produced_answer(0))
     end = {"transactionalId": "tx", "producerId": 7, "producerEpoch": 0, "committed": False}
-    return capture.said(0.3, api_keys.END_TXN, 1, end, {"errorCode": 0})
+    return capture.add(0.3, api_keys.END_TXN, 1, end, {"errorCode": 0})
 
 
 def test_a_transaction_whose_producer_the_target_refused_is_not_sent() -> None:
-    capture = Captured().said(
+    capture = Captured().add(
         0.0, api_keys.INIT_PRODUCER_ID, 2, ASKS, {"errorCode": 0, "producerId": 7, "producerEpoch": 0}
     )
     target = Target().on(api_keys.INIT_PRODUCER_ID, REFUSED)
 
     run = replayed([in_a_transaction(capture)], target, topics={"orders": 1})
 
-    assert [one.api_key for one in target.heard] == [api_keys.INIT_PRODUCER_ID]
+    assert [request.api_key for request in target.received] == [api_keys.INIT_PRODUCER_ID]
     assert what_became(run.outcomes) == [("answered", None)] + [("skipped", "no_producer")] * 3
     assert run.of(api_keys.PRODUCE)[0].reason == "InitProducerId was answered INVALID_TRANSACTION_TIMEOUT (50)"
 
@@ -67,26 +67,26 @@ def test_a_producer_id_that_the_replayer_asks_for_in_vain_is_asked_for_once_and_
 
     run = replayed([in_a_transaction(Captured())], target, topics={"orders": 1})
 
-    assert [one.api_key for one in target.heard] == [api_keys.INIT_PRODUCER_ID]
+    assert [request.api_key for request in target.received] == [api_keys.INIT_PRODUCER_ID]
     assert what_became(run.outcomes) == [("skipped", "no_producer")] * 3
 
 
 def test_a_member_that_the_target_did_not_take_says_nothing() -> None:
     """Its group is full: the answer has an id in it, and means nobody."""
     took = {"errorCode": 0, "generationId": 4, "protocolName": "range", "leader": "m", "memberId": "m", "members": []}
-    capture = Captured().said(0.0, api_keys.JOIN_GROUP, 2, JOIN, took)
+    capture = Captured().add(0.0, api_keys.JOIN_GROUP, 2, JOIN, took)
     sync = {"groupId": "g", "generationId": 4, "memberId": "m", "assignments": []}
-    capture.said(0.1, api_keys.SYNC_GROUP, 1, sync, {"errorCode": 0, "assignment": b""})
-    capture.said(0.2, api_keys.HEARTBEAT, 1, {"groupId": "g", "generationId": 4, "memberId": "m"}, {"errorCode": 0})
+    capture.add(0.1, api_keys.SYNC_GROUP, 1, sync, {"errorCode": 0, "assignment": b""})
+    capture.add(0.2, api_keys.HEARTBEAT, 1, {"groupId": "g", "generationId": 4, "memberId": "m"}, {"errorCode": 0})
     commit = {"groupId": "g", "generationIdOrMemberEpoch": 4, "memberId": "m", "topics": []}
-    capture.said(0.3, api_keys.OFFSET_COMMIT, 5, commit, {"topics": []})
-    capture.said(0.4, api_keys.LEAVE_GROUP, 1, {"groupId": "g", "memberId": "m"}, {"errorCode": 0})
+    capture.add(0.3, api_keys.OFFSET_COMMIT, 5, commit, {"topics": []})
+    capture.add(0.4, api_keys.LEAVE_GROUP, 1, {"groupId": "g", "memberId": "m"}, {"errorCode": 0})
     full = {**took, "errorCode": errors.GROUP_MAX_SIZE_REACHED, "generationId": -1, "memberId": "somebody"}
     target = Target().on(api_keys.JOIN_GROUP, full)
 
     run = replayed([capture], target)
 
-    assert [one.api_key for one in target.heard] == [api_keys.JOIN_GROUP]
+    assert [request.api_key for request in target.received] == [api_keys.JOIN_GROUP]
     assert what_became(run.outcomes) == [("answered", None)] + [("skipped", "not_joined")] * 4
 
 
@@ -100,14 +100,14 @@ def test_a_member_of_a_848_group_without_an_epoch_does_not_join_by_accident() ->
         "topicPartitions": [],
     }
     back = {"errorCode": 0, "memberId": "m", "memberEpoch": 3, "heartbeatIntervalMs": 1, "assignment": None}
-    capture = Captured().said(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, beats, back)
-    capture.said(0.1, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, {**beats, "memberEpoch": 3}, back)
+    capture = Captured().add(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, beats, back)
+    capture.add(0.1, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, {**beats, "memberEpoch": 3}, back)
     denied = {**back, "errorCode": errors.GROUP_AUTHORIZATION_FAILED, "memberEpoch": 9}
     target = Target().on(api_keys.CONSUMER_GROUP_HEARTBEAT, denied)
 
     run = replayed([capture], target)
 
-    assert [one.body["memberEpoch"] for one in target.heard] == [0]
+    assert [request.body["memberEpoch"] for request in target.received] == [0]
     assert what_became(run.outcomes) == [("answered", None), ("skipped", "not_joined")]
 
 
@@ -128,15 +128,15 @@ def test_a_share_session_that_the_target_did_not_make_is_not_gone_on_with() -> N
     capture = Captured()
     beats = {"groupId": "g", "memberId": "m", "memberEpoch": 0, "subscribedTopicNames": ["orders"]}
     beaten = {"errorCode": 0, "memberId": "m", "memberEpoch": 1, "heartbeatIntervalMs": 1, "assignment": None}
-    capture.said(0.0, api_keys.SHARE_GROUP_HEARTBEAT, 1, beats, beaten)
-    capture.said(0.1, api_keys.SHARE_FETCH, 1, fetch, back)
-    capture.said(0.2, api_keys.SHARE_FETCH, 1, {**fetch, "shareSessionEpoch": 1}, back)
+    capture.add(0.0, api_keys.SHARE_GROUP_HEARTBEAT, 1, beats, beaten)
+    capture.add(0.1, api_keys.SHARE_FETCH, 1, fetch, back)
+    capture.add(0.2, api_keys.SHARE_FETCH, 1, {**fetch, "shareSessionEpoch": 1}, back)
     target = Target().on(api_keys.SHARE_GROUP_HEARTBEAT, beaten)
     target.on(api_keys.SHARE_FETCH, {**back, "errorCode": errors.GROUP_AUTHORIZATION_FAILED})
 
     run = replayed([capture], target)
 
-    assert [one.body["shareSessionEpoch"] for one in target.said(api_keys.SHARE_FETCH)] == [0]
+    assert [request.body["shareSessionEpoch"] for request in target.requests(api_keys.SHARE_FETCH)] == [0]
     assert what_became(run.outcomes) == [("answered", None), ("answered", None), ("skipped", "no_session")]
 
 
@@ -156,8 +156,8 @@ def test_a_member_that_was_only_given_its_id_leaves_by_it() -> None:
         "memberId": "m",
         "members": [],
     }
-    capture = Captured().said(0.0, api_keys.JOIN_GROUP, 5, JOIN, given)
-    capture.said(0.1, api_keys.LEAVE_GROUP, 1, {"groupId": "g", "memberId": "m"}, {"errorCode": 0})
+    capture = Captured().add(0.0, api_keys.JOIN_GROUP, 5, JOIN, given)
+    capture.add(0.1, api_keys.LEAVE_GROUP, 1, {"groupId": "g", "memberId": "m"}, {"errorCode": 0})
     target = Target().on(api_keys.JOIN_GROUP, {**given, "memberId": "new"}).on(api_keys.LEAVE_GROUP, {"errorCode": 0})
 
     run = replayed([capture], target)

@@ -22,14 +22,14 @@ COUNT = 40
 
 
 def sessions() -> list[Captured]:
-    made = []
+    captures = []
     for number in range(3):
-        one = Captured(f"10.0.0.{number + 1}:5000-10.0.0.9:9092#1")
+        capture = Captured(f"10.0.0.{number + 1}:5000-10.0.0.9:9092#1")
         for at in range(COUNT):
             body = produced(batch(), acks=1)
-            one.said(at / 10 + number / 100, api_keys.PRODUCE, 7, body, produced_answer(at * 9), took=0.03)
-        made.append(one)
-    return made
+            capture.add(at / 10 + number / 100, api_keys.PRODUCE, 7, body, produced_answer(at * 9), took=0.03)
+        captures.append(capture)
+    return captures
 
 
 def target() -> Target:
@@ -56,14 +56,18 @@ def test_steps_that_come_in_parts_are_sent_as_all_at_once(speed: float | None) -
         sessions(), target(), topics={"orders": 1}, speed=speed, feeding=in_tens, ahead_requests=15, ahead=1
     )
 
-    assert [one.verdict for one in parts.outcomes] == ["answered"] * 3 * COUNT
-    assert sorted(one.step or 0 for one in parts.outcomes) == sorted(one.step or 0 for one in whole.outcomes)
+    assert [outcome.verdict for outcome in parts.outcomes] == ["answered"] * 3 * COUNT
+    assert sorted(outcome.step or 0 for outcome in parts.outcomes) == sorted(
+        outcome.step or 0 for outcome in whole.outcomes
+    )
     assert parts.seconds == pytest.approx(whole.seconds, abs=0.1)
     times = [
-        {one.step: (one.scheduled_ns or 0) - parts.engine.timetable.epoch_ns for one in run.outcomes}
+        {outcome.step: (outcome.scheduled_ns or 0) - parts.engine.timetable.epoch_ns for outcome in run.outcomes}
         for run in (parts,)
     ]
-    assert times[0] == {one.step: (one.scheduled_ns or 0) - whole.engine.timetable.epoch_ns for one in whole.outcomes}
+    assert times[0] == {
+        outcome.step: (outcome.scheduled_ns or 0) - whole.engine.timetable.epoch_ns for outcome in whole.outcomes
+    }
 
 
 def test_a_plan_is_never_further_ahead_than_there_is_room_and_forgets_what_is_done() -> None:
@@ -100,8 +104,8 @@ def test_a_request_that_was_planned_too_late_is_the_replayers_own_lag(tmp_path: 
     run = replayed(sessions(), target(), topics={"orders": 1}, speed=1.0, feeding=slow)
     with Writer(tmp_path / "run") as writer:
         recorder = Recorder(writer)
-        for one in run.outcomes:
-            recorder.add(one)
+        for outcome in run.outcomes:
+            recorder.add(outcome)
         recorder.settle()
 
     assert max(recorder.counts.lags_us) == pytest.approx(1_000_000, rel=0.05)
@@ -134,8 +138,8 @@ def test_nothing_more_is_sent_while_who_records_is_behind_and_that_is_the_replay
     run = replayed(sessions(), target(), topics={"orders": 1}, speed=1.0, feeding=behind)
     with Writer(tmp_path / "run") as writer:
         recorder = Recorder(writer)
-        for one in run.outcomes:
-            recorder.add(one)
+        for outcome in run.outcomes:
+            recorder.add(outcome)
         recorder.settle()
 
     assert recorder.counts.verdicts == {"answered": 3 * COUNT}

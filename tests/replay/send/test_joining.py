@@ -9,7 +9,7 @@ from __future__ import annotations
 from analyzer.protocol import api_keys, errors, tree
 from analyzer.protocol.tree import Body
 from replay.remap import retry
-from tests.replay.conversation import Captured, Heard, Target, replayed
+from tests.replay.conversation import Captured, ReceivedRequest, Target, replayed
 
 UNKNOWN_MEMBER, errors.ILLEGAL_GENERATION, REBALANCE, NOT_COORDINATOR, INCONSISTENT = 25, 22, 27, 16, 23
 SUBSCRIBED = [{"name": "roundrobin", "metadata": b"\0\0anything"}]
@@ -19,42 +19,42 @@ SUBSCRIBED = [{"name": "roundrobin", "metadata": b"\0\0anything"}]
 
 
 def test_a_member_that_had_joined_before_the_capture_is_joined_first() -> None:
-    capture = Captured().said(0.0, api_keys.HEARTBEAT, 3, _beats("m", 5), _fine())
-    capture.said(0.1, api_keys.OFFSET_COMMIT, 7, _commits("m", 5), _committed())
+    capture = Captured().add(0.0, api_keys.HEARTBEAT, 3, _beats("m", 5), _fine())
+    capture.add(0.1, api_keys.OFFSET_COMMIT, 7, _commits("m", 5), _committed())
     target = _coordinator().on(api_keys.JOIN_GROUP, _joined("new", 1)).on(api_keys.SYNC_GROUP, _synced())
 
     run = replayed([capture], target, topics={"orders": 1})
 
-    assert [one.api_key for one in target.heard] == [
+    assert [request.api_key for request in target.received] == [
         api_keys.JOIN_GROUP,
         api_keys.SYNC_GROUP,
         api_keys.HEARTBEAT,
         api_keys.OFFSET_COMMIT,
     ]
-    assert _who(target.said(api_keys.HEARTBEAT)) == [("new", 1)]
-    assert _who(target.said(api_keys.OFFSET_COMMIT)) == [("new", 1)]
+    assert _who(target.requests(api_keys.HEARTBEAT)) == [("new", 1)]
+    assert _who(target.requests(api_keys.OFFSET_COMMIT)) == [("new", 1)]
     assert run.engine.notes == {"joined_early": 1}
-    assert [one.rule for one in run.outcomes] == ["joined_early", None]
+    assert [outcome.rule for outcome in run.outcomes] == ["joined_early", None]
 
 
 def test_it_subscribes_to_what_its_group_commits_where_nothing_else_says_it() -> None:
-    capture = Captured().said(0.0, api_keys.OFFSET_COMMIT, 7, _commits("m", 5), _committed())
-    capture.said(0.1, api_keys.HEARTBEAT, 3, _beats("m", 5), _fine())
+    capture = Captured().add(0.0, api_keys.OFFSET_COMMIT, 7, _commits("m", 5), _committed())
+    capture.add(0.1, api_keys.HEARTBEAT, 3, _beats("m", 5), _fine())
     target = _coordinator().on(api_keys.JOIN_GROUP, _joined("new", 1)).on(api_keys.SYNC_GROUP, _synced())
 
     replayed([capture], target, topics={"orders": 1})
 
-    (joins,) = target.said(api_keys.JOIN_GROUP)
+    (joins,) = target.requests(api_keys.JOIN_GROUP)
     (protocol,) = joins.body["protocols"]
-    said = tree.decode_data(protocol["metadata"][2:], "ConsumerProtocolSubscription", 0, exact=True)
-    assert (protocol["name"], said.body) == ("range", {"topics": ["orders"], "userData": None})
+    subscription = tree.decode_data(protocol["metadata"][2:], "ConsumerProtocolSubscription", 0, exact=True)
+    assert (protocol["name"], subscription.body) == ("range", {"topics": ["orders"], "userData": None})
 
 
 def test_it_joins_as_it_does_later_in_the_capture() -> None:
     """Else its group would have members that share no protocol (INCONSISTENT_GROUP_PROTOCOL)."""
-    capture = Captured().said(0.0, api_keys.HEARTBEAT, 3, _beats("m", 5), _failed(REBALANCE))
-    capture.said(0.1, api_keys.JOIN_GROUP, 5, _joins("m"), _joined("m", 6))
-    capture.said(0.2, api_keys.SYNC_GROUP, 3, {**_beats("m", 6), "assignments": []}, _synced())
+    capture = Captured().add(0.0, api_keys.HEARTBEAT, 3, _beats("m", 5), _failed(REBALANCE))
+    capture.add(0.1, api_keys.JOIN_GROUP, 5, _joins("m"), _joined("m", 6))
+    capture.add(0.2, api_keys.SYNC_GROUP, 3, {**_beats("m", 6), "assignments": []}, _synced())
     target = (
         _coordinator().on(api_keys.JOIN_GROUP, _joined("new", 1), _joined("new", 2)).on(api_keys.SYNC_GROUP, _synced())
     )
@@ -62,16 +62,16 @@ def test_it_joins_as_it_does_later_in_the_capture() -> None:
 
     replayed([capture], target)
 
-    early, captured = target.said(api_keys.JOIN_GROUP)
+    early, captured = target.requests(api_keys.JOIN_GROUP)
     assert [protocol["name"] for protocol in early.body["protocols"]] == ["roundrobin"]
     assert (early.body["memberId"], captured.body["memberId"]) == ("", "new")
-    assert _who(target.said(api_keys.SYNC_GROUP)) == [("new", 1), ("new", 2)]
+    assert _who(target.requests(api_keys.SYNC_GROUP)) == [("new", 1), ("new", 2)]
 
 
 def test_members_that_were_together_are_together_again() -> None:
     """The first is alone in its generation until the second joins: then it has to join again, as it is told."""
-    capture = Captured().said(0.0, api_keys.HEARTBEAT, 3, _beats("a", 5), _fine())
-    capture.said(0.1, api_keys.HEARTBEAT, 3, _beats("b", 5), _fine())
+    capture = Captured().add(0.0, api_keys.HEARTBEAT, 3, _beats("a", 5), _fine())
+    capture.add(0.1, api_keys.HEARTBEAT, 3, _beats("b", 5), _fine())
     members: list[str] = []
 
     def join(body: Body) -> Body:
@@ -88,72 +88,74 @@ def test_members_that_were_together_are_together_again() -> None:
 
     run = replayed([capture], target)
 
-    assert sorted(_who(target.said(api_keys.HEARTBEAT)[-2:])) == [("new-1", 2), ("new-2", 2)]
+    assert sorted(_who(target.requests(api_keys.HEARTBEAT)[-2:])) == [("new-1", 2), ("new-2", 2)]
     assert run.engine.notes == {"joined_early": 2}
 
 
 def test_the_assignment_is_for_the_ids_that_all_of_them_have_now() -> None:
     """The capture begins between the answers to JoinGroup and SyncGroup."""
     given = [{"memberId": "a", "assignment": b"some"}, {"memberId": "b", "assignment": b"others"}]
-    capture = Captured().said(0.0, api_keys.SYNC_GROUP, 3, {**_beats("a", 5), "assignments": given}, _synced())
-    capture.said(0.1, api_keys.SYNC_GROUP, 3, {**_beats("b", 5), "assignments": []}, _synced())
+    capture = Captured().add(0.0, api_keys.SYNC_GROUP, 3, {**_beats("a", 5), "assignments": given}, _synced())
+    capture.add(0.1, api_keys.SYNC_GROUP, 3, {**_beats("b", 5), "assignments": []}, _synced())
     joined = [_joined("new-a", 1), {**_joined("new-b", 1), "leader": "new-a"}]
     target = _coordinator().on(api_keys.JOIN_GROUP, *joined).on(api_keys.SYNC_GROUP, _synced())
 
     replayed([capture], target)
 
-    assert [one.body["assignments"] for one in target.said(api_keys.SYNC_GROUP) if one.body["memberId"] == "new-a"] == [
-        [{"memberId": "new-a", "assignment": b"some"}, {"memberId": "new-b", "assignment": b"others"}]
-    ] * 2
+    assert [
+        request.body["assignments"]
+        for request in target.requests(api_keys.SYNC_GROUP)
+        if request.body["memberId"] == "new-a"
+    ] == [[{"memberId": "new-a", "assignment": b"some"}, {"memberId": "new-b", "assignment": b"others"}]] * 2
 
 
 def test_in_a_group_whose_broker_assigns_it_joins_with_epoch_0() -> None:
     """KIP-848: a commit with the epoch of the capture would be refused."""
-    capture = Captured().said(0.0, api_keys.OFFSET_COMMIT, 9, _commits("m", 7), _committed())
+    capture = Captured().add(0.0, api_keys.OFFSET_COMMIT, 9, _commits("m", 7), _committed())
     beats = {"groupId": "g", "memberId": "m", "memberEpoch": 7}
     back = {"errorCode": 0, "memberId": "m", "memberEpoch": 7, "assignment": None}
-    capture.said(0.1, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, beats, back)
+    capture.add(0.1, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, beats, back)
     target = _coordinator().on(api_keys.CONSUMER_GROUP_HEARTBEAT, {**back, "memberEpoch": 1})
 
     replayed([capture], target, topics={"orders": 1})
 
-    joins, beat = target.said(api_keys.CONSUMER_GROUP_HEARTBEAT)
+    joins, beat = target.requests(api_keys.CONSUMER_GROUP_HEARTBEAT)
     assert (joins.body["memberEpoch"], joins.body["subscribedTopicNames"]) == (0, ["orders"])
     assert beat.body["memberEpoch"] == 1
-    assert [one.body["generationIdOrMemberEpoch"] for one in target.said(api_keys.OFFSET_COMMIT)] == [1]
+    assert [request.body["generationIdOrMemberEpoch"] for request in target.requests(api_keys.OFFSET_COMMIT)] == [1]
 
 
 def test_a_target_that_does_not_take_it_is_told_nothing_more_by_it() -> None:
-    capture = Captured().said(0.0, api_keys.HEARTBEAT, 3, _beats("m", 5), _fine())
+    capture = Captured().add(0.0, api_keys.HEARTBEAT, 3, _beats("m", 5), _fine())
     target = _coordinator().on(api_keys.JOIN_GROUP, _failed_join(INCONSISTENT))
 
     run = replayed([capture], target)
 
-    assert target.said(api_keys.HEARTBEAT) == []
+    assert target.requests(api_keys.HEARTBEAT) == []
     (outcome,) = run.outcomes
     assert (outcome.verdict, outcome.rule) == ("skipped", "no_member")
     assert outcome.reason == "JoinGroup of group g: error 23"
 
 
 def test_whom_the_captured_cluster_did_not_know_is_not_joined() -> None:
-    capture = Captured().said(0.0, api_keys.HEARTBEAT, 3, _beats("m", 5), _failed(UNKNOWN_MEMBER))
-    capture.said(0.1, api_keys.JOIN_GROUP, 3, _joins(""), _joined("m2", 6))
+    capture = Captured().add(0.0, api_keys.HEARTBEAT, 3, _beats("m", 5), _failed(UNKNOWN_MEMBER))
+    capture.add(0.1, api_keys.JOIN_GROUP, 3, _joins(""), _joined("m2", 6))
     target = _coordinator().on(api_keys.HEARTBEAT, _failed(UNKNOWN_MEMBER)).on(api_keys.JOIN_GROUP, _joined("new", 1))
 
     run = replayed([capture], target)
 
-    assert [one.api_key for one in target.heard] == [api_keys.JOIN_GROUP]
-    assert [one.rule for one in run.outcomes] == [None]
+    assert [request.api_key for request in target.received] == [api_keys.JOIN_GROUP]
+    assert [outcome.rule for outcome in run.outcomes] == [None]
 
 
 def test_a_cluster_that_was_never_asked_for_a_coordinator_is_asked() -> None:
     """Its answer to everything is NOT_COORDINATOR until FindCoordinator makes the topic of the offsets."""
-    capture = Captured().said(0.0, api_keys.OFFSET_COMMIT, 7, _commits("", -1), _committed())
+    capture = Captured().add(0.0, api_keys.OFFSET_COMMIT, 7, _commits("", -1), _committed())
     target = _coordinator().on(api_keys.OFFSET_COMMIT, _committed(NOT_COORDINATOR), _committed())
 
     run = replayed([capture], target, topics={"orders": 1})
 
-    assert [one.api_key for one in target.heard] == [
+    assert [request.api_key for request in target.received] == [
         api_keys.OFFSET_COMMIT,
         api_keys.FIND_COORDINATOR,
         api_keys.OFFSET_COMMIT,
@@ -166,7 +168,7 @@ def test_a_cluster_that_was_never_asked_for_a_coordinator_is_asked() -> None:
 
 def test_a_member_that_the_target_lost_joins_again_and_assigns_what_the_captured_leader_did() -> None:
     given = [{"memberId": "m", "assignment": b"all of it"}]
-    capture = _member("m", given).said(0.2, api_keys.HEARTBEAT, 3, _beats("m", 6), _fine())
+    capture = _member("m", given).add(0.2, api_keys.HEARTBEAT, 3, _beats("m", 6), _fine())
     target = (
         _coordinator()
         .on(api_keys.JOIN_GROUP, _joined("first", 1), _joined("second", 2))
@@ -176,8 +178,8 @@ def test_a_member_that_the_target_lost_joins_again_and_assigns_what_the_captured
 
     run = replayed([capture], target)
 
-    assert _who(target.said(api_keys.HEARTBEAT)) == [("first", 1), ("second", 2)]
-    assert target.said(api_keys.SYNC_GROUP)[1].body["assignments"] == [
+    assert _who(target.requests(api_keys.HEARTBEAT)) == [("first", 1), ("second", 2)]
+    assert target.requests(api_keys.SYNC_GROUP)[1].body["assignments"] == [
         {"memberId": "second", "assignment": b"all of it"}
     ]
     assert run.of(api_keys.HEARTBEAT)[0].retries == ["rejoined"]
@@ -187,8 +189,8 @@ def test_the_others_join_again_too() -> None:
     """They are told so by a rebalance that their capture does not have."""
     other = Captured("10.0.0.2:5000-10.0.0.9:9092#1")
     capture = [_member("a"), _member("b", start=0.5, into=other)]
-    capture[0].said(1.0, api_keys.HEARTBEAT, 3, _beats("a", 6), _fine())
-    capture[1].said(1.1, api_keys.HEARTBEAT, 3, _beats("b", 6), _fine())
+    capture[0].add(1.0, api_keys.HEARTBEAT, 3, _beats("a", 6), _fine())
+    capture[1].add(1.1, api_keys.HEARTBEAT, 3, _beats("b", 6), _fine())
     target = _coordinator().on(
         api_keys.JOIN_GROUP, _joined("a1", 1), _joined("b1", 1), _joined("a2", 2), _joined("b1", 2)
     )
@@ -197,7 +199,7 @@ def test_the_others_join_again_too() -> None:
 
     run = replayed(capture, target, speed=1.0)
 
-    assert _who(target.said(api_keys.HEARTBEAT)) == [("a1", 1), ("a2", 2), ("b1", 1), ("b1", 2)]
+    assert _who(target.requests(api_keys.HEARTBEAT)) == [("a1", 1), ("a2", 2), ("b1", 1), ("b1", 2)]
     assert run.engine.notes["rejoined"] == 2
 
 
@@ -205,39 +207,39 @@ def test_members_of_one_generation_of_which_the_target_makes_two_join_again() ->
     """One joins too late there. It waits for the others, and they had its answer when they went on in the capture."""
     late = Captured("10.0.0.2:5000-10.0.0.9:9092#1")
     capture = [Captured(), late]
-    capture[0].said(0.0, api_keys.JOIN_GROUP, 3, _joins(""), _joined("a", 6))
-    late.said(0.0, api_keys.JOIN_GROUP, 3, _joins(""), _joined("b", 6))
+    capture[0].add(0.0, api_keys.JOIN_GROUP, 3, _joins(""), _joined("a", 6))
+    late.add(0.0, api_keys.JOIN_GROUP, 3, _joins(""), _joined("b", 6))
     for who, member in zip(capture, "ab", strict=True):
-        who.said(0.1, api_keys.SYNC_GROUP, 3, {**_beats(member, 6), "assignments": []}, _synced())
-        who.said(0.2, api_keys.HEARTBEAT, 3, _beats(member, 6), _fine())
+        who.add(0.1, api_keys.SYNC_GROUP, 3, {**_beats(member, 6), "assignments": []}, _synced())
+        who.add(0.2, api_keys.HEARTBEAT, 3, _beats(member, 6), _fine())
     target = _coordinator().on(api_keys.JOIN_GROUP, _joined("a", 1), _joined("b", 2), _joined("a", 2))
-    target.held[api_keys.JOIN_GROUP] = lambda _: 3.0 if len(target.said(api_keys.JOIN_GROUP)) == 2 else 0.0
+    target.held[api_keys.JOIN_GROUP] = lambda _: 3.0 if len(target.requests(api_keys.JOIN_GROUP)) == 2 else 0.0
     target.on(api_keys.SYNC_GROUP, _failed_sync(REBALANCE), _synced())
 
     run = replayed(capture, target)
 
-    assert [one.verdict for one in run.outcomes] == ["answered"] * 6
+    assert [outcome.verdict for outcome in run.outcomes] == ["answered"] * 6
     assert run.of(api_keys.SYNC_GROUP)[0].retries == ["rejoined"]
-    assert set(_who(target.said(api_keys.HEARTBEAT))) == {("a", 2), ("b", 2)}
+    assert set(_who(target.requests(api_keys.HEARTBEAT))) == {("a", 2), ("b", 2)}
     assert run.seconds < 4
 
 
 def test_a_rebalance_that_nobody_s_rejoining_made_is_the_answer() -> None:
     """The capture's own join follows."""
-    capture = _member("m").said(0.2, api_keys.HEARTBEAT, 3, _beats("m", 6), _fine())
+    capture = _member("m").add(0.2, api_keys.HEARTBEAT, 3, _beats("m", 6), _fine())
     target = _coordinator().on(api_keys.JOIN_GROUP, _joined("new", 1)).on(api_keys.SYNC_GROUP, _synced())
     target.on(api_keys.HEARTBEAT, _failed(REBALANCE))
 
     run = replayed([capture], target)
 
-    assert len(target.said(api_keys.JOIN_GROUP)) == 1
+    assert len(target.requests(api_keys.JOIN_GROUP)) == 1
     assert run.engine.notes == {}
 
 
 def test_a_commit_of_a_generation_that_the_member_left_is_made_in_its_new_one() -> None:
-    capture = _member("m").said(0.2, api_keys.HEARTBEAT, 3, _beats("m", 6), _fine())
-    capture.said(0.3, api_keys.JOIN_GROUP, 3, _joins("m"), _joined("m", 7), took=0.2)
-    capture.said(0.4, api_keys.OFFSET_COMMIT, 7, _commits("m", 6), _committed(), took=0.2)
+    capture = _member("m").add(0.2, api_keys.HEARTBEAT, 3, _beats("m", 6), _fine())
+    capture.add(0.3, api_keys.JOIN_GROUP, 3, _joins("m"), _joined("m", 7), took=0.2)
+    capture.add(0.4, api_keys.OFFSET_COMMIT, 7, _commits("m", 6), _committed(), took=0.2)
     target = (
         _coordinator().on(api_keys.JOIN_GROUP, _joined("new", 1), _joined("new", 2)).on(api_keys.SYNC_GROUP, _synced())
     )
@@ -245,13 +247,13 @@ def test_a_commit_of_a_generation_that_the_member_left_is_made_in_its_new_one() 
 
     run = replayed([capture], target, topics={"orders": 1})
 
-    assert _who(target.said(api_keys.OFFSET_COMMIT)) == [("new", 1), ("new", 2)]
-    assert len(target.said(api_keys.JOIN_GROUP)) == 2
+    assert _who(target.requests(api_keys.OFFSET_COMMIT)) == [("new", 1), ("new", 2)]
+    assert len(target.requests(api_keys.JOIN_GROUP)) == 2
     assert run.of(api_keys.OFFSET_COMMIT)[0].retries == ["rejoined"]
 
 
 def test_a_join_with_an_id_that_the_target_has_forgotten_is_made_without() -> None:
-    capture = _member("m").said(0.2, api_keys.JOIN_GROUP, 5, _joins("m"), _joined("m", 7))
+    capture = _member("m").add(0.2, api_keys.JOIN_GROUP, 5, _joins("m"), _joined("m", 7))
     required = {**_failed_join(79), "memberId": "second"}
     target = (
         _coordinator()
@@ -261,12 +263,12 @@ def test_a_join_with_an_id_that_the_target_has_forgotten_is_made_without() -> No
 
     run = replayed([capture], target)
 
-    assert [one.body["memberId"] for one in target.said(api_keys.JOIN_GROUP)] == ["", "first", "", "second"]
+    assert [request.body["memberId"] for request in target.requests(api_keys.JOIN_GROUP)] == ["", "first", "", "second"]
     assert run.of(api_keys.JOIN_GROUP)[1].retries == ["rejoined", "member_id_given"]
 
 
 def test_a_target_that_never_takes_the_member_is_asked_for_so_long_and_no_longer() -> None:
-    capture = _member("m").said(0.2, api_keys.HEARTBEAT, 3, _beats("m", 6), _fine())
+    capture = _member("m").add(0.2, api_keys.HEARTBEAT, 3, _beats("m", 6), _fine())
     target = _coordinator().on(api_keys.JOIN_GROUP, _joined("new", 1)).on(api_keys.SYNC_GROUP, _synced())
     target.on(api_keys.HEARTBEAT, _failed(UNKNOWN_MEMBER))
 
@@ -291,16 +293,18 @@ def _member(
 ) -> Captured:
     """A member that joins and syncs, into generation 6."""
     capture = into or Captured()
-    capture.said(start, api_keys.JOIN_GROUP, 3, _joins(""), _joined(member, 6))
-    return capture.said(
+    capture.add(start, api_keys.JOIN_GROUP, 3, _joins(""), _joined(member, 6))
+    return capture.add(
         start + 0.1, api_keys.SYNC_GROUP, 3, {**_beats(member, 6), "assignments": assignments or []}, _synced()
     )
 
 
-def _who(heard: list[Heard]) -> list[tuple[str, int]]:
+def _who(requests: list[ReceivedRequest]) -> list[tuple[str, int]]:
     """Members and generations, as the target heard them."""
     field = {api_keys.OFFSET_COMMIT: "generationIdOrMemberEpoch"}
-    return [(one.body["memberId"], one.body[field.get(one.api_key, "generationId")]) for one in heard]
+    return [
+        (request.body["memberId"], request.body[field.get(request.api_key, "generationId")]) for request in requests
+    ]
 
 
 def _joins(member: str) -> Body:

@@ -21,25 +21,25 @@ SESSION_TIMEOUT_MS = 6000
 def test_a_member_whose_turn_does_not_come_is_not_expired() -> None:
     """The target expires who is silent for its session timeout; something slow keeps the member's heartbeat back."""
     capture = _slow_between(_member(Captured()))
-    heard = 0.0
+    last_beat = 0.0
 
     def beat(_: Body) -> Body:
-        nonlocal heard
-        now, heard = asyncio.get_running_loop().time(), heard or asyncio.get_running_loop().time()
-        silent, heard = now - heard, now
+        nonlocal last_beat
+        now, last_beat = asyncio.get_running_loop().time(), last_beat or asyncio.get_running_loop().time()
+        silent, last_beat = now - last_beat, now
         return {"errorCode": UNKNOWN_MEMBER if silent * 1000 > SESSION_TIMEOUT_MS else 0}
 
     target = _coordinator().on(api_keys.HEARTBEAT, beat)
 
     run = replayed([capture], target)
 
-    beats = target.said(api_keys.HEARTBEAT)
-    times = [one.at for one in target.said(api_keys.SYNC_GROUP)] + [one.at for one in beats]
+    beats = target.requests(api_keys.HEARTBEAT)
+    times = [request.at for request in target.requests(api_keys.SYNC_GROUP)] + [request.at for request in beats]
     assert max(later - earlier for earlier, later in itertools.pairwise(times)) < 3
-    assert {(one.body["memberId"], one.body["generationId"]) for one in beats} == {("new", 1)}
+    assert {(request.body["memberId"], request.body["generationId"]) for request in beats} == {("new", 1)}
     assert run.engine.notes == {"kept_alive": len(beats) - 1}
     assert run.engine.own_requests["Heartbeat"] == len(beats) - 1
-    assert [one.retries for one in run.of(api_keys.HEARTBEAT)] == [[]]
+    assert [request.retries for request in run.of(api_keys.HEARTBEAT)] == [[]]
 
 
 def test_for_who_has_nothing_left_to_say_nothing_is_said() -> None:
@@ -49,28 +49,28 @@ def test_for_who_has_nothing_left_to_say_nothing_is_said() -> None:
 
     run = replayed([capture], target)
 
-    assert target.said(api_keys.HEARTBEAT) == []
+    assert target.requests(api_keys.HEARTBEAT) == []
     assert run.seconds > SESSION_TIMEOUT_MS / 1000
 
 
 def test_a_silence_of_the_capture_is_not_filled() -> None:
     capture = _member(Captured())
-    capture.said(20.0, api_keys.HEARTBEAT, 3, _beats("m", 6), {"errorCode": UNKNOWN_MEMBER})
+    capture.add(20.0, api_keys.HEARTBEAT, 3, _beats("m", 6), {"errorCode": UNKNOWN_MEMBER})
     target = _coordinator().on(api_keys.HEARTBEAT, {"errorCode": UNKNOWN_MEMBER})
 
     replayed([capture], target, speed=1.0)
 
-    assert [round(one.at - target.heard[0].at) for one in target.said(api_keys.HEARTBEAT)] == [20]
+    assert [round(request.at - target.received[0].at) for request in target.requests(api_keys.HEARTBEAT)] == [20]
 
 
 def test_a_replay_in_slow_motion_keeps_its_members() -> None:
     """Two seconds between heartbeats are twenty at a tenth of the speed."""
-    capture = _member(Captured()).said(2.0, api_keys.HEARTBEAT, 3, _beats("m", 6), {"errorCode": 0})
+    capture = _member(Captured()).add(2.0, api_keys.HEARTBEAT, 3, _beats("m", 6), {"errorCode": 0})
     target = _coordinator().on(api_keys.HEARTBEAT, {"errorCode": 0})
 
     run = replayed([capture], target, speed=0.1)
 
-    times = [one.at for one in target.said(api_keys.SYNC_GROUP, api_keys.HEARTBEAT)]
+    times = [request.at for request in target.requests(api_keys.SYNC_GROUP, api_keys.HEARTBEAT)]
     assert times[-1] - times[0] > 15
     assert max(later - earlier for earlier, later in itertools.pairwise(times)) < 3
     assert run.engine.notes["kept_alive"] == len(times) - 2
@@ -78,20 +78,20 @@ def test_a_replay_in_slow_motion_keeps_its_members() -> None:
 
 def test_an_assignment_that_came_apart_is_told_again_to_the_member_s_own_heartbeat() -> None:
     """KIP-848: a broker says an assignment once, and again to who says everything."""
-    capture = Captured().said(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _joins("m"), _beats_back("m", 1, [0]))
-    capture.said(0.1, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _beats_apart("m", 1), _beats_back("m", 1))
+    capture = Captured().add(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _joins("m"), _beats_back("m", 1, [0]))
+    capture.add(0.1, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _beats_apart("m", 1), _beats_back("m", 1))
     _slow_between(capture, then=False)
-    capture.said(0.4, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _beats_apart("m", 1), _beats_back("m", 2, [0, 1]))
-    told = False
+    capture.add(0.4, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _beats_apart("m", 1), _beats_back("m", 2, [0, 1]))
+    was_told = False
 
     def answer(body: Body) -> Body:
-        nonlocal told
+        nonlocal was_told
         says_all = body["subscribedTopicNames"] is not None and body["topicPartitions"] is not None
         if body["memberEpoch"] == 0:
             return _beats_back("m", 70, [0])
-        if len(target.said(api_keys.CONSUMER_GROUP_HEARTBEAT)) < 3:
+        if len(target.requests(api_keys.CONSUMER_GROUP_HEARTBEAT)) < 3:
             return _beats_back("m", 70)
-        first, told = not told, True
+        first, was_told = not was_told, True
         return _beats_back("m", 71, [0, 1] if first or says_all else None)
 
     target = Target().on(api_keys.CONSUMER_GROUP_HEARTBEAT, answer).on(api_keys.LIST_GROUPS, _listed(), delay=25.0)
@@ -100,8 +100,8 @@ def test_an_assignment_that_came_apart_is_told_again_to_the_member_s_own_heartbe
 
     own = run.engine.notes["kept_alive"]
     assert own >= 1
-    beats = target.said(api_keys.CONSUMER_GROUP_HEARTBEAT)
-    assert [one.body["memberEpoch"] for one in beats] == [0, 70, 70, *[71] * own]
+    beats = target.requests(api_keys.CONSUMER_GROUP_HEARTBEAT)
+    assert [request.body["memberEpoch"] for request in beats] == [0, 70, 70, *[71] * own]
     assert beats[-1].body["topicPartitions"] == [{"topicId": TOPIC, "partitions": [0, 1]}]
     assert run.of(api_keys.CONSUMER_GROUP_HEARTBEAT)[-1].retries == []
 
@@ -109,19 +109,19 @@ def test_an_assignment_that_came_apart_is_told_again_to_the_member_s_own_heartbe
 def test_a_member_that_is_lost_again_and_again_is_given_up() -> None:
     capture = _member(Captured())
     for turn in range(3 * MOST_REJOINS):
-        capture.said(1.0 + turn, api_keys.HEARTBEAT, 3, _beats("m", 6), {"errorCode": 0})
-    taken = True
+        capture.add(1.0 + turn, api_keys.HEARTBEAT, 3, _beats("m", 6), {"errorCode": 0})
+    is_member = True
 
     def beat(_: Body) -> Body:
-        nonlocal taken
-        taken = not taken
-        return {"errorCode": 0 if taken else UNKNOWN_MEMBER}
+        nonlocal is_member
+        is_member = not is_member
+        return {"errorCode": 0 if is_member else UNKNOWN_MEMBER}
 
     target = _coordinator().on(api_keys.HEARTBEAT, beat)
 
     run = replayed([capture], target)
 
-    assert len(target.said(api_keys.JOIN_GROUP)) == 1 + MOST_REJOINS
+    assert len(target.requests(api_keys.JOIN_GROUP)) == 1 + MOST_REJOINS
     assert run.engine.notes["rejoined"] == MOST_REJOINS
     assert run.engine.notes["rejoins_spent"] >= 1
 
@@ -136,14 +136,14 @@ def _member(capture: Captured) -> Captured:
         "protocolType": "consumer",
         "protocols": [{"name": "range", "metadata": b""}],
     }
-    capture.said(0.0, api_keys.JOIN_GROUP, 3, join, _joined("m", 6))
-    return capture.said(0.1, api_keys.SYNC_GROUP, 3, {**_beats("m", 6), "assignments": []}, _synced())
+    capture.add(0.0, api_keys.JOIN_GROUP, 3, join, _joined("m", 6))
+    return capture.add(0.1, api_keys.SYNC_GROUP, 3, {**_beats("m", 6), "assignments": []}, _synced())
 
 
 def _slow_between(capture: Captured, then: bool = True) -> Captured:
     """A question that was answered at once and takes the target 20 seconds, and a heartbeat after it."""
-    capture.said(0.3, api_keys.LIST_GROUPS, 0, {}, _listed())
-    return capture.said(0.4, api_keys.HEARTBEAT, 3, _beats("m", 6), {"errorCode": 0}) if then else capture
+    capture.add(0.3, api_keys.LIST_GROUPS, 0, {}, _listed())
+    return capture.add(0.4, api_keys.HEARTBEAT, 3, _beats("m", 6), {"errorCode": 0}) if then else capture
 
 
 def _coordinator() -> Target:

@@ -25,12 +25,12 @@ def captures(count: int) -> list[Captured]:
 
 def test_a_heartbeat_does_not_wait_for_the_rebalance_of_who_is_kept_out() -> None:
     first, second = captures(2)
-    first.said(0.0, api_keys.JOIN_GROUP, 3, _join(""), _joined("a", 1))
-    second.said(1.0, api_keys.JOIN_GROUP, 3, _join(""), _joined("b", 2), took=0.5)
-    first.said(1.2, api_keys.HEARTBEAT, 3, _beat("a", 1), {"errorCode": errors.REBALANCE_IN_PROGRESS})
-    first.said(1.3, api_keys.JOIN_GROUP, 3, _join("a"), _joined("a", 2))
-    second.said(1.6, api_keys.HEARTBEAT, 3, _beat("b", 2), {"errorCode": 0})
-    first.said(1.7, api_keys.HEARTBEAT, 3, _beat("a", 2), {"errorCode": errors.REBALANCE_IN_PROGRESS})
+    first.add(0.0, api_keys.JOIN_GROUP, 3, _join(""), _joined("a", 1))
+    second.add(1.0, api_keys.JOIN_GROUP, 3, _join(""), _joined("b", 2), took=0.5)
+    first.add(1.2, api_keys.HEARTBEAT, 3, _beat("a", 1), {"errorCode": errors.REBALANCE_IN_PROGRESS})
+    first.add(1.3, api_keys.JOIN_GROUP, 3, _join("a"), _joined("a", 2))
+    second.add(1.6, api_keys.HEARTBEAT, 3, _beat("b", 2), {"errorCode": 0})
+    first.add(1.7, api_keys.HEARTBEAT, 3, _beat("a", 2), {"errorCode": errors.REBALANCE_IN_PROGRESS})
     target = Target().on(api_keys.JOIN_GROUP, _joined("here", 1), REFUSED, _joined("here", 2))
     target.on(api_keys.HEARTBEAT, {"errorCode": 0})
 
@@ -38,18 +38,18 @@ def test_a_heartbeat_does_not_wait_for_the_rebalance_of_who_is_kept_out() -> Non
 
     # At first the second one was still joining.
     retries: tuple[list[str], ...] = (["rebalance_awaited", "rebalance_in_vain"], [], ["rebalance_in_vain"])
-    assert tuple(one.retries for one in run.of(api_keys.HEARTBEAT)) == retries
-    assert [one.rule for one in run.of(api_keys.HEARTBEAT)] == [None, "not_joined", None]
+    assert tuple(outcome.retries for outcome in run.of(api_keys.HEARTBEAT)) == retries
+    assert [outcome.rule for outcome in run.of(api_keys.HEARTBEAT)] == [None, "not_joined", None]
     assert run.seconds < retry.Limits().rebalance
 
 
 def test_while_somebody_is_joining_it_waits() -> None:
     """The second join is refused at once, the third one waits for the first member, which has to hear of it."""
     first, second, third = captures(3)
-    first.said(0.0, api_keys.JOIN_GROUP, 3, _join(""), _joined("a", 1))
-    second.said(0.5, api_keys.JOIN_GROUP, 3, _join(""), _joined("b", 2), took=2.0)
-    third.said(1.0, api_keys.JOIN_GROUP, 3, _join(""), _joined("c", 2), took=1.5)
-    first.said(1.2, api_keys.HEARTBEAT, 3, _beat("a", 1), {"errorCode": errors.REBALANCE_IN_PROGRESS})
+    first.add(0.0, api_keys.JOIN_GROUP, 3, _join(""), _joined("a", 1))
+    second.add(0.5, api_keys.JOIN_GROUP, 3, _join(""), _joined("b", 2), took=2.0)
+    third.add(1.0, api_keys.JOIN_GROUP, 3, _join(""), _joined("c", 2), took=1.5)
+    first.add(1.2, api_keys.HEARTBEAT, 3, _beat("a", 1), {"errorCode": errors.REBALANCE_IN_PROGRESS})
     rebalances = [{"errorCode": 0}] * 3 + [{"errorCode": errors.REBALANCE_IN_PROGRESS}]
     target = Target().on(api_keys.HEARTBEAT, *rebalances)
     target.on(api_keys.JOIN_GROUP, _joined("here", 1), REFUSED, _joined("there", 2), delay=0.2)
@@ -63,12 +63,12 @@ def test_while_somebody_is_joining_it_waits() -> None:
 def test_who_may_be_expired_is_waited_for(falls_silent: bool, waits: bool) -> None:
     """Three members, of whom the target takes two; then the first one hears of a rebalance."""
     first, second, third = captures(3)
-    first.said(0.0, api_keys.JOIN_GROUP, 3, _join(""), _joined("a", 1))
-    second.said(0.5, api_keys.JOIN_GROUP, 3, _join(""), _joined("b", 2))
-    third.said(1.0, api_keys.JOIN_GROUP, 3, _join(""), _joined("c", 3))
-    first.said(9.0, api_keys.HEARTBEAT, 3, _beat("a", 3), {"errorCode": errors.REBALANCE_IN_PROGRESS})
+    first.add(0.0, api_keys.JOIN_GROUP, 3, _join(""), _joined("a", 1))
+    second.add(0.5, api_keys.JOIN_GROUP, 3, _join(""), _joined("b", 2))
+    third.add(1.0, api_keys.JOIN_GROUP, 3, _join(""), _joined("c", 3))
+    first.add(9.0, api_keys.HEARTBEAT, 3, _beat("a", 3), {"errorCode": errors.REBALANCE_IN_PROGRESS})
     if not falls_silent:
-        second.said(9.5, api_keys.HEARTBEAT, 3, _beat("b", 3), {"errorCode": 0})
+        second.add(9.5, api_keys.HEARTBEAT, 3, _beat("b", 3), {"errorCode": 0})
     expired = [{"errorCode": 0}] * 2 + [{"errorCode": errors.REBALANCE_IN_PROGRESS}]
     target = Target().on(api_keys.JOIN_GROUP, _joined("here", 1), _joined("there", 2), REFUSED)
     target.on(api_keys.HEARTBEAT, *expired)
@@ -90,34 +90,34 @@ def test_partitions_that_another_member_may_give_up_are_waited_for_less() -> Non
     """Nobody can tell whether they were about whom the target keeps out."""
     run = _assigned(2)
 
-    told = run.of(api_keys.CONSUMER_GROUP_HEARTBEAT)[3]
-    assert set(told.retries) == {"rebalance_awaited"}
+    heartbeat = run.of(api_keys.CONSUMER_GROUP_HEARTBEAT)[3]
+    assert set(heartbeat.retries) == {"rebalance_awaited"}
     assert retry.Limits().records < run.seconds < retry.Limits().rebalance
 
 
 def test_who_was_not_let_in_does_not_leave() -> None:
     (capture,) = captures(1)
-    capture.said(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _entry("m"), _beats_back("m", 1, [0]))
-    capture.said(1.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, {**_entry("m"), "memberEpoch": -1}, _beats_back("m", -1))
+    capture.add(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _entry("m"), _beats_back("m", 1, [0]))
+    capture.add(1.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, {**_entry("m"), "memberEpoch": -1}, _beats_back("m", -1))
     refused = {"errorCode": FULL, "memberId": None, "memberEpoch": 0, "assignment": None}
     target = Target().on(api_keys.CONSUMER_GROUP_HEARTBEAT, refused)
 
     run = replayed([capture], target)
 
-    assert [one.body["memberEpoch"] for one in target.heard] == [0]
-    assert [one.rule for one in run.of(api_keys.CONSUMER_GROUP_HEARTBEAT)] == [None, "not_joined"]
+    assert [request.body["memberEpoch"] for request in target.received] == [0]
+    assert [outcome.rule for outcome in run.of(api_keys.CONSUMER_GROUP_HEARTBEAT)] == [None, "not_joined"]
 
 
 def test_a_rebalance_that_the_capture_begins_in_is_over_when_its_members_are_joined() -> None:
     """The second member's JoinGroup was sent before. Nobody waits until the first hears of it; and where the first
     joins all the same, as captured, the second does too, or the target would wait for it."""
     first, second = captures(2)
-    first.said(0.0, api_keys.HEARTBEAT, 3, _beat("a", 1), {"errorCode": errors.REBALANCE_IN_PROGRESS})
-    first.said(0.1, api_keys.JOIN_GROUP, 3, _join("a"), _joined("a", 2))
-    first.said(0.3, api_keys.SYNC_GROUP, 3, {**_beat("a", 2), "assignments": []}, _synced())
-    second.said(0.2, api_keys.SYNC_GROUP, 3, {**_beat("b", 2), "assignments": []}, _synced())
-    second.said(0.4, api_keys.HEARTBEAT, 3, _beat("b", 2), {"errorCode": 0})
-    target = Target().on(api_keys.JOIN_GROUP, lambda asked: _joined(asked["memberId"] or "new", 1), delay=2.0)
+    first.add(0.0, api_keys.HEARTBEAT, 3, _beat("a", 1), {"errorCode": errors.REBALANCE_IN_PROGRESS})
+    first.add(0.1, api_keys.JOIN_GROUP, 3, _join("a"), _joined("a", 2))
+    first.add(0.3, api_keys.SYNC_GROUP, 3, {**_beat("a", 2), "assignments": []}, _synced())
+    second.add(0.2, api_keys.SYNC_GROUP, 3, {**_beat("b", 2), "assignments": []}, _synced())
+    second.add(0.4, api_keys.HEARTBEAT, 3, _beat("b", 2), {"errorCode": 0})
+    target = Target().on(api_keys.JOIN_GROUP, lambda body: _joined(body["memberId"] or "new", 1), delay=2.0)
     moving = {**_synced(), "errorCode": errors.REBALANCE_IN_PROGRESS}
     target.on(api_keys.SYNC_GROUP, _synced(), _synced(), moving, _synced())
     target.on(api_keys.HEARTBEAT, {"errorCode": 0})
@@ -125,29 +125,29 @@ def test_a_rebalance_that_the_capture_begins_in_is_over_when_its_members_are_joi
     run = replayed([first, second], target)
 
     assert run.of(api_keys.HEARTBEAT)[0].retries == ["rebalance_in_vain"]
-    assert ["rejoined" in one.retries for one in run.of(api_keys.SYNC_GROUP)] == [True, False]
+    assert ["rejoined" in outcome.retries for outcome in run.of(api_keys.SYNC_GROUP)] == [True, False]
     assert run.seconds < retry.Limits().rebalance
 
 
 def test_early_members_whose_broker_assigns_have_what_each_gets_in_the_end() -> None:
     """KIP-848: the first one to join has all, and has to give some up before the second gets any."""
     first, second = captures(2)
-    first.said(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _epoch("m0", 1), _beats_back("m0", 1, [0]))
-    first.said(
+    first.add(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _epoch("m0", 1), _beats_back("m0", 1, [0]))
+    first.add(
         0.1, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, {**_epoch("m0", 1), "topicPartitions": []}, _beats_back("m0", 2)
     )
-    second.said(0.2, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _epoch("m1", 2), _beats_back("m1", 2, [1]))
-    second.said(0.3, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _entry("m9"), _beats_back("m9", 3, []))
-    first.said(0.4, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _epoch("m0", 2), _beats_back("m0", 2))
+    second.add(0.2, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _epoch("m1", 2), _beats_back("m1", 2, [1]))
+    second.add(0.3, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _entry("m9"), _beats_back("m9", 3, []))
+    first.add(0.4, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _epoch("m0", 2), _beats_back("m0", 2))
     released: list[Body] = []
     second_has: list[int] = []
 
-    def answer(asked: Body) -> Body:
-        member, owned = asked["memberId"], asked["topicPartitions"]
-        if asked["memberEpoch"] == 0:
+    def answer(body: Body) -> Body:
+        member, owned = body["memberId"], body["topicPartitions"]
+        if body["memberEpoch"] == 0:
             return _beats_back(member, *((1, [0, 1]) if member == "m0" else (2, [])))
         if member == "m0":
-            released.extend(one for one in owned or () if one["partitions"] == [0])
+            released.extend(assigned for assigned in owned or () if assigned["partitions"] == [0])
             return _beats_back("m0", 2) if released else _beats_back("m0", 1, [0])
         given = [1] if released and owned is None and not second_has else None
         second_has.extend(given or ())
@@ -156,7 +156,7 @@ def test_early_members_whose_broker_assigns_have_what_each_gets_in_the_end() -> 
     run = replayed([first, second], Target().on(api_keys.CONSUMER_GROUP_HEARTBEAT, answer))
 
     assert second_has == [1]
-    assert [one.retries for one in run.of(api_keys.CONSUMER_GROUP_HEARTBEAT)][:3] == [
+    assert [outcome.retries for outcome in run.of(api_keys.CONSUMER_GROUP_HEARTBEAT)][:3] == [
         ["rebalance_in_vain"],
         [],
         ["rebalance_in_vain"],
@@ -177,14 +177,14 @@ def _assigned(size: int) -> Played:
     members = captures(size + 1)
     for number, capture in enumerate(members):
         given = _beats_back(f"m{number}", 1, [number])
-        capture.said(number / 10, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _entry(f"m{number}"), given)
+        capture.add(number / 10, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _entry(f"m{number}"), given)
     beats = {"groupId": "g", "memberId": "m0", "memberEpoch": 1}
-    members[0].said(1.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, beats, _beats_back("m0", 2, [0]))
+    members[0].add(1.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, beats, _beats_back("m0", 2, [0]))
 
-    def answer(asked: Body) -> Body:
-        if int(asked["memberId"][1:]) >= size:
+    def answer(body: Body) -> Body:
+        if int(body["memberId"][1:]) >= size:
             return {"errorCode": FULL, "memberId": None, "memberEpoch": 0, "assignment": None}
-        return _beats_back(asked["memberId"], 1, [0] if asked["memberEpoch"] == 0 else None)
+        return _beats_back(body["memberId"], 1, [0] if body["memberEpoch"] == 0 else None)
 
     return replayed(members, Target().on(api_keys.CONSUMER_GROUP_HEARTBEAT, answer))
 

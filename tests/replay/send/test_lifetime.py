@@ -1,4 +1,4 @@
-"""What a topic's settings do to records of some times; with which settings topics are made.
+"""Which records a topic's settings delete or refuse; with which settings topics are made.
 
 Proves: replay/send/lifetime.py, replay/plan/record_times.py, replay/send/seeding.py
 """
@@ -24,7 +24,7 @@ def judged(settings: dict[str, str], oldest: int, newest: int | None = None) -> 
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "beginning"),
     [
         (
             {"retention.ms": str(7 * DAY)},
@@ -48,16 +48,16 @@ def judged(settings: dict[str, str], oldest: int, newest: int | None = None) -> 
         ({"retention.ms": "nonsense"}, ""),
     ],
 )
-def test_old_records(settings: dict[str, str], said: str) -> None:
-    told = judged(settings, 30 * DAY)
-    assert [one.startswith(said) for one in told] == ([True] if said else [])
+def test_old_records(settings: dict[str, str], beginning: str) -> None:
+    lines = judged(settings, 30 * DAY)
+    assert [line.startswith(beginning) for line in lines] == ([True] if beginning else [])
 
 
 def test_some_of_the_records_and_those_from_the_future() -> None:
-    (told,) = judged({"retention.ms": str(7 * DAY)}, 30 * DAY, DAY)
-    assert told.startswith("deletes records, which are up to 30 days old")
-    (told,) = judged({"message.timestamp.after.max.ms": "3600000"}, DAY, -2 * DAY)
-    assert told == "refuses records, which are of up to 2 days from now, by its bound of 1 hour"
+    (line,) = judged({"retention.ms": str(7 * DAY)}, 30 * DAY, DAY)
+    assert line.startswith("deletes records, which are up to 30 days old")
+    (line,) = judged({"message.timestamp.after.max.ms": "3600000"}, DAY, -2 * DAY)
+    assert line == "refuses records, which are of up to 2 days from now, by its bound of 1 hour"
 
 
 def test_records_without_times_are_not_judged_by_them() -> None:
@@ -66,7 +66,7 @@ def test_records_without_times_are_not_judged_by_them() -> None:
 
 def test_the_times_of_what_a_plan_sends_as_they_will_be() -> None:
     captured = Captured()
-    captured.said(0.0, api_keys.PRODUCE, 8, produced({0: batch(), 1: batch() * 2}), produced_answer({0: 0, 1: 0}))
+    captured.add(0.0, api_keys.PRODUCE, 8, produced({0: batch(), 1: batch() * 2}), produced_answer({0: 0, 1: 0}))
     planned, _ = decisions.make([captured.session()], EVERYTHING, decisions.PlanOptions())
     size = len(batch())
     assert record_times(planned, 0) == {"orders": Times(9, 3 * size, 1000, 1000)}
@@ -76,7 +76,7 @@ def test_the_times_of_what_a_plan_sends_as_they_will_be() -> None:
 
 def test_topics_are_made_so_that_they_keep_what_is_written() -> None:
     captured = {"retention.ms": "60000", "segment.bytes": "1048576", "message.timestamp.before.max.ms": "5"}
-    kept = {"retention.ms": "-1", "retention.bytes": "-1"}
-    assert seeding.surviving(captured) == {"segment.bytes": "1048576", **kept}
+    settings = {"retention.ms": "-1", "retention.bytes": "-1"}
+    assert seeding.surviving(captured) == {"segment.bytes": "1048576", **settings}
     compacted = seeding.surviving({"cleanup.policy": "compact,delete", "max.compaction.lag.ms": "1"})
-    assert compacted == {"cleanup.policy": "compact,delete", "min.compaction.lag.ms": str((1 << 63) - 1), **kept}
+    assert compacted == {"cleanup.policy": "compact,delete", "min.compaction.lag.ms": str((1 << 63) - 1), **settings}

@@ -30,8 +30,8 @@ PATIENCE = 60
 """Seconds that a broker gets on a machine that does much else."""
 
 
-class Heard:
-    """What the engine would hear of a link."""
+class ReceivedFrames:
+    """The frames that the engine would get of a link."""
 
     def __init__(self) -> None:
         self.frames: asyncio.Queue[bytes] = asyncio.Queue()
@@ -59,17 +59,17 @@ class Scripted:
         self.open = True
 
     def send(self, frame: bytes) -> None:
-        asked = decode_request(frame[4:], exact=True)
-        assert asked.body is not None
-        assert asked.header is not None
-        self.seen.append(asked.api_key)
-        body = self.answer(asked.api_key, asked.body)
+        decoded = decode_request(frame[4:], exact=True)
+        assert decoded.body is not None
+        assert decoded.header is not None
+        self.seen.append(decoded.api_key)
+        body = self.answer(decoded.api_key, decoded.body)
         if body is None:
             self.close()
             return
-        number = asked.header["correlationId"]
+        number = decoded.header["correlationId"]
         asyncio.get_running_loop().call_soon(
-            self.receiver.frame, encode_response(asked.api_key, asked.version, number, body)
+            self.receiver.frame, encode_response(decoded.api_key, decoded.version, number, body)
         )
 
     def backlog(self) -> int:
@@ -98,40 +98,40 @@ def _frame(number: int) -> bytes:
     return len(frame).to_bytes(4, "big") + frame
 
 
-async def _scripted(heard: Heard, answer: Answer, who: Credentials = PLAIN) -> tuple[Link, Scripted]:
-    made: list[Scripted] = []
+async def _scripted(received: ReceivedFrames, answer: Answer, who: Credentials = PLAIN) -> tuple[Link, Scripted]:
+    links: list[Scripted] = []
 
     async def dial(host: str, port: int, receiver: Receiver) -> Link:
-        made.append(Scripted(receiver, answer))
-        return made[0]
+        links.append(Scripted(receiver, answer))
+        return links[0]
 
-    return await login.sasl(dial, who, timeout=5)("broker", 9092, heard), made[0]
+    return await login.sasl(dial, who, timeout=5)("broker", 9092, received), links[0]
 
 
 def test_after_the_login_frames_pass_both_ways_unchanged() -> None:
     async def conversation() -> None:
-        heard = Heard()
-        link, broker = await _scripted(heard, _lets_in())
+        received = ReceivedFrames()
+        link, broker = await _scripted(received, _lets_in())
         link.send(_frame(7))
-        assert (await heard.frames.get())[:4] == (7).to_bytes(4, "big")
+        assert (await received.frames.get())[:4] == (7).to_bytes(4, "big")
         assert broker.seen == [login.HANDSHAKE, login.AUTHENTICATE, METADATA]
         link.close()
         await asyncio.sleep(0)
-        assert heard.ends == ["closed by the target"]
+        assert received.ends == ["closed by the target"]
 
     asyncio.run(conversation())
 
 
 def test_a_session_with_a_lifetime_logs_in_again_and_holds_back_what_is_sent_meanwhile() -> None:
     async def conversation() -> None:
-        heard = Heard()
-        link, broker = await _scripted(heard, _lets_in(lifetime_ms=50))
+        received = ReceivedFrames()
+        link, broker = await _scripted(received, _lets_in(lifetime_ms=50))
         while login.HANDSHAKE not in broker.seen[2:]:
             await asyncio.sleep(0)
         link.send(_frame(8))  # the second login has begun
         assert broker.seen == [login.HANDSHAKE, login.AUTHENTICATE, login.HANDSHAKE]
         assert link.backlog() == len(_frame(8))
-        assert (await heard.frames.get())[:4] == (8).to_bytes(4, "big")
+        assert (await received.frames.get())[:4] == (8).to_bytes(4, "big")
         # On a slow machine a third login may have begun.
         assert broker.seen[:5] == [login.HANDSHAKE, login.AUTHENTICATE] * 2 + [METADATA]
         link.close()
@@ -142,7 +142,7 @@ def test_a_session_with_a_lifetime_logs_in_again_and_holds_back_what_is_sent_mea
 
 def test_a_second_login_that_is_refused_ends_the_link_and_says_so() -> None:
     async def conversation() -> None:
-        heard = Heard()
+        received = ReceivedFrames()
         lets_in, logins = _lets_in(lifetime_ms=20), 0
 
         def answer(api_key: int, body: dict[str, Any]) -> dict[str, Any] | None:
@@ -150,16 +150,16 @@ def test_a_second_login_that_is_refused_ends_the_link_and_says_so() -> None:
             logins += api_key == login.HANDSHAKE
             return {"errorCode": 33, "mechanisms": []} if logins > 1 else lets_in(api_key, body)
 
-        await _scripted(heard, answer)
-        while not heard.ends:
+        await _scripted(received, answer)
+        while not received.ends:
             await asyncio.sleep(0.01)
-        assert heard.ends == ["broker:9092: SASL PLAIN login of 'alice': UNSUPPORTED_SASL_MECHANISM (33)"]
+        assert received.ends == ["broker:9092: SASL PLAIN login of 'alice': UNSUPPORTED_SASL_MECHANISM (33)"]
 
     asyncio.run(conversation())
 
 
 @pytest.mark.parametrize(
-    "handshake, authenticate, said, hint",
+    "handshake, authenticate, expected, hint",
     [
         (
             {"errorCode": 33, "mechanisms": ["GSSAPI", "OAUTHBEARER"]},
@@ -178,14 +178,14 @@ def test_a_second_login_that_is_refused_ends_the_link_and_says_so() -> None:
     ],
 )
 def test_a_login_that_fails_is_one_line_without_the_password(
-    handshake: dict[str, Any] | None, authenticate: dict[str, Any], said: str, hint: str
+    handshake: dict[str, Any] | None, authenticate: dict[str, Any], expected: str, hint: str
 ) -> None:
     def answer(api_key: int, body: dict[str, Any]) -> dict[str, Any] | None:
         return handshake if api_key == login.HANDSHAKE else authenticate
 
     with pytest.raises(LinkError) as failure:
-        asyncio.run(_scripted(Heard(), answer))
-    assert str(failure.value) == f"broker:9092: SASL PLAIN login of 'alice': {said}"
+        asyncio.run(_scripted(ReceivedFrames(), answer))
+    assert str(failure.value) == f"broker:9092: SASL PLAIN login of 'alice': {expected}"
     assert hint in failure.value.hint
     assert PASSWORD not in "".join(traceback.format_exception(failure.value)) + repr(PLAIN)
 
@@ -204,7 +204,7 @@ def test_credentials_come_from_the_environment_or_a_file(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "mechanism, file, said",
+    "mechanism, file, expected",
     [
         ("GSSAPI", None, "not one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
         ("PLAIN", None, f"{login.USER_VARIABLE} is not set"),
@@ -213,10 +213,10 @@ def test_credentials_come_from_the_environment_or_a_file(tmp_path: Path) -> None
     ],
 )
 def test_credentials_that_are_not_there_are_one_line(
-    tmp_path: Path, mechanism: str, file: str | None, said: str
+    tmp_path: Path, mechanism: str, file: str | None, expected: str
 ) -> None:
     (tmp_path / "empty").write_text("alice:secret\n")
-    with pytest.raises(LinkError, match=said):
+    with pytest.raises(LinkError, match=expected):
         login.credentials(mechanism, str(tmp_path / file) if file else None, {})
 
 
@@ -244,14 +244,14 @@ def _place(address: str) -> tuple[str, int]:
 async def _metadata(
     address: str, who: Credentials | None = None, context: ssl.SSLContext | None = None
 ) -> dict[str, Any]:
-    heard = Heard()
+    received = ReceivedFrames()
     dial = tcp(context, timeout=PATIENCE)
     try:
-        link = await (login.sasl(dial, who, timeout=PATIENCE) if who else dial)(*_place(address), heard)
+        link = await (login.sasl(dial, who, timeout=PATIENCE) if who else dial)(*_place(address), received)
         link.send(_frame(1))
-        answer = decode_response(await asyncio.wait_for(heard.frames.get(), PATIENCE), METADATA, 1, exact=True)
+        answer = decode_response(await asyncio.wait_for(received.frames.get(), PATIENCE), METADATA, 1, exact=True)
         link.close()
-        while not heard.ends:
+        while not received.ends:
             await asyncio.sleep(0.01)
     finally:
         await asyncio.sleep(0.05)  # where it was refused: let the loop close what was opened
@@ -314,18 +314,18 @@ def test_an_unknown_certificate(secure: Cluster) -> None:
 async def _at(serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]) -> None:
     served: list[asyncio.Future[None]] = []
 
-    async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         served.append(asyncio.get_running_loop().create_future())
         await serve(reader, writer)
         await reader.read()  # until the other side gives up
         writer.close()
         served[-1].set_result(None)
 
-    server = await asyncio.start_server(one, "127.0.0.1", 0)
+    server = await asyncio.start_server(serve_once, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     async with server:
         try:
-            await login.sasl(tcp(), PLAIN, timeout=0.2)("127.0.0.1", port, Heard())
+            await login.sasl(tcp(), PLAIN, timeout=0.2)("127.0.0.1", port, ReceivedFrames())
         finally:
             await asyncio.gather(*served)
             await asyncio.sleep(0.05)

@@ -19,8 +19,8 @@ FENCED, UNKNOWN = 110, 25
 
 def test_a_heartbeat_that_awaits_partitions_goes_on_with_the_epoch_of_its_last_answer() -> None:
     """A broker fences the epoch before, unless the member says what it owns."""
-    capture = Captured().said(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _joins("m"), _beats_back("m", 1, []))
-    capture.said(0.1, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _beats("m", 1), _beats_back("m", 2, [0, 1]))
+    capture = Captured().add(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _joins("m"), _beats_back("m", 1, []))
+    capture.add(0.1, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _beats("m", 1), _beats_back("m", 2, [0, 1]))
     target = Target().on(
         api_keys.CONSUMER_GROUP_HEARTBEAT,
         _beats_back("m", 70, []),
@@ -31,15 +31,15 @@ def test_a_heartbeat_that_awaits_partitions_goes_on_with_the_epoch_of_its_last_a
 
     run = replayed([capture], target)
 
-    assert [one.body["memberEpoch"] for one in target.heard] == [0, 70, 71, 72]
+    assert [request.body["memberEpoch"] for request in target.received] == [0, 70, 71, 72]
     assert run.of(api_keys.CONSUMER_GROUP_HEARTBEAT)[1].retries == ["rebalance_awaited"] * 2
 
 
 @pytest.mark.parametrize("error", [FENCED, UNKNOWN])
 def test_a_member_that_the_target_fenced_joins_again_with_all_that_it_subscribed_to(error: int) -> None:
-    capture = Captured().said(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _joins("m"), _beats_back("m", 1, [0]))
-    capture.said(0.1, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _beats("m", 1), _beats_back("m", 1))
-    capture.said(0.2, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _beats("m", 1), _beats_back("m", 1))
+    capture = Captured().add(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _joins("m"), _beats_back("m", 1, [0]))
+    capture.add(0.1, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _beats("m", 1), _beats_back("m", 1))
+    capture.add(0.2, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _beats("m", 1), _beats_back("m", 1))
     target = Target().on(
         api_keys.CONSUMER_GROUP_HEARTBEAT,
         _beats_back("m", 70, [0]),
@@ -50,8 +50,8 @@ def test_a_member_that_the_target_fenced_joins_again_with_all_that_it_subscribed
 
     run = replayed([capture], target)
 
-    assert [one.body["memberEpoch"] for one in target.heard] == [0, 70, 0, 90]
-    again = target.heard[2].body
+    assert [request.body["memberEpoch"] for request in target.received] == [0, 70, 0, 90]
+    again = target.received[2].body
     assert {name: again[name] for name in SUBSCRIPTION} == SUBSCRIPTION
     assert again["topicPartitions"] == []
     assert run.of(api_keys.CONSUMER_GROUP_HEARTBEAT)[1].retries == ["rejoined"]
@@ -59,32 +59,32 @@ def test_a_member_that_the_target_fenced_joins_again_with_all_that_it_subscribed
 
 
 def test_who_leaves_does_not_join_again() -> None:
-    capture = Captured().said(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _joins("m"), _beats_back("m", 1, [0]))
-    capture.said(0.1, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _beats("m", -1), _beats_back("m", -1))
+    capture = Captured().add(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _joins("m"), _beats_back("m", 1, [0]))
+    capture.add(0.1, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _beats("m", -1), _beats_back("m", -1))
     target = Target().on(api_keys.CONSUMER_GROUP_HEARTBEAT, _beats_back("m", 70, [0]), _failed(UNKNOWN))
 
     replayed([capture], target)
 
-    assert [one.body["memberEpoch"] for one in target.heard] == [0, -1]
+    assert [request.body["memberEpoch"] for request in target.received] == [0, -1]
 
 
 def test_a_member_that_the_capture_fenced_too_stays_fenced() -> None:
-    capture = Captured().said(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _joins("m"), _beats_back("m", 1, [0]))
-    capture.said(0.1, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _beats("m", 1), _failed(FENCED))
+    capture = Captured().add(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _joins("m"), _beats_back("m", 1, [0]))
+    capture.add(0.1, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _beats("m", 1), _failed(FENCED))
     target = Target().on(api_keys.CONSUMER_GROUP_HEARTBEAT, _beats_back("m", 70, [0]), _failed(FENCED))
 
     run = replayed([capture], target)
 
-    assert len(target.heard) == 2
+    assert len(target.received) == 2
     assert run.engine.notes == {}
 
 
 def test_while_one_member_awaits_partitions_the_other_goes_on_and_gives_them_up() -> None:
     """The other one's heartbeat came later in the capture, after this one's answer; here the answer needs it."""
     capture = [Captured(f"10.0.0.{number}:5000-10.0.0.9:9092#1") for number in (1, 2)]
-    capture[0].said(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _joins("old"), _beats_back("old", 1, [0, 1]))
-    capture[1].said(1.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _joins("new"), _beats_back("new", 2, [1]))
-    capture[0].said(2.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _beats("old", 1), _beats_back("old", 2, [0]))
+    capture[0].add(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _joins("old"), _beats_back("old", 1, [0, 1]))
+    capture[1].add(1.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _joins("new"), _beats_back("new", 2, [1]))
+    capture[0].add(2.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _beats("old", 1), _beats_back("old", 2, [0]))
     given_up = False
 
     def target_says(body: Body) -> Body:
@@ -96,7 +96,7 @@ def test_while_one_member_awaits_partitions_the_other_goes_on_and_gives_them_up(
 
     run = replayed(capture, Target().on(api_keys.CONSUMER_GROUP_HEARTBEAT, target_says))
 
-    assert [one.verdict for one in run.outcomes] == ["answered"] * 3
+    assert [outcome.verdict for outcome in run.outcomes] == ["answered"] * 3
     assert run.engine.notes["rebalance_awaited"] >= 1
     assert run.seconds < 1
 
@@ -104,9 +104,9 @@ def test_while_one_member_awaits_partitions_the_other_goes_on_and_gives_them_up(
 def test_two_members_that_joined_without_an_id_have_an_epoch_each() -> None:
     """Version 0: the broker makes the ids."""
     capture = [Captured(f"10.0.0.{number}:5000-10.0.0.9:9092#1") for number in (1, 2)]
-    capture[0].said(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 0, _joins(""), _beats_back("a", 1, [0]))
-    capture[1].said(0.1, api_keys.CONSUMER_GROUP_HEARTBEAT, 0, _joins(""), _beats_back("b", 2, [1]))
-    capture[0].said(0.2, api_keys.CONSUMER_GROUP_HEARTBEAT, 0, _beats("a", 1), _beats_back("a", 1))
+    capture[0].add(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 0, _joins(""), _beats_back("a", 1, [0]))
+    capture[1].add(0.1, api_keys.CONSUMER_GROUP_HEARTBEAT, 0, _joins(""), _beats_back("b", 2, [1]))
+    capture[0].add(0.2, api_keys.CONSUMER_GROUP_HEARTBEAT, 0, _beats("a", 1), _beats_back("a", 1))
     target = Target().on(
         api_keys.CONSUMER_GROUP_HEARTBEAT,
         _beats_back("x", 70, [0]),
@@ -116,19 +116,26 @@ def test_two_members_that_joined_without_an_id_have_an_epoch_each() -> None:
 
     replayed(capture, target)
 
-    assert [(one.body["memberId"], one.body["memberEpoch"]) for one in target.heard] == [("", 0), ("", 0), ("x", 70)]
+    assert [(request.body["memberId"], request.body["memberEpoch"]) for request in target.received] == [
+        ("", 0),
+        ("", 0),
+        ("x", 70),
+    ]
 
 
 def test_a_commit_that_crossed_a_new_epoch_is_sent_again_with_it() -> None:
-    capture = Captured().said(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _joins("m"), _beats_back("m", 1, [0]))
-    capture.said(0.1, api_keys.OFFSET_COMMIT, 9, _commits("m", 1), _committed(0))
+    capture = Captured().add(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _joins("m"), _beats_back("m", 1, [0]))
+    capture.add(0.1, api_keys.OFFSET_COMMIT, 9, _commits("m", 1), _committed(0))
     target = Target().on(api_keys.CONSUMER_GROUP_HEARTBEAT, _beats_back("m", 70, [0]))
     target.on(api_keys.OFFSET_COMMIT, _committed(113), _committed(0))
 
     run = replayed([capture], target, topics={"orders": 1})
 
     assert run.of(api_keys.OFFSET_COMMIT)[0].retries == ["member_epoch_moved"]
-    assert [one.body["generationIdOrMemberEpoch"] for one in target.said(api_keys.OFFSET_COMMIT)] == [70, 70]
+    assert [request.body["generationIdOrMemberEpoch"] for request in target.requests(api_keys.OFFSET_COMMIT)] == [
+        70,
+        70,
+    ]
 
 
 def _joins(member: str) -> Body:

@@ -27,7 +27,7 @@ from replay.send.link import Link, LinkError, Receiver
 from replay.send.login import Credentials
 from replay.send.workers import Access
 from tests.replay.conversation import Captured, Target, replayed
-from tests.replay.send.test_login import Heard
+from tests.replay.send.test_login import ReceivedFrames
 from tests.shared import SAMPLES
 
 SECRET = "correct horse battery staple"
@@ -47,12 +47,12 @@ def written(folder: Path, text: str, mode: int = 0o600) -> str:
 
 
 def test_a_table_is_a_captured_user(tmp_path: Path) -> None:
-    found = principals.read(written(tmp_path, ALICE + ALICE.replace("[alice]", '["CN=bob, O=shop"]')))
-    assert list(found) == ["alice", "CN=bob, O=shop"]
-    assert found["alice"] == Credentials("PLAIN", "alice-staging", SECRET)
-    assert SECRET not in repr(found)
+    logins = principals.read(written(tmp_path, ALICE + ALICE.replace("[alice]", '["CN=bob, O=shop"]')))
+    assert list(logins) == ["alice", "CN=bob, O=shop"]
+    assert logins["alice"] == Credentials("PLAIN", "alice-staging", SECRET)
+    assert SECRET not in repr(logins)
     options = asked.wanted("h", 1, principals=tmp_path / "principals.toml")
-    assert options.access.principals == found
+    assert options.access.principals == logins
     assert SECRET not in repr(options)
 
 
@@ -64,7 +64,7 @@ def test_a_file_that_others_may_read_or_write_is_refused(tmp_path: Path, mode: i
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("", "has no table"),
         ("alice = 1", r"\[alice\] is no table"),
@@ -76,8 +76,8 @@ def test_a_file_that_others_may_read_or_write_is_refused(tmp_path: Path, mode: i
         ("\x00", "not TOML"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_told_without_its_secrets(tmp_path: Path, text: str, said: str) -> None:
-    with pytest.raises(LinkError, match=said) as wrong:
+def test_what_is_wrong_with_a_file_is_told_without_its_secrets(tmp_path: Path, text: str, expected: str) -> None:
+    with pytest.raises(LinkError, match=expected) as wrong:
         principals.read(written(tmp_path, text))
     assert not set(SECRET.split()) & set((str(wrong.value) + wrong.value.hint).replace(":", " ").split())
 
@@ -96,16 +96,20 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
 def test_who_had_logged_in_is_known_from_a_capture_and_from_a_dataset(tmp_path: Path) -> None:
     capture = SAMPLES / "sasl-librdkafka-4.3" / "capture.pcap"
     analyzer.analyze(capture, tmp_path / "data", keep_bytes=True)
-    told = {row["principal"] for row in analyzer.open_dataset(tmp_path / "data").clients.to_table().to_pylist()}
-    for found in (stored_exchanges.from_dataset(tmp_path / "data"), inputs.read(capture)):
-        users = {session.user for session in found}
+    principals_of_dataset = {
+        row["principal"] for row in analyzer.open_dataset(tmp_path / "data").clients.to_table().to_pylist()
+    }
+    for exchange in (stored_exchanges.from_dataset(tmp_path / "data"), inputs.read(capture)):
+        users = {session.user for session in exchange}
         assert "alice" in users
-        assert users - {None} <= told
+        assert users - {None} <= principals_of_dataset
 
 
 def user_of(who: str | None) -> Session:
-    one = Captured().said(0.0, api_keys.METADATA, 1, {"topics": []}, {"brokers": [], "controllerId": 1, "topics": []})
-    return dataclasses.replace(one.session(), user=who)
+    capture = Captured().add(
+        0.0, api_keys.METADATA, 1, {"topics": []}, {"brokers": [], "controllerId": 1, "topics": []}
+    )
+    return dataclasses.replace(capture.session(), user=who)
 
 
 def test_a_captured_user_without_a_login_is_told_before_anything_is_sent() -> None:
@@ -137,7 +141,7 @@ def test_whether_all_captured_users_are_themselves(
 
 
 def test_each_connection_is_its_users() -> None:
-    """What the replayer asks for itself is its own."""
+    """Requests of the replayer's own use its own credentials."""
     target = Target().on(api_keys.METADATA, {"brokers": [], "controllerId": 1, "topics": []})
     dialled: list[str] = []
 
@@ -156,13 +160,13 @@ def test_each_connection_is_its_users() -> None:
 
     some = []
     for number, user in enumerate(("alice", "bob", None, "eve")):
-        one = Of(f"10.0.0.{number}:5000-10.0.0.9:9092#1")
-        one.user = user
-        one.said(number, api_keys.METADATA, 1, {"topics": []}, {"brokers": [], "controllerId": 1, "topics": []})
-        some.append(one)
+        capture = Of(f"10.0.0.{number}:5000-10.0.0.9:9092#1")
+        capture.user = user
+        capture.add(number, api_keys.METADATA, 1, {"topics": []}, {"brokers": [], "controllerId": 1, "topics": []})
+        some.append(capture)
     target.dial = principals.Dials(dial_of("own"), {name: dial_of(name) for name in ("alice", "bob")})  # type: ignore
     played = replayed(some, target, speed=1.0)
-    assert [one.verdict for one in played.outcomes] == ["answered"] * 4
+    assert [capture.verdict for capture in played.outcomes] == ["answered"] * 4
     assert dialled == ["alice", "bob", "own", "own"]
 
 
@@ -178,15 +182,15 @@ class _Listener(asyncio.Protocol):
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
-        asked = decode_request(data[4:], exact=True)
-        assert asked.body is not None
-        assert asked.header is not None
+        decoded = decode_request(data[4:], exact=True)
+        assert decoded.body is not None
+        assert decoded.header is not None
         body: dict[str, Any] = {"errorCode": 0, "mechanisms": ["PLAIN"]}
-        if asked.api_key == login.AUTHENTICATE:
-            self.users.append(asked.body["authBytes"].split(b"\0")[1].decode())
+        if decoded.api_key == login.AUTHENTICATE:
+            self.users.append(decoded.body["authBytes"].split(b"\0")[1].decode())
             error = errors.SASL_AUTHENTICATION_FAILED if self.users[-1] == self.refused else 0
             body = {"errorCode": error, "errorMessage": None, "authBytes": b"", "sessionLifetimeMs": 0}
-        answer = encode_response(asked.api_key, asked.version, asked.header["correlationId"], body)
+        answer = encode_response(decoded.api_key, decoded.version, decoded.header["correlationId"], body)
         self.transport.write(len(answer).to_bytes(4, "big") + answer)
 
 
@@ -198,9 +202,9 @@ def test_the_login_is_the_users_and_the_first_is_the_replayers_own() -> None:
         who = {name: Credentials("PLAIN", f"{name}-staging", SECRET) for name in ("alice", "bob")}
         dial = Access(principals=who).dial("127.0.0.1", port)
         for user in ("bob", None, "alice"):
-            (await principals.of(dial, user)("127.0.0.1", port, Heard())).close()
+            (await principals.of(dial, user)("127.0.0.1", port, ReceivedFrames())).close()
         kwire = Access(principals=who, credentials=Credentials("PLAIN", "kwire", SECRET)).dial("127.0.0.1", port)
-        (await kwire("127.0.0.1", port, Heard())).close()
+        (await kwire("127.0.0.1", port, ReceivedFrames())).close()
         server.close()
         return users
 

@@ -111,14 +111,14 @@ def test_what_is_no_host_cannot_be_mapped(wrong: str) -> None:
 
 @pytest.mark.parametrize("wrong", ["a", "a=b:0", "a=b=c"])
 def test_a_map_that_is_none_is_told(wrong: str, tmp_path: Path) -> None:
-    said = refused(kwire("replay", CAPTURE, "--to", "h:1", "-o", tmp_path / "run", "--map-host", wrong))
-    assert said == f"kwire: --map-host {wrong}: not A=B"
+    line = refused(kwire("replay", CAPTURE, "--to", "h:1", "-o", tmp_path / "run", "--map-host", wrong))
+    assert line == f"kwire: --map-host {wrong}: not A=B"
 
 
 def test_a_host_cannot_be_mapped_to_two(tmp_path: Path) -> None:
     twice = "--map-host", "a=b", "--map-host", "a=c"
-    said = refused(kwire("replay", CAPTURE, "--to", "h:1", "-o", tmp_path / "run", *twice))
-    assert said == "kwire: --map-host: a is both b and c"
+    line = refused(kwire("replay", CAPTURE, "--to", "h:1", "-o", tmp_path / "run", *twice))
+    assert line == "kwire: --map-host: a is both b and c"
 
 
 def test_a_map_of_a_host_that_the_target_does_not_name_is_told(tmp_path: Path) -> None:
@@ -126,9 +126,9 @@ def test_a_map_of_a_host_that_the_target_does_not_name_is_told(tmp_path: Path) -
         to = "--to", f"{HERE}:{port}", "--map-host", f"kafka-9=localhost:{port}", "--map-host", f"localhost={HERE}"
         dry = kwire("replay", CAPTURE, *to, "--dry-run", "--json")
         sent = kwire("replay", CAPTURE, *to, "-o", tmp_path / "run", "--filter", "api==Metadata", "--speed", "max")
-    said = f"--map-host kafka-9=localhost:{port}: the target names no broker at kafka-9"
-    assert [line for line in json.loads(dry.stdout)["warnings"] if "--map-host" in line] == [said]
-    assert [line for line in sent.stderr.splitlines() if "names no broker" in line] == [f"note: {said}"]
+    expected = f"--map-host kafka-9=localhost:{port}: the target names no broker at kafka-9"
+    assert [line for line in json.loads(dry.stdout)["warnings"] if "--map-host" in line] == [expected]
+    assert [line for line in sent.stderr.splitlines() if "names no broker" in line] == [f"note: {expected}"]
 
 
 # --- the login --------------------------------------------------------------------------------------------------------
@@ -172,13 +172,13 @@ class Rogue(Sink):
 
     named: ClassVar[list[Body]] = []
     later: ClassVar[list[Body] | None] = None
-    asked = 0
+    metadata_requests = 0
 
     def other(self, key: int, version: int) -> bytes:
         whole = super().other(key, version)
         if key == api_keys.METADATA:
-            type(self).asked += 1
-            brokers = self.named if self.asked == 1 or self.later is None else self.later
+            type(self).metadata_requests += 1
+            brokers = self.named if self.metadata_requests == 1 or self.later is None else self.later
             leads = brokers[0 if brokers is self.named else -1]["nodeId"]
             partition = {
                 "errorCode": 0,
@@ -206,13 +206,15 @@ def node(number: int, host: str, port: int) -> Body:
 def rogue(*named: tuple[str, int | None], later: list[tuple[str, int]] | None = None) -> Iterator[int]:
     """A rogue broker that names these addresses (port None: its own)."""
 
-    class One(Rogue):
+    class SingleRogue(Rogue):
         pass
 
-    with serving(One) as port:
-        One.port = port
-        One.named = [node(number, host, at or port) for number, (host, at) in enumerate(named, 1)]
-        One.later = None if later is None else [node(number, host, at) for number, (host, at) in enumerate(later, 1)]
+    with serving(SingleRogue) as port:
+        SingleRogue.port = port
+        SingleRogue.named = [node(number, host, at or port) for number, (host, at) in enumerate(named, 1)]
+        SingleRogue.later = (
+            None if later is None else [node(number, host, at) for number, (host, at) in enumerate(later, 1)]
+        )
         yield port
 
 
@@ -246,8 +248,8 @@ def test_a_target_that_names_another_host_is_refused_before_anything_is_sent(tmp
 
 def test_the_command_says_so_in_one_line(tmp_path: Path) -> None:
     with rogue(("evil\x1b[2J\u202e.example", 9092)) as port:
-        said = refused(kwire("replay", CAPTURE, "--to", f"{HERE}:{port}", "-o", tmp_path / "run"))
-    assert said == (
+        line = refused(kwire("replay", CAPTURE, "--to", f"{HERE}:{port}", "-o", tmp_path / "run"))
+    assert line == (
         "kwire: the target names a broker at evil\\x1b[2J\\u202e.example:9092, which is another host than --to's"
     )
 
@@ -334,19 +336,19 @@ def test_a_run_begins_with_the_brokers_that_are_dialled(tmp_path: Path) -> None:
 def test_a_dry_run_lists_them_and_sends_nothing(tmp_path: Path) -> None:
     with rogue((HERE, None), ("kafka.example", 9092)) as port:
         shown = kwire("replay", CAPTURE, "--to", f"{HERE}:{port}", "--dry-run")
-        told = kwire("replay", CAPTURE, "--to", f"{HERE}:{port}", "--dry-run", "--json")
-    assert (shown.returncode, told.returncode) == (0, 0)
+        results = kwire("replay", CAPTURE, "--to", f"{HERE}:{port}", "--dry-run", "--json")
+    assert (shown.returncode, results.returncode) == (0, 0)
     assert f"note: brokers that are dialled: 1 at {HERE}:{port}; refused: 2 at kafka.example:9092 (" in shown.stderr
-    assert json.loads(told.stdout)["brokers"] == [
+    assert json.loads(results.stdout)["brokers"] == [
         {"node": 1, "named": f"{HERE}:{port}", "dialled": f"{HERE}:{port}"},
         {"node": 2, "named": "kafka.example:9092", "dialled": None},
     ]
 
 
 def test_a_target_with_thousands_of_brokers_gets_a_line_as_any_other() -> None:
-    said = Reach(("localhost", 9092)).told(dict.fromkeys(range(50000), ("localhost", 9092)))
-    assert said.endswith("9 at localhost:9092, and 49,990 more")
-    assert len(Reach(("localhost", 9092)).told({1: ("x" * 60_000, 9092)})) < 600
+    line = Reach(("localhost", 9092)).text(dict.fromkeys(range(50000), ("localhost", 9092)))
+    assert line.endswith("9 at localhost:9092, and 49,990 more")
+    assert len(Reach(("localhost", 9092)).text({1: ("x" * 60_000, 9092)})) < 600
 
 
 # --- nonsense ---------------------------------------------------------------------------------------------------------
@@ -404,19 +406,19 @@ def test_answers_that_never_end_are_bounded_over_all_connections() -> None:
         ends = [_Ended() for _ in range(4)]
         links = [await dial(HERE, port, end) for end in ends]
         first, _ = await asyncio.wait([end.reason for end in ends], return_when=asyncio.FIRST_COMPLETED)
-        told = [done.result() for done in first]
-        for one in links:
-            one.close()
+        results = [done.result() for done in first]
+        for connection in links:
+            connection.close()
         await asyncio.gather(*(end.reason for end in ends))
         # All that was held is free again: four more come as far as the first four.
         again = [_Ended() for _ in range(3)]
         links = [await dial(HERE, port, end) for end in again]
         await asyncio.sleep(0.2)
         assert not any(end.reason.done() for end in again)
-        for one in links:
-            one.close()
+        for connection in links:
+            connection.close()
         await asyncio.gather(*(end.reason for end in again))
-        return told
+        return results
 
     with serving(_Flood) as port:
         assert asyncio.run(flooded(port)) == ["more than 0 MiB of answers have come in part"]
@@ -430,8 +432,8 @@ def test_a_frame_that_claims_more_than_any_answer_ends_its_connection(tmp_path: 
             transport.write(struct.pack(">i", link.MAX_FRAME + 1))
 
     with serving(Claims) as port:
-        said: subprocess.CompletedProcess[str] = kwire("replay", CAPTURE, "--to", f"{HERE}:{port}", "--dry-run")
-    assert "not Kafka: answered with a frame of 268435457 bytes" in refused(said)
+        line: subprocess.CompletedProcess[str] = kwire("replay", CAPTURE, "--to", f"{HERE}:{port}", "--dry-run")
+    assert "not Kafka: answered with a frame of 268435457 bytes" in refused(line)
 
 
 # --- what does not fit together ---------------------------------------------------------------------------------------

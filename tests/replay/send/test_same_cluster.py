@@ -27,7 +27,7 @@ def captured(cluster_id: str | None) -> Captured:
     """A client of the broker at 10.0.0.9:9092, which calls itself kafka-1."""
     brokers = [{"nodeId": 1, "host": "kafka-1", "port": 9092}]
     answer = {"brokers": brokers, "clusterId": cluster_id, "controllerId": 1, "topics": []}
-    return Captured().said(0.0, api_keys.METADATA, 9, {"topics": None}, answer)
+    return Captured().add(0.0, api_keys.METADATA, 9, {"topics": None}, answer)
 
 
 @pytest.mark.parametrize(
@@ -47,9 +47,9 @@ def test_an_equal_id_or_where_none_was_captured_an_address(
 ) -> None:
     session = captured(cluster_id).session()
     _, cluster = decisions.make([session], EVERYTHING, decisions.PlanOptions())
-    found = why_same(cluster, [session], Topology(nodes={1: address}, cluster_id=target_id))
-    assert bool(found) == bool(why)
-    assert found.startswith(why)
+    reason = why_same(cluster, [session], Topology(nodes={1: address}, cluster_id=target_id))
+    assert bool(reason) == bool(why)
+    assert reason.startswith(why)
 
 
 def test_nothing_is_sent_to_it_without_the_option(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_commas_and_equals_signs_in_a_user_name_are_escaped() -> None:
 
 
 @pytest.mark.parametrize(
-    "server_first, said",
+    "server_first, expected",
     [
         (SERVER_FIRST.replace(b"r=rOpr", b"r=XXXX"), "nonce"),
         (b"r=" + NONCE.encode() + b",s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096", "nonce"),
@@ -46,13 +46,13 @@ def test_commas_and_equals_signs_in_a_user_name_are_escaped() -> None:
         (b"", "nonce"),
     ],
 )
-def test_a_server_that_starts_wrong_is_refused(server_first: bytes, said: str) -> None:
-    with pytest.raises(scram.ScramError, match=said):
+def test_a_server_that_starts_wrong_is_refused(server_first: bytes, expected: str) -> None:
+    with pytest.raises(scram.ScramError, match=expected):
         _conversation().final(server_first)
 
 
 @pytest.mark.parametrize(
-    "server_final, said",
+    "server_final, expected",
     [
         (b"v=7rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=", "does not know this password"),
         (b"e=invalid-proof", "refused"),
@@ -60,10 +60,10 @@ def test_a_server_that_starts_wrong_is_refused(server_first: bytes, said: str) -
         (b"x", "no signature"),
     ],
 )
-def test_a_server_that_does_not_know_the_password_is_refused(server_final: bytes, said: str) -> None:
+def test_a_server_that_does_not_know_the_password_is_refused(server_final: bytes, expected: str) -> None:
     conversation = _conversation()
     conversation.final(SERVER_FIRST)
-    with pytest.raises(scram.ScramError, match=said):
+    with pytest.raises(scram.ScramError, match=expected):
         conversation.verify(server_final)
 
 

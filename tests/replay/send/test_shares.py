@@ -12,7 +12,7 @@ import pytest
 
 from analyzer.protocol import api_keys, errors
 from analyzer.protocol.tree import Body
-from tests.replay.conversation import Captured, Heard, Target, replayed
+from tests.replay.conversation import Captured, ReceivedRequest, Target, replayed
 from tests.replay.send.test_engine import apis_answer
 
 TOPIC_ID = "zizHtibnSdSFmiPSHtiLWA"
@@ -28,27 +28,28 @@ def test_a_member_fetches_once_it_has_been_assigned_what_it_fetches() -> None:
     """The broker assigns partitions whose state the share coordinator has made; before that who fetches them gets an
     error. What other members do goes on meanwhile."""
     beats, fetches, others = (Captured(f"10.0.0.1:500{number}-10.0.0.9:9092#1") for number in range(3))
-    beats.said(0.0, api_keys.METADATA, 12, {"topics": None}, {"brokers": [], "topics": TOPICS})
-    beats.said(0.1, api_keys.SHARE_GROUP_HEARTBEAT, 1, _beat("m", 0), _beaten("m", 1))
-    beats.said(0.2, api_keys.SHARE_GROUP_HEARTBEAT, 1, _beat("m", 1), _beaten("m", 2, [0]))
-    fetches.said(0.3, api_keys.SHARE_FETCH, 1, _fetch(0, 0), DONE)
-    others.said(0.3, api_keys.SHARE_GROUP_HEARTBEAT, 1, _beat("n", 0), _beaten("n", 3))
-    made = [_beaten("m", 7)] * 4 + [_beaten("m", 8, [0])]
+    beats.add(0.0, api_keys.METADATA, 12, {"topics": None}, {"brokers": [], "topics": TOPICS})
+    beats.add(0.1, api_keys.SHARE_GROUP_HEARTBEAT, 1, _beat("m", 0), _beaten("m", 1))
+    beats.add(0.2, api_keys.SHARE_GROUP_HEARTBEAT, 1, _beat("m", 1), _beaten("m", 2, [0]))
+    fetches.add(0.3, api_keys.SHARE_FETCH, 1, _fetch(0, 0), DONE)
+    others.add(0.3, api_keys.SHARE_GROUP_HEARTBEAT, 1, _beat("n", 0), _beaten("n", 3))
+    answers = [_beaten("m", 7)] * 4 + [_beaten("m", 8, [0])]
 
-    def beaten(asked: Body) -> Body:
-        return made.pop(0) if asked["memberId"] == "m" else _beaten("n", 3)
+    def beaten(body: Body) -> Body:
+        return answers.pop(0) if body["memberId"] == "m" else _beaten("n", 3)
 
     target = Brokers(1).target.on(api_keys.SHARE_GROUP_HEARTBEAT, beaten)
 
     run = replayed([beats, fetches, others], target, topics={"orders": 1})
 
-    assert made == []
-    said = [
-        (one.api_key, one.body["memberId"]) for one in target.said(api_keys.SHARE_GROUP_HEARTBEAT, api_keys.SHARE_FETCH)
+    assert answers == []
+    request = [
+        (request.api_key, request.body["memberId"])
+        for request in target.requests(api_keys.SHARE_GROUP_HEARTBEAT, api_keys.SHARE_FETCH)
     ]
-    assert said[-1] == (api_keys.SHARE_FETCH, "m")
-    assert said[-2] == (api_keys.SHARE_GROUP_HEARTBEAT, "m")
-    assert (api_keys.SHARE_GROUP_HEARTBEAT, "n") in said[:-2]
+    assert request[-1] == (api_keys.SHARE_FETCH, "m")
+    assert request[-2] == (api_keys.SHARE_GROUP_HEARTBEAT, "m")
+    assert (api_keys.SHARE_GROUP_HEARTBEAT, "n") in request[:-2]
     assert run.engine.notes["rebalance_awaited"] == 3
 
 
@@ -70,15 +71,15 @@ def test_a_session_becomes_one_at_each_leader_each_with_its_epoch() -> None:
 def test_a_session_that_a_broker_lost_is_begun_anew_there(code: int, count: int) -> None:
     """With all that it holds, and without what is acknowledged, which had been acquired in the lost one."""
     brokers = Brokers(count, loses={min(count, 2): 2}, code=code)
-    asked = [_fetch(0, 0, 1, 2), _fetch(1), _fetch(2, 1, acknowledges=True), _fetch(3)]
+    request_body = [_fetch(0, 0, 1, 2), _fetch(1), _fetch(2, 1, acknowledges=True), _fetch(3)]
 
-    retries = brokers.play(asked)
+    retries = brokers.play(request_body)
 
     lossy = min(count, 2)
     epochs = {node: brokers.epochs(node) for node in brokers.target.nodes}
     assert epochs == {node: [0, 1, 2, 0, 1] if node == lossy else [0, 1, 2, 3] for node in brokers.target.nodes}
     assert brokers.named(lossy)[3] == ([1] if count == 3 else [0, 1, 2])
-    assert [one.count("session_remade") for one in retries] == [0, 0, 1, 0]
+    assert [rules.count("session_remade") for rules in retries] == [0, 0, 1, 0]
 
 
 def test_what_the_other_brokers_gave_is_in_the_answer() -> None:
@@ -121,12 +122,12 @@ def test_a_session_that_is_lost_again_and_again_is_given_up() -> None:
 def test_two_captured_connections_of_a_member_share_its_session_at_one_broker() -> None:
     """They led to two brokers; the target has one."""
     brokers = Brokers(1)
-    one, two = (Captured(f"10.0.0.1:500{number}-10.0.0.{number}:9092#1") for number in (1, 2))
-    _joined(one)
-    for number, (capture, epoch) in enumerate(((one, 0), (two, 0), (one, 1), (two, 1))):
-        capture.said(1.0 + number, api_keys.SHARE_FETCH, 1, _fetch(epoch, *([number] if number < 2 else [])), DONE)
+    first, second = (Captured(f"10.0.0.1:500{number}-10.0.0.{number}:9092#1") for number in (1, 2))
+    _joined(first)
+    for number, (capture, epoch) in enumerate(((first, 0), (second, 0), (first, 1), (second, 1))):
+        capture.add(1.0 + number, api_keys.SHARE_FETCH, 1, _fetch(epoch, *([number] if number < 2 else [])), DONE)
 
-    replayed([one, two], brokers.target, topics={"orders": 2}, speed=1.0)
+    replayed([first, second], brokers.target, topics={"orders": 2}, speed=1.0)
 
     assert (brokers.epochs(1), brokers.named(1)) == ([0, 1, 2, 3], [[0], [1], [], []])
 
@@ -156,35 +157,39 @@ class Brokers:
         self.target.on(api_keys.SHARE_GROUP_HEARTBEAT, _beaten("m", 1))
         self.target.on(api_keys.SHARE_FETCH, self._answer).on(api_keys.SHARE_ACKNOWLEDGE, self._answer)
 
-    def play(self, asked: list[Body]) -> list[list[str]]:
-        """What a member asks one captured broker; what was done with it, of each fetch."""
+    def play(self, bodies: list[Body]) -> list[list[str]]:
+        """Play what a member sends one captured broker; return the rules that applied to each fetch."""
         capture = _joined(Captured())
-        for number, body in enumerate(asked):
+        for number, body in enumerate(bodies):
             key = api_keys.SHARE_FETCH if "maxWaitMs" in body else api_keys.SHARE_ACKNOWLEDGE
-            capture.said(1.0 + number, key, 1, body, DONE)
+            capture.add(1.0 + number, key, 1, body, DONE)
         leaders = {where: min(node, self.count) for where, node in LEADERS.items()}
         run = replayed([capture], self.target, topics={"orders": 3}, leaders=leaders)
         fetches = run.of(api_keys.SHARE_FETCH)
-        for one in fetches:
-            assert one.answer is not None
-            answer = apis_answer(api_keys.SHARE_FETCH, 1, one.answer)
+        for fetch in fetches:
+            assert fetch.answer is not None
+            answer = apis_answer(api_keys.SHARE_FETCH, 1, fetch.answer)
             parts = [part["partitionIndex"] for topic in answer["responses"] for part in topic["partitions"]]
             self.given.append((answer["errorCode"], sorted(parts)))
-        return [one.retries for one in fetches]
+        return [fetch.retries for fetch in fetches]
 
     def epochs(self, node: int) -> list[int]:
-        return [one.body["shareSessionEpoch"] for one in self._said(node)]
+        return [request.body["shareSessionEpoch"] for request in self._requests(node)]
 
     def named(self, node: int) -> list[list[int]]:
         """The partitions that each request names."""
-        return [_listed(one.body) for one in self._said(node)]
+        return [_listed(request.body) for request in self._requests(node)]
 
-    def _said(self, node: int) -> list[Heard]:
-        return [one for one in self.target.said(api_keys.SHARE_FETCH, api_keys.SHARE_ACKNOWLEDGE) if one.node == node]
+    def _requests(self, node: int) -> list[ReceivedRequest]:
+        return [
+            request
+            for request in self.target.requests(api_keys.SHARE_FETCH, api_keys.SHARE_ACKNOWLEDGE)
+            if request.node == node
+        ]
 
     def _answer(self, body: Body) -> Body | None:
-        node = self.target.heard[-1].node
-        turn = len(self._said(node)) - 1
+        node = self.target.received[-1].node
+        turn = len(self._requests(node)) - 1
         lost = self.loses.get(node)
         if self.closes.get(node) == turn:
             self._sessions.pop(node)
@@ -209,7 +214,7 @@ class Brokers:
             "records": b"",
             "acquiredRecords": [],
         }
-        parts = [{"partitionIndex": one, **empty} for one in held]
+        parts = [{"partitionIndex": partition, **empty} for partition in held]
         return {**DONE, "responses": [{"topicId": TOPIC_ID, "partitions": parts}]}
 
 
@@ -218,8 +223,8 @@ def _listed(body: Body) -> list[int]:
 
 
 def _joined(capture: Captured) -> Captured:
-    capture.said(0.0, api_keys.METADATA, 12, {"topics": None}, {"brokers": [], "topics": TOPICS})
-    return capture.said(0.1, api_keys.SHARE_GROUP_HEARTBEAT, 1, _beat("m", 0), _beaten("m", 1))
+    capture.add(0.0, api_keys.METADATA, 12, {"topics": None}, {"brokers": [], "topics": TOPICS})
+    return capture.add(0.1, api_keys.SHARE_GROUP_HEARTBEAT, 1, _beat("m", 0), _beaten("m", 1))
 
 
 def _beat(member: str, epoch: int) -> Body:
@@ -235,7 +240,7 @@ def _beaten(member: str, epoch: int, partitions: list[int] | None = None) -> Bod
 
 def _fetch(epoch: int, *partitions: int, acknowledges: bool = False) -> Body:
     batches = ACKNOWLEDGED if acknowledges else []
-    listed = [{"partitionIndex": one, "acknowledgementBatches": batches} for one in partitions]
+    listed = [{"partitionIndex": partition, "acknowledgementBatches": batches} for partition in partitions]
     return {
         "groupId": "g",
         "memberId": "m",
@@ -251,5 +256,5 @@ def _fetch(epoch: int, *partitions: int, acknowledges: bool = False) -> Body:
 
 
 def _acknowledge(epoch: int, *partitions: int) -> Body:
-    asked = _fetch(epoch, *partitions, acknowledges=True)
-    return {name: asked[name] for name in ("groupId", "memberId", "shareSessionEpoch", "topics")}
+    body = _fetch(epoch, *partitions, acknowledges=True)
+    return {name: body[name] for name in ("groupId", "memberId", "shareSessionEpoch", "topics")}

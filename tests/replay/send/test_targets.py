@@ -34,12 +34,12 @@ def refused(address: str, tmp_path: Path, *options: str, password: str = "") -> 
     environment = {**os.environ, login.USER_VARIABLE: "alice", login.PASSWORD_VARIABLE: password}
     command = [*KWIRE, "replay", str(CAPTURE / "capture.pcap"), "--to", address, "-o", str(tmp_path / "run"), *options]
     # Kernels may have to be compiled.
-    said = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False)
-    assert said.returncode == 2, said.stderr
-    assert said.stdout == ""
+    process = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False)
+    assert process.returncode == 2, process.stderr
+    assert process.stdout == ""
     assert not (tmp_path / "run").exists()
-    assert password == "" or password not in said.stderr
-    line, hint = [one for one in said.stderr.splitlines() if "compiling kernels" not in one]
+    assert password == "" or password not in process.stderr
+    line, hint = [line for line in process.stderr.splitlines() if "compiling kernels" not in line]
     assert line.startswith("kwire: ")
     assert hint.startswith("hint: ")
     return line.removeprefix("kwire: "), hint.removeprefix("hint: ")
@@ -56,11 +56,11 @@ def listener(answer: bytes) -> Iterator[str]:
         open_ones = []
         while not ended.is_set():
             with contextlib.suppress(TimeoutError):
-                one, _ = server.accept()
-                open_ones.append(one)
-                one.sendall(answer)
-        for one in open_ones:
-            one.close()
+                connection, _ = server.accept()
+                open_ones.append(connection)
+                connection.sendall(answer)
+        for connection in open_ones:
+            connection.close()
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -136,4 +136,4 @@ def test_a_poor_target(tmp_path: Path) -> None:
     check_outcomes(done)
     assert done.result.counts.actions["converted"] > 0
     problems = list(audit(done.pairs, Mock.bootstrap))
-    assert [one for one in problems if "missing" in one] == []
+    assert [problem for problem in problems if "missing" in problem] == []

@@ -26,12 +26,12 @@ from tests.replay.conversation import EVERYTHING, Captured
 
 
 def _planned(*captured: Captured) -> tuple[list[Any], Any]:
-    sessions = [one.session() for one in captured]
+    sessions = [capture.session() for capture in captured]
     return sessions, decisions.make(sessions, EVERYTHING, decisions.PlanOptions())[0]
 
 
 def _asks(capture: Captured, key: str, client_id: str = "c", at: float = 0.0) -> Captured:
-    return capture.said(
+    return capture.add(
         at,
         api_keys.FIND_COORDINATOR,
         1,
@@ -53,18 +53,18 @@ def test_connections_of_one_client_stay_together_and_strangers_do_not() -> None:
 
 
 def test_members_of_one_group_stay_together() -> None:
-    first = _connection(1).said(0.0, api_keys.HEARTBEAT, 1, _beat("a"), {"errorCode": 0}, client_id="one")
-    second = _connection(2).said(9.0, api_keys.DESCRIBE_GROUPS, 1, {"groups": ["g"]}, {"groups": []}, client_id="two")
+    first = _connection(1).add(0.0, api_keys.HEARTBEAT, 1, _beat("a"), {"errorCode": 0}, client_id="one")
+    second = _connection(2).add(9.0, api_keys.DESCRIBE_GROUPS, 1, {"groups": ["g"]}, {"groups": []}, client_id="two")
     joined: Body = {"groupId": "g", "sessionTimeoutMs": 1, "memberId": "", "protocolType": "consumer"}
-    third = _connection(3).said(0.0, api_keys.JOIN_GROUP, 1, joined, {"memberId": "a"}, client_id="three")
+    third = _connection(3).add(0.0, api_keys.JOIN_GROUP, 1, joined, {"memberId": "a"}, client_id="three")
     sessions, planned = _planned(first, second, third)
     assert workers.groups(sessions, planned) == [[0, 1, 2]]
 
 
 def test_a_reader_goes_with_the_writer_of_its_records() -> None:
     records = batch()
-    writer = _connection(1).said(0.0, api_keys.PRODUCE, 9, produced(records), produced_answer(0), client_id="w")
-    asked = {
+    writer = _connection(1).add(0.0, api_keys.PRODUCE, 9, produced(records), produced_answer(0), client_id="w")
+    request_body = {
         "replicaId": -1,
         "maxWaitMs": 1,
         "minBytes": 1,
@@ -76,7 +76,7 @@ def test_a_reader_goes_with_the_writer_of_its_records() -> None:
             {"topic": "orders", "partitions": [{"partitionIndex": 0, "highWatermark": 3, "records": records}]}
         ]
     }
-    reader = _connection(2).said(1.0, api_keys.FETCH, 4, asked, answer, client_id="r")
+    reader = _connection(2).add(1.0, api_keys.FETCH, 4, request_body, answer, client_id="r")
     sessions, planned = _planned(writer, reader)
     assert workers.groups(sessions, planned) == [[0, 1]]
 
@@ -90,15 +90,15 @@ def test_shares_hold_every_step_once_with_its_waits() -> None:
         captured.append(capture)
     sessions, planned = _planned(*captured)
 
-    found = workers.shares(sessions, planned, 2)
+    shares = workers.shares(sessions, planned, 2)
 
-    assert sorted(number for share in found for number in share.numbers) == list(range(len(planned.steps)))
-    assert {len(share.plan.steps) for share in found} == {10, 11}
-    for share in found:
+    assert sorted(number for share in shares for number in share.numbers) == list(range(len(planned.steps)))
+    assert {len(share.plan.steps) for share in shares} == {10, 11}
+    for share in shares:
         for step, number in zip(share.plan.steps, share.numbers, strict=True):
             whole = planned.steps[number]
             assert step.request is whole.request
-            assert tuple(share.numbers[one] for one in step.waits) == whole.waits
+            assert tuple(share.numbers[number] for number in step.waits) == whole.waits
             assert share.sessions[step.session] is sessions[whole.session]
 
 
@@ -146,11 +146,13 @@ def test_the_last_of_what_a_dead_worker_learned_counts(tmp_path: Path) -> None:
     ]
     share, recorder, planned = _left(tmp_path, [_asks(_connection(1), "a")], [[], [0]])
     written = Journal(tmp_path / "journal2")
-    for one in learned:
+    for entry in learned:
         written.write(
-            ([appended] if one is learned[0] or one is learned[-1] else [], [one]), {"Metadata": 3}, {"reconnected": 1}
+            ([appended] if entry is learned[0] or entry is learned[-1] else [], [entry]),
+            {"Metadata": 3},
+            {"reconnected": 1},
         )
-    dead = workers.Dead(0, "was killed by SIGKILL", 1.0, tmp_path / "journal2")
+    dead = workers.DeadWorker(0, "was killed by SIGKILL", 1.0, tmp_path / "journal2")
 
     left = workers.take_over(dead, share, planned, Settings(), recorder)
 
@@ -177,8 +179,8 @@ def _left(
     return share, Recorder(Writer(folder / "run")), planned
 
 
-def _dead(folder: Path, seconds: float) -> workers.Dead:
-    return workers.Dead(0, "was killed by SIGKILL", seconds, folder / "journal")
+def _dead(folder: Path, seconds: float) -> workers.DeadWorker:
+    return workers.DeadWorker(0, "was killed by SIGKILL", seconds, folder / "journal")
 
 
 def _beat(member: str) -> Body:

@@ -122,7 +122,7 @@ def test_a_capture_that_another_view_is_analysing_is_there_when_that_is_done(
 ) -> None:
     """It ended with the hint to use an option that the command has not. `done`: the other one got to its end."""
     options, made = kept_in(tmp_path, monkeypatch)
-    writing = locks.Writing(made)
+    writing = locks.WriteLock(made)
     with contextlib.ExitStack() as stack:
         stage = open_view.begun([str(TXN)], options, stack)
         waited(monkeypatch, stage)
@@ -139,7 +139,7 @@ def test_a_capture_that_another_view_is_analysing_is_there_when_that_is_done(
 
 def test_who_waits_for_another_views_analysis_may_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options, made = kept_in(tmp_path, monkeypatch)
-    writing = locks.Writing(made)
+    writing = locks.WriteLock(made)
     with contextlib.ExitStack() as stack:
         stage = open_view.begun([str(TXN)], options, stack)
         waited(monkeypatch, stage)
