@@ -62,7 +62,7 @@ def by_group(log: EventLog) -> dict[str, list[Event]]:
     return {group: events for group, _, events in log.by_group()}
 
 
-@pytest.mark.parametrize("one", [FULL, EMPTY], ids=["all is said", "nothing is said"])
+@pytest.mark.parametrize("original", [FULL, EMPTY], ids=["all is said", "nothing is said"])
 def test_an_event_is_again_what_it_was(original: Event) -> None:
     assert by_group(log_of([original])) == {original.group: [original]}
     assert by_group(pickle.loads(pickle.dumps(log_of([original])))) == {original.group: [original]}

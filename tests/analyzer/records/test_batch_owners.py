@@ -49,7 +49,7 @@ def test_places_count_from_the_start_of_their_set(table: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("stride", [1, 8, 1 << 40])
-@pytest.mark.parametrize("told", [0, 1, 20, SETS])
+@pytest.mark.parametrize("exchanges", [0, 1, 20, SETS])
 def test_rows_are_in_the_order_of_who_tells_of_their_set(table: np.ndarray, exchanges: int, stride: int) -> None:
     """Of the numbers of some sets, in any order, one of them twice; rows come in two tables."""
     rng = random.Random(exchanges)
