@@ -67,7 +67,7 @@ class _Client:
     written: Named = None
     read: Named = None
     software: Counter[tuple[str | None, str | None]] | None = None
-    principals: tuple[str, ...] = ()  # two at most: of several none is told
+    principals: tuple[str, ...] = ()  # two at most: with several there is no principal
     refused: tuple[str, ...] = ()
 
     def count(self, exchanges: int, errors: int, first_ns: int, last_ns: int) -> None:
@@ -141,31 +141,30 @@ def _few(names: tuple[str, ...], more: Iterable[str]) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class _Open:
-    """A connection that is open: its first client id, whether that was counted, others seen on it, what was said
-    without one until then. A hundred thousand may be open: few say more than one client id, or who they are."""
+    """An open connection. A hundred thousand may be open: most have one client id, and no login."""
 
     born: int
     ip: str
     first: str | None = None
-    unnamed: str | None = None  # what it says instead until then: nothing, or an empty one
+    unnamed: str | None = None  # its id until then: none, or an empty one
     counted: bool = False
     others: set[str] | None = None
     waiting: _Client | None = None
     login: Login | None = None
-    principal: str | None = None  # who logged in last
-    since: str | None = None  # who was logged in where this stretch of the capture begins
+    principal: str | None = None  # the last login
+    since: str | None = None  # the login at the start of this rotation
 
 
 @dataclass(slots=True)
 class Clients:
-    """Learns who the clients are (a `ResumableCollector`)."""
+    """Counts what clients do (a `ResumableCollector`)."""
 
     _clients: dict[Key, _Client] = field(default_factory=dict)
     _rest: _Client | None = None  # those beyond MAX_CLIENTS
     _latest: Place | None = None  # once there was one: no client that is kept began later
     _open: dict[int, _Open] = field(default_factory=dict)  # by number of the connection
     groups_before: dict[Key, set[str]] = field(default_factory=dict)
-    """Of clients that earlier stretches left connected: the groups that they took part in."""
+    """Groups of clients that an earlier rotation left connected."""
 
     def take(self, window: Window, control: Sequence[ControlExchange] = ()) -> None:
         if len(window.every):
@@ -181,12 +180,12 @@ class Clients:
         self._cut()
 
     def _count(self, window: Window, control: Sequence[ControlExchange]) -> None:
-        """Everything that columns say, and logins."""
+        """Count all that columns hold, and logins."""
         every, names = window.every, window.names
         table, place = c.used(every.columns, every.connection)
         uses = table.tolist()
         client_ids = [names.strings[use[c.U_CLIENT]] if use[c.U_CLIENT] != s.NULL else None for use in uses]
-        # In order: a connection's first client id is the first that it says.
+        # In order: a connection's first client id is the first of its exchanges.
         for use, client in zip(uses, client_ids, strict=True):
             self._learn(use[c.U_CONNECTION], client, names)
         trigger = every.column("trigger")[table[:, c.U_FIRST]].tolist()
@@ -213,7 +212,7 @@ class Clients:
                     client_of.refused = _few(client_of.refused, (ended.name,))
 
     def _learn(self, number: int, client: str | None, names: Names) -> None:
-        """A connection has said something under this client id."""
+        """Note that a connection has sent something with this client id."""
         connection = self._open.get(number)
         if connection is None or connection.born != names.born[number]:
             if connection is not None:
@@ -251,7 +250,7 @@ class Clients:
 
     @staticmethod
     def _comes(connection: _Open, client: _Client) -> None:
-        """A connection is new there, in this stretch."""
+        """Count a connection that is new for a client in this rotation."""
         client.connections += 1
         if connection.since is not None:
             client.principals = _few(client.principals, (connection.since,))

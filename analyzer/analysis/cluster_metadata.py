@@ -36,11 +36,11 @@ METADATA_TOPIC = {"AAAAAAAAAAAAAAAAAAAAAQ": "__cluster_metadata"}
 
 @dataclass(slots=True)
 class TopicIds:
-    """Names of topic ids: `names`, by id, each the one that was said last for the first time."""
+    """Names of topic ids: `names`, by id, each the latest that was new."""
 
     names: dict[str, str] = field(default_factory=METADATA_TOPIC.copy)
     _unsaid: set[str] = field(default_factory=lambda: set(METADATA_TOPIC))  # ids of `names` that no message named
-    _earlier: set[tuple[str, str]] = field(default_factory=set)  # id and name, where another name was said since
+    _earlier: set[tuple[str, str]] = field(default_factory=set)  # id and name, before it got another name
     _rows: Rows = field(default_factory=list)
 
     def take(self, window: Window, *_: object) -> None:
@@ -50,7 +50,7 @@ class TopicIds:
                 self._rows.append(_named(window.names.capture, (strings[topic_id], strings[topic])))
 
     def _learn(self, topic_id: str, topic: str) -> bool:
-        """A message says so; whether none did before."""
+        """Learn a name from a message; return whether no message had it before."""
         if self._was_said(topic_id, topic):
             return False
         self._rename(topic_id, topic)
@@ -70,7 +70,7 @@ class TopicIds:
 
     @property
     def _stated(self) -> set[tuple[str, str]]:
-        """All that messages said."""
+        """All pairs of id and name in messages."""
         return self._earlier.union(pair for pair in self.names.items() if pair[0] not in self._unsaid)
 
     def tables(self, *_: object) -> Iterator[tuple[str, pa.Table]]:
@@ -86,21 +86,21 @@ class TopicIds:
         self._rows += other._rows
 
     def onward(self, capture: str) -> TopicIds:
-        """For another capture point, which begins where this one ends: it has what is known."""
+        """Return the names for another capture point that continues this one."""
         rows = [_named(capture, pair) for pair in sorted(self._stated)]
         return TopicIds(self.names.copy(), self._unsaid.copy(), self._earlier.copy(), rows)
 
     def name(self, topic: str) -> str:
-        """The name for a topic id, where a message so far says it; else what was given."""
+        """Return the name for a topic id if a message has named it so far; else the argument."""
         return self.names.get(topic, topic)
 
     def learn(self, names: Mapping[str, str]) -> None:
-        """Names that messages say only later; what was said so far goes before."""
+        """Add names from later messages; those of messages so far take precedence."""
         self._unsaid.update(topic_id for topic_id in names if topic_id not in self.names)
         self.names = {**names, **self.names}
 
     def resolve(self, row: dict[str, Any]) -> None:
-        """Put names for topic ids in a row of `exchanges`, as far as they are known."""
+        """Replace topic ids in a row of `exchanges` by their names, if known."""
         if row["topics"]:
             row["topics"] = list(dict.fromkeys(map(self.name, row["topics"])))
 
@@ -111,7 +111,7 @@ def _named(capture: str, pair: tuple[str, str]) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Brokers:
-    """Brokers by what Metadata and redirects say."""
+    """Brokers in Metadata and in redirects."""
 
     _seen: set[tuple[int, str, int, str | None]] = field(default_factory=set)
     _rows: Rows = field(default_factory=list)
@@ -129,7 +129,7 @@ class Brokers:
                 self._rows.append(_broker(window.names.capture, node))
 
     def onward(self, capture: str) -> Brokers:
-        """For another capture point, which begins where this one ends: it has what is known."""
+        """Return the brokers for another capture point that continues this one."""
         known = sorted(self._seen, key=lambda node: (*node[:3], node[3] or ""))
         return Brokers(self._seen.copy(), [_broker(capture, node) for node in known])
 
@@ -168,7 +168,7 @@ class Offers:
             self._offered.pop(names.connections[number], None)
 
     def onward(self, capture: str) -> Offers:
-        """For another capture point, which begins where this one ends: it has what connections that are open heard."""
+        """Return the versions of open connections for another capture point that continues this one."""
         rows = [_offer(capture, name, offer) for name, offers in self._offered.items() for offer in sorted(offers)]
         return Offers({name: offers.copy() for name, offers in self._offered.items()}, rows)
 
@@ -191,10 +191,10 @@ def _offer(capture: str, connection: str, offer: Sequence[int]) -> dict[str, Any
 
 _KEY, _LEADER, _EPOCH, _ISR = range(4)
 _LATE: Final = 1024
-"""Topic-partitions, and a sixteenth of those that there are, that were told of anew and wait to be put in order."""
+"""Topic-partitions (and a sixteenth of all) that wait to be merged in order after a change."""
 
 _LeaderState = tuple[int, int, int]
-"""Leader, its epoch, in-sync replicas (number of a list); NULL: not said."""
+"""Leader, its epoch, in-sync replicas (number of a list); NULL: unknown."""
 
 
 @dataclass(slots=True)

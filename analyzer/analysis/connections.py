@@ -153,7 +153,7 @@ class EndedConnections:
 
     @property
     def waiting(self) -> int:
-        """Connections whose rows have not been told yet."""
+        """Number of connections whose rows were not handed out yet."""
         return sum(map(len, self._ended))
 
     def tables(self, *_: object) -> Iterator[tuple[str, pa.Table]]:

@@ -1,8 +1,8 @@
-"""When clients got records of their partitions: what tells for how long a member of a group stood still.
+"""Times at which clients got records of their partitions, which show for how long a group's member was stopped.
 
 In: windows. Out: for a client, partitions and a time, the records before, after, and the largest gap between. Rules: by
 columns, no object a row. Times are kept in bins, of each its first and its last time; bins begin at `BIN_NS` and double
-where there would be more than `MAX_BINS`, so that what is kept is bounded and the same whatever the windows and shares.
+if there would be more than `MAX_BINS`, so that state is bounded, and the same for all windows and shards.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BIN_NS: Final = 1 << 24
 MAX_BINS: Final = 1 << 20
 """Bins of all clients and partitions together; one takes 32 bytes."""
 MAX_QUIET: Final = 100_000
-"""Clients and partitions that are remembered from one stretch of a capture to the next, where nothing came lately."""
+"""Clients and partitions without recent records that are remembered from one rotation to the next."""
 
 Key = tuple[str | None, str, str, int]
 """Client id, address, topic or its id, partition."""
@@ -49,7 +49,7 @@ class DeliveryTimes:
 
     @property
     def keys(self) -> int:
-        """Of how many clients and partitions anything is known."""
+        """Number of clients and partitions with records."""
         return len(self._numbers)
 
     def take(self, window: Window) -> None:
@@ -169,9 +169,12 @@ class ClientDeliveryTimes:
         stop_ns: int,
         go_ns: int,
     ) -> int | None:
-        """How long a member stood still that had to stop at `stop_ns` and could go on at `go_ns`: the largest gap in
-        its records, from its last of the partitions `before` until then to its first of those `after` from then on
-        (None: of any). None where it had none before or none after, or their times contradict each other."""
+        """Return how long a member was stopped that had to stop at `stop_ns` and could go on at `go_ns`.
+
+        That is the largest gap in its records, from its last of the partitions `before` until then to its first of
+        those `after` from then on (None: of any). None if it had none before or none after, or the times contradict
+        each other.
+        """
         of = self._times.get(client)
         if of is None:
             return None

@@ -25,7 +25,7 @@ from analyzer.protocol import errors as kafka_errors
 
 Place = tuple[int, int]
 Partition = tuple[str, int | None]
-"""Topic or its id, and partition. Of Connect: connector and task, None for the connector itself; of streams groups:
+"""Topic or its id, and partition. Connect: connector and task, None for the connector itself; streams groups:
 subtopology and task."""
 Assigned = tuple[tuple[str, tuple[Partition, ...]], ...]
 """Member, and what it has."""
@@ -41,10 +41,11 @@ HEARTBEATS: Final = {
 JOIN, SYNC, HEARTBEAT_FAILED, LEAVE = "join", "sync", "heartbeat_failed", "leave"
 EXPIRED, COMMIT_FAILED, COORDINATOR_MOVED = "expired", "commit_failed", "coordinator_moved"
 COORDINATOR_FOUND, UPDATE = "found_coordinator", "update"
-"""Not rows: a coordinator was found, by FindCoordinator; a newer heartbeat said an epoch or what its member has."""
+"""Not rows: FindCoordinator found a coordinator; a newer heartbeat reported an epoch or partitions."""
 
 STOPS_FOR_A_WHILE: Final = -2
-"""The epoch that a static member of the newer protocols says when it closes (LEAVE_GROUP_STATIC_MEMBER_EPOCH)."""
+"""The epoch in the last heartbeat of a closing static member of the newer protocols
+(LEAVE_GROUP_STATIC_MEMBER_EPOCH)."""
 
 GROUP_KEYS: Final = 0
 """FindCoordinator: the type of keys that are groups."""
@@ -54,12 +55,17 @@ CONNECTOR: Final = -1
 
 @dataclass(slots=True)
 class Event:
-    """One event of a group. `place` and `order` sort all events of a capture point; `requested_ns`: the request was
-    complete; `time_ns`: the end of the answer, or of the request where there was none. Of the rest, what its kind
-    says: `members` of the generation (the leader's JoinGroup), `subscribed` topics, `assigned` by the leader or to the
-    member (`revoked`, not None: it is added to what they have without these, as Connect since KIP-415 does it), `owned`
-    (what the member says that it has), `node` of the coordinator. `told`: an earlier stretch of the capture has its
-    row; `settled`: and that of the rebalance that it is part of."""
+    """One event of a group. `place` and `order` sort all events of a capture point.
+
+    requested_ns   end of the request; time_ns: end of the response, or of the request if it has none
+    members        of the generation (the leader's JoinGroup)
+    subscribed     topics
+    assigned       by the leader, or to the member
+    revoked        not None: `assigned` is added to the previous assignment without these (Connect since KIP-415)
+    owned          partitions that the member reports to own
+    node           of the coordinator
+    reported       an earlier rotation has its row; settled: and that of the rebalance that it is part of
+    """
 
     place: Place
     order: int
@@ -77,7 +83,7 @@ class Event:
     protocol: str | None = None
     instance: str | None = None
     generation: int | None = None
-    request_epoch: int | None = None  # of a newer heartbeat: what the request says
+    request_epoch: int | None = None  # of a newer heartbeat
     code: int | None = None
     leader: str | None = None
     members: tuple[str, ...] | None = None
@@ -322,7 +328,7 @@ def _leave(row: Row, group: str, exchange: Exchange) -> Iterator[Event]:
 
 
 def _heartbeat(row: Row, group: str, exchange: Exchange) -> Event:
-    """A heartbeat of the newer protocols: a join, a leave, a failure, an assignment, or only told."""
+    """Return the event of a newer protocol's heartbeat: a join, a leave, a failure, an assignment, or an update."""
     request, response = exchange.request or {}, exchange.response
     epoch = request["memberEpoch"]
     well = response is not None and response["errorCode"] == 0

@@ -66,7 +66,7 @@ class Groups:
     _contacts: dict[tuple[str, str], Contact] = field(default_factory=dict)  # by group and member
     _fetched: DeliveryTimes = field(default_factory=DeliveryTimes)
     _now_ns: int = 0
-    _over: tuple[OrderedRows, OrderedRows] | None = None  # rows of this stretch, where another goes on
+    _over: tuple[OrderedRows, OrderedRows] | None = None  # rows of this rotation, if another follows
 
     def take(self, window: Window, control: Sequence[ControlExchange] = ()) -> None:
         if not len(window.every):
@@ -90,7 +90,7 @@ class Groups:
 
     @staticmethod
     def _rose(event: Event) -> bool:
-        """The answer says another epoch than the request."""
+        """Return whether the response has another epoch than the request."""
         return event.request_epoch != event.generation
 
     def _contact(self, group: str, member: str, contact: Contact) -> None:
@@ -139,8 +139,8 @@ class Groups:
 
     @property
     def held_bytes(self) -> int:
-        """As measured, when they are told: a kilobyte an event, with the row that it becomes, a third of that a member
-        or a client with a partition."""
+        """Estimate as measured: a kilobyte an event with its row, a third of that a member, or a client with a
+        partition."""
         return 1000 * len(self._events) + 300 * (len(self._contacts) + self._fetched.keys)
 
     def onward(self, border: Border) -> Groups:
@@ -183,7 +183,8 @@ class Groups:
         return rows, rebalanced
 
     def _contacts_by_group(self) -> Callable[[str], dict[str, Contact]]:
-        """When each member of a group was heard last; a dict for each group at once would be most of the memory."""
+        """Return a function that gives the last contact of each member of a group; dicts of all groups would take most
+        memory."""
         known = list(self._contacts)
         numbers = np.array([self._events.number(group) for group, _ in known], np.int64)
         order = np.argsort(numbers, kind="stable")
@@ -222,8 +223,10 @@ def _row(event: Event) -> dict[str, Any]:
 
 
 def _with_names(events: Iterable[Event], topic_name: TopicName) -> list[Event]:
-    """One group's events with names for ids of topics, each with the group's protocol: as the last before it says it,
-    else as the first after it does, else as its API does."""
+    """Put names for topic ids, and the group's protocol, into one group's events.
+
+    The protocol is that of the last event before with one, else of the first after, else that of the API.
+    """
     listed = list(events)
     protocols = [event.protocol for event in listed]
     latest = next((protocol for protocol in protocols if protocol is not None), None)
@@ -277,7 +280,7 @@ class _Membership:
     listed: tuple[str, ...] = ()  # the members of the last generation
     generation: int | None = None
     has: dict[str, set[g.Partition]] = field(default_factory=dict)  # newer protocols: given, or not given back
-    ever: set[g.Partition] = field(default_factory=set)  # share groups: what anybody was given
+    ever: set[g.Partition] = field(default_factory=set)  # share groups: all partitions ever assigned
     changed_ns: int = 0  # a member of a newer protocol joined or left
     moved_ns: int = 0
 
@@ -359,7 +362,7 @@ class _Membership:
             has.update(given)
 
     def _handed_over(self, event: Event, member: str, given: set[g.Partition], since_ns: int = 0) -> Iterator[Event]:
-        """Others that had it, were heard after `since_ns`, and no more."""
+        """Yield expiries of other members that had the partitions, had contact after `since_ns`, and none since."""
         for other in [name for name, partitions in self.has.items() if name != member and partitions & given]:
             contact, last = self.contacts.get(other), self.joined.get(other)
             if contact is None or last is None or last.interval_ms is None or other in self.gone:

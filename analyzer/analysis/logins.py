@@ -28,7 +28,7 @@ MAX_TOKEN = 1 << 16
 
 
 class LoginResult(NamedTuple):
-    """A login of somebody who said a name."""
+    """The end of a login with a name."""
 
     name: str
     let_in: bool
@@ -36,7 +36,7 @@ class LoginResult(NamedTuple):
 
 @dataclass(slots=True)
 class Login:
-    """One connection's login: `mechanism` as its SaslHandshake said it, the name that was said so far."""
+    """One connection's login: `mechanism` of its SaslHandshake, and the name so far."""
 
     mechanism: str | None = None
     name: str | None = None
@@ -59,7 +59,7 @@ class Login:
         name, self.name = self.name, None
         if name is None or answer is None or error not in (0, errors.SASL_AUTHENTICATION_FAILED):
             return None
-        challenged = self.mechanism == "OAUTHBEARER" and answer  # which says why the token was refused (RFC 7628)
+        challenged = self.mechanism == "OAUTHBEARER" and answer  # with the reason for the refusal (RFC 7628)
         return LoginResult(name, error == 0 and not challenged)
 
 
@@ -75,7 +75,7 @@ def _token(exchange: Exchange, side: str) -> bytes | None:
 
 
 def name_in_token(mechanism: str | None, token: bytes) -> str | None:
-    """The name that a client's first token says; None where it says none plainly."""
+    """Return the name in a client's first token; None if it has no plain one."""
     if len(token) > MAX_TOKEN or mechanism is None:
         return None
     if mechanism == "PLAIN":

@@ -1,15 +1,15 @@
-"""Offsets that groups commit, and readers that lost their place: rows of the table `offsets`.
+"""Offsets that groups commit, and resets of readers: rows of the table `offsets`.
 
 In: windows; OffsetCommit, TxnOffsetCommit, ListOffsets and Fetch are read by columns, of EndTxn the body. Out: a row
-for each offset committed, as clients ask and as replicas are sent it (`replicated`), and for each reset: a reader that
-was told OFFSET_OUT_OF_RANGE, or that went where ListOffsets pointed. Rules
+for each offset committed, by clients and as replicas fetch it (`replicated_offsets`), and for each reset: a reader that
+got OFFSET_OUT_OF_RANGE, or that went where ListOffsets pointed. Rules
 - A commit's `previous` is the last one before it that counts: accepted, and of a transaction only if that committed
-  (KIP-98), in the order of answers. ZooKeeper (OffsetCommit v0) and Kafka each hold an offset of their own, so their
-  rows do not meet; nor do what is asked and what was written.
-- A reader is a client (id and address) and a partition: it may lose its place on one connection and go on on another.
-  Of its fetches only those are kept that do not go on where the one before ended.
-- Where a stretch of a capture ends and another goes on: a commit is told where it was made, a reset where it is known
-  what the reader did. What counts before goes on (the last `MOST_KEPT` of commits, and of moves).
+  (KIP-98), in the order of responses. ZooKeeper (OffsetCommit v0) and Kafka each hold an offset of their own, so each
+  has its own `previous`; the same holds for requests and for what coordinators wrote.
+- A reader is a client (id and address) and a partition: it may lose its position on one connection and go on on
+  another. Of its fetches only those are kept that do not continue the one before.
+- With rotation, a commit is a row of the rotation it was made in, a reset of the one in which it is known where the
+  reader went. The last commits and moves that count are remembered (`MOST_KEPT` of each).
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ from analyzer.protocol import errors as kafka_errors
 from captures.kernels import NULL
 
 MOST_KEPT: Final = 200_000
-"""Commits, and moves of readers, that are remembered from one stretch of a capture to the next: one of each group or
-reader and partition. One takes 200 bytes."""
+"""Commits, and moves of readers, that are remembered from one rotation to the next: one of each group or reader and
+partition. One takes 200 bytes.
+"""
 
 COMMIT, TXN_COMMIT, ZOOKEEPER, RESET = "commit", "txn_commit", "zookeeper", "reset"
 
@@ -68,13 +69,13 @@ _COMMIT_COLUMNS: Final = (
     "earlier",
     "seen",
 )
-"""earlier: it was told of in an earlier stretch; seen: where in the capture its answer begins (or what was asked, where
-there is none), by which commits are in order: what stands behind a lost packet is complete, and handed out, only when
-that is given up. NULL where it is an earlier one."""
+"""earlier: an earlier rotation has its row; seen: where in the capture its response begins (or the request, without
+one), by which commits are in order, because exchanges behind a lost packet are handed out late. NULL for earlier ones.
+"""
 _COMMIT_TEXTS: Final = ("connection", "client", "ip", "group", "member", "transaction", "topic", "topic_id")
 
 _END_COLUMNS: Final = ("trigger", "born", "transaction", "committed")
-"""Of what EndTxn says."""
+"""Columns of EndTxn."""
 
 _MEMBERS: Final = np.array(
     [apis.JOIN_GROUP, apis.HEARTBEAT, apis.OFFSET_COMMIT, apis.OFFSET_FETCH, apis.CONSUMER_GROUP_HEARTBEAT], np.int64
@@ -97,7 +98,7 @@ class Offsets:
     _ends: Log = field(default_factory=lambda: Log(_END_COLUMNS, ("transaction",), EVENT_ORDER))
     _elsewhere: list[tuple[tuple[int, int], int, str, Committed]] = field(default_factory=list)  # place, ns, connection
     _replicated: Replicated = field(default_factory=Replicated)
-    _written: dict[tuple[str, str, int], int] = field(default_factory=dict)  # to ZooKeeper, in earlier stretches
+    _written: dict[tuple[str, str, int], int] = field(default_factory=dict)  # to ZooKeeper, in earlier rotations
     _goes_on: bool = False
 
     def take(self, window: Window, control: Sequence[ControlExchange] = ()) -> None:
@@ -128,7 +129,7 @@ class Offsets:
 
     @property
     def held_bytes(self) -> int:
-        """Of commits, moves and ends of transactions, and of who is member of what."""
+        """Estimate the bytes of commits, moves, ends of transactions, and members."""
         noted = (self._commits, self._moves, self._ends, self._replicated)
         return sum(log.held_bytes for log in noted) + 200 * len(self._members) + 500 * len(self._elsewhere)
 
@@ -284,8 +285,11 @@ class Offsets:
     def _counting(
         self, commits: Columns, topic: np.ndarray
     ) -> tuple[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray], np.ndarray]:
-        """(whose place it is: whether in ZooKeeper, group, topic or else its id, partition; whether it counts) of each
-        commit. `topic`: the topic of each, as `_topics` has it."""
+        """Return the key of each commit (whether in ZooKeeper, group, topic or else its id, partition), and whether it
+        counts.
+
+        topic   the topic of each, as `_topics` returns it
+        """
         zookeeper = (commits["api"] == apis.OFFSET_COMMIT) & (commits["version"] == 0)
         in_transaction = commits["api"] == apis.TXN_OFFSET_COMMIT
         place = np.where(topic == NULL, commits["topic_id"], topic)
@@ -304,7 +308,7 @@ class Offsets:
         return topic
 
     def _committed(self, commits: Columns) -> np.ndarray:
-        """Of each commit in a transaction: whether that was committed later, as its EndTxn says."""
+        """Return for each commit in a transaction whether that was committed later by an EndTxn."""
         done = np.zeros(len(commits["trigger"]), bool)
         for i, (_, _, committed) in self._ends_of(commits).items():
             done[i] = committed
@@ -426,9 +430,11 @@ _READER: Final = ("client", "ip", "topic", "topic_id", "partition")
 
 
 def _lasting(moves: Columns, topic: np.ndarray) -> np.ndarray:
-    """Which moves (`topic`: of each its name, NULL where only an id is known) matter for what comes: of each reader its
-    last fetch, and what it was told since. What a reader that has not fetched was refused by ListOffsets matters once
-    it does."""
+    """Return bool[n]: the moves that matter later: of each reader its last fetch, and the offsets it got since.
+
+    A refused ListOffsets of a reader that has not fetched matters once it does. `topic`: the name of each move's topic,
+    NULL if only an id is known.
+    """
     count = len(moves["what"])
     of = np.zeros(0, np.int64)
     if count:
@@ -503,8 +509,10 @@ def _capture_position(every: Exchanges, rows: np.ndarray) -> np.ndarray:
 
 
 def _previous(key: Sequence[np.ndarray], offset: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Of each row, the offset of the last row before it of the same key that counts; NULL: there is none. The last
-    column of the key is their order."""
+    """Return the offset of the last row before each of the same key that counts; NULL: there is none.
+
+    The last column of the key is the order of rows.
+    """
     order = np.lexsort(tuple(reversed(key)))  # stable: rows of one place stay in order
     first = np.ones(len(order), bool)
     for column in key[:-1]:

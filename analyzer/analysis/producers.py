@@ -32,13 +32,13 @@ Partition = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class ProducerEvent:
-    """A request about a transactional id, and its answer.
+    """A request about a transactional id, and its response.
 
     place     which packet completed the exchange, and the age of its connection
-    order     the same of its first packet: the order in which requests were made
+    order     the same of its first packet: the order in which requests were sent
     key       connection, exchange, reply
-    asked     first byte of the request, done: last of the answer (microseconds), None where not seen
-    error     code of the answer, 0 on success; None without an answer
+    sent      first byte of the request; done: last byte of the response (microseconds); None if not captured
+    error     code of the response, 0 on success; None without a response
     holes     how often requests may have been lost before it on its connection
     """
 
@@ -66,11 +66,11 @@ class ProducerEvent:
 
 @dataclass(slots=True)
 class Transaction:
-    """One transaction, as a row of `transactions` wants it.
+    """One transaction, with the columns of `transactions`.
 
-    partitions  each with the connection on which its client added it, None where it was only written to
-    since       the packet with which an answer first said that something had become part of it
-    marked      what a coordinator told a leader of its end, and which end that is
+    partitions  each with the connection on which its client added it, None if it was only written to
+    since       the packet with the first response that added something to it
+    marked      the first marker of its end, and the outcome in it
     """
 
     transactional_id: str | None
@@ -104,7 +104,7 @@ class Transaction:
         return self.since is not None and self.since < event.order[0]
 
     def holds(self, partitions: Iterable[Partition]) -> bool:
-        """One of those is part of it; where a group's offsets are kept is not said."""
+        """Return whether one of these partitions is part of it; the topic of group offsets always may be."""
         return any(partition in self.partitions or partition[0] == OFFSETS_TOPIC for partition in partitions)
 
     def close(self, event: ProducerEvent, outcome: str, fenced_by: str | None = None) -> None:
@@ -142,7 +142,7 @@ class Producer:
         self.transactions: list[Transaction] = []
         self._current: Transaction | None = None
         self._tried: int | None = None  # the first request of a transaction, where it was refused for the moment
-        self._owner: ProducerEvent | None = None  # InitProducerId of who has the id
+        self._owner: ProducerEvent | None = None  # InitProducerId of the current producer
         self._takeovers = 0
         self._known = False
         self._given: tuple[int | None, int | None] = (None, None)  # producer id and epoch for what comes
@@ -167,8 +167,11 @@ class Producer:
         return ended
 
     def took(self, event: ProducerEvent, requested_id: int, timeout_ms: int | None = None) -> None:
-        """InitProducerId; `requested_id`: the producer id that the request says, -1 of a new producer (KIP-360);
-        `timeout_ms`: of its transactions."""
+        """Apply InitProducerId.
+
+        requested_id   the producer id in the request, -1 of a new producer (KIP-360)
+        timeout_ms     of its transactions
+        """
         if event.error not in (0, errors.CONCURRENT_TRANSACTIONS):
             return
         self._after(event, is_new_epoch=True)
@@ -219,7 +222,7 @@ class Producer:
             self._at(event).offsets[place] = offset
 
     def ended(self, event: ProducerEvent, committed: bool, given: tuple[int | None, int | None]) -> None:
-        """EndTxn; `given`: producer id and epoch of the next transaction, where the answer says them (KIP-890)."""
+        """End a transaction. `given`: producer id and epoch of the next one, if the response has them (KIP-890)."""
         outcome = COMMITTED if committed else ABORTED
         goes_on = self._line is not None and self._line[0] == event.key[0]
         missed = self._after(event)
@@ -246,9 +249,12 @@ class Producer:
         self._known = True
 
     def marked(self, event: ProducerEvent, committed: bool, partitions: Iterable[Partition], noticed: int) -> None:
-        """A coordinator told the leader of these partitions how a transaction ended. It is the open one, if some of
-        them had become part of that before this was asked; else the one before, where only its EndTxn was heard.
-        `noticed`: the packet that shows that markers before this one may have been lost, -1: none were."""
+        """Apply a marker of a transaction's end for some partitions.
+
+        It ends the open transaction if some of the partitions were part of that before the marker's request; else the
+        one before, if only its EndTxn was captured. `noticed`: the packet that shows that earlier markers may be lost,
+        -1: none.
+        """
         outcome, current = COMMITTED if committed else ABORTED, self._current
         if current is not None and current.holds(partitions) and (current.ending or current.before(event)):
             sure = noticed < 0 or (current.since is not None and noticed < current.since)
@@ -269,8 +275,11 @@ class Producer:
             self._current = None
 
     def _after(self, event: ProducerEvent, is_new_epoch: bool = False) -> bool:
-        """Before what a coordinator was asked: did an end get lost since it was asked before? `told`: the epoch is that
-        of what comes. Whether what `event` is about may have begun in what was lost."""
+        """Before a request to the coordinator: close the open transaction if its end was lost since the last one.
+
+        Returns whether the transaction of `event` may have begun in what was lost. `is_new_epoch`: the request begins
+        an epoch.
+        """
         line, self._line = self._line, (event.key[0], event.holes)
         missed = line is not None and line[0] == event.key[0] and line[1] < event.holes
         current = self._current
@@ -282,7 +291,7 @@ class Producer:
         ):
             own_epoch, event_epoch = current.epoch, event.epoch
             if own_epoch is not None and event_epoch is not None:
-                # Where each transaction has an epoch, the same one is as good as having heard everything.
+                # If each transaction has an epoch, an equal epoch proves that nothing was missed.
                 missed = event_epoch > own_epoch or (missed and not (self._counts and event_epoch == own_epoch))
         if missed:
             self._tried = None
@@ -295,7 +304,7 @@ class Producer:
         return self._current is not None and self._current.who == event.who and self._current.before(event)
 
     def _leave(self) -> None:
-        """The open one is over: as markers say, else nobody knows how."""
+        """End the open transaction, with the outcome of its markers, else an unknown one."""
         assert self._current is not None
         self._current.outcome = UNKNOWN
         if self._current.marked is not None and self._current.marked[1] != UNKNOWN:
@@ -309,7 +318,7 @@ class Producer:
         return transaction
 
     def _at(self, event: ProducerEvent, missed: bool = False) -> Transaction:
-        """The transaction that an event is part of; a new one where none is open. `missed`: as `_after` says."""
+        """Return the transaction of an event; a new one if none is open. `missed`: result of `_after`."""
         if self._current is not None and (self._current.ending or self._current.marked):
             self._leave()
         if self._current is None:
@@ -330,18 +339,20 @@ class Producer:
         self._current = None
 
     def _refused(self, event: ProducerEvent) -> None:
-        """Somebody was told that the id is another's now. Who has it knows its own epoch; so what is refused with that
-        of the open transaction is the open one's."""
+        """Apply an error that reports another producer with the id.
+
+        The current producer knows its own epoch; so a refused request with the open transaction's epoch is that one's.
+        """
         epoch = event.epoch if event.epoch is not None else None
         is_own = self._current is not None and self._current.who == event.who
         if is_own and self._current is not None and epoch is not None and self._current.epoch is not None:
             is_own = epoch >= self._current.epoch
         by = self._owner.label if self._owner is not None else None
         if self._owner is not None and self._owner.who == event.who and self._takeovers < 2:
-            by = None  # nobody came: the coordinator gave up on it (transaction.timeout.ms)
+            by = None  # no other producer: the coordinator aborted it (transaction.timeout.ms)
         victim = (*event.who, epoch)
         if is_own and self._current is not None:
-            # Nobody came, and the coordinator had told the leaders: it ended then, not when its producer heard of it.
+            # Aborted by the coordinator: it ended with the markers, not when its producer learned of it.
             if self._current.marked is not None and (self._current.marked[1] != ABORTED or by is None):
                 self._leave()
             else:
@@ -362,7 +373,7 @@ class Producer:
         self._fenced.add(victim)
 
     def _known_victim(self, victim: tuple[str | None, str, int | None]) -> bool:
-        """Whether it was told before; Produce does not say which epoch it has."""
+        """Return whether a producer was fenced before; Produce has no epoch."""
         client, ip, epoch = victim
         return any(
             (client, ip) == fenced[:2] and (epoch is None or fenced[2] is None or epoch == fenced[2])

@@ -1,8 +1,8 @@
-"""Where readers are: of their fetches those that do not go on where the one before ended, and what ListOffsets said.
+"""Positions of readers: fetches that do not continue the one before, and the offsets that ListOffsets returned.
 
-In: windows, read by columns. Out: `moves`: columns of few rows. Rules: memory is bounded by the open connections and
-their partitions; a fetch that goes on where it should is forgotten at once, and so are moves that nobody told a reader
-to make, but for the first and the last of a window.
+In: windows, read by columns. Out: moves: columns of few rows. Rules: memory is bounded by the open connections and
+their partitions; a fetch that continues the one before is forgotten at once, and so are moves without a refused fetch
+or ListOffsets before them, but for the first and the last of a window.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from analyzer.protocol import errors as kafka_errors
 from captures.kernels import NULL
 
 FETCHED, REFUSED, LISTED, LEFT = range(4)
-"""What a move is: a fetch from elsewhere than where the one before ended, or the first of its connection; a fetch
-refused with OFFSET_OUT_OF_RANGE; an offset that ListOffsets said; the place at which a connection ended."""
+"""Kinds of moves: a fetch elsewhere than where the one before ended, or the first of its connection; a fetch refused
+with
+OFFSET_OUT_OF_RANGE; an offset in a ListOffsets response; the position at the end of a connection.
+"""
 
 MOVE_COLUMNS: Final = (
     "trigger",
@@ -51,7 +53,7 @@ _PLACE_BITS: Final = 32
 """Of a key: below them is the place, above them the connection."""
 _PLACE: Final = (1 << _PLACE_BITS) - 1
 _FEW_PLACES: Final = 1000
-"""Places that may be remembered though nobody reads there."""
+"""Places without readers that may be remembered."""
 
 
 def _none() -> np.ndarray:
@@ -60,9 +62,12 @@ def _none() -> np.ndarray:
 
 @dataclass(slots=True)
 class Positions:
-    """The next offset of each reader: `_at` int64[n], by `_keys` int64[n] in order, each a connection and a place. A
-    place is a topic (a number of strings) or else topic id, and partition. `_clients` int64[connections]: the client
-    id (a number of strings) of each connection."""
+    """The next offset of each reader.
+
+    _at        int64[n], by `_keys` int64[n] in order: connection and place. A place is a topic (a number of strings),
+               or else a topic id, and a partition
+    _clients   int64[connections]: the client id (a number of strings) of each connection
+    """
 
     _keys: np.ndarray = field(default_factory=_none)
     _at: np.ndarray = field(default_factory=_none)
@@ -70,8 +75,8 @@ class Positions:
     _places: dict[tuple[int, int, int], int] = field(default_factory=dict)
 
     def named(self) -> np.ndarray:
-        """int64[n]: the numbers of strings in them. (A place where nobody reads may become another, as its strings
-        do.)"""
+        """Return int64[n]: the numbers of strings in use. A place without readers may become another, as its strings
+        do."""
         places = self._places_of(arrow.distinct(self._keys & _PLACE))[:, :2].ravel()
         return np.concatenate([places, self._clients[arrow.distinct(self._keys >> _PLACE_BITS)]])
 
@@ -89,7 +94,8 @@ class Positions:
         yield from self._left(window)
 
     def _fetched(self, every: Exchanges, wanted: np.ndarray, clients_listed: np.ndarray) -> Iterator[Columns]:
-        """Moves by fetches; `told`: client ids that were told an offset in this window."""
+        """Yield the moves of fetches. `clients_listed`: client ids that got an offset or were refused in this
+        window."""
         parts = every.partitions
         of_fetches = np.flatnonzero(wanted[every.owner])
         if not len(of_fetches):
@@ -140,7 +146,7 @@ class Positions:
         return columns
 
     def _looked_up(self, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(the position of each key, NULL: none; its place among those that are known, -1: it is not)."""
+        """Return (offset of each key, NULL: none; its index in `_keys`, -1: none)."""
         if not len(self._keys):
             return np.full(len(wanted), NULL, np.int64), np.full(len(wanted), -1, np.int64)
         there = np.minimum(np.searchsorted(self._keys, wanted), len(self._keys) - 1)
@@ -194,7 +200,7 @@ class Positions:
         yield left
 
     def _forget(self, rows: np.ndarray) -> None:
-        """Readers that are over, and places where nobody reads any more once they are most."""
+        """Forget readers that have ended, and places without readers once they are the most."""
         reading = np.ones(len(self._keys), np.bool_)
         reading[rows] = False
         self._keys, self._at = self._keys[reading], self._at[reading]
@@ -233,9 +239,12 @@ _OF_READERS: Final = (s.P_TOPIC, s.P_TOPIC_ID, s.P_PARTITION)
 
 
 def _relevant(moves: np.ndarray, reader: np.ndarray, client: np.ndarray, clients_listed: np.ndarray) -> np.ndarray:
-    """Moves of a window without those that change nothing: where nobody of a client was refused, or told an offset, in
-    it (`told`: client ids), a reader's first move is where it went after what it was told before, and its last where it
-    stands when it is told next. moves, reader, client: int64[n], the row of each, whose it is, and the client id."""
+    """Return the moves of a window that may matter later.
+
+    If no reader of a client was refused or got an offset in the window, its first move is where it went after what it
+    got before, and its last where it stands when it gets the next. moves, reader, client: int64[n], row, reader and
+    client id; clients_listed: client ids that got an offset or were refused.
+    """
     if not len(moves):
         return moves
     first, which = combinations(reader, client)

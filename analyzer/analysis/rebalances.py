@@ -1,16 +1,16 @@
-"""Rebalances of one group: table `rebalances`, a row for each generation or epoch that was seen to come about.
+"""Rebalances of one group: table `rebalances`, a row for each captured generation or epoch.
 
-In: the group's events in order, expiries and moves of its coordinator among them, when its members were last heard, and
-when their clients got records. Out: rows. Rules: a trigger is named with the exchange that shows it; it is the earliest
-of what the coordinator rebalances for, between the answers of the generation before and those of this one:
+In: the group's events in order, with expiries and moves of its coordinator, the last contacts of its members, and the
+delivery times of their clients. Out: rows. Rules: a trigger is named with the exchange that shows it; it is the
+earliest reason for a rebalance between the responses of the generation before and those of this one:
 
-    join         a member that was not one before joined
-    leave        a member left, and said so
+    join         a new member joined
+    leave        a member left
     expired      a member expired (`groups`); it began when its session timeout was over
     coordinator  the coordinator moved since the generation before, and a member of it, or its client, joined elsewhere
-    metadata     a member joined again, or said so in its heartbeat, with other topics than before; or the leader joined
-                 again and the assignment has partitions that the group never had
-    unknown      none of these was seen; `trigger_member` is then a member that joined again by itself, if one did: the
+    metadata     a member joined again, or sent a heartbeat, with other topics than before; or the leader joined again
+                 and the assignment has partitions that the group never had
+    unknown      no reason was captured; `trigger_member` is then a member that joined again by itself, if one did: the
                  second step of a cooperative assignor, a Streams instance that asks for another assignment
 """
 
@@ -47,8 +47,10 @@ class _Trigger(NamedTuple):
 
 @dataclass(slots=True)
 class _Generation:
-    """A generation, or epoch: who joined or was told of it, and who got what. `since`: the first answer of the turn
-    before; `until`: the first of this one."""
+    """A generation, or epoch: its members and their assignment.
+
+    since_ns   the first response of the generation before; until_ns: the first of this one
+    """
 
     number: int | None
     protocol: str | None
@@ -63,7 +65,7 @@ class _Generation:
     ended_ns: int | None = None
     stops: dict[str, tuple[int, int]] = field(default_factory=dict)  # by member: had to stop, could go on
     renamed: dict[str, str] = field(default_factory=dict)  # static members that came back later under another id
-    later: list[Event] = field(default_factory=list)  # what those were told: nobody rebalances for it
+    later: list[Event] = field(default_factory=list)  # their events: no group rebalances for these
     lost: list[Event] = field(default_factory=list)  # expiries that an answer of this turn, not its first, shows
 
     def members_then(self) -> set[str]:
@@ -71,7 +73,7 @@ class _Generation:
         return {self.renamed.get(member, member) for member in self.members}
 
     def given(self) -> Iterator[tuple[Partition, ...]]:
-        """Whatever anybody was given in it, also what was taken back before its end."""
+        """Yield all assignments in it, also those that were revoked before its end."""
         return (has for event in (*self.syncs, *self.later) for _, has in event.assigned or ())
 
     def assigned_then(self) -> Assignment:
@@ -90,7 +92,7 @@ class _GroupLife:
             event.member: event.instance for event in events if event.member is not None and event.instance is not None
         }
         self.expired = {event.member: event.place for event in events if event.kind == g.EXPIRED}
-        self.earlier: dict[int, tuple[str, ...]] = {}  # by id of an event: topics that its member said the time before
+        self.earlier: dict[int, tuple[str, ...]] = {}  # by id of an event: its member's subscription before
         subscribed: dict[str, tuple[str, ...]] = {}
         for event in events:
             if event.member is not None and event.subscribed is not None:
@@ -112,8 +114,12 @@ def rebalances(
     fetched: ClientDeliveryTimes,
     now_ns: int | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """One group's rows, each with its place as `_order`. `now_ns`: the capture goes on from there, and those that are
-    not over (`_is_over`) are told later; events of those that are told get `settled`, and are told no more."""
+    """Yield one group's rows, each with its place as `_order`.
+
+    now_ns   the capture continues from there: rebalances that are not over (`_is_over`) become rows later
+
+    Events of rebalances with rows are marked `settled`, and used once.
+    """
     classic = [event for event in events if event.protocol in (g.CLASSIC, g.CONNECT, None)]
     newer = [event for event in events if event.protocol in (g.CONSUMER, g.SHARE, g.STREAMS)]
     lives = [(known, _generations) for known in _lives(classic, contacts)]
@@ -153,9 +159,11 @@ def _lives(events: list[Event], contacts: dict[str, Contact]) -> Iterator[_Group
 
 
 def _divided_lives(events: list[Event]) -> Iterator[list[Event]]:
-    """A group that is deleted, or forgotten as nobody is in it, and comes about again counts from the beginning: its
-    events from one beginning to the next. Who joins once a generation was told gets that or a later one, and a later
-    one where everybody had left; of static members of the newer protocols only the latter is certain."""
+    """Divide events into the lives of a group: one that is deleted or forgotten begins again with low generations.
+
+    A member that joins after a generation was captured gets that or a later one; a later one if all members had left.
+    Of static members of the newer protocols only the latter is certain.
+    """
     begin, highest, told_ns = 0, 0, 0
     there: set[str] = set()
     for at, event in enumerate(events):
@@ -176,8 +184,9 @@ def _divided_lives(events: list[Event]) -> Iterator[list[Event]]:
 
 
 def _is_over(turn: _Generation, following: _Generation | None, now_ns: int) -> bool:
-    """A rebalance that ended, or was overtaken by another, `OVER_NS` ago; or one that did not end for very long: some
-    of its members are not in the capture."""
+    """Return whether a rebalance ended, or another overtook it, `OVER_NS` ago; or it did not end for very long, because
+    some of its members are not in the capture.
+    """
     if turn.number is None:
         return False
     last_ns = max([turn.until_ns, turn.ended_ns or 0, *(go_ns for _, go_ns in turn.stops.values())])
@@ -292,8 +301,10 @@ def _generation(number: int, joins: list[Event], syncs: list[Event], had: Assign
 
 
 def _put_members(turn: _Generation, joins: list[Event], listed: tuple[str, ...] | None, known: _GroupLife) -> None:
-    """Fill in who is in a generation (`listed`: as its leader was told first), and which static members came back later
-    under another id, for which no group rebalances (KIP-345)."""
+    """Fill in the members of a generation, and static members that returned later under another id.
+
+    For these no group rebalances (KIP-345). `listed`: the members in the leader's first response.
+    """
     turn.members = set(listed or ())
     place = {known.instances[member]: member for member in turn.members if member in known.instances}
     for event in joins:
@@ -329,7 +340,7 @@ def _were_members(known: _GroupLife, number: int) -> set[str]:
 
 
 def _unfinished(events: list[Event], last: _Generation | None) -> _Generation | None:
-    """A rebalance of which no generation was seen: someone joins at the end, or was told to."""
+    """Return a rebalance without a generation: members join at the end, or were told to."""
     since = max((event.time_ns for event in [*last.joins, *last.syncs]), default=0) if last is not None else 0
     left = {event.member for event in events if event.kind == g.LEAVE and event.well}
     signs = [
@@ -355,8 +366,11 @@ def _unfinished(events: list[Event], last: _Generation | None) -> _Generation | 
 
 
 def _epochs(known: _GroupLife) -> Iterator[_Generation]:
-    """A member is told what the new epoch gives it before it is told the epoch: what it has to give back first. So an
-    epoch lasts from the first answer that says it until the first that says a later one."""
+    """Yield the epochs of newer protocols.
+
+    A member learns its assignment of a new epoch before the epoch itself, because it has to give back partitions first.
+    So an epoch lasts from the first response with it until the first response with a later one.
+    """
     answers = [
         event
         for event in known.events
@@ -423,7 +437,7 @@ def _without_returned(turn: _Generation, epoch_events: list[Event], known: _Grou
 
 
 def _by_epoch(answers: list[Event]) -> Iterator[tuple[int, list[Event]]]:
-    """Each epoch with what was told from its first answer on."""
+    """Yield each epoch with its events from its first response on."""
     number, epoch_events = 0, list[Event]()
     for event in answers:
         if event.generation is not None and event.generation > number:
@@ -436,8 +450,11 @@ def _by_epoch(answers: list[Event]) -> Iterator[tuple[int, list[Event]]]:
 
 
 def _assigned_at(number: int, answers: list[Event]) -> dict[str, int]:
-    """When each member that was told of the epoch had its assignment: the last answer that gave it another than before,
-    else the first that said the epoch. A coordinator that takes over gives all of them theirs again."""
+    """Return when each member of the epoch had its assignment.
+
+    That is the last response that changed it, else the first with the epoch. A coordinator that takes over sends all
+    members their assignment again.
+    """
     had: dict[str, int] = {}
     reached: set[str] = set()
     given: dict[str, g.Assigned] = {}
@@ -468,7 +485,7 @@ def _trigger(turn: _Generation, known: _GroupLife, ever: set[Partition]) -> _Tri
         *_departed(turn, known, between, moved),
         *again(turn, known, between, new, moved),
     ]
-    # Of a newer group those are told so that still speak the classic protocol, after an epoch has come about (KIP-848).
+    # In a newer group, only members of the classic protocol are told to rejoin, after a new epoch (KIP-848).
     notices = [
         _Trigger(event.time_ns, UNKNOWN, None, event)
         for event in between
@@ -541,7 +558,8 @@ def _rejoined(
 def _resubscribed(
     turn: _Generation, known: _GroupLife, between: list[Event], new: set[Partition], moved: Event | None
 ) -> Iterator[_Trigger]:
-    """Members of before that said other topics in their heartbeats, or an assignment of partitions never had."""
+    """Yield triggers of members with another subscription in their heartbeats, or of partitions never assigned
+    before."""
     del moved
     for event in between:
         if event.member in turn.before and known.earlier.get(id(event), event.subscribed) != event.subscribed:

@@ -132,7 +132,7 @@ class OpenedRecords:
         yield from self._groups.rest()
 
     def finish(self, names: Names) -> Iterator[tuple[str, pa.Table]]:
-        """All has been read. Without a filter, sets that no exchange told of are wanted too."""
+        """Finish after the last window. Without a filter, sets that no exchange has are rows too."""
         if self._mode != NO_RECORDS:
             if self._everything:
                 for name, table in self._made.rest(self._origins(no_exchanges(names))):

@@ -44,10 +44,10 @@ _COLUMNS: Final = (
     "epoch",
     "earlier",
 )
-"""log, at: the partition of the topic, and the record's offset in it; earlier: told in an earlier stretch."""
+"""log, at: the partition of the topic, and the record's offset in it; earlier: an earlier rotation has its row."""
 _TEXTS: Final = ("connection", "group", "topic")
 MOST_KEPT: Final = 200_000
-"""Groups and partitions whose last offset is remembered from one stretch of a capture to the next."""
+"""Groups and partitions whose last offset is remembered from one rotation to the next."""
 _OF_COMMITS: Final = ("OffsetCommit", "LegacyOffsetCommit")
 _CONTROL: Final = "ControlRecordTypeSchema"
 """What keys of control records are."""
@@ -59,7 +59,9 @@ class Replicated:
 
     _log: Log = field(default_factory=lambda: Log(_COLUMNS, _TEXTS, EVENT_ORDER))
     _internal: dict[str, bool] = field(default_factory=dict)
-    _reported: dict[int, tuple[int, int]] = field(default_factory=dict)  # by partition: what earlier stretches told
+    _reported: dict[int, tuple[int, int]] = field(
+        default_factory=dict
+    )  # by partition: offsets that earlier rotations have
 
     def take(self, window: Window) -> None:
         """One window of the capture point."""
@@ -134,7 +136,8 @@ class Replicated:
         self._log.join(other._log)
 
     def onward(self) -> Replicated:
-        """Another stretch goes on: of each log how far it was told, of each group and partition its last offset."""
+        """Return the state for the next rotation: how far each log was read, and the last offset of each group and
+        partition."""
         noted = self._fresh()
         after = Replicated(_internal=self._internal.copy(), _reported=self._reported.copy())
         for log in arrow.distinct(noted["log"]).tolist():
@@ -223,7 +226,7 @@ def _bytes(window: Window, numbers: np.ndarray) -> dict[int, bytes]:
 
 def _records(data: bytes) -> Iterator[tuple[int, int, Any]]:
     """(number, offset, record) of a record set as one of that topic, without control records."""
-    from analyzer.records import record_trees  # opens batches: nobody else needs it at a start
+    from analyzer.records import record_trees  # opens batches: a start does not need it
 
     for number, offset, record in record_trees.record_set(data, TOPIC, nodes=False).typed:
         if record.key is None or record.key.type != _CONTROL:

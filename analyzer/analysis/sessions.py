@@ -1,8 +1,8 @@
-"""Fetches and what they are about: their sessions (KIP-227), the ends of partitions, who reads what from when to when.
+"""Fetches: their sessions (KIP-227), the ends of partitions, and who reads what from when to when.
 
-In: windows whose exchanges were measured. Out: how long the exchanges of `measuring.ACROSS` were held, and the readers
-that were seen. Rules: what one message says of a topic's id, or of how many replicas a partition has, holds for the
-exchanges completed after it; partitions beyond `MAX_KNOWN` are not remembered, and what is about them cannot be told.
+In: windows whose exchanges were measured. Out: how long the exchanges of `latency_split.ACROSS` were held, and the
+readers. Rules: a topic's id, or the number of a partition's replicas, holds for the exchanges completed after the
+message with it; partitions beyond `MAX_KNOWN` are not remembered, and exchanges about them have no results.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_KNOWN: Final = 1 << 17
 """Partitions whose ends are remembered: 450 bytes each. A broker that leads a tenth of it is a large one."""
 
 _WENT_ON: Final = 2
-"""Of a reader's S_BEGUN: it was told of in an earlier stretch of the capture."""
+"""Value of S_BEGUN: an earlier rotation has a row of the reader."""
 
 
 _NUMBERS: Final = struct.Struct("<10q")
@@ -36,8 +36,10 @@ _NUMBERS: Final = struct.Struct("<10q")
 
 
 class Reader(NamedTuple):
-    """A row of `readers`, times in nanoseconds; topic and id as messages say them. Many wait for the capture's end, so
-    numbers are packed (`_NUMBERS`): objects take three times as much."""
+    """A row of `readers`, times in nanoseconds; topic and id as in messages.
+
+    Many wait for the capture's end, so numbers are packed (`_NUMBERS`): objects take three times as much.
+    """
 
     connection: str
     client_ip: str
@@ -85,8 +87,10 @@ class Sessions:
         self._known = 0
 
     def take(self, window: Window, rows: np.ndarray, served: np.ndarray, taken_up: np.ndarray) -> np.ndarray:
-        """Some exchanges of a window, by their rows -> int64, how long each was held, in microseconds or NULL. `served`
-        and `taken_up`: of all of its exchanges, how long the broker took and when it could begin."""
+        """Return int64: how long some exchanges (`rows`) of a window were held, in microseconds or NULL.
+
+        served     of all exchanges of the window: the broker's time; taken_up: when the broker could begin
+        """
         held = np.zeros(len(rows), np.int64)
         if len(rows):
             every = window.every
@@ -129,8 +133,7 @@ class Sessions:
         self._take_over(names)
 
     def onward(self) -> None:
-        """Another stretch of the capture goes on, and this one's readers, those that last too, were told by a copy:
-        those that last are readers of that one from here on."""
+        """Continue in another rotation, after a copy made the rows of this one's readers: open readers begin anew."""
         entries, sessions = self._know.entries, self._know.sessions
         within = entries[:, h.S_ID] != s.NULL
         last_fetch_ns = np.where(within, sessions[entries[:, h.S_SESSION], h.Z_TO_NS], entries[:, h.S_TO_NS])
@@ -159,8 +162,10 @@ class Sessions:
         begin: int,
         end: int,
     ) -> None:
-        """Exchanges `begin` to `end` of those asked for, between which no fact comes; `named`: topic-partitions, where
-        those of each exchange begin, and their numbers, to be filled."""
+        """Decide exchanges `begin` to `end` of `rows`, between which no fact changes.
+
+        named   topic-partitions, where those of each exchange begin, and their numbers, to be filled in
+        """
         if begin == end:
             return
         first, past = int(rows[begin]), int(rows[end - 1]) + 1
@@ -210,7 +215,7 @@ class Sessions:
 
         for row in self._know.gone[:count].tolist():
             if row[h.S_BEGUN] == _WENT_ON and row[h.S_TO_NS] <= row[h.S_FROM_NS]:
-                continue  # it did nothing in this stretch
+                continue  # it fetched nothing in this rotation
             connection = row[h.S_CONNECTION]
             self.over.append(
                 Reader(
@@ -250,7 +255,7 @@ def _firsts(parts: np.ndarray, exchanges: int) -> np.ndarray:
 
 
 class _Partitions:
-    """Numbers of partitions, whether messages say their topic's name or its id. `count` of them are known."""
+    """Numbers of partitions, by their topic's name or its id. `count` of them are known."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -258,7 +263,7 @@ class _Partitions:
         self._topic: dict[int, int] = {}  # what a name or an id (numbers of strings) stands for: itself, or another
         self._id_of: dict[int, int] = {}
         self._pairs: set[tuple[int, int]] = set()
-        self._replica_counts: dict[int, int] = {}  # replicas, by what was said: name or id, and partition
+        self._replica_counts: dict[int, int] = {}  # replicas, by name or id, and partition
         self._replicas: dict[tuple[int, int], int] = {}
         self._unput: list[tuple[int, int]] = []  # number and replicas
         self._forget_places()
@@ -305,7 +310,7 @@ class _Partitions:
         return number
 
     def named(self) -> Iterator[np.ndarray]:
-        """Numbers of the names and ids that are known here; those of partitions too many are not."""
+        """Yield the numbers of the names and ids that are known here; those beyond MAX_KNOWN are not."""
         self._settle()
         known = self._values >= 0
         self._keys, self._values = self._keys[known], self._values[known]
@@ -375,8 +380,8 @@ def _put(keys: np.ndarray, values: np.ndarray, more: np.ndarray, of_more: np.nda
 
 
 def _changes(leaders: np.ndarray) -> list[tuple[int, int, int, int]]:
-    """(name or id of the topic, partition, replicas, packet) where a message says something else of a partition's
-    replicas than the one before it in the window."""
+    """Return (name or id of the topic, partition, replicas, packet) of each change of a partition's replicas in a
+    window."""
     rows = leaders[leaders[:, s.L_REPLICAS] != s.NULL]
     rows = rows[(rows[:, s.L_TOPIC] != s.NULL) | (rows[:, s.L_TOPIC_ID] != s.NULL)]
     name = np.where(rows[:, s.L_TOPIC] != s.NULL, rows[:, s.L_TOPIC], rows[:, s.L_TOPIC_ID])
@@ -391,8 +396,10 @@ def _changes(leaders: np.ndarray) -> list[tuple[int, int, int, int]]:
 def readers_table(
     capture: str, readers: Sequence[Reader], groups: Mapping[tuple[str | None, str | None], Sequence[str]]
 ) -> pa.Table:
-    """Rows of `readers`, in order of time. `groups`: those that each client (id and address) takes part in; of several
-    none is said."""
+    """Return rows of `readers`, in order of time.
+
+    groups   those of each client (id and address); a client with several has null
+    """
     ordered = sorted(readers, key=_place)
     of = (groups.get((reader.client_id, reader.client_ip), ()) for reader in ordered)
 

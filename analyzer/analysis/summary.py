@@ -178,7 +178,7 @@ class Summary:
 
     @property
     def cut(self) -> bool:
-        """Not all topics and clients are told by themselves."""
+        """Whether some topics or clients are counted together as others."""
         return bool(self._other_topics or self._other_clients[0])
 
     def tables(self, *_: object) -> Iterator[tuple[str, Any]]:

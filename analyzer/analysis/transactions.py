@@ -2,15 +2,14 @@
 
 In: windows; of InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn and WriteTxnMarkers the bodies; Produce and
 TxnOffsetCommit by columns. Out: a row for each transaction. Rules
-- A producer speaks to its coordinator and to the leaders on different connections, so the order of events is that of
-  their requests in the capture, and `tables` works it out when all are there (`producers`).
+- A producer uses different connections to its coordinator and to the leaders, so the order of events is that of their
+  requests in the capture, and `tables` works it out when all are there (`producers`).
 - Since KIP-890 a producer adds no partitions by itself: the first Produce or TxnOffsetCommit does.
-- What a coordinator tells the leaders (WriteTxnMarkers) settles what the producer was not heard to be told, in its
-  place among what producers ask, and is all there is of a producer that the capture did not hear: such a row has a
-  producer id only.
-- Where a stretch of a capture ends and another goes on, what has ended is told; what is open goes on, with what its
-  transactional id's producers have done so far (of `MOST_PRODUCERS`: the open transactions of others are told so).
-  What was asked after a request that still waits for its answer waits too, so the order stays that of one pass.
+- Markers (WriteTxnMarkers) decide what the producer's own exchanges leave open, in their place among these, and are all
+  there is of a producer whose connection was not captured: its rows have a producer id only.
+- With rotation, transactions that have ended become rows; open ones go on, with the state of their transactional id (of
+  `MOST_PRODUCERS`: open transactions of others become rows as open). Requests after one that still waits for its
+  response wait too, so the order is that of one pass.
 """
 
 from __future__ import annotations
@@ -67,13 +66,13 @@ ABOUT: Final = np.array(
     np.int64,
 )
 # fmt: on
-"""APIs that are about transactions, whatever the request says."""
+"""APIs that are about transactions for every request."""
 MOST_PRODUCERS: Final = 50_000
-"""Transactional ids that are remembered from one stretch of a capture to the next, some two kilobytes each."""
+"""Transactional ids that are remembered from one rotation to the next, some two kilobytes each."""
 MOST_WAITING: Final = 200_000
 """Events that wait at a border for an answer to what was asked before them: it may never come."""
 _APART_US: Final = 1_000_000
-"""What a coordinator tells several leaders of one transaction is told at once: within this time."""
+"""Microseconds within which a coordinator sends several leaders the markers of one transaction."""
 
 _BY_BODY: Final = frozenset((apis.INIT_PRODUCER_ID, apis.ADD_PARTITIONS_TO_TXN, apis.ADD_OFFSETS_TO_TXN, apis.END_TXN))
 
@@ -96,10 +95,10 @@ class Transactions:
     _messages: TransactionLog = field(default_factory=TransactionLog)
     _markers: list[_Marker] = field(default_factory=list)
     _wrote: Log = field(default_factory=lambda: Log(_COLUMNS, _TEXTS, EVENT_ORDER))
-    _producers: dict[str, Producer] = field(default_factory=dict)  # of whom earlier stretches told
-    _alone: dict[int, Transaction] = field(default_factory=dict)  # by producer id: of which only markers tell so far
-    _holes: dict[str, tuple[int, int]] = field(default_factory=dict)  # by connection of markers, as `_noticed` says
-    _over: list[Transaction] | None = None  # those that ended in this stretch, where another goes on
+    _producers: dict[str, Producer] = field(default_factory=dict)  # of this and earlier rotations
+    _alone: dict[int, Transaction] = field(default_factory=dict)  # by producer id: known by markers only
+    _holes: dict[str, tuple[int, int]] = field(default_factory=dict)  # by connection of markers: see `_noticed`
+    _over: list[Transaction] | None = None  # those that ended in this rotation, if another follows
 
     def take(self, window: Window, control: Sequence[ControlExchange] = ()) -> None:
         every = window.every
@@ -129,8 +128,7 @@ class Transactions:
 
     @property
     def held_bytes(self) -> int:
-        """As measured, when they are told: a kilobyte for each thing said, with the row that it is part of, two for a
-        producer."""
+        """Estimate as measured: a kilobyte for each event with its part of a row, two for a producer."""
         events = len(self._messages) + len(self._markers) + 2 * len(self._producers)
         return 1000 * events + self._wrote.held_bytes
 
@@ -196,7 +194,7 @@ class Transactions:
         yield "transactions", rows.table(capture)
 
     def _tell(self, topic_name: TopicName) -> list[Transaction]:
-        """Tell producers all there is, in order -> transactions that only markers tell of."""
+        """Apply all events to their producers, in order, and return the transactions that only markers show."""
         markers = sorted(self._markers, key=lambda marker: marker.event.order)
         marked = self._marked(markers)
         wrote: dict[str, list[tuple[Place, Callable[[Producer], None]]]] = defaultdict(list)
@@ -214,8 +212,7 @@ class Transactions:
         )
 
     def _marked(self, markers: Sequence[_Marker]) -> dict[str, list[tuple[_Marker, int]]]:
-        """Markers by the transactional id whose producers have their producer id, where that was heard; each with what
-        `_noticed` says."""
+        """Return the markers by transactional id, if the producer id's is known; each with the result of `_noticed`."""
         if not markers:
             return {}
         whose = {
@@ -275,8 +272,10 @@ class Transactions:
     def _writes(
         self, topic_name: TopicName, marked: Mapping[str, Sequence[tuple[_Marker, int]]]
     ) -> Iterator[tuple[str, Place, Callable[[Producer], None]]]:
-        """(transactional id, order, what to tell its producer) of what was written; batches of one partition between
-        two things said, markers among them, are told at once."""
+        """Yield (transactional id, order, function that applies it to its producer) of writes.
+
+        Batches of one partition between two messages about the id, markers among them, are one event.
+        """
         wrote, text, said_of = self._wrote.read(), self._wrote.text, self._messages.packets_of()
 
         def bounds(transactional_id: str) -> np.ndarray:
@@ -324,8 +323,10 @@ def _committer(event: ProducerEvent, place: tuple[str, str, int], offset: int | 
 def _runs(
     wrote: Columns, bounds: Callable[[str], np.ndarray], strings: Sequence[str]
 ) -> Iterator[tuple[int, int, int | None]]:
-    """(first row, last row, records) of the rows of one transactional id, kind, group, client, topic, partition and
-    error that lie between two things said of that id; None: how many records is not known."""
+    """Yield (first row, last row, records) of the rows of one transactional id, API, group, client, topic, partition
+    and
+    error between two messages about that id; None: the number of records is unknown.
+    """
     rows = len(wrote["trigger"])
     if not rows:
         return
@@ -423,8 +424,11 @@ def _messages_of(
 def _added(
     control: ControlExchange, every: Exchanges, request: Body, response: Body | None
 ) -> Iterator[TransactionMessage]:
-    """AddPartitionsToTxn: to version 3 of one transaction, then of several: those come from brokers, which ask whether
-    a partition is part of it (`verifyOnly`) or add it on the producer's behalf (KIP-890)."""
+    """Yield the messages of AddPartitionsToTxn: to version 3 of one transaction, then of several.
+
+    The latter come from brokers, which ask whether a partition is part of it (`verifyOnly`), or add it for the producer
+    (KIP-890).
+    """
     if "transactions" in request:
         results_of = (response or {}).get("resultsByTransaction", ())
         answered = {results["transactionalId"]: results["topicResults"] for results in results_of}
@@ -485,7 +489,10 @@ def _markers(control: ControlExchange, every: Exchanges, request: Body, response
 def _only_markers(
     markers: Sequence[_Marker], producer_ids: Collection[int | None], earlier: Mapping[int, Transaction]
 ) -> list[Transaction]:
-    """Transactions that only markers tell of: of producers that were not `heard`. `told`: of which earlier ones did."""
+    """Return the transactions that only markers show: of producers not in `producer_ids`.
+
+    `earlier`: such transactions of earlier rotations, by producer id.
+    """
     alone: list[Transaction] = list(earlier.values())
     last: dict[int, Transaction] = dict(earlier)
     for marker in markers:

@@ -92,7 +92,7 @@ def broker_of(operation: ZooKeeper) -> Registered | None:
 
 
 def controller_of(operation: ZooKeeper) -> int | None:
-    """The broker that is the controller, where an operation says it."""
+    """Return the broker that is the controller, if an operation has it."""
     value = _object(operation) if operation.path == "/controller" else None
     return _node((value or {}).get("brokerid"))
 
@@ -115,7 +115,7 @@ def _node(value: Any) -> int | None:
 
 @dataclass(slots=True)
 class Requests:
-    """How often nodes were asked for, by operation and kind of node, and who was the controller. A `Collector`."""
+    """Counts requests by operation and kind of node, and notes the controllers (a `Collector`)."""
 
     _counts: Counter[tuple[str, str, int]] = field(default_factory=Counter)
     _controllers: list[tuple[int, int]] = field(default_factory=list)
@@ -138,7 +138,7 @@ class Requests:
         self._controllers = sorted([*self._controllers, *other._controllers])
 
     def as_dict(self) -> dict[str, Any]:
-        """For `_kwire.json`; empty where nothing was said."""
+        """Return the entry in `_kwire.json`; empty if there were no requests."""
         if not self._counts:
             return {}
         requests = [
