@@ -39,7 +39,7 @@ class TopicIds:
     """Names of topic ids: `names`, by id, each the latest that was new."""
 
     names: dict[str, str] = field(default_factory=METADATA_TOPIC.copy)
-    _unsaid: set[str] = field(default_factory=lambda: set(METADATA_TOPIC))  # ids of `names` that no message named
+    _unnamed: set[str] = field(default_factory=lambda: set(METADATA_TOPIC))  # ids of `names` that no message named
     _earlier: set[tuple[str, str]] = field(default_factory=set)  # id and name, before it got another name
     _rows: Rows = field(default_factory=list)
 
@@ -51,27 +51,27 @@ class TopicIds:
 
     def _learn(self, topic_id: str, topic: str) -> bool:
         """Learn a name from a message; return whether no message had it before."""
-        if self._was_said(topic_id, topic):
+        if self._is_known(topic_id, topic):
             return False
         self._rename(topic_id, topic)
-        self._unsaid.discard(topic_id)
+        self._unnamed.discard(topic_id)
         return True
 
-    def _was_said(self, topic_id: str, topic: str) -> bool:
-        if self.names.get(topic_id) == topic and topic_id not in self._unsaid:
+    def _is_known(self, topic_id: str, topic: str) -> bool:
+        if self.names.get(topic_id) == topic and topic_id not in self._unnamed:
             return True
         return (topic_id, topic) in self._earlier
 
     def _rename(self, topic_id: str, topic: str) -> None:
         before = self.names.get(topic_id)
-        if before is not None and before != topic and topic_id not in self._unsaid:
+        if before is not None and before != topic and topic_id not in self._unnamed:
             self._earlier.add((topic_id, before))
         self.names[topic_id] = topic
 
     @property
     def _stated(self) -> set[tuple[str, str]]:
         """All pairs of id and name in messages."""
-        return self._earlier.union(pair for pair in self.names.items() if pair[0] not in self._unsaid)
+        return self._earlier.union(pair for pair in self.names.items() if pair[0] not in self._unnamed)
 
     def tables(self, *_: object) -> Iterator[tuple[str, pa.Table]]:
         yield _table("topic_ids", self._rows)
@@ -79,16 +79,16 @@ class TopicIds:
 
     def join(self, other: TopicIds) -> None:
         for topic_id, topic in other.names.items():
-            stated = topic_id not in other._unsaid or self._was_said(topic_id, topic)
+            stated = topic_id not in other._unnamed or self._is_known(topic_id, topic)
             self._rename(topic_id, topic)
-            (self._unsaid.discard if stated else self._unsaid.add)(topic_id)
+            (self._unnamed.discard if stated else self._unnamed.add)(topic_id)
         self._earlier |= other._earlier
         self._rows += other._rows
 
     def onward(self, capture: str) -> TopicIds:
         """Return the names for another capture point that continues this one."""
         rows = [_named(capture, pair) for pair in sorted(self._stated)]
-        return TopicIds(self.names.copy(), self._unsaid.copy(), self._earlier.copy(), rows)
+        return TopicIds(self.names.copy(), self._unnamed.copy(), self._earlier.copy(), rows)
 
     def name(self, topic: str) -> str:
         """Return the name for a topic id if a message has named it so far; else the argument."""
@@ -96,7 +96,7 @@ class TopicIds:
 
     def learn(self, names: Mapping[str, str]) -> None:
         """Add names from later messages; those of messages so far take precedence."""
-        self._unsaid.update(topic_id for topic_id in names if topic_id not in self.names)
+        self._unnamed.update(topic_id for topic_id in names if topic_id not in self.names)
         self.names = {**names, **self.names}
 
     def resolve(self, row: dict[str, Any]) -> None:
@@ -216,11 +216,9 @@ class Leaders:
 
     def take(self, window: Window, *_: object) -> None:
         rows, names = window.leaders, window.names
-        told_elsewhere = [
-            (operation, led) for operation in window.zookeeper if (led := leader_of(operation)) is not None
-        ]
-        if told_elsewhere:
-            rows = self._both(rows, told_elsewhere, names)
+        in_zookeeper = [(operation, led) for operation in window.zookeeper if (led := leader_of(operation)) is not None]
+        if in_zookeeper:
+            rows = self._both(rows, in_zookeeper, names)
         if not len(rows):
             return
         keys, isr = self._keys(rows, names), self._isr(rows[:, s.L_ISR], names)
@@ -229,10 +227,10 @@ class Leaders:
         if len(self._late) > _LATE + self._known.shape[1] // 16:
             self._settle()
 
-    def _both(self, rows: np.ndarray, elsewhere: list[tuple[ZooKeeper, LeaderState]], names: Names) -> np.ndarray:
+    def _both(self, rows: np.ndarray, in_zookeeper: list[tuple[ZooKeeper, LeaderState]], names: Names) -> np.ndarray:
         """Merge leaders in messages and in ZooKeeper, in order."""
         rows_by_packet: list[tuple[int, list[int]]] = [(row[s.L_TRIGGER], row) for row in rows.tolist()]
-        for operation, led in elsewhere:
+        for operation, led in in_zookeeper:
             row = [s.NULL] * s.L_COLUMNS
             row[s.L_NS], row[s.L_TOPIC], row[s.L_PARTITION] = operation.time_ns, names.string(led.topic), led.partition
             row[s.L_LEADER] = s.NULL if led.leader is None else led.leader

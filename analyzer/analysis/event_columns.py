@@ -14,6 +14,9 @@ from analyzer.frame.arrow import distinct
 from analyzer.frame.log import Columns
 from captures.kernels import NULL
 
+EVENT_COLUMNS: Final = ("trigger", "born", "time", "connection", "exchange", "reply", "client", "ip")
+"""Columns of `event_columns`, and those of them that number texts (`EVENT_TEXTS`)."""
+EVENT_TEXTS: Final = ("connection", "client", "ip")
 EVENT_ORDER: Final = ("trigger", "born")
 """Columns that order events: the packet that completed the exchange, and the age of its connection."""
 

@@ -25,7 +25,7 @@ import pyarrow as pa
 from analyzer.analysis import TopicName
 from analyzer.analysis.combinations import combinations, last_of_each
 from analyzer.analysis.control_exchanges import Border, ControlExchange
-from analyzer.analysis.event_columns import EVENT_ORDER, event_columns
+from analyzer.analysis.event_columns import EVENT_COLUMNS, EVENT_ORDER, event_columns
 from analyzer.analysis.reader_positions import FETCHED, LEFT, LISTED, MOVE_COLUMNS, MOVE_TEXTS, REFUSED, Positions
 from analyzer.analysis.replicated_offsets import Replicated
 from analyzer.analysis.zookeeper import Committed, offset_of
@@ -41,37 +41,19 @@ from captures.kernels import NULL
 
 MOST_KEPT: Final = 200_000
 """Commits, and moves of readers, that are remembered from one rotation to the next: one of each group or reader and
-partition. One takes 200 bytes.
-"""
+partition. One takes 200 bytes."""
 
 COMMIT, TXN_COMMIT, ZOOKEEPER, RESET = "commit", "txn_commit", "zookeeper", "reset"
 
+# fmt: off
 _COMMIT_COLUMNS: Final = (
-    "trigger",
-    "born",
-    "time",
-    "connection",
-    "exchange",
-    "reply",
-    "client",
-    "ip",
-    "api",
-    "version",
-    "group",
-    "member",
-    "transaction",
-    "topic",
-    "topic_id",
-    "partition",
-    "offset",
-    "epoch",
-    "error",
-    "earlier",
-    "seen",
+    *EVENT_COLUMNS, "api", "version", "group", "member", "transaction", "topic", "topic_id", "partition", "offset",
+    "epoch", "error", "earlier", "seen",
 )
+# fmt: on
 """earlier: an earlier rotation has its row; seen: where in the capture its response begins (or the request, without
-one), by which commits are in order, because exchanges behind a lost packet are handed out late. NULL for earlier ones.
-"""
+one), by which commits are in order, because exchanges behind a lost packet are handed out late. NULL for earlier
+ones."""
 _COMMIT_TEXTS: Final = ("connection", "client", "ip", "group", "member", "transaction", "topic", "topic_id")
 
 _END_COLUMNS: Final = ("trigger", "born", "transaction", "committed")

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from analyzer.analysis.combinations import combinations
-from analyzer.analysis.event_columns import event_columns
+from analyzer.analysis.event_columns import EVENT_COLUMNS, event_columns
 from analyzer.bulk import row_groups
 from analyzer.bulk import state as s
 from analyzer.bulk.rows import Exchanges, Window
@@ -26,27 +26,9 @@ from captures.kernels import NULL
 
 FETCHED, REFUSED, LISTED, LEFT = range(4)
 """Kinds of moves: a fetch elsewhere than where the one before ended, or the first of its connection; a fetch refused
-with
-OFFSET_OUT_OF_RANGE; an offset in a ListOffsets response; the position at the end of a connection.
-"""
+with OFFSET_OUT_OF_RANGE; an offset in a ListOffsets response; the position at the end of a connection."""
 
-MOVE_COLUMNS: Final = (
-    "trigger",
-    "born",
-    "time",
-    "connection",
-    "exchange",
-    "reply",
-    "client",
-    "ip",
-    "what",
-    "topic",
-    "topic_id",
-    "partition",
-    "offset",
-    "expected",
-    "error",
-)
+MOVE_COLUMNS: Final = (*EVENT_COLUMNS, "what", "topic", "topic_id", "partition", "offset", "expected", "error")
 MOVE_TEXTS: Final = ("connection", "client", "ip", "topic", "topic_id")
 
 _PLACE_BITS: Final = 32

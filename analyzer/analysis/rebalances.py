@@ -99,12 +99,12 @@ class _GroupLife:
                 if event.member in subscribed:
                     self.earlier[id(event)] = subscribed[event.member]
                 subscribed[event.member] = event.subscribed
-        self._asked = sorted(events, key=lambda event: (event.requested_ns, event.place, event.order))
-        self._times = [event.requested_ns for event in self._asked]
+        self._by_request = sorted(events, key=lambda event: (event.requested_ns, event.place, event.order))
+        self._times = [event.requested_ns for event in self._by_request]
 
     def between(self, since_ns: int, until_ns: int) -> list[Event]:
         """Events whose requests came after the one time and before the other."""
-        return self._asked[bisect_right(self._times, since_ns) : bisect_left(self._times, until_ns)]
+        return self._by_request[bisect_right(self._times, since_ns) : bisect_left(self._times, until_ns)]
 
 
 def rebalances(
@@ -164,14 +164,14 @@ def _divided_lives(events: list[Event]) -> Iterator[list[Event]]:
     A member that joins after a generation was captured gets that or a later one; a later one if all members had left.
     Of static members of the newer protocols only the latter is certain.
     """
-    begin, highest, told_ns = 0, 0, 0
+    begin, highest, reached_ns = 0, 0, 0
     there: set[str] = set()
     for at, event in enumerate(events):
         if _has_left(event):
             there.discard(event.member or "")
         if not event.well or event.generation is None or event.member is None:
             continue
-        if event.kind == g.JOIN and event.requested_ns > told_ns:
+        if event.kind == g.JOIN and event.requested_ns > reached_ns:
             sure = event.instance is None or event.protocol in (g.CLASSIC, g.CONNECT, None)
             if (event.generation < highest and sure) or (event.generation <= highest and not there):
                 yield events[begin:at]
@@ -179,14 +179,13 @@ def _divided_lives(events: list[Event]) -> Iterator[list[Event]]:
         if event.kind in (g.JOIN, g.SYNC, g.UPDATE):  # who beats was there, maybe since before the capture
             there.add(event.member)
         if event.generation > highest:
-            highest, told_ns = event.generation, event.time_ns
+            highest, reached_ns = event.generation, event.time_ns
     yield events[begin:]
 
 
 def _is_over(turn: _Generation, following: _Generation | None, now_ns: int) -> bool:
     """Return whether a rebalance ended, or another overtook it, `OVER_NS` ago; or it did not end for very long, because
-    some of its members are not in the capture.
-    """
+    some of its members are not in the capture."""
     if turn.number is None:
         return False
     last_ns = max([turn.until_ns, turn.ended_ns or 0, *(go_ns for _, go_ns in turn.stops.values())])
@@ -493,9 +492,9 @@ def _trigger(turn: _Generation, known: _GroupLife, ever: set[Partition]) -> _Tri
         and event.code == kafka_errors.REBALANCE_IN_PROGRESS
         and turn.protocol not in (g.CONSUMER, g.SHARE, g.STREAMS)
     ]
-    first_told = min(notices, key=_when, default=None)
+    first_notice = min(notices, key=_when, default=None)
     trigger = min(triggers, key=_when, default=None)
-    if trigger is not None and (first_told is None or trigger.ns <= first_told.ns):
+    if trigger is not None and (first_notice is None or trigger.ns <= first_notice.ns):
         return trigger
     signs = [*notices, *(_Trigger(event.time_ns, UNKNOWN, None, event) for event in [*turn.joins, *turn.syncs])]
     sign = min(signs, key=_when, default=None)

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from analyzer.analysis.combinations import last_of_each
-from analyzer.analysis.event_columns import EVENT_ORDER
+from analyzer.analysis.event_columns import EVENT_COLUMNS, EVENT_ORDER
 from analyzer.bulk import state as s
 from analyzer.bulk.rows import Window
 from analyzer.dataset import tables
@@ -28,22 +28,7 @@ from captures.kernels import NULL
 REPLICA: Final = "replica"
 TOPIC: Final = "__consumer_offsets"
 
-_COLUMNS: Final = (
-    "trigger",
-    "born",
-    "time",
-    "connection",
-    "exchange",
-    "reply",
-    "log",
-    "at",
-    "group",
-    "topic",
-    "partition",
-    "offset",
-    "epoch",
-    "earlier",
-)
+_COLUMNS: Final = (*EVENT_COLUMNS[:6], "log", "at", "group", "topic", "partition", "offset", "epoch", "earlier")
 """log, at: the partition of the topic, and the record's offset in it; earlier: an earlier rotation has its row."""
 _TEXTS: Final = ("connection", "group", "topic")
 MOST_KEPT: Final = 200_000

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from analyzer.analysis import TopicName
 from analyzer.analysis.control_exchanges import NEVER, Border, ControlExchange
-from analyzer.analysis.event_columns import EVENT_ORDER, event_columns
+from analyzer.analysis.event_columns import EVENT_COLUMNS, EVENT_ORDER, event_columns
 from analyzer.analysis.producers import ABORTED, COMMITTED, Partition, Place, Producer, ProducerEvent, Transaction
 from analyzer.analysis.transaction_log import TransactionLog, TransactionMessage
 from analyzer.bulk import state as s
@@ -34,27 +34,12 @@ from analyzer.frame.log import Columns, Log, OrderedRows
 from analyzer.protocol import api_keys as apis
 from captures.kernels import NULL
 
+# fmt: off
 _COLUMNS: Final = (
-    "trigger",
-    "born",
-    "ordinal",
-    "time",
-    "asked",
-    "connection",
-    "exchange",
-    "reply",
-    "client",
-    "ip",
-    "api",
-    "transaction",
-    "group",
-    "topic",
-    "topic_id",
-    "partition",
-    "records",
-    "offset",
-    "error",
+    *EVENT_COLUMNS, "ordinal", "asked", "api", "transaction", "group", "topic", "topic_id", "partition", "records",
+    "offset", "error",
 )
+# fmt: on
 _TEXTS: Final = ("connection", "client", "ip", "transaction", "group", "topic", "topic_id")
 
 # fmt: off
@@ -276,11 +261,11 @@ class Transactions:
 
         Batches of one partition between two messages about the id, markers among them, are one event.
         """
-        wrote, text, said_of = self._wrote.read(), self._wrote.text, self._messages.packets_of()
+        wrote, text, packets_of_id = self._wrote.read(), self._wrote.text, self._messages.packets_of()
 
         def bounds(transactional_id: str) -> np.ndarray:
             ends = [marker.event.order[0] for marker, _ in marked.get(transactional_id, ())]
-            return np.sort(np.concatenate([said_of(transactional_id), np.array(ends, np.int64)]))
+            return np.sort(np.concatenate([packets_of_id(transactional_id), np.array(ends, np.int64)]))
 
         for first, last, records in _runs(wrote, bounds, self._wrote.strings):
             name = text(int(wrote["topic"][first]))
@@ -324,9 +309,7 @@ def _runs(
     wrote: Columns, bounds: Callable[[str], np.ndarray], strings: Sequence[str]
 ) -> Iterator[tuple[int, int, int | None]]:
     """Yield (first row, last row, records) of the rows of one transactional id, API, group, client, topic, partition
-    and
-    error between two messages about that id; None: the number of records is unknown.
-    """
+    and error between two messages about that id; None: the number of records is unknown."""
     rows = len(wrote["trigger"])
     if not rows:
         return

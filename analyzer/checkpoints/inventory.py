@@ -106,7 +106,7 @@ _PLAIN: Final = (
     "transactional_id transactions _current _tried _owner _takeovers _known _given _timeout_ms _line _counts _fenced "
     "_last latest",
     "analyzer.analysis.producers.Transaction",
-    "analyzer.analysis.record_sets.OpenedRecords:_made",
+    "analyzer.analysis.record_sets.OpenedRecords:_tables",
     "analyzer.analysis.replicated_offsets.Replicated",
     "analyzer.analysis.sessions.Reader",
     "analyzer.analysis.sessions.Sessions:over _partitions _know _known",

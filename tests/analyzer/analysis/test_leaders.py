@@ -148,4 +148,4 @@ def test_ids_of_several_are_joined() -> None:
 def test_an_id_with_its_name_is_kept_once() -> None:
     topics, names = TopicIds(), Names("a")
     topics.take(window(names, [], [(f"id-{number}", f"topic-{number}") for number in range(1000)]))
-    assert (len(topics.names), len(topics._unsaid), len(topics._earlier)) == (1001, 1, 0)
+    assert (len(topics.names), len(topics._unnamed), len(topics._earlier)) == (1001, 1, 0)
