@@ -151,22 +151,9 @@ class Row(NamedTuple):
     code: int | None
 
     def event(self, kind: str, group: str, order: int = 0) -> Event:
+        shared = self[1:9]  # from `requested_ns` to `reply`
         return Event(
-            self.place,
-            order,
-            kind,
-            group,
-            self.member or None,
-            self.requested_ns,
-            self.time_ns,
-            self.client,
-            self.ip,
-            self.broker,
-            self.connection,
-            self.exchange,
-            self.reply,
-            generation=self.generation,
-            code=self.code,
+            self.place, order, kind, group, self.member or None, *shared, generation=self.generation, code=self.code
         )
 
 
