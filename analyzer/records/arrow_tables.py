@@ -1,10 +1,9 @@
 """Record sets -> the tables `batches` and `records`.
 
-In: `Kept`, the bytes of record sets, and `Origins`, what the message or the file around each said. Out: Arrow tables
-with the columns of `tables.py`, in order of the origins. Checksums and opening are split into tasks that a pool's
-threads work on side by side; what is ready waits for its turn, and no more than a few tasks are ahead, so memory is
-bounded by what so many pieces hold. No row makes a Python object, but for records of internal topics and control
-records with `full`.
+In: `RecordSets`, the bytes of record sets, and `Origins`, the message or file around each. Out: Arrow tables with the
+columns of `tables.py`, in order of the origins. Checksums and opening are split into tasks that a pool's threads work on
+side by side; finished tables wait for their turn, and only a few tasks are ahead, so memory is bounded by what so many
+pieces hold. No row makes a Python object, but for records of internal topics and control records with `full`.
 """
 
 from __future__ import annotations
@@ -43,8 +42,10 @@ TASK_BYTES: Final = 4 << 20
 TASK_ROWS: Final = 1 << 16
 """Records, as headers count them, that one task opens: about a row group."""
 HELD_BYTES: Final = 256 << 20
-"""Bytes of record sets that wait for the end of their exchange. What is beyond gives no rows of `records`, and the
-reason of its batches says so: of a capture of requests alone, everything would wait."""
+"""Bytes of record sets that wait for the end of their exchange. Sets beyond have no rows of `records`, and the reason
+in
+their batches: in a capture of requests alone, all sets would wait.
+"""
 AHEAD: Final = 2
 """Tasks a thread that may be done before their turn."""
 
@@ -81,7 +82,7 @@ class Origins:
 
     @cached_property
     def columns(self) -> dict[str, pa.Array]:
-        """The columns that tell where rows come from, a row a set."""
+        """Return the columns that name where rows come from, a row a set."""
         return {
             "capture": arrow.dictionary(np.zeros(len(self.number), np.int32), [self.capture]),
             "connection": arrow.strings(self.connection, list(self.connections)),
@@ -199,7 +200,7 @@ class RecordTables:
 
     @property
     def waiting(self) -> int:
-        """Batches of sets that no exchange has told of yet."""
+        """Number of batches in sets whose exchange has not ended."""
         return self._held.shape[1]
 
     def take(self, shards: Sequence[RecordSets], origins: Origins, gone: np.ndarray) -> Iterator[tuple[str, pa.Table]]:
@@ -370,7 +371,7 @@ _OF_ROWS: Final = {
     "last_timestamp": p.R_LAST_TIMESTAMP,
     "delete_horizon": p.R_DELETE_HORIZON,
 }
-"""Those that are told of each."""
+"""Columns of the two tables."""
 _FLAGS: Final = {"is_transactional": p.R_TRANSACTIONAL, "is_control": p.R_CONTROL, "crc_ok": p.R_CRC_OK}
 _NARROW_OF_BATCHES, _NARROW_OF_ROWS = (
     narrow(((which[column.name], column.type) for column in tables.TABLES["batches"] if column.name in which), more)
@@ -453,7 +454,7 @@ def empty_table(name: str) -> pa.Table:
 
 
 def topic_names(origins: Origins) -> list[str | None]:
-    """The name of each set's topic, by its id if need be and some message has told; None where not known."""
+    """Return the name of each set's topic, by its id if a message names that; None if unknown."""
     from analyzer.records.record_trees import CLUSTER_METADATA, CLUSTER_METADATA_ID
 
     def named(topic: int, topic_id: int) -> str | None:
@@ -478,7 +479,7 @@ def _millis(values: np.ndarray) -> pa.Array:
 
 
 def _reasons(table: np.ndarray) -> pa.Array:
-    """Sentences for the few rows that have something to say."""
+    """Return sentences for the few rows with a reason."""
     odd = np.flatnonzero(table[b.B_REASON] != b.REASON_NONE)
     if not len(odd):
         return arrow.dictionary(np.full(table.shape[1], NULL, np.int64), [])

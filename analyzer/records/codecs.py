@@ -21,7 +21,7 @@ LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 LZ4_RATIO: Final = 255  # no lz4 block grows by more
 _LZ4_SIZED: Final = 8  # flag: the frame says the size of its content
 _ZSTD_SMALL: Final = 8 << 10
-"""Compressed bytes up to which one frame of one block, 128 KiB at most, is made in one call."""
+"""Compressed bytes up to which one frame of one block, at most 128 KiB, is decompressed in one call."""
 _ZSTD_EMPTY: Final = 13  # bytes: magic, descriptor, window, a block of up to 3, checksum
 _STEP: Final = 4 << 20
 _SLIGHT: Final = 64
@@ -29,8 +29,9 @@ _MOST_SLIGHT: Final = 4096
 """Members or frames of one batch that may make fewer than `_SLIGHT` bytes. A producer writes a batch as one; 20 bytes
 are an empty one, which costs microseconds."""
 _MEMBER_PIECE: Final = 256
-"""Bytes that a member behind the first is given to begin with, then twice as many: what the library has not used it
-copies, and were that all of the rest each time, the copying would be quadratic."""
+"""Bytes of a further member that the library gets first, then twice as many each time: it copies what it does not use,
+and with all of the rest each time, copying would be quadratic.
+"""
 
 
 class CorruptDataError(Exception):
@@ -141,7 +142,7 @@ def _snappy(data: memoryview, most: int, out: Scratch) -> None:
 
 
 def _snappy_block(block: memoryview, most: int, out: Scratch) -> int:
-    """A block begins with its uncompressed size, a varint: the library makes room for what that says."""
+    """Decompress a block. It begins with its uncompressed size, a varint, and the library allocates that many bytes."""
     size = shift = 0
     for byte in block[:5]:
         size |= (byte & 0x7F) << shift
@@ -227,8 +228,10 @@ def _lz4_size(data: memoryview) -> int:
 
 
 def _lz4_mended(data: memoryview) -> memoryview:
-    """The frame with a right header checksum, where it has the one that clients of 0.8 and 0.9 computed, over the magic
-    too (KAFKA-3160)."""
+    """Return the frame with a correct header checksum, if it has that of clients of 0.8 and 0.9, which includes the
+    magic
+    (KAFKA-3160).
+    """
     end = _lz4_header(data)
     if data[end] != xxh32(data[:end]) >> 8 & 0xFF:
         return data
@@ -306,8 +309,7 @@ def _zstd(data: memoryview, most: int, out: Scratch) -> None:
 
 
 def _zstd_is_one_block(data: memoryview) -> bool:
-    """Whether the first frame has no more than one block: looked at before a byte is made, as a block of four bytes may
-    become 128 KiB."""
+    """Return whether the first frame has at most one block, before decompressing: four bytes may become 128 KiB."""
     at = _ZSTD_HEADERS[data[4]] if len(data) > 4 else 0
     return at < len(data) and bool(data[at] & 1)
 

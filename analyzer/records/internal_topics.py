@@ -49,7 +49,7 @@ def columns(piece: r.RecordRows, which: np.ndarray, topics: Sequence[str | None]
 
 
 def _mask_copies(values: np.ndarray, offsets: np.ndarray, candidates: np.ndarray) -> None:
-    """Overwrite the secrets of metadata records in logs of other names: somebody may have copied such a segment."""
+    """Overwrite the secrets of metadata records in logs of other names, because the segment may be a copy."""
     at = offsets[:-1][candidates]
     framed = candidates[values[at] == embedded.METADATA_FRAME_VERSION]
     if not len(framed):

@@ -23,12 +23,13 @@ _MOVED: Final = re.compile(r"\.[0-9a-f]{32}-(delete|future|stray)$")
 
 
 class LogError(KwireError):
-    """A file that cannot be read as what its name says."""
+    """A file whose content does not match its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogPoint:
-    """The segments of one partition, in order of their offsets; topic and partition are None where no folder says."""
+    """The segments of one partition, in order of their offsets; topic and partition are None if no folder names
+    them."""
 
     name: str
     paths: tuple[Path, ...]
@@ -53,7 +54,7 @@ def is_log(argument: str) -> bool:
 
 
 def log_point(argument: str) -> LogPoint | None:
-    """The segments that an argument names: a segment, or a folder that holds some; None where it is neither."""
+    """Return the segments that an argument names: a segment, or a folder that holds some; None if it is neither."""
     path = Path(argument)
     if path.is_dir():
         # Not its snapshots, which say again what the log says, nor what is being deleted.
@@ -69,7 +70,7 @@ def log_point(argument: str) -> LogPoint | None:
 
 
 def partition_of(folder: Path) -> tuple[str | None, int | None]:
-    """Topic and partition that a folder's name says (also of one that is being deleted or moved: `-delete`, `-future`,
+    """Return topic and partition in a folder's name (also of one being deleted or moved: `-delete`, `-future`,
     `-stray`)."""
     match = _FOLDER.fullmatch(_MOVED.sub("", folder.resolve().name))
     return (match[1], int(match[2])) if match and int(match[2]) < 1 << 31 else (None, None)

@@ -29,14 +29,14 @@ from captures.kernels import NULL
 
 CLUSTER_METADATA: Final = "__cluster_metadata"
 CLUSTER_METADATA_ID: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
-"""Its topic id is always this one (Uuid.METADATA_TOPIC_ID, KIP-516); no message says its name."""
+"""Its topic id is always this one (Uuid.METADATA_TOPIC_ID, KIP-516); no message has its name."""
 MARKERS: Final = (CLUSTER_METADATA.encode(), bytes(15) + b"\x01")
 
 BATCHES_AT_ONCE: Final = 8
 """Opened between two looks at what a message may still cost."""
 
 LOOKS: Final = 1024
-"""Records made nodes between two looks at the time: some 20 ms."""
+"""Records that become nodes between two looks at the clock: some 20 ms."""
 
 SHOWN_CHARACTERS: Final = 200
 """Of a key, a value or a header; the bytes are in the message."""
@@ -200,7 +200,7 @@ def later(data: bytes | memoryview, topic: str, base: int, budget: Budget) -> tu
 
 
 class Nodes(Sequence[Node]):
-    """Nodes that are made when they are looked at, by `_node`."""
+    """Nodes that are made on access, by `_node`."""
 
     def _node(self, at: int) -> Node:
         raise NotImplementedError
@@ -370,7 +370,7 @@ def _headers(piece: r.RecordRows, rows: int) -> Any:
 
 
 def _text(data: bytes | None) -> Any:
-    """Bytes for people: text where they are text, else hexadecimal; long ones are cut."""
+    """Return bytes as text if they are text, else as hexadecimal; long ones are cut."""
     if data is None:
         return None
     try:
@@ -394,7 +394,7 @@ def _bytes_node(
 
 
 def _is_copied_secret(value: bytes | None) -> bool:
-    """Does a record of a topic of any name hold a metadata record with secrets? Somebody may have copied that log."""
+    """Return whether a record of any topic holds a metadata record with secrets, because the log may be a copy."""
     if value is None or len(value) < 2 or value[0] != embedded.METADATA_FRAME_VERSION:
         return False
     return value[1] in embedded.secret_record_types() and bool(embedded.copied_secrets(value))
@@ -529,7 +529,7 @@ def _batch(
 
 
 def _header_value(field: str, number: int, row: list[int]) -> Any:
-    """A header field's value for people: what the checksum says, what the bits mean."""
+    """Return a header field's value as text: the result of the checksum, the meaning of the bits."""
     if field == "crc":
         ok = {1: " (right)", 0: " (wrong)"}.get(row[b.B_CRC_OK], "")
         return f"0x{number:08x}{ok}"

@@ -339,7 +339,7 @@ def decompress(
 
 
 def are_small(table: np.ndarray) -> np.ndarray:
-    """Which of some whole, compressed batches `decompress` may be given."""
+    """Return which of some whole, compressed batches `decompress` accepts."""
     codec = table[B_ATTRIBUTES] & CODEC_MASK
     quick = (codec == SNAPPY) | (codec == LZ4)
     small: np.ndarray = quick & (table[B_MAGIC] == 2) & (table[B_RECORDS_LENGTH] <= SMALL_BYTES)
