@@ -175,7 +175,7 @@ class Clients:
             self._software(ended, i, names)
         for number in ended.number.tolist():
             connection = self._open.pop(number, None)
-            if connection is not None and connection.born == names.born[number]:
+            if connection is not None and connection.born == names.serials[number]:
                 self._close(connection)
         self._cut()
 
@@ -188,11 +188,11 @@ class Clients:
         # In order: a connection's first client id is the first of its exchanges.
         for use, client in zip(uses, client_ids, strict=True):
             self._learn(use[c.U_CONNECTION], client, names)
-        trigger = every.column("trigger")[table[:, c.U_FIRST]].tolist()
+        trigger = every.column("completed_by")[table[:, c.U_FIRST]].tolist()
         of: list[_Client] = []
         for use, client, packet in zip(uses, client_ids, trigger, strict=True):
             number = use[c.U_CONNECTION]
-            client_of_use = self._of(number, client, (packet, names.born[number]))
+            client_of_use = self._of(number, client, (packet, names.serials[number]))
             client_of_use.count(*use[c.U_EXCHANGES : c.U_COLUMNS])
             if s.NULL not in (use[c.U_API], use[c.U_VERSION]):
                 client_of_use.used(use[c.U_API], use[c.U_VERSION], use[c.U_VERSION], use[c.U_EXCHANGES])
@@ -214,10 +214,10 @@ class Clients:
     def _learn(self, number: int, client: str | None, names: Names) -> None:
         """Note that a connection has sent something with this client id."""
         connection = self._open.get(number)
-        if connection is None or connection.born != names.born[number]:
+        if connection is None or connection.born != names.serials[number]:
             if connection is not None:
                 self._close(connection)  # its number was given to another: it has ended
-            connection = self._open[number] = _Open(names.born[number], names.strings[names.ends[number][0]])
+            connection = self._open[number] = _Open(names.serials[number], names.strings[names.ends[number][0]])
         if client == "":
             connection.unnamed = ""
         elif client is not None and connection.first is None:
@@ -292,7 +292,7 @@ class Clients:
         client, *software = (None if symbol == s.NULL else names.strings[symbol] for symbol in symbols)
         number = int(ended.number[i])
         key = client, names.strings[names.ends[number][0]]
-        place = (int(ended.trigger[i]), names.born[number])
+        place = (int(ended.completed_by[i]), names.serials[number])
         counted = self._client(key, place)
         counted.software = _counted(counted.software, ((software[0], software[1]),))
 

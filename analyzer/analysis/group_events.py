@@ -175,7 +175,7 @@ def row_of(window: Window, row: int) -> Row:
     began = value("request_time") or value("response_time") or 0
     requested = requested if requested is not None else began
     return Row(
-        (int(every.column("trigger")[row]), names.born[number]),
+        (int(every.column("completed_by")[row]), names.serials[number]),
         requested,
         answered if answered is not None else requested,
         string("client_id"),

@@ -56,7 +56,7 @@ one), by which commits are in order, because exchanges behind a lost packet are 
 ones."""
 _COMMIT_TEXTS: Final = ("connection", "client", "ip", "group", "member", "transaction", "topic", "topic_id")
 
-_END_COLUMNS: Final = ("trigger", "born", "transaction", "committed")
+_END_COLUMNS: Final = ("completed_by", "serial", "transaction", "committed")
 """Columns of EndTxn."""
 
 _MEMBERS: Final = np.array(
@@ -89,7 +89,7 @@ class Offsets:
         self._take_commits(every, (api == apis.OFFSET_COMMIT) | (api == apis.TXN_OFFSET_COMMIT))
         for operation in window.zookeeper:
             if (committed := offset_of(operation)) is not None:
-                place = operation.trigger, names.born[operation.slot]
+                place = operation.completed_by, names.serials[operation.slot]
                 self._elsewhere.append((place, operation.time_ns, names.connections[operation.slot], committed))
         self._replicated.take(window)
         for moves in self._positions.take(window):
@@ -151,18 +151,20 @@ class Offsets:
         placed = [*self._resets(topic_name), *self._in_zookeeper()]
         replicated = self._replicated.rows(capture)
         schema = tables.schema("offsets")
-        if not placed and not len(commits["trigger"]) and replicated is None:  # PyArrow's functions take time to load
+        if (
+            not placed and not len(commits["completed_by"]) and replicated is None
+        ):  # PyArrow's functions take time to load
             yield "offsets", schema.empty_table()
             return
         others = [pa.Table.from_pylist([{"capture": capture, **row} for _, row in placed], schema)]
         place = np.array([place for place, _ in placed], np.int64).reshape(-1, 2)
         here = np.flatnonzero(commits["earlier"] == 0)
-        triggers, borns = [commits["trigger"][here], place[:, 0]], [commits["born"][here], place[:, 1]]
+        triggers, borns = [commits["completed_by"][here], place[:, 0]], [commits["serial"][here], place[:, 1]]
         if replicated is not None:
             rows, noted = replicated
             others.append(rows)
-            triggers.append(noted["trigger"])
-            borns.append(noted["born"])
+            triggers.append(noted["completed_by"])
+            borns.append(noted["serial"])
         other = pa.concat_tables(others)
         order = np.lexsort((np.concatenate(borns), np.concatenate(triggers)))
         commits = self._with_previous(commits, topic_name)
@@ -291,7 +293,7 @@ class Offsets:
 
     def _committed(self, commits: Columns) -> np.ndarray:
         """Return for each commit in a transaction whether that was committed later by an EndTxn."""
-        done = np.zeros(len(commits["trigger"]), bool)
+        done = np.zeros(len(commits["completed_by"]), bool)
         for i, (_, _, committed) in self._ends_of(commits).items():
             done[i] = committed
         return done
@@ -306,7 +308,7 @@ class Offsets:
         end_of = {}
         for i in rows.tolist():
             place, transaction = (
-                (int(commits["trigger"][i]), int(commits["born"][i])),
+                (int(commits["completed_by"][i]), int(commits["serial"][i])),
                 text[commits["transaction"][i]],
             )
             own_ends = ends.get(transaction, [])
@@ -380,7 +382,7 @@ class Offsets:
                     resolved = topic_name(topic_id)
                     topic = resolved if resolved != topic_id else None
                 yield (
-                    (int(moves["trigger"][i]), int(moves["born"][i])),
+                    (int(moves["completed_by"][i]), int(moves["serial"][i])),
                     {
                         "time": int(moves["time"][i]) // 1000,
                         "group_id": group,

@@ -39,7 +39,7 @@ class TransactionMessage:
     on_behalf: bool = False
 
 
-_COLUMNS: Final = ("packet", "born", "id", "producer")
+_COLUMNS: Final = ("packet", "serial", "id", "producer")
 # fmt: off
 _BESIDE: Final = (
     "api", "committed", "partitions", "requested_id", "given", "timeout_ms", "on_behalf", "event.place", "event.key",
@@ -118,7 +118,7 @@ class TransactionLog:
     def _message(self, rows: Columns, position: int, transactional_id: str) -> TransactionMessage:
         values = self._log.values(position, len(_BESIDE))
         api, committed, partitions, requested_id, given, timeout_ms, on_behalf, place, key, *rest = values
-        order = int(rows["packet"][position]), int(rows["born"][position])
+        order = int(rows["packet"][position]), int(rows["serial"][position])
         event = ProducerEvent(tuple(place), order, tuple(key), *rest)
         added = tuple((topic, partition) for topic, partition in partitions)
         return TransactionMessage(

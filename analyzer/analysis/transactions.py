@@ -36,7 +36,7 @@ from captures.kernels import NULL
 
 # fmt: off
 _COLUMNS: Final = (
-    *EVENT_COLUMNS, "ordinal", "asked", "api", "transaction", "group", "topic", "topic_id", "partition", "records",
+    *EVENT_COLUMNS, "packet_index", "asked", "api", "transaction", "group", "topic", "topic_id", "partition", "records",
     "offset", "error",
 )
 # fmt: on
@@ -142,7 +142,7 @@ class Transactions:
     def _later(self, ordinal: int) -> Transactions:
         """Take out what was asked from that packet on, unless that is too much to wait."""
         after = Transactions()
-        now = self._wrote.read()["ordinal"] < ordinal
+        now = self._wrote.read()["packet_index"] < ordinal
         waits = self._messages.packets >= ordinal
         if int(waits.sum()) + np.count_nonzero(~now) > MOST_WAITING:
             return after
@@ -238,7 +238,7 @@ class Transactions:
         self._wrote.append(
             {
                 **event_columns(every, rows),
-                "ordinal": every.column("ordinal")[rows],
+                "packet_index": every.column("packet_index")[rows],
                 "asked": every.column("request_time")[rows],
                 "api": every.column("api_key")[rows],
                 "transaction": every.column("transactional_id")[rows],
@@ -310,16 +310,16 @@ def _runs(
 ) -> Iterator[tuple[int, int, int | None]]:
     """Yield (first row, last row, records) of the rows of one transactional id, API, group, client, topic, partition
     and error between two messages about that id; None: the number of records is unknown."""
-    rows = len(wrote["trigger"])
+    rows = len(wrote["completed_by"])
     if not rows:
         return
     between = np.zeros(rows, np.int64)
     for number in distinct(wrote["transaction"]).tolist():
         here = wrote["transaction"] == number
-        between[here] = np.searchsorted(bounds(strings[number]), wrote["ordinal"][here])
+        between[here] = np.searchsorted(bounds(strings[number]), wrote["packet_index"][here])
     same = ("transaction", "api", "group", "client", "ip", "topic", "topic_id", "partition", "error")
     keys = [between, *(wrote[name] for name in same)]
-    order = np.lexsort((wrote["born"], wrote["ordinal"], *keys))
+    order = np.lexsort((wrote["serial"], wrote["packet_index"], *keys))
     change = np.zeros(rows, bool)
     for key in keys:
         change[1:] |= key[order][1:] != key[order][:-1]
@@ -343,8 +343,8 @@ def _written(wrote: Columns, first: int, last: int, text: Callable[[int], str | 
 
     sent, done = absent("asked", first), absent("time", last)
     return ProducerEvent(
-        place=(int(wrote["trigger"][last]), int(wrote["born"][last])),
-        order=(int(wrote["ordinal"][first]), int(wrote["born"][first])),
+        place=(int(wrote["completed_by"][last]), int(wrote["serial"][last])),
+        order=(int(wrote["packet_index"][first]), int(wrote["serial"][first])),
         key=(text(int(wrote["connection"][last])) or "", absent("exchange", last), absent("reply", last)),
         client=text(int(wrote["client"][first])),
         ip=text(int(wrote["ip"][first])) or "",
@@ -368,7 +368,7 @@ def _event(
     sent, done = int(every.column("request_time")[row]), int(every.column("response_end")[row])
     return ProducerEvent(
         place=control.place,
-        order=(int(every.column("ordinal")[row]), control.place[1]),
+        order=(int(every.column("packet_index")[row]), control.place[1]),
         key=(exchange.connection, exchange.exchange, exchange.reply),
         client=exchange.client_id,
         ip=exchange.client_ip,

@@ -7,11 +7,10 @@ the tasks of Spark and shares of a point (`shares`) are made of these.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import numpy as np
 import pyarrow as pa
@@ -50,6 +49,9 @@ from captures.attempts import Attempt
 from captures.files import CaptureError, CapturePoint, stored_bytes
 from captures.packets import Reader
 from captures.windows import LARGE_BYTES
+
+if TYPE_CHECKING:
+    from analyzer.options.analyze import AnalyzeOptions
 
 __all__ = [
     "BATCHES",
@@ -161,7 +163,7 @@ class AnalysisOptions:
         return cls(parsed(filter), connection, keep_bytes, records, limits, keep_secrets, meaning)
 
     @classmethod
-    def from_arguments(cls, options: argparse.Namespace) -> AnalysisOptions:
+    def from_arguments(cls, options: AnalyzeOptions) -> AnalysisOptions:
         """As `kwire analyze` was asked."""
         return cls.of(
             options.filter,
@@ -513,14 +515,14 @@ class PointTables:
         self.names.release()
 
     def named(self) -> Iterator[np.ndarray]:
-        """`later` has been called: numbers of strings that are still meant (`Merging.forget`)."""
+        """`later` has been called: numbers of strings that are still meant (`ShardMerger.forget`)."""
         yield from self.latency.named()
         yield from (one.named() for one in self.listeners if isinstance(one, Offsets))
 
     def _note_time(self, window: Window) -> None:
         """Which packet was the last at which time, as far back as that may be asked."""
         if len(window.every):
-            asked, trigger = (int(window.every.column(name).max()) for name in ("request_time", "trigger"))
+            asked, trigger = (int(window.every.column(name).max()) for name in ("request_time", "completed_by"))
             self._windows.append((max(asked, self._windows[-1][0] if self._windows else asked), trigger))
             while len(self._windows) > 1 and self._windows[1][0] <= self._windows[-1][0] - ANSWERED_NS:
                 self._windows.pop(0)
@@ -583,7 +585,7 @@ class PointTables:
         `window` is the one taken last."""
         if self._choice.everything or self._taken is None:
             trigger, connection = window.message_places()
-            order = np.lexsort((window.names.born_of(connection), trigger))
+            order = np.lexsort((window.names.serials_of(connection), trigger))
             return trigger[order], connection[order]
         return self._messages.places(self._taken.exchanges)
 

@@ -1,9 +1,9 @@
 """Record sets -> the tables `batches` and `records`.
 
 In: `RecordSets`, the bytes of record sets, and `Origins`, the message or file around each. Out: Arrow tables with the
-columns of `tables.py`, in order of the origins. Checksums and opening are split into tasks that a pool's threads work on
-side by side; finished tables wait for their turn, and only a few tasks are ahead, so memory is bounded by what so many
-pieces hold. No row makes a Python object, but for records of internal topics and control records with `full`.
+columns of `tables.py`, in order of the origins. Checksums and opening are split into tasks that a pool's threads work
+on side by side; finished tables wait for their turn, and only a few tasks are ahead, so memory is bounded by what so
+many pieces hold. No row makes a Python object, but for records of internal topics and control records with `full`.
 """
 
 from __future__ import annotations

@@ -307,7 +307,7 @@ def test_a_reset_that_is_refused(tmp_path: Path) -> None:
 
 
 def test_texts_of_joined_logs_have_numbers_of_their_own() -> None:
-    columns = ("trigger", "born", "who")
+    columns = ("completed_by", "serial", "who")
     first, second = (Log(columns, ("who",), EVENT_ORDER) for _ in range(2))
 
     def rows(*values: tuple[int, int, int]) -> dict[str, np.ndarray]:
@@ -317,5 +317,5 @@ def test_texts_of_joined_logs_have_numbers_of_their_own() -> None:
     second.append(rows((6, 1, 0), (5, 1, 1)), ["ben", "ann"], [])
     first.join(second)
     merged = first.read()
-    assert merged["trigger"].tolist() == [5, 5, 6, 7]
+    assert merged["completed_by"].tolist() == [5, 5, 6, 7]
     assert [first.text(who) for who in merged["who"].tolist()] == ["ann", "ann", "ben", None]

@@ -14,13 +14,13 @@ from analyzer.frame import log
 from analyzer.frame.log import Log, OrderedRows
 from captures.kernels import NULL
 
-COLUMNS = ("trigger", "born", "connection", "name", "value")
+COLUMNS = ("completed_by", "serial", "connection", "name", "value")
 Event = tuple[int, int, str, str | None, int]
 
 
 def log_of(parts: list[list[Event]]) -> Log:
     """Append each part as one window gives it: its texts numbered as that window does."""
-    events_log = Log(COLUMNS, ("connection", "name"), ("trigger", "born"))
+    events_log = Log(COLUMNS, ("connection", "name"), ("completed_by", "serial"))
     for events in parts:
         texts = sorted({name for *_, name, _ in events if name is not None}, reverse=True)
         connections = sorted({event[2] for event in events})
