@@ -26,7 +26,7 @@ _MOST_FREE: Final = 8
 being stored. More are forgotten, the oldest first."""
 
 
-class Lender:
+class BufferPool:
     """Lends memory. To be asked from one thread; any may give back."""
 
     def __init__(self) -> None:

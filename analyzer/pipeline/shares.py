@@ -48,7 +48,7 @@ from analyzer.bulk.rows import Exchanges, Names, ShardMerger
 from analyzer.bulk.wire_format import WireExchanges, from_wire, to_wire
 from analyzer.dataset import tables
 from analyzer.dataset.dataset import Parts
-from analyzer.frame.buffer_pool import Lender
+from analyzer.frame.buffer_pool import BufferPool
 from analyzer.pipeline.points import AnalysisOptions, PointResult, PointTables
 from captures.attempts import Unmet, attempts
 from captures.cache import put_at_once
@@ -310,7 +310,7 @@ def merge(
     """The rows of all shares, range by range, in the capture point's order; what the manifest says of the files that
     hold them. `files`: those of the capture point; `decided`: where `take_facts` put what it found of exchanges that
     depend on other connections', of these ranges at least; None: nothing was asked of it."""
-    lender = Lender()
+    buffers = BufferPool()
     for pieces in _at_once(ranges):
         found: dict[str, list[Piece]] = defaultdict(list)
         for piece in pieces:
@@ -320,7 +320,7 @@ def merge(
             for piece in mine:
                 carried[piece.path] += pickle.loads(_bytes_of(piece))
             names = Names(point.name, list(files))
-            rows = from_wire(names, list(carried.values()), lender)
+            rows = from_wire(names, list(carried.values()), buffers)
             if decided is not None:
                 _decide(rows, [decided_path(decided, place) for place in sorted({piece.range for piece in mine})])
             parts.write("exchanges", exchange_tables.later_exchanges(names, [rows]))

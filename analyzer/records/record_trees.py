@@ -18,7 +18,7 @@ import numpy as np
 
 from analyzer.protocol import embedded
 from analyzer.protocol.budget import Budget
-from analyzer.protocol.embedded import Embedded, Record, Said
+from analyzer.protocol.embedded import Embedded, GroupFacts, Record
 from analyzer.protocol.layouts import as_buffer
 from analyzer.protocol.schema import REQUEST, TOPICS
 from analyzer.protocol.tree import REDACTED, Node, decode_request, decode_response
@@ -105,7 +105,7 @@ def openers(
     *,
     nodes: bool = True,
     budget: Budget | None = None,
-) -> dict[str, Callable[[bytes, Said], RecordSet]]:
+) -> dict[str, Callable[[bytes, GroupFacts], RecordSet]]:
     """Return functions that open the records fields of an API and direction, for `embedded.nested`.
 
     topic_name   the name for a topic's name or id
@@ -114,7 +114,7 @@ def openers(
     path, topics = embedded.RECORD_FIELDS[api_key, direction]
     budget = budget or Budget()
 
-    def opener(data: bytes, fields: Said) -> RecordSet:
+    def opener(data: bytes, fields: GroupFacts) -> RecordSet:
         named = next((fields[topic] for topic in topics if fields.get(topic)), "")
         topic = CLUSTER_METADATA if named == CLUSTER_METADATA_ID else topic_name(named)
         return record_set(data, topic, nodes=nodes, budget=budget)
