@@ -14,13 +14,13 @@ from analyzer.frame import log
 from analyzer.frame.log import Log, OrderedRows
 from captures.kernels import NULL
 
-COLUMNS = ("completed_by", "serial", "connection", "name", "value")
+COLUMNS = ("trigger", "born", "connection", "name", "value")
 Event = tuple[int, int, str, str | None, int]
 
 
 def log_of(parts: list[list[Event]]) -> Log:
     """Append each part as one window gives it: its texts numbered as that window does."""
-    events_log = Log(COLUMNS, ("connection", "name"), ("completed_by", "serial"))
+    events_log = Log(COLUMNS, ("connection", "name"), ("trigger", "born"))
     for events in parts:
         texts = sorted({name for *_, name, _ in events if name is not None}, reverse=True)
         connections = sorted({event[2] for event in events})
@@ -122,10 +122,10 @@ def test_single_rows_have_their_values_as_they_came() -> None:
     assert rows_of(rows_log) == rows
     assert rows_of(pickle.loads(pickle.dumps(rows_log))) == rows
     for chosen in (np.arange(0, 300, 3), np.arange(299, -1, -1), np.arange(40, 60), np.zeros(0, np.int64)):
-        some_rows = rows_log.take(chosen)
-        assert rows_of(some_rows) == [rows[position] for position in chosen.tolist()]
-        some_rows.append_row((1, some_rows.number("later")), [5, 6])
-        assert rows_of(some_rows)[-1] == (1, "later", [5, 6, None])
+        chosen_rows = rows_log.take(chosen)
+        assert rows_of(chosen_rows) == [rows[position] for position in chosen.tolist()]
+        chosen_rows.append_row((1, chosen_rows.number("later")), [5, 6])
+        assert rows_of(chosen_rows)[-1] == (1, "later", [5, 6, None])
     rows_log.replace("number", np.zeros(300, np.int64))
     assert rows_of(rows_log) == [(0, *row[1:]) for row in rows]
 

@@ -203,12 +203,12 @@ def test_who_may_not_capture_is_told_how_to(name: str) -> None:
     way(name)
     program = f"""
 import os
-from captures.live.open_interface import Asked, opened
+from captures.live.open_interface import CaptureOptions, opened
 from captures.errors import CaptureError
 from numpy import zeros
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 try:
-    opened(Asked("lo", via={name!r}))
+    opened(CaptureOptions("lo", via={name!r}))
 except CaptureError as problem:
     print(problem, "|", problem.hint)
 """
