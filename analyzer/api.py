@@ -35,6 +35,7 @@ from analyzer.frame import cells
 from analyzer.frame.arrow import distinct, plain
 from analyzer.messages.exchange import Exchange
 from analyzer.messages.raw_messages import Messages
+from analyzer.pipeline.drive import Sink, drive
 from analyzer.pipeline.points import (
     BATCHES,
     WITHOUT,
@@ -42,7 +43,6 @@ from analyzer.pipeline.points import (
     NamesAhead,
     Progress,
     check_names,
-    chosen,
     joined,
     manifest,
     nothing_matches,
@@ -52,6 +52,7 @@ from analyzer.pipeline.points import (
     size_of,
 )
 from analyzer.pipeline.read_options import ReadOptions
+from analyzer.pipeline.selection import chosen
 from analyzer.protocol.embedded import Groups
 from analyzer.records.log_names import LogPoint
 from analyzer.records.log_reader import log_points
@@ -337,8 +338,8 @@ def _points(
         notes += nothing_matches(passed)
 
 
-_Taken = tuple[int, int, Any]
-"""The ordinal of an exchange's first packet, the age of its connection, and the exchange."""
+_Keyed = tuple[int, int, Any]
+"""The index of an exchange's first packet, the serial number of its connection, and the exchange."""
 
 
 class _PointExchanges:
@@ -367,7 +368,7 @@ class _PointExchanges:
         """Exchanges with dicts for rows."""
         groups = Groups()
 
-        def learned(window: Window) -> Iterator[_Taken]:
+        def learned(window: Window) -> Iterator[_Keyed]:
             for taken in self._dicts(window):
                 taken[2].learn_group(groups)
                 yield taken
@@ -380,7 +381,7 @@ class _PointExchanges:
 
     def _in_order(
         self,
-        of: Callable[[Window], Iterator[_Taken]],
+        of: Callable[[Window], Iterator[_Keyed]],
         ordered: bool | None,
         progress: Progress | None,
         bounded: bool = False,
@@ -394,29 +395,8 @@ class _PointExchanges:
                 progress(self._point.name, read, size)
 
         in_order = "-" not in self._point.paths if ordered is None else ordered
-        waiting: list[tuple[int, int, int, Any]] = []
-        count = 0
-        for window in self._engine.windows(report):
-            if in_order:
-                for ordinal, born, one in of(window):
-                    waiting.append((ordinal, born, count, one))
-                    count += 1
-            else:
-                for _, _, one in of(window):
-                    yield one
-            window.names.release()
-            # What may still end and began earlier goes before what has ended.
-            waiting.sort()
-            over = bisect.bisect_left(waiting, (window.oldest,))
-            if bounded:
-                over = max(over, _beyond(waiting))
-            ended = waiting[over - 1 :: -1] if over else []
-            del waiting[:over]
-            while ended:
-                yield ended.pop()[3]
-        waiting.reverse()
-        while waiting:
-            yield waiting.pop()[3]
+        sink: Sink[Any] = _InOrder(of, bounded) if in_order else _AsTheyEnd(of)
+        return drive(self._engine, [sink], report)
 
     def _wanted_of(self, window: Window) -> Exchanges:
         """The exchanges of one window that are wanted."""
@@ -431,7 +411,7 @@ class _PointExchanges:
         self.passed = (self.passed[0] + len(rows), self.passed[1] + len(window.every))
         return rows if self.look is None else self.look(window)
 
-    def _dicts(self, window: Window) -> Iterator[_Taken]:
+    def _dicts(self, window: Window) -> Iterator[_Keyed]:
         names, look_up = window.names, self._ahead.look_up
         rows = self._wanted_of(window)
         start = self._begin()
@@ -450,7 +430,7 @@ class _PointExchanges:
                 yield first, names.born[connection], exchange
                 at += 1
 
-    def _cells(self, window: Window) -> Iterator[_Taken]:
+    def _cells(self, window: Window) -> Iterator[_Keyed]:
         names, pop = window.names, self._messages.pop
         rows = self._named(self._wanted_of(window))
         keys = _keys(rows)
@@ -482,6 +462,52 @@ class _PointExchanges:
             first_ns = min((info.first_ns for info in files if info.first_ns is not None), default=None)
             self._start = moment(first_ns // 1000) if first_ns is not None else None
         return self._start
+
+
+class _AsTheyEnd(Sink[Any]):
+    """Hands out exchanges as they complete. `of`: those of one window."""
+
+    def __init__(self, of: Callable[[Window], Iterator[_Keyed]]) -> None:
+        self._of = of
+
+    def take(self, window: Window) -> Iterator[Any]:
+        """Return the exchanges that ended in a window."""
+        for _, _, exchange in self._of(window):
+            yield exchange
+        window.names.release()
+
+
+class _InOrder(Sink[Any]):
+    """Hands out exchanges in order of their requests. `of`: those of one window; `bounded`: as far as `HELD` and
+    `HELD_BYTES` allow."""
+
+    def __init__(self, of: Callable[[Window], Iterator[_Keyed]], bounded: bool) -> None:
+        self._of, self._bounded = of, bounded
+        self._waiting: list[tuple[int, int, int, Any]] = []
+        self._count = 0
+
+    def take(self, window: Window) -> Iterator[Any]:
+        """Return the exchanges that no open one began before."""
+        waiting = self._waiting
+        for packet, serial, exchange in self._of(window):
+            waiting.append((packet, serial, self._count, exchange))
+            self._count += 1
+        window.names.release()
+        # What may still end and began earlier goes before what has ended.
+        waiting.sort()
+        over = bisect.bisect_left(waiting, (window.oldest,))
+        if self._bounded:
+            over = max(over, _beyond(waiting))
+        ended = waiting[over - 1 :: -1] if over else []
+        del waiting[:over]
+        while ended:
+            yield ended.pop()[3]
+
+    def finish(self) -> Iterator[Any]:
+        """Return those that waited for one that never ended."""
+        self._waiting.reverse()
+        while self._waiting:
+            yield self._waiting.pop()[3]
 
 
 def _beyond(waiting: Sequence[tuple[int, int, int, RawExchange]]) -> int:

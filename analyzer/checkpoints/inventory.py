@@ -120,9 +120,10 @@ _PLAIN: Final = (
     "analyzer.analysis.transactions.Transactions",
     "analyzer.analysis.zookeeper.Committed",
     "analyzer.analysis.zookeeper.Requests",
-    "analyzer.pipeline.points.PointTables:"
-    "names topics summary _seen _matched _messages _hearing latency listeners _ended _zookeeper _learners _opened "
-    "_known_before _windows _told",
+    "analyzer.pipeline.analysis_tables.AnalysisTables:control collectors early_rows _held_before _windows",
+    "analyzer.pipeline.point_tables.PointTables:"
+    "names topics summary latency selection analysis _ended _zookeeper _learners _records",
+    "analyzer.pipeline.selection.Selection:messages matched seen",
 )
 """MODULE.CLASS, whose fields or slots are stored; `-NAME`: not that one; or `:NAME ...`: these attributes."""
 
@@ -132,7 +133,7 @@ _WATCH: Final = (
     "analyzer.live.live_counts.Tally",
     "analyzer.live.live_counts.Second",
     "analyzer.live.live_counts.Counts:time_ns told _told _seconds _groups _since",
-    "analyzer.live.evaluation_windows.EvaluationWindows:_topics told left_out _made _rows _since",
+    "analyzer.live.evaluation_windows.EvaluationWindows:_topics told left_out _sink _rows _since",
     "analyzer.live.watch_session.SessionState",
 )
 """The same, of a watch besides: others do not load them."""

@@ -12,7 +12,7 @@ import contextlib
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,8 +77,14 @@ LazyTable: TypeAlias = "pa.Table | Callable[[], pa.Table]"
 
 
 def as_table(rows: LazyTable) -> pa.Table:
-    """The table, made now where it is not yet."""
+    """Return the table; make it now if it is not there yet."""
     return rows() if callable(rows) else rows
+
+
+def tables_of(rows: Iterable[tuple[str, LazyTable]]) -> Iterator[tuple[str, pa.Table]]:
+    """Make the tables of (name of a table, rows)."""
+    for name, lazy in rows:
+        yield name, as_table(lazy)
 
 
 @dataclass(slots=True)

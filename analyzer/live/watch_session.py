@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any, BinaryIO, Final, cast
@@ -29,7 +29,8 @@ from analyzer.live.folder_checkpoint import FolderCheckpoint
 from analyzer.live.live_counts import Counts
 from analyzer.messages.exchange import Exchange
 from analyzer.messages.raw_messages import Messages
-from analyzer.pipeline.points import chosen
+from analyzer.pipeline.drive import Sink, drive
+from analyzer.pipeline.selection import chosen
 from captures.files import CapturePoint
 from captures.kernels import NULL
 from captures.live.follow import Follower, Known, still_there
@@ -67,7 +68,7 @@ class SessionState:
     fresh: list[dict[str, Any]] = field(default_factory=list)
 
 
-class WatchSession:
+class WatchSession(Sink[None]):
     """See above. `ended`: all has been read; `failure`: what ended it before; `renewals`: how often a fresh engine took
     over; `place`: where to go on, and what is kept for those who come after, of the folder that `stdin` follows. Raises
     CheckpointError."""
@@ -96,6 +97,7 @@ class WatchSession:
         """The exchange of each API at each broker to look into: the last that failed or was slowest in its window."""
         self.wanted = wanted
         self.exchanges = self.renewals = 0
+        self._full = False
         self.ended = threading.Event()
         self.failure: BaseException | None = None
         self.after: Callable[[], None] = lambda: None
@@ -155,15 +157,20 @@ class WatchSession:
 
     def _read(self, over: bool) -> bool:
         """Read on with this engine; whether it is to be replaced. `over`: the capture ends where its files do."""
+        self._full = False
+        for _ in drive(self.engine, [self], over=over):
+            pass
+        return self._full
+
+    def take(self, window: Window) -> Iterable[None]:
+        """Take a window; once there are too many names, the engine is left after it."""
         names = self.engine.merging.names
-        full = False
-        for window in self.engine.windows(over=over):
-            self._take(window)
-            self.after()
-            if not full and len(names.strings) + len(names.lists) > MOST_NAMES:
-                full = True
-                self.engine.leave()
-        return full
+        self._take(window)
+        self.after()
+        if not self._full and len(names.strings) + len(names.lists) > MOST_NAMES:
+            self._full = True
+            self.engine.leave()
+        return ()
 
     # -- between files -------------------------------------------------------------------------------------------------
     def _kept(self) -> SessionState:

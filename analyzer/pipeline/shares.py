@@ -48,8 +48,12 @@ from analyzer.bulk.rows import Exchanges, Merging, Names
 from analyzer.bulk.wire_format import Carried, carry, put_in_order
 from analyzer.dataset import tables
 from analyzer.dataset.dataset import Parts
+from analyzer.dataset.parquet_files import tables_of
 from analyzer.frame.buffer_pool import Lender
-from analyzer.pipeline.points import AnalysisOptions, PointResult, PointTables
+from analyzer.pipeline.analysis_options import AnalysisOptions
+from analyzer.pipeline.drive import topic_names
+from analyzer.pipeline.point_result import PointResult
+from analyzer.pipeline.point_tables import PointTables
 from captures.attempts import Unmet, attempts
 from captures.cache import put_at_once
 from captures.files import CapturePoint, FileInfo
@@ -104,7 +108,7 @@ class ShareSummary(NamedTuple):
 
     summary: Summary
     passed: tuple[int, int]
-    listeners: tuple[ResumableCollector, ...]
+    collectors: tuple[ResumableCollector, ...]
     unmet: Unmet | None
 
 
@@ -177,21 +181,21 @@ def share(
     engine = Engine(point, settings, share=part, reader=reader)
     known = TopicIds()
     known.learn(topics)
-    made = PointTables(engine.merging.names, choice, topics=known)
+    sink = PointTables(engine.merging.names, choice, topics=known)
     naming = Naming(engine.flows, part.number, part.of)
     facts: list[Facts] = []
     opened: list[tuple[str, pa.Table]] = []
     place = 0
 
     def close_range() -> None:
-        opened.extend(made.opened())
-        for name, table in _placed(made, opened):
+        opened.extend(sink.flush_records())
+        for name, table in _placed(sink, opened):
             pieces.add(place, name, table)
-        if rows := [carry(one) for one in made.waiting]:
+        if rows := [carry(exchanges) for exchanges in sink.waiting]:
             pieces.add(place, _ROWS, rows)
-        made.leave_waiting()
+        sink.leave_waiting()
         if engine.merging.names.crowded:
-            engine.merging.forget(made.named())
+            engine.merging.forget(sink.named())
         if facts:
             pieces.add(place, "", facts)
         opened.clear()
@@ -205,24 +209,25 @@ def share(
         window = engine.merging.take([ended], engine.done_packets)
         matter = None
         if choice.meaning:
-            window = made.latency.measure(window)
+            window = sink.latency.measure(window)
             matter = is_across(window.every.columns)
         facts.append(facts_of(ended, naming, window.every, matter))
         window = window.without_facts()  # they are told where all are
-        made.take(window)
-        trigger, connection = made.message_places(window)
-        for name, table in made.tables():
+        sink.learn(window)
+        trigger, connection = sink.selection.message_order(window)
+        for name, table in sink.window_rows():
             if name == "messages":
                 pieces.add(place, name, _with_keys(table, trigger, window.names.born_of(connection)))
             else:
                 opened.append((name, table))
     close_range()
-    for name, table in made.rest():
+    for name, table in sink.remaining_records():
         if len(table):
             pieces.add(place, name, _with_keys(table, np.full(len(table), _LAST), np.full(len(table), part.number)))
-    made.join_counts()
+    sink.join_counts()
     unmet = engine.unmet() if part.alone or part.number == 0 else None
-    overall = pieces.put(place, "", ShareSummary(made.summary, made.passed, made.listeners, unmet))
+    passed = sink.selection.matched, sink.selection.seen
+    overall = pieces.put(place, "", ShareSummary(sink.summary, passed, sink.analysis.collectors, unmet))
     pieces.close()
     reader = engine.reader
     return ShareResult(pieces.written, place + 1, list(reader.files), dict(reader.counts), list(reader.notes), overall)
@@ -233,18 +238,14 @@ def topic_names_of_share(
 ) -> dict[str, str]:
     """The names for topic ids that the connections of one share say. Raises CaptureError."""
     quick = replace(settings, threads=1, shards=1, keep_messages=False, keep_records=False)
-    topics = TopicIds()
-    for window in Engine(point, quick, share=part, reader=reader).windows():
-        topics.take(window)
-        window.names.release()
-    return topics.names
+    return topic_names(Engine(point, quick, share=part, reader=reader))
 
 
-def _placed(made: PointTables, opened: Sequence[tuple[str, pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
+def _placed(sink: PointTables, opened: Sequence[tuple[str, pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
     """Tables of record batches, each row with its place."""
     if not opened:
         return
-    waiting, names = made.waiting, made.names
+    waiting, names = sink.waiting, sink.names
     none = np.zeros(0, np.int64)
     trigger, exchange, reply = (
         np.concatenate([none, *(rows.column(name) for rows in waiting)]) for name in ("trigger", "exchange", "reply")
@@ -419,9 +420,9 @@ def take_facts(
     connections = _Connections()
     first = shares[0]
     merging = Merging(point.name, len(shares), connections, first.files)
-    made = PointTables(merging.names, choice)
+    sink = PointTables(merging.names, choice)
     nothing = PointTables(Names(point.name), choice)
-    names = [name for name, _ in (*nothing.flush(), *nothing.rest(), *nothing.meant())]
+    names = [name for name, _ in nothing.finish()]
     names += ["messages"] if choice.keep_bytes else []
     for at in range(0, len(pieces), len(shares)):
         found: list[np.ndarray] = []
@@ -431,7 +432,7 @@ def take_facts(
                 connections.known.update(one.named)
             merged = merging.take([one.ended for one in window], 0, gather=partial(put_together, window))
             if choice.meaning:
-                merged = made.latency.decide(merged)
+                merged = sink.latency.decide(merged)
                 across = is_across(merged.every.columns)
                 every = merged.every
                 said = [every.column("hold_us")[across]]
@@ -439,26 +440,28 @@ def take_facts(
                     said += [every.column(name)[across] for name in ("exchange", "reply")]
                     said.append(merged.names.born_of(every.connection[across]))
                 found.append(np.stack(said))
-            made.take(merged.facts_alone())
+            sink.learn(merged.facts_alone())
             merging.names.release()
         if choice.meaning:
             every_one = np.concatenate(found, axis=1)
             content = pickle.dumps(pack(every_one, range(len(every_one))), pickle.HIGHEST_PROTOCOL)
             put_at_once(decided_path(path, pieces[at].range), content)  # another attempt may do the same
-        for name, table in made.flush():
+        for name, table in tables_of(sink.flush()):
             if len(table):
                 parts.write(name, table)
         if merging.names.crowded:
-            merging.forget(made.named())
+            merging.forget(sink.named())
     unmet: list[Unmet] = []
     for one in shares:
         overall: ShareSummary = pickle.loads(_bytes_of(one.overall))
-        made.summary.join(overall.summary)
-        made.join_passed(overall.passed)
-        made.join_listeners(overall.listeners)
+        sink.summary.join(overall.summary)
+        sink.selection.matched += overall.passed[0]
+        sink.selection.seen += overall.passed[1]
+        for collector, other in zip(sink.analysis.collectors, overall.collectors, strict=True):
+            collector.join(other)
         if overall.unmet is not None:
             unmet.append(overall.unmet)
-    for name, table in made.meant():
+    for name, table in sink.analysis_rows():
         if len(table):
             parts.write(name, table)
-    return made.finish(point, first, attempts(unmet)), tuple(names), parts.close()
+    return sink.result(point, first, attempts(unmet)), tuple(names), parts.close()

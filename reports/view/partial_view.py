@@ -78,18 +78,18 @@ class Growing:
         """A view of what a capture begins with: the analysis hands out rows by many thousands, and nobody waits for
         those. What is wrong with the capture is left to the analysis to say."""
         from analyzer.bulk.engine import Engine  # a dataset is shown without them
-        from analyzer.pipeline.points import AnalysisOptions, PointTables
+        from analyzer.dataset.parquet_files import tables_of
+        from analyzer.pipeline.analysis_options import AnalysisOptions
+        from analyzer.pipeline.drive import drive
+        from analyzer.pipeline.point_tables import PointTables
 
         with contextlib.suppress(KwireError, OSError):
             engine = Engine(point, replace(how, window_bytes=PEEKED, threads=1).settings())
-            made = PointTables(engine.merging.names, AnalysisOptions(records="none"))
-            for window in engine.windows():
-                made.take(window)
-                if made.rows:
-                    break
-            rows = [table for name, table in made.flush() if name == "exchanges" and len(table)]
+            sink = PointTables(engine.merging.names, AnalysisOptions(records="none"), enough_rows=1)
+            first = next(table for name, table in tables_of(drive(engine, [sink])) if name == "exchanges")
+            rows = [first] if len(first) else []
             if rows and not self._stage.ended:
-                self._stage.become(self._made(rows, made.topics.names))
+                self._stage.become(self._made(rows, sink.topics.names))
 
     def seen(self, name: str, table: pa.Table) -> None:
         """Rows of a table. Raises Ended."""
