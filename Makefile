@@ -37,8 +37,10 @@ test: lint types imports pytest
 	@echo "== all checks passed"
 
 lint: $(VENV)/installed
-	@echo "== ruff: style and likely mistakes"
+	@echo "== ruff: style, likely mistakes and formatting; codespell: spelling"
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/codespell captures analyzer replay reports tests tools *.md *.py Makefile pyproject.toml
 
 types: $(VENV)/installed
 	@echo "== mypy: types, strict"

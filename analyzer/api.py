@@ -177,10 +177,10 @@ def decode(
 
 def _kept() -> PendingTables:
     """What rules ask for is kept, so that they do not read back what is being written."""
-    from analyzer.findings.capture import KEPT
+    from analyzer.findings.capture import CACHED
     from analyzer.frame.pending import PendingTables
 
-    return PendingTables(KEPT)
+    return PendingTables(CACHED)
 
 
 def _early_findings(result: Dataset, kept: PendingTables, writer: Writer) -> pa.Table:
@@ -427,7 +427,7 @@ class _PointExchanges:
                 exchange = Exchange(row, *self._messages.pop(connection, asked, answered), start, look_up)
                 if parts is not None and ends[at] < ends[at + 1]:
                     exchange.partitions = parts.slice(ends[at], ends[at + 1] - ends[at]).to_pylist()
-                yield first, names.born[connection], exchange
+                yield first, names.serials[connection], exchange
                 at += 1
 
     def _cells(self, window: Window) -> Iterator[_Keyed]:
@@ -437,7 +437,7 @@ class _PointExchanges:
         for part in cells.parts(exchange_tables.exchanges(names, [rows])):
             for row in part.rows():
                 first, connection, asked, answered = next(keys)
-                yield first, names.born[connection], RawExchange(row, *pop(connection, asked, answered))
+                yield first, names.serials[connection], RawExchange(row, *pop(connection, asked, answered))
 
     def _named(self, rows: Exchanges) -> Exchanges:
         """With names for topic ids."""
@@ -524,7 +524,7 @@ def _beyond(waiting: Sequence[tuple[int, int, int, RawExchange]]) -> int:
 
 def _keys(rows: Exchanges) -> Iterator[tuple[int, int, int, int]]:
     """Of each exchange: the ordinal of its first packet, its connection, the ordinals of its messages."""
-    ordinal, trigger = rows.column("ordinal"), rows.column("trigger")
+    ordinal, trigger = rows.column("packet_index"), rows.column("completed_by")
     first = np.where(ordinal != NULL, ordinal, trigger)
     keys = (first, rows.connection, rows.column("exchange"), rows.column("reply"))
     return zip(*(column.tolist() for column in keys), strict=True)

@@ -13,16 +13,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from captures.flow_tables import (
-    FLOW_BORN,
-    FLOW_SYN_NS,
-    FLOW_SYN_SHAPE,
-    S_CLOCK,
-    S_FLOWS,
-    SYN_ANSWERED,
-    SYN_REFUSED,
-    WOKEN_SIDE,
-)
+from captures import flow_tables as ft
 from captures.flows import Flows
 
 WAITED_NS = 3_000_000_000
@@ -37,7 +28,7 @@ others less. What comes later has another reason."""
 
 
 class Attempt(NamedTuple):
-    """What one client asked of one end point in vain, time after time without a pause.
+    """A client's failed attempts to connect to one end point, in a row without a pause.
 
     client, server: addresses as 128-bit integers, IPv4 as ::ffff:a.b.c.d; refused and unanswered: how often; most:
     how often within a minute; times of SYNs, in ns."""
@@ -65,18 +56,20 @@ class Unmet(NamedTuple):
 
 
 def unmet(flows: Flows) -> Unmet:
-    """Those of all packets that have been read."""
+    """Return the SYNs without a connection of all packets read so far."""
     tables = flows.tables
-    known = tables.flows[: int(tables.state[S_FLOWS])]
-    shape = known[:, FLOW_SYN_SHAPE]
-    refused = shape & SYN_REFUSED != 0
-    waited = tables.state[S_CLOCK] - known[:, FLOW_SYN_NS] >= WAITED_NS
-    rows = np.flatnonzero((known[:, FLOW_BORN] >= 0) & (shape & SYN_ANSWERED == 0) & (refused | waited))
-    return Unmet(tables.keys[rows], shape[rows] & WOKEN_SIDE != 0, known[rows, FLOW_SYN_NS], refused[rows])
+    known = tables.flows[: int(tables.state[ft.S_FLOWS])]
+    shape = known[:, ft.FLOW_SYN_SHAPE]
+    refused = shape & ft.SYN_REFUSED != 0
+    waited = tables.state[ft.S_CLOCK] - known[:, ft.FLOW_SYN_NS] >= WAITED_NS
+    rows = np.flatnonzero((known[:, ft.FLOW_SERIAL] >= 0) & (shape & ft.SYN_ANSWERED == 0) & (refused | waited))
+    return Unmet(tables.keys[rows], shape[rows] & ft.WOKEN_SIDE != 0, known[rows, ft.FLOW_SYN_NS], refused[rows])
 
 
 def attempts(of: Sequence[Unmet]) -> list[Attempt]:
-    """What all of these have in common, most frequent first; no four-tuple is in two of them."""
+    """Group failed attempts by client and end point, most frequent first.
+
+    of: results of `unmet` that have no four-tuple in common."""
     keys, swapped, times, refused = (np.concatenate(parts) for parts in zip(*of, strict=True))
     if len(times) < 2:
         return []
@@ -95,16 +88,16 @@ def attempts(of: Sequence[Unmet]) -> list[Attempt]:
     counts = np.diff(np.append(starts, len(order)))
     several = np.flatnonzero(counts > 1)
     several = several[np.argsort(-counts[several], kind="stable")][:MOST]
-    found = []
+    results = []
     for start, count in zip(starts[several].tolist(), counts[several].tolist(), strict=True):
         rows = order[start : start + count]
         for run in np.split(rows, np.flatnonzero(np.diff(times[rows]) > PAUSE_NS) + 1):
-            when, one = times[run], run[0]
+            when, first_row = times[run], run[0]
             most = int((np.searchsorted(when, when + MINUTE_NS, side="left") - np.arange(len(run))).max())
-            ends = _address(client[one]), _address(server[one]), int(port[one])
+            ends = _address(client[first_row]), _address(server[first_row]), int(port[first_row])
             no = int(refused[run].sum())
-            found.append(Attempt(*ends, no, len(run) - no, most, int(when[0]), int(when[-1])))
-    return sorted(found, key=lambda one: -(one.refused + one.unanswered))[:MOST]
+            results.append(Attempt(*ends, no, len(run) - no, most, int(when[0]), int(when[-1])))
+    return sorted(results, key=lambda attempt: -(attempt.refused + attempt.unanswered))[:MOST]
 
 
 def _address(halves: np.ndarray) -> int:

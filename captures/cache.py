@@ -50,8 +50,9 @@ def cache_root() -> Path:
 
 
 def _folder_of_user() -> Path | None:
-    """XDG's variable counts where it is absolute (as its specification says), a home where there is one: without HOME
-    and without a line in the file of users, `~` is only a name."""
+    """The user's cache folder: XDG's variable if it is absolute, as its specification says, else below the home.
+
+    A home must exist: without HOME and without a line in the file of users, `~` is only a name."""
     shared = os.environ.get("XDG_CACHE_HOME", "")
     if os.path.isabs(shared):
         return Path(shared) / "kwire"
@@ -60,7 +61,7 @@ def _folder_of_user() -> Path | None:
 
 
 def _trusted(root: Path) -> bool:
-    """Whether a cache is ours alone; a line on stderr says why not."""
+    """Whether a cache belongs to this user alone; if not, a line on stderr gives the reason."""
     reason = _not_ours(root)
     if reason is not None and reason not in _passed_over:
         _passed_over.add(reason)
@@ -164,7 +165,7 @@ def content_of(path: Path) -> bytes:
 
 
 def ours_alone(path: Path) -> bool:
-    """Whether there is such a file, and nobody else could have written it: for those that Java reads."""
+    """Whether there is such a file that nobody else could have written: for files that Java reads."""
     try:
         status = path.lstat()
     except OSError:
@@ -173,8 +174,9 @@ def ours_alone(path: Path) -> bool:
 
 
 def as_safe_as(path: Path, code: Path) -> bool:
-    """Whether nobody may write to a file or folder that came with installed code, as `code` did, who may not write to
-    that as well: to trust it is to trust no more people. Raises OSError where it is not there."""
+    """Whether only those may write to a file of installed code who may write to `code` too.
+
+    Then trusting it trusts no more people. Raises OSError if it does not exist."""
     status, trusted = path.stat(), code.stat()
     return status.st_uid in (0, trusted.st_uid) and not status.st_mode & ~trusted.st_mode & _OTHERS_MAY_WRITE
 
@@ -194,8 +196,8 @@ def opened(data: bytes) -> memoryview:
 
 def python_files(*folders: Path) -> list[Path]:
     """All of our files in some folders, however deep, in a fixed order: what is made by them goes by what they say."""
-    found = (os.path.join(at, name) for folder in folders for at, _, names in os.walk(folder) for name in names)
-    return [Path(path) for path in sorted(found) if path.endswith(".py")]
+    paths = (os.path.join(at, name) for folder in folders for at, _, names in os.walk(folder) for name in names)
+    return [Path(path) for path in sorted(paths) if path.endswith(".py")]
 
 
 # --- values ---------------------------------------------------------------------------------------------------------
@@ -212,7 +214,7 @@ def packed(value: Any) -> bytes:
 
 
 def pieces(value: Any) -> list[Any]:
-    """The same piece by piece, the arrays where they are."""
+    """Like `packed`, as a list of pieces, with arrays as they are instead of copies."""
     arrays: list[Any] = []
     size = 0
 
@@ -235,7 +237,7 @@ def unpacked(data: memoryview) -> Any:
 
 
 def next_unpacked(file: Any) -> Any:
-    """The same of the next value in a file (`readinto`), and no further."""
+    """Read and unpack the next value of a file (`readinto`), and no more bytes than it has."""
     size = numpy.empty(1, "<u4")
     _fill(file, size)
     text = numpy.empty(int(size[0]), numpy.uint8)
@@ -278,22 +280,23 @@ def _digest(sources: tuple[Path, ...]) -> str:
     return digest.hexdigest()[:16]
 
 
-def kept(name: str, sources: Iterable[Path], make: Callable[[], Any]) -> Any:
-    """What `make` returns (a plain value, see `packed`), made once a machine and kept until one of the files it depends
-    on changes."""
-    return _kept(f"{name}.{_digest(tuple(sources))}", make)
+def cached(name: str, sources: Iterable[Path], make: Callable[[], Any]) -> Any:
+    """Return what `make` returns, a plain value (see `packed`), from the machine's cache if it is there.
+
+    The value stays valid until one of `sources` changes."""
+    return _cached(f"{name}.{_digest(tuple(sources))}", make)
 
 
-def kept_by(name: str, key: str, make: Callable[[], Any]) -> Any:
-    """The same, kept by what `key` says."""
-    return _kept(f"{name}.{hashlib.sha256(key.encode()).hexdigest()[:16]}", make)
+def cached_by(name: str, key: str, make: Callable[[], Any]) -> Any:
+    """Like `cached`, for values that stay valid as long as `key` is the same."""
+    return _cached(f"{name}.{hashlib.sha256(key.encode()).hexdigest()[:16]}", make)
 
 
-def _kept(name: str, make: Callable[[], Any]) -> Any:
+def _cached(name: str, make: Callable[[], Any]) -> Any:
     path = cache_root() / "data" / name
     # Whatever is wrong with the file, it can be made again.
     with contextlib.suppress(OSError, ValueError, TypeError, KeyError, struct.error, RecursionError):
         return unpacked(opened(content_of(path)))
-    made = make()
-    replace(path, sealed(packed(made)))
-    return made
+    value = make()
+    replace(path, sealed(packed(value)))
+    return value

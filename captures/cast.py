@@ -21,7 +21,7 @@ _LARGEST: Final = (1 << 63) - 1
 
 
 @kernel
-def look(x: Table, which: Table, found: Table) -> None:
+def look(x: Table, which: Table, summaries: Table) -> None:
     """Into found[which[j]] of int64[columns, 3] what is known of the column which[j] of x[columns, n]: of one of which
     all is absent the least is the largest number there is."""
     n = x.shape[1]
@@ -35,9 +35,9 @@ def look(x: Table, which: Table, found: Table) -> None:
             absent += np.int64(value == NULL)
             greatest = max(greatest, value)
             least = min(least, np.int64(_LARGEST) if value == NULL else value)
-        found[column, ABSENT] = absent
-        found[column, LEAST] = least
-        found[column, GREATEST] = greatest
+        summaries[column, ABSENT] = absent
+        summaries[column, LEAST] = least
+        summaries[column, GREATEST] = greatest
 
 
 @kernel

@@ -11,19 +11,8 @@ from typing import Final
 
 import numpy as np
 
+from captures import stream_tables as t
 from captures.kernels import Flag, Int, Table, inline
-from captures.stream_tables import (
-    D_DUPLICATE,
-    D_LATE,
-    D_LATE_0,
-    D_PACKETS,
-    LATE_RANGES,
-    R_IDENTITY,
-    R_NUMBERS,
-    R_SHAPE,
-    R_TIME_NS,
-    RECENT,
-)
 
 COPY_NS = 100_000_000
 """Capture time within which a packet with the same IPv4 identification is a copy. Copies are taken microseconds apart,
@@ -43,12 +32,12 @@ _SHAPE: Final = (1 << _SUM_AT) - 1
 def same_packet(recent: Table, d: Table, key: Int, numbers: Int, shape: Int, time_ns: Int, identity: Int) -> Flag:
     """Whether this packet is one of the last of its direction, seen again. The TTL may differ."""
     named = identity >> 16 & 0xFFFF
-    for row in range(min(d[key, D_PACKETS], RECENT)):
-        if recent[key, row, R_NUMBERS] != numbers or recent[key, row, R_SHAPE] & _SHAPE != shape:
+    for row in range(min(d[key, t.D_PACKETS], t.RECENT)):
+        if recent[key, row, t.R_NUMBERS] != numbers or recent[key, row, t.R_SHAPE] & _SHAPE != shape:
             continue
         # Halves, because the difference of two hostile times may not fit in 64 bits.
-        apart = abs((time_ns >> 1) - (recent[key, row, R_TIME_NS] >> 1)) << 1
-        other = recent[key, row, R_IDENTITY]
+        apart = abs((time_ns >> 1) - (recent[key, row, t.R_TIME_NS] >> 1)) << 1
+        other = recent[key, row, t.R_IDENTITY]
         if named != 0 or other >> 16 & 0xFFFF != 0:
             if named == other >> 16 & 0xFFFF and apart <= COPY_NS:
                 return True
@@ -63,22 +52,22 @@ def remember(
 ) -> None:
     """Write a packet into the ring; before it is counted in D_PACKETS. `shape`: 512 * its length + its flags; `total`:
     its `payload_sum`, or -1."""
-    row = d[key, D_PACKETS] & (RECENT - 1)
-    recent[key, row, R_NUMBERS] = numbers
-    recent[key, row, R_SHAPE] = shape & _SHAPE | (total + 1) << _SUM_AT
-    recent[key, row, R_TIME_NS] = time_ns
-    recent[key, row, R_IDENTITY] = identity
+    row = d[key, t.D_PACKETS] & (t.RECENT - 1)
+    recent[key, row, t.R_NUMBERS] = numbers
+    recent[key, row, t.R_SHAPE] = shape & _SHAPE | (total + 1) << _SUM_AT
+    recent[key, row, t.R_TIME_NS] = time_ns
+    recent[key, row, t.R_IDENTITY] = identity
 
 
 @inline
 def differs(recent: Table, d: Table, key: Int, numbers: Int, shape: Int, total: Int) -> Flag:
     """Whether the last of the recent packets with the same bytes of the stream had another `payload_sum`."""
-    count = d[key, D_PACKETS]
-    for back in range(1, min(count, RECENT) + 1):
-        row = (count - back) & (RECENT - 1)
-        same = (recent[key, row, R_NUMBERS] ^ numbers) & 0xFFFFFFFF == 0
-        if same and (recent[key, row, R_SHAPE] & _SHAPE) >> 9 == shape >> 9:
-            other = (recent[key, row, R_SHAPE] >> _SUM_AT) - 1
+    count = d[key, t.D_PACKETS]
+    for back in range(1, min(count, t.RECENT) + 1):
+        row = (count - back) & (t.RECENT - 1)
+        same = (recent[key, row, t.R_NUMBERS] ^ numbers) & 0xFFFFFFFF == 0
+        if same and (recent[key, row, t.R_SHAPE] & _SHAPE) >> 9 == shape >> 9:
+            other = (recent[key, row, t.R_SHAPE] >> _SUM_AT) - 1
             return total >= 0 and other >= 0 and other != total
     return False
 
@@ -90,11 +79,11 @@ def duplicate(d: Table, key: Int, start: Int, stop: Int, captured_stop: Int) -> 
     if stop <= start:
         return
     late = np.int64(0)
-    for i in range(LATE_RANGES):
-        low = max(start, d[key, D_LATE_0 + 2 * i])
-        high = min(stop, d[key, D_LATE_0 + 2 * i + 1])
+    for i in range(t.LATE_RANGES):
+        low = max(start, d[key, t.D_LATE_0 + 2 * i])
+        high = min(stop, d[key, t.D_LATE_0 + 2 * i + 1])
         if high > low:
             late += high - low
     late = min(late, stop - start)
-    d[key, D_LATE] += late
-    d[key, D_DUPLICATE] += stop - start - late
+    d[key, t.D_LATE] += late
+    d[key, t.D_DUPLICATE] += stop - start - late

@@ -22,10 +22,10 @@ def _library() -> Any:
         finder = importlib.machinery.FileFinder(
             folder, (importlib.machinery.ExtensionFileLoader, importlib.machinery.EXTENSION_SUFFIXES)
         )
-        found = finder.find_spec("_crc32c")
-        if found is not None and found.loader is not None:
-            library = importlib.util.module_from_spec(found)
-            found.loader.exec_module(library)
+        spec = finder.find_spec("_crc32c")
+        if spec is not None and spec.loader is not None:
+            library = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(library)
             if hasattr(library, "crc32c"):
                 return library
     import crc32c

@@ -1,8 +1,8 @@
-"""What a user can mend, in one form.
+"""Errors that users can fix, in one form.
 
-Rule: whatever goes wrong because of what a user gave (a capture, a dataset, a filter, a target, an option) is raised as
-a `KwireError` where it is found, and nobody on the way makes another of it: the command line prints its message in one
-line and its hint in a second, and exits with 2.
+Rule: whatever goes wrong because of a user's input (a capture, a dataset, a filter, a target, an option) is raised as a
+`KwireError` where it is noticed, and no code on the way converts it: the command line prints its message in one line
+and its hint in a second, and exits with 2.
 """
 
 from __future__ import annotations

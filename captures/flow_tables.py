@@ -13,7 +13,7 @@ from captures.kernels import Array, Table
 (
     FLOW_SLOT,  # of its open connection, or -1
     FLOW_USES,  # number of its latest connection; of a free row the next free one, or -1
-    FLOW_BORN,  # order of creation of its latest connection; -1 in a free row
+    FLOW_SERIAL,  # order of creation of its latest connection; -1 in a free row
     FLOW_ENDED_NS,  # capture clock when that ended
     FLOW_SYN_NS,  # PARKED: of the SYN, as in `Assigned.woken`
     FLOW_SYN_NUMBERS,
@@ -57,7 +57,7 @@ class FlowTables(NamedTuple):
                  that the end of a connection is handled
     free         slots to be used again
     queue        ring of closed connections that linger: slot, serial number
-    past         ring of four-tuples whose connection ended, in order of its end: row in `flows`, FLOW_BORN then
+    past         ring of four-tuples whose connection ended, in order of its end: row in `flows`, FLOW_SERIAL then
     ends         of the window: index of the packet before which a connection ended, slot
     woken        of the window, as in `Assigned`; how many, in the state vector
     state        [S_COLUMNS]

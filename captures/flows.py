@@ -22,36 +22,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from captures.flow_tables import (
-    FLOW_BORN,
-    FLOW_COLUMNS,
-    FLOW_ENDED_NS,
-    FLOW_SLOT,
-    FLOW_SYN_MARK,
-    FLOW_SYN_NS,
-    FLOW_SYN_NUMBERS,
-    FLOW_SYN_SHAPE,
-    FLOW_USES,
-    S_CLOCK,
-    S_COLUMNS,
-    S_FLOWS,
-    S_FORGOTTEN,
-    S_FREE,
-    S_FREE_FLOW,
-    S_PAST,
-    S_PAST_HEAD,
-    S_PAST_TAIL,
-    S_QUEUE_HEAD,
-    S_QUEUE_TAIL,
-    S_REMEMBERED,
-    S_SERIAL,
-    S_SLOTS,
-    S_WOKEN,
-    SYN_ANSWERED,
-    SYN_REFUSED,
-    WOKEN_NO_WINDOW,
-    FlowTables,
-)
+from captures import flow_tables as ft
+from captures.flow_tables import FlowTables
 from captures.kernels import Array, Flag, Int, Table, grown, inline, kernel, shared
 from captures.packets import Packets
 from captures.windows import PacketColumns
@@ -93,8 +65,8 @@ _PARKED = -2
 (
     CONN_FLOW,  # row in the flow table
     CONN_REUSE,  # 1, 2, ...
-    CONN_SERIAL,  # order of creation in the capture point, from 0; -1 once it has ended
-    CONN_BORN,  # the same, and stays
+    CONN_OPEN_SERIAL,  # order of creation in the capture point, from 0; -1 once it has ended
+    CONN_SERIAL,  # the same, and stays
     CONN_ISN_0,  # initial sequence number seen from side 0, or -1
     CONN_ISN_1,
     CONN_SEQ_0,  # sequence number of the first packet from side 0 (to recognise a late SYN), or -1
@@ -161,13 +133,13 @@ def rebuild_buckets(buckets: Table, flow_key: Array, flows: Int) -> None:
 @inline
 def _remember(flow: Table, past: Table, state: Table, f: Int, clock: Int) -> None:
     """This four-tuple has no open connection any more. Room was made sure of before."""
-    flow[f, FLOW_SLOT] = -1
-    flow[f, FLOW_ENDED_NS] = clock
-    tail = state[S_PAST_TAIL] & np.int64(len(past) - 1)
+    flow[f, ft.FLOW_SLOT] = -1
+    flow[f, ft.FLOW_ENDED_NS] = clock
+    tail = state[ft.S_PAST_TAIL] & np.int64(len(past) - 1)
     past[tail, 0] = f
-    past[tail, 1] = flow[f, FLOW_BORN]
-    state[S_PAST_TAIL] += 1
-    state[S_PAST] += 1
+    past[tail, 1] = flow[f, ft.FLOW_SERIAL]
+    state[ft.S_PAST_TAIL] += 1
+    state[ft.S_PAST] += 1
 
 
 @shared
@@ -176,11 +148,11 @@ def _forget(tables: FlowTables, clock: Int) -> None:
     buckets, keys, flow, past, state = tables.buckets, tables.keys, tables.flows, tables.past, tables.state
     mask = np.int64(len(buckets) - 1)
     past_mask = np.int64(len(past) - 1)
-    while state[S_PAST_HEAD] < state[S_PAST_TAIL]:
-        head = state[S_PAST_HEAD] & past_mask
+    while state[ft.S_PAST_HEAD] < state[ft.S_PAST_TAIL]:
+        head = state[ft.S_PAST_HEAD] & past_mask
         f = past[head, 0]
-        if flow[f, FLOW_BORN] == past[head, 1] and flow[f, FLOW_SLOT] < 0:  # else it was used again meanwhile
-            if state[S_PAST] <= state[S_REMEMBERED] or clock - flow[f, FLOW_ENDED_NS] <= FORGET_NS:
+        if flow[f, ft.FLOW_SERIAL] == past[head, 1] and flow[f, ft.FLOW_SLOT] < 0:  # else it was used again meanwhile
+            if state[ft.S_PAST] <= state[ft.S_REMEMBERED] or clock - flow[f, ft.FLOW_ENDED_NS] <= FORGET_NS:
                 break
             hole = _home(keys, f, mask)
             while buckets[hole] != f:
@@ -193,31 +165,31 @@ def _forget(tables: FlowTables, clock: Int) -> None:
                     hole = at
                 at = (at + 1) & mask
             buckets[hole] = -1
-            state[S_FORGOTTEN] = max(state[S_FORGOTTEN], flow[f, FLOW_USES])
-            flow[f, FLOW_USES] = state[S_FREE_FLOW]
-            flow[f, FLOW_BORN] = -1
-            state[S_FREE_FLOW] = f
-            state[S_PAST] -= 1
-        state[S_PAST_HEAD] += 1
+            state[ft.S_FORGOTTEN] = max(state[ft.S_FORGOTTEN], flow[f, ft.FLOW_USES])
+            flow[f, ft.FLOW_USES] = state[ft.S_FREE_FLOW]
+            flow[f, ft.FLOW_SERIAL] = -1
+            state[ft.S_FREE_FLOW] = f
+            state[ft.S_PAST] -= 1
+        state[ft.S_PAST_HEAD] += 1
 
 
 @inline
 def _occupy(tables: FlowTables, f: Int) -> Int:
     """A slot for the open connection of a four-tuple, its row as no packet has touched it yet."""
     flow, conn, state = tables.flows, tables.connections, tables.state
-    if state[S_FREE] > 0:
-        state[S_FREE] -= 1
-        slot = tables.free[state[S_FREE]]
+    if state[ft.S_FREE] > 0:
+        state[ft.S_FREE] -= 1
+        slot = tables.free[state[ft.S_FREE]]
     else:
-        slot = state[S_SLOTS]
-        state[S_SLOTS] += 1
-    flow[f, FLOW_SLOT] = slot
+        slot = state[ft.S_SLOTS]
+        state[ft.S_SLOTS] += 1
+    flow[f, ft.FLOW_SLOT] = slot
     for part in range(5):
         tables.pairs[slot, part] = tables.keys[f, part]
     conn[slot, CONN_FLOW] = f
-    conn[slot, CONN_REUSE] = flow[f, FLOW_USES]
-    conn[slot, CONN_SERIAL] = flow[f, FLOW_BORN]
-    conn[slot, CONN_BORN] = flow[f, FLOW_BORN]
+    conn[slot, CONN_REUSE] = flow[f, ft.FLOW_USES]
+    conn[slot, CONN_OPEN_SERIAL] = flow[f, ft.FLOW_SERIAL]
+    conn[slot, CONN_SERIAL] = flow[f, ft.FLOW_SERIAL]
     conn[slot, CONN_ISN_0] = -1
     conn[slot, CONN_ISN_1] = -1
     conn[slot, CONN_SEQ_0] = -1
@@ -234,18 +206,18 @@ def _wake(tables: FlowTables, f: Int, i: Int) -> Int:
     """The second packet of a connection that was a SYN so far: give it a slot, and say so."""
     flow, conn, woken, state = tables.flows, tables.connections, tables.woken, tables.state
     slot = _occupy(tables, f)
-    first = flow[f, FLOW_SYN_NUMBERS] & 0xFFFFFFFF
-    side = flow[f, FLOW_SYN_SHAPE] >> 9 & 1
+    first = flow[f, ft.FLOW_SYN_NUMBERS] & 0xFFFFFFFF
+    side = flow[f, ft.FLOW_SYN_SHAPE] >> 9 & 1
     conn[slot, CONN_ISN_0 + side] = first
     conn[slot, CONN_SEQ_0 + side] = first
     conn[slot, CONN_PACKETS] = 1
     conn[slot, CONN_OPENER] = side
-    row = state[S_WOKEN]
-    state[S_WOKEN] = row + 1
+    row = state[ft.S_WOKEN]
+    state[ft.S_WOKEN] = row + 1
     woken[row, WOKEN_INDEX] = i
     woken[row, WOKEN_SLOT] = slot
     for column in range(4):
-        woken[row, WOKEN_NS + column] = flow[f, FLOW_SYN_NS + column]
+        woken[row, WOKEN_NS + column] = flow[f, ft.FLOW_SYN_NS + column]
     return slot
 
 
@@ -273,44 +245,46 @@ def assign(
     src_port, dst_port, payload_length = packets.src_port, packets.dst_port, packets.payload_length
     n = len(time_ns)
     mask = np.int64(len(buckets) - 1)
-    clock = state[S_CLOCK]
+    clock = state[ft.S_CLOCK]
     queue_mask = np.int64(len(queue) - 1)
     for i in range(begin, n):
         # Room for whatever this packet may need; checked first so that a call can be resumed.
-        if ((state[S_FLOWS] + 1) * 2 > len(buckets) or state[S_FLOWS] + 1 > len(flow)) and state[S_FREE_FLOW] < 0:
-            state[S_CLOCK] = clock
+        if ((state[ft.S_FLOWS] + 1) * 2 > len(buckets) or state[ft.S_FLOWS] + 1 > len(flow)) and state[
+            ft.S_FREE_FLOW
+        ] < 0:
+            state[ft.S_CLOCK] = clock
             return NEED_FLOWS, i, ends_used
-        if state[S_FREE] == 0 and state[S_SLOTS] >= len(conn):
-            state[S_CLOCK] = clock
+        if state[ft.S_FREE] == 0 and state[ft.S_SLOTS] >= len(conn):
+            state[ft.S_CLOCK] = clock
             return NEED_SLOTS, i, ends_used
-        if state[S_WOKEN] >= len(tables.woken):
-            state[S_CLOCK] = clock
+        if state[ft.S_WOKEN] >= len(tables.woken):
+            state[ft.S_CLOCK] = clock
             return NEED_WOKEN, i, ends_used
-        if state[S_QUEUE_TAIL] - state[S_QUEUE_HEAD] + 1 >= len(queue):
-            state[S_CLOCK] = clock
+        if state[ft.S_QUEUE_TAIL] - state[ft.S_QUEUE_HEAD] + 1 >= len(queue):
+            state[ft.S_CLOCK] = clock
             return NEED_QUEUE, i, ends_used
         clock = max(clock, time_ns[i])
-        while state[S_QUEUE_HEAD] < state[S_QUEUE_TAIL]:
+        while state[ft.S_QUEUE_HEAD] < state[ft.S_QUEUE_TAIL]:
             if ends_used + 2 > len(ends):
-                state[S_CLOCK] = clock
+                state[ft.S_CLOCK] = clock
                 return NEED_ENDS, i, ends_used
-            head = state[S_QUEUE_HEAD] & queue_mask
+            head = state[ft.S_QUEUE_HEAD] & queue_mask
             slot = queue[head, 0]
             # A slot whose connection was replaced meanwhile has another serial: its entry is void.
-            if conn[slot, CONN_SERIAL] == queue[head, 1]:
+            if conn[slot, CONN_OPEN_SERIAL] == queue[head, 1]:
                 if clock - conn[slot, CONN_CLOSED_NS] <= LINGER_NS:
                     break
                 ends[ends_used, 0] = i
                 ends[ends_used, 1] = slot
-                if state[S_PAST_TAIL] - state[S_PAST_HEAD] >= len(past):
-                    state[S_CLOCK] = clock
+                if state[ft.S_PAST_TAIL] - state[ft.S_PAST_HEAD] >= len(past):
+                    state[ft.S_CLOCK] = clock
                     return NEED_PAST, i, ends_used
                 ends_used += 1
                 _remember(flow, past, state, conn[slot, CONN_FLOW], clock)
-                conn[slot, CONN_SERIAL] = -1
-            state[S_QUEUE_HEAD] += 1
+                conn[slot, CONN_OPEN_SERIAL] = -1
+            state[ft.S_QUEUE_HEAD] += 1
         if ends_used + 2 > len(ends):
-            state[S_CLOCK] = clock
+            state[ft.S_CLOCK] = clock
             return NEED_ENDS, i, ends_used
         if number[i] == OTHERS:
             out_slot[i] = -1
@@ -343,21 +317,21 @@ def assign(
         opens = flag & SYN != 0 and flag & RST == 0
         slot = np.int64(-1)
         if f >= 0:
-            slot = flow[f, FLOW_SLOT]
+            slot = flow[f, ft.FLOW_SLOT]
         replaces = False
         if slot == _PARKED:
-            first = flow[f, FLOW_SYN_NUMBERS] & 0xFFFFFFFF
+            first = flow[f, ft.FLOW_SYN_NUMBERS] & 0xFFFFFFFF
             if flag & RST != 0 and payload_length[i] == 0:  # refused: it never was one
-                if state[S_PAST_TAIL] - state[S_PAST_HEAD] >= len(past):
-                    state[S_CLOCK] = clock
+                if state[ft.S_PAST_TAIL] - state[ft.S_PAST_HEAD] >= len(past):
+                    state[ft.S_CLOCK] = clock
                     return NEED_PAST, i, ends_used
                 _remember(flow, past, state, f, clock)
-                if flow[f, FLOW_SYN_SHAPE] >> 9 & 1 != side:
-                    flow[f, FLOW_SYN_SHAPE] |= SYN_REFUSED
+                if flow[f, ft.FLOW_SYN_SHAPE] >> 9 & 1 != side:
+                    flow[f, ft.FLOW_SYN_SHAPE] |= ft.SYN_REFUSED
                 out_slot[i] = -1
                 out_side[i] = side
                 continue
-            if flow[f, FLOW_SYN_SHAPE] >> 9 & 1 == side:
+            if flow[f, ft.FLOW_SYN_SHAPE] >> 9 & 1 == side:
                 gone = opens and first != seq[i]
             else:
                 gone = opens and flag & ACK != 0 and (first + 1) & 0xFFFFFFFF != ack[i]
@@ -391,52 +365,52 @@ def assign(
                 out_side[i] = side
                 continue
             if f < 0:
-                if state[S_PAST] > state[S_REMEMBERED]:
+                if state[ft.S_PAST] > state[ft.S_REMEMBERED]:
                     _forget(tables, clock)
                     at = np.int64(h & np.uint64(0x7FFFFFFFFFFFFFFF)) & mask
                     while buckets[at] >= 0:  # others have moved up
                         at = (at + 1) & mask
-                f = state[S_FREE_FLOW]
+                f = state[ft.S_FREE_FLOW]
                 if f >= 0:
-                    state[S_FREE_FLOW] = flow[f, FLOW_USES]
+                    state[ft.S_FREE_FLOW] = flow[f, ft.FLOW_USES]
                 else:
-                    f = state[S_FLOWS]
-                    state[S_FLOWS] += 1
+                    f = state[ft.S_FLOWS]
+                    state[ft.S_FLOWS] += 1
                 flow_key[f, 0] = a_hi
                 flow_key[f, 1] = a_lo
                 flow_key[f, 2] = b_hi
                 flow_key[f, 3] = b_lo
                 flow_key[f, 4] = ports
-                flow[f, FLOW_USES] = state[S_FORGOTTEN]
+                flow[f, ft.FLOW_USES] = state[ft.S_FORGOTTEN]
                 buckets[at] = f
             elif slot == -1:
-                state[S_PAST] -= 1
+                state[ft.S_PAST] -= 1
             if replaces:
                 ends[ends_used, 0] = i
                 ends[ends_used, 1] = slot
                 ends_used += 1
-                conn[slot, CONN_SERIAL] = -1
-            flow[f, FLOW_USES] += 1
+                conn[slot, CONN_OPEN_SERIAL] = -1
+            flow[f, ft.FLOW_USES] += 1
             if base >= 0:
-                state[S_SERIAL] = base + i
-            flow[f, FLOW_BORN] = state[S_SERIAL]
-            state[S_SERIAL] += 1
+                state[ft.S_SERIAL] = base + i
+            flow[f, ft.FLOW_SERIAL] = state[ft.S_SERIAL]
+            state[ft.S_SERIAL] += 1
             if flag & (SYN | ACK | FIN | RST) == SYN and payload_length[i] == 0:
-                flow[f, FLOW_SLOT] = _PARKED
-                flow[f, FLOW_SYN_NS] = time_ns[i]
-                flow[f, FLOW_SYN_NUMBERS] = seq[i] | ack[i] << 32
-                flow[f, FLOW_SYN_SHAPE] = flag | side << 9 | (WOKEN_NO_WINDOW if packets.window[i] == 0 else 0)
-                flow[f, FLOW_SYN_MARK] = packets.identity[i] | np.int64(packets.interface[i]) << 32
+                flow[f, ft.FLOW_SLOT] = _PARKED
+                flow[f, ft.FLOW_SYN_NS] = time_ns[i]
+                flow[f, ft.FLOW_SYN_NUMBERS] = seq[i] | ack[i] << 32
+                flow[f, ft.FLOW_SYN_SHAPE] = flag | side << 9 | (ft.WOKEN_NO_WINDOW if packets.window[i] == 0 else 0)
+                flow[f, ft.FLOW_SYN_MARK] = packets.identity[i] | np.int64(packets.interface[i]) << 32
                 out_slot[i] = -1
                 out_side[i] = side
                 continue
             slot = _occupy(tables, f)
-            flow[f, FLOW_SYN_SHAPE] = SYN_ANSWERED
+            flow[f, ft.FLOW_SYN_SHAPE] = ft.SYN_ANSWERED
         out_slot[i] = slot
         out_side[i] = side
         conn[slot, CONN_PACKETS] += 1
         if conn[slot, CONN_PACKETS] <= FRESH_PACKETS and (payload_length[i] > 0 or (opens and flag & ACK != 0)):
-            flow[conn[slot, CONN_FLOW], FLOW_SYN_SHAPE] |= SYN_ANSWERED
+            flow[conn[slot, CONN_FLOW], ft.FLOW_SYN_SHAPE] |= ft.SYN_ANSWERED
         if opens:
             conn[slot, CONN_ISN_0 + side] = seq[i]
             if flag & ACK == 0 and conn[slot, CONN_OPENER] < 0:
@@ -449,16 +423,16 @@ def assign(
             if flag & RST != 0:
                 conn[slot, CONN_ENDS] |= 4
                 if conn[slot, CONN_OPENER] == 1 - side:
-                    flow[conn[slot, CONN_FLOW], FLOW_SYN_SHAPE] |= SYN_REFUSED
+                    flow[conn[slot, CONN_FLOW], ft.FLOW_SYN_SHAPE] |= ft.SYN_REFUSED
             else:
                 conn[slot, CONN_ENDS] |= 1 << side
             if conn[slot, CONN_CLOSED_NS] == _NONE and conn[slot, CONN_ENDS] >= 3:
                 conn[slot, CONN_CLOSED_NS] = clock
-                tail = state[S_QUEUE_TAIL] & queue_mask
+                tail = state[ft.S_QUEUE_TAIL] & queue_mask
                 queue[tail, 0] = slot
-                queue[tail, 1] = conn[slot, CONN_SERIAL]
-                state[S_QUEUE_TAIL] += 1
-    state[S_CLOCK] = clock
+                queue[tail, 1] = conn[slot, CONN_OPEN_SERIAL]
+                state[ft.S_QUEUE_TAIL] += 1
+    state[ft.S_CLOCK] = clock
     return OK, n, ends_used
 
 
@@ -486,14 +460,14 @@ class Flows:
 
     def __init__(self, remembered: int = REMEMBERED, alone: bool = False) -> None:
         self._packets = 0 if alone else _NONE
-        state = np.zeros(S_COLUMNS, np.int64)
-        state[S_CLOCK] = _NONE
-        state[S_FREE_FLOW] = -1
-        state[S_REMEMBERED] = remembered
+        state = np.zeros(ft.S_COLUMNS, np.int64)
+        state[ft.S_CLOCK] = _NONE
+        state[ft.S_FREE_FLOW] = -1
+        state[ft.S_REMEMBERED] = remembered
         self.tables = FlowTables(
             buckets=np.full(1 << 12, -1, np.int64),
             keys=np.zeros((1 << 10, 5), np.uint64),
-            flows=np.zeros((1 << 10, FLOW_COLUMNS), np.int64),
+            flows=np.zeros((1 << 10, ft.FLOW_COLUMNS), np.int64),
             connections=np.zeros((1 << 10, CONN_COLUMNS), np.int64),
             pairs=np.zeros((1 << 10, 5), np.uint64),
             free=np.zeros(1 << 10, np.int64),
@@ -509,14 +483,14 @@ class Flows:
         n = len(packets)
         slot, side = np.empty(n, np.int32), np.empty(n, np.int8)
         used, at = 0, 0
-        self.tables.state[S_WOKEN] = 0
+        self.tables.state[ft.S_WOKEN] = 0
         while True:
             status, at, used = assign(at, packets.columns, self.tables, slot, side, used, self._packets)
             if status == OK:
                 break
             self._grow(status)
         self._packets += n
-        woken = self.tables.woken[: int(self.tables.state[S_WOKEN])].copy()
+        woken = self.tables.woken[: int(self.tables.state[ft.S_WOKEN])].copy()
         return self._assigned(slot, side, self.tables.ends[:used].copy(), woken)
 
     def all_end(self) -> Assigned:
@@ -537,56 +511,57 @@ class Flows:
         self.tables = grown(before, status, _FULL)
         if status == NEED_FLOWS:
             buckets = np.full(len(self.tables.flows) * 4, -1, np.int64)
-            rebuild_buckets(buckets, self.tables.keys, before.state[S_FLOWS])
+            rebuild_buckets(buckets, self.tables.keys, before.state[ft.S_FLOWS])
             self.tables = self.tables._replace(buckets=buckets)
         elif status == NEED_QUEUE:  # a ring: what is in it has other places in a larger one
             queue = self.tables.queue
-            order = np.arange(int(before.state[S_QUEUE_HEAD]), int(before.state[S_QUEUE_TAIL]))
+            order = np.arange(int(before.state[ft.S_QUEUE_HEAD]), int(before.state[ft.S_QUEUE_TAIL]))
             queue[order & (len(queue) - 1)] = before.queue[order & (len(before.queue) - 1)]
 
     def _forget_reused(self) -> bool:
         """Put the ring of past four-tuples in order from its beginning on, without those that were used again. Returns
         whether half of it is free then."""
         past, flows, state = self.tables.past, self.tables.flows, self.tables.state
-        order = np.arange(int(state[S_PAST_HEAD]), int(state[S_PAST_TAIL])) & (len(past) - 1)
+        order = np.arange(int(state[ft.S_PAST_HEAD]), int(state[ft.S_PAST_TAIL])) & (len(past) - 1)
         rows = past[order]
-        rows = rows[(flows[rows[:, 0], FLOW_BORN] == rows[:, 1]) & (flows[rows[:, 0], FLOW_SLOT] < 0)]
+        rows = rows[(flows[rows[:, 0], ft.FLOW_SERIAL] == rows[:, 1]) & (flows[rows[:, 0], ft.FLOW_SLOT] < 0)]
         past[: len(rows)] = rows
-        state[S_PAST_HEAD], state[S_PAST_TAIL] = 0, len(rows)
+        state[ft.S_PAST_HEAD], state[ft.S_PAST_TAIL] = 0, len(rows)
         return 2 * len(rows) <= len(past)
 
     @property
     def remembered(self) -> int:
         """How many four-tuples are known."""
-        return int((self.tables.flows[: int(self.tables.state[S_FLOWS]), FLOW_BORN] >= 0).sum())
+        return int((self.tables.flows[: int(self.tables.state[ft.S_FLOWS]), ft.FLOW_SERIAL] >= 0).sum())
 
     @property
     def slots(self) -> int:
         """How many slots were ever used: tables indexed by slot need that many rows."""
-        return int(self.tables.state[S_SLOTS])
+        return int(self.tables.state[ft.S_SLOTS])
 
     def recycle(self, slots: np.ndarray) -> None:
         """Take back slots whose end every later stage has handled."""
-        count = int(self.tables.state[S_FREE])
+        count = int(self.tables.state[ft.S_FREE])
         self.tables.free[count : count + len(slots)] = slots
-        self.tables.state[S_FREE] = count + len(slots)
+        self.tables.state[ft.S_FREE] = count + len(slots)
 
     def open_slots(self) -> np.ndarray:
         """The slots of connections that have not ended, in order of their creation."""
-        serial = self.tables.connections[: self.slots, CONN_SERIAL]
+        serial = self.tables.connections[: self.slots, CONN_OPEN_SERIAL]
         live = np.flatnonzero(serial >= 0)
         return live[np.argsort(serial[live], kind="stable")]
 
-    def born(self, slots: np.ndarray) -> np.ndarray:
+    def serials(self, slots: np.ndarray) -> np.ndarray:
         """Order of creation of the connections in these slots."""
-        found: np.ndarray = self.tables.connections[slots, CONN_BORN]
-        return found
+        serials: np.ndarray = self.tables.connections[slots, CONN_SERIAL]
+        return serials
 
     def end_points(self, slot: int) -> tuple[tuple[int, int], tuple[int, int], int, int]:
-        """((address of side 0, its port), (address of side 1, its port), reuse number, order of creation) of a slot;
-        addresses are 128-bit integers, IPv4 as ::ffff:a.b.c.d."""
+        """Return a slot's ends, each (address, port), its reuse number and its serial.
+
+        Addresses are 128-bit integers, IPv4 as ::ffff:a.b.c.d."""
         row = self.tables.connections[slot]
         key = self.tables.pairs[slot]
         a = int(key[0]) << 64 | int(key[1])
         b = int(key[2]) << 64 | int(key[3])
-        return (a, int(key[4]) >> 16), (b, int(key[4]) & 0xFFFF), int(row[CONN_REUSE]), int(row[CONN_BORN])
+        return (a, int(key[4]) >> 16), (b, int(key[4]) & 0xFFFF), int(row[CONN_REUSE]), int(row[CONN_SERIAL])

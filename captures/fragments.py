@@ -46,31 +46,32 @@ FREE, OPEN, DONE = 0, 1, 2
 
 
 class FragmentTables(NamedTuple):
-    """What the kernel reads and writes: `state` int64[_STATE_SLOTS], `entries` int64[n, _ENTRY_COLUMNS], `seen` and
-    `kept` uint8[n, 65536]."""
+    """Tables that the kernel reads and writes.
+
+    state int64[_STATE_SLOTS]; entries int64[n, _ENTRY_COLUMNS]; seen and content uint8[n, 65536]."""
 
     state: Table
     entries: Table
     seen: Bytes
-    kept: Bytes
+    content: Bytes
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled, and copied, it is no more than what still matters of it: the tables are 16 MiB, and of most packets
         nothing or, where they are whole, the header is looked at again."""
-        said = []
+        entries = []
         for i in np.flatnonzero(self.entries[:, USE] != FREE).tolist():
             known = int(self.entries[i, HIGHEST]) if self.entries[i, USE] == OPEN else 0
-            said.append((i, self.seen[i, :known].tobytes(), self.kept[i, : _LONGEST_HEADER + known].tobytes()))
-        return _restored, (self.state, self.entries, said)
+            entries.append((i, self.seen[i, :known].tobytes(), self.content[i, : _LONGEST_HEADER + known].tobytes()))
+        return _restored, (self.state, self.entries, entries)
 
 
-def _restored(state: Table, entries: Table, said: list[tuple[int, bytes, bytes]]) -> FragmentTables:
+def _restored(state: Table, entries: Table, contents: list[tuple[int, bytes, bytes]]) -> FragmentTables:
     seen = np.zeros((len(entries), LARGEST_BYTES + 1), np.uint8)
-    kept = np.empty_like(seen)
-    for i, *parts in said:
-        for table, part in zip((seen, kept), parts, strict=True):
+    content = np.empty_like(seen)
+    for i, *parts in contents:
+        for table, part in zip((seen, content), parts, strict=True):
             table[i, : len(part)] = np.frombuffer(part, np.uint8)
-    return FragmentTables(state, entries, seen, kept)
+    return FragmentTables(state, entries, seen, content)
 
 
 @shared
@@ -85,12 +86,12 @@ def gather(
     tables: FragmentTables,
     counts: Table,
 ) -> tuple[Int, Int]:
-    """Take in the fragment whose IP header is at `ip`; `at`, `ip_end`, `version` are what `walk_ip` said of it.
+    """Add the fragment whose IP header is at `ip`; `at`, `ip_end`, `version` are results of `walk_ip`.
 
     Returns (offset in b, bytes) of the packet that it completes, or (reason, 0). Invariant: of each entry, `kept` holds
     an IP header without options, then the payload bytes that `seen` tells of: BYTES of them, none from HIGHEST on.
     """
-    state, entries, seen, kept = tables.state, tables.entries, tables.seen, tables.kept
+    state, entries, seen, content = tables.state, tables.entries, tables.seen, tables.content
     zero = np.int64(0)
     if version == 4:
         word = net16(b, ip + 6)
@@ -119,7 +120,7 @@ def gather(
         if entries[other, USE] != FREE and entries[other, NAME] == name:
             same = True
             for k in range(addresses, header):
-                if kept[other, k] != b[ip + k]:
+                if content[other, k] != b[ip + k]:
                     same = False
             if same:
                 i = other
@@ -144,7 +145,7 @@ def gather(
         entries[i, NEXT] = protocol
         entries[i, BORN] = state[SERIAL]
         for k in range(header):
-            kept[i, k] = b[ip + k]
+            content[i, k] = b[ip + k]
     elif entries[i, USE] == DONE:
         return np.int64(REASSEMBLED), zero
 
@@ -161,7 +162,7 @@ def gather(
     for k in range(begin, stop):
         if seen[i, k] == 0:
             seen[i, k] = 1
-            kept[i, header + k] = b[at + k - begin]
+            content[i, header + k] = b[at + k - begin]
             fresh += 1
     entries[i, BYTES] += fresh
     if entries[i, BYTES] != total:
@@ -175,7 +176,7 @@ def gather(
     into = state[SPARE_AT]
     total += header
     for k in range(total):
-        b[into + k] = kept[i, k]
+        b[into + k] = content[i, k]
     if version == 4:
         b[into] = 0x45
         b[into + 2] = total >> 8
@@ -203,5 +204,5 @@ class Fragments:
             state,
             entries=np.zeros((in_progress, _ENTRY_COLUMNS), np.int64),
             seen=np.zeros((in_progress, LARGEST_BYTES + 1), np.uint8),
-            kept=np.empty((in_progress, LARGEST_BYTES + 1), np.uint8),
+            content=np.empty((in_progress, LARGEST_BYTES + 1), np.uint8),
         )

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from captures.cache import kept_by
+from captures.cache import cached_by
 
 _DESCRIBES: Final = (
     "vendor_id",
@@ -45,18 +45,18 @@ class Host(NamedTuple):
 
     @property
     def has(self) -> frozenset[str]:
-        """What this processor has, and the operating system lets it use."""
+        """Features that this processor has and that the operating system enables."""
         return frozenset(name[1:] for name in self.features.split(",") if name.startswith("+"))
 
 
 @functools.cache
 def host() -> Host:
     """This machine."""
-    said = _said_by_system()
-    if said is None:
+    description = _system_description()
+    if description is None:
         return _said_by_llvm()
-    found = kept_by("host", f"{sys.platform}\n{version('llvmlite')}\n{said}", lambda: list(_said_by_llvm()))
-    triple, processor, features = map(str, found)
+    words = cached_by("host", f"{sys.platform}\n{version('llvmlite')}\n{description}", lambda: list(_said_by_llvm()))
+    triple, processor, features = map(str, words)
     return Host(triple, processor, features)
 
 
@@ -66,8 +66,8 @@ def _said_by_llvm() -> Host:
     return Host(llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
 
 
-def _said_by_system(path: str = "/proc/cpuinfo") -> str | None:
-    """What describes the first processor; None where nothing does."""
+def _system_description(path: str = "/proc/cpuinfo") -> str | None:
+    """Return the description of the first processor; None if there is none."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             first = file.read(_ENOUGH_BYTES).partition("\n\n")[0]
@@ -81,9 +81,9 @@ def _said_by_system(path: str = "/proc/cpuinfo") -> str | None:
 @functools.cache
 def version(package: str) -> str:
     """An installed package's (Numba's, llvmlite's), without importing it."""
-    found = importlib.util.find_spec(package)
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
         return "not installed"
-    said = (Path(found.origin).parent / "_version.py").read_text(encoding="utf-8")
-    number = re.search(r"""["']?(?:version_)?version["']?\s*[:=]\s*["']([^"']+)["']""", said)
+    source = (Path(spec.origin).parent / "_version.py").read_text(encoding="utf-8")
+    number = re.search(r"""["']?(?:version_)?version["']?\s*[:=]\s*["']([^"']+)["']""", source)
     return number[1] if number else "of no known version"

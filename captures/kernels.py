@@ -71,7 +71,7 @@ COMPILED: Final = not _PLAIN_PYTHON
 
 
 def sources_hash(root: Path = _ROOT) -> str:
-    """Of all that kernels are made from in `root`."""
+    """Hash the sources of all kernels in `root`."""
     digest = hashlib.sha256()
     for path in python_files(*(root / folder for folder in SOURCES)):
         content = path.read_bytes()
@@ -93,8 +93,9 @@ CACHE_FOLDER = cache_folder(_SOURCES_HASH)
 
 @functools.cache
 def came_along() -> shipped.Shipped:
-    """The object code of this installation that fits this process; without any, and with no reason, where kernels are
-    not compiled, or Numba alone compiles them."""
+    """Find the object code of this installation that fits this process.
+
+    None, and no reason, if kernels are not compiled, or if Numba alone compiles them."""
     return shipped.Shipped(None) if _PLAIN_PYTHON or _BOUNDS_CHECKED else shipped.chosen(_SOURCES_HASH)
 
 
@@ -116,8 +117,9 @@ def warm() -> bool:
 
 
 def once(name: str, work: Callable[[], object]) -> None:
-    """Do `work`, which calls kernels so that they are compiled, where that was not done before under this name; not
-    where nothing need be compiled."""
+    """Run `work`, which calls kernels so that they are compiled, unless it ran before under this name.
+
+    It does not run if nothing need be compiled."""
     mark = object_folder() / f"{name}.done"
     if not _PLAIN_PYTHON and came_along().folder is None and not ours_alone(mark):
         work()
@@ -125,8 +127,9 @@ def once(name: str, work: Callable[[], object]) -> None:
 
 
 class Compiling(NamedTuple):
-    """What is being compiled: which kernel, the how manieth of this process, from 1 on, and how many these can be at
-    most, which is all that the modules loaded so far hold and that have no code yet."""
+    """Progress of compilation: the kernel's name, its number in this process (from 1), and an upper bound.
+
+    The bound is the number of kernels in the modules loaded so far that have no code yet."""
 
     kernel: str
     number: int
@@ -135,18 +138,20 @@ class Compiling(NamedTuple):
 
 Listener: TypeAlias = "Callable[[Compiling | None], object]"
 _known: Final[list[Kernel]] = []
-_made: Final[list[str]] = []
+_compiled_names: Final[list[str]] = []
 
 
 def _nobody(now: Compiling | None) -> None:
-    """Is told, and does nothing."""
+    """Default listener: does nothing."""
 
 
 _listener: Listener = _nobody
 
 
 def tell(listener: Listener) -> Listener:
-    """Have a listener told before each kernel that is compiled, and None after it; returns who was told until now."""
+    """Set the listener that is called before each kernel is compiled, and with None after it.
+
+    Returns the previous one."""
     global _listener
     before, _listener = _listener, listener
     return before
@@ -154,7 +159,7 @@ def tell(listener: Listener) -> Listener:
 
 def compiled_here() -> tuple[str, ...]:
     """The kernels that this process, or one on its behalf, has compiled, as often as each was."""
-    return tuple(_made)
+    return tuple(_compiled_names)
 
 
 # No reference counts: kernels get their arrays and never allocate. Division as NumPy does it: no exceptions to raise.
@@ -163,7 +168,7 @@ _OPTIONS: dict[str, Any] = {"nogil": True, "_nrt": False, "error_model": "numpy"
 
 @functools.cache
 def with_numba() -> Any:
-    """Numba, told how to compile calls of our kernels and helpers."""
+    """Import Numba and register our kernels and helpers with it."""
     if "NUMBA_CACHE_DIR" not in os.environ:
         # Numba reads the variable when it is imported; setting it afterwards would be too late.
         os.environ["NUMBA_CACHE_DIR"] = str(CACHE_FOLDER)
@@ -175,8 +180,8 @@ def with_numba() -> Any:
         return numba.types.Dispatcher(function.dispatcher)
 
     @typeof_impl.register(Intrinsic)
-    def _(one: Intrinsic, context: Any) -> Any:
-        return one.numba_type
+    def _(intrinsic: Intrinsic, context: Any) -> Any:
+        return intrinsic.numba_type
 
     return numba
 
@@ -251,13 +256,15 @@ class Helper:
 
     @functools.cached_property
     def dispatcher(self) -> Any:
-        """What Numba compiles it with."""
+        """Numba's dispatcher that compiles it."""
         return with_numba().njit(self.py_func, **self._options)
 
 
 class Intrinsic:
-    """What kernels say in LLVM's own words: `make` builds Numba's intrinsic, once something is compiled with it.
-    `twin` does the same where a kernel runs as plain Python."""
+    """An operation that kernels express in LLVM's instructions.
+
+    `make` builds Numba's intrinsic once something is compiled with it. `twin` is its reference implementation, for
+    kernels that run as plain Python."""
 
     def __init__(self, make: Callable[[], Any], twin: Callable[..., Any] | None = None) -> None:
         self._make = make
@@ -265,13 +272,13 @@ class Intrinsic:
 
     @functools.cached_property
     def numba_type(self) -> Any:
-        """What Numba takes it for."""
+        """Numba's type of it."""
         with_numba()
         from numba.core.registry import cpu_target
 
-        made = self._make()
+        builder = self._make()
         cpu_target.typing_context.refresh()
-        return cpu_target.typing_context.resolve_value_type(made)
+        return cpu_target.typing_context.resolve_value_type(builder)
 
     def __call__(self, *arguments: Any) -> Any:
         if self._twin is None:
@@ -397,7 +404,7 @@ class Kernel(Helper):
 
     @functools.cached_property
     def by_numba(self) -> Any:
-        """The same function with Numba's own dispatch and cache."""
+        """The function with Numba's own dispatch and cache."""
         return with_numba().njit(self.py_func, cache=True, **_OPTIONS)
 
     def __call__(self, *arguments: Any) -> Any:
@@ -422,7 +429,7 @@ class Kernel(Helper):
                 places.append(len(values))
             native.flatten(argument, key, values)
         ready = self._ready.get(tuple(key)) or self._prepared(tuple(key), arguments, values)
-        return None if ready is None else Held(ready, ready.taken(values), places, arguments)
+        return None if ready is None else Held(ready, ready.machine_values(values), places, arguments)
 
     def _prepared(self, kind: tuple[Any, ...], arguments: Sequence[Any], values: Sequence[Any]) -> native.Linked | None:
         """The code for a kind of arguments: what came along, else from the cache folder, else compiled and put there.
@@ -442,8 +449,8 @@ class Kernel(Helper):
 
     def _made_anew(self, name: str, arguments: Sequence[Any], values: Sequence[Any]) -> native.ObjectCode | None:
         """Compiled, here or in the process that was started for it, and put into the cache folder."""
-        others = [one for one in _known if one is not self and not one._ready and not one._numba_only]
-        _listener(Compiling(_full_name(self), len(_made) + 1, len(_made) + 1 + len(others)))
+        others = [kernel for kernel in _known if kernel is not self and not kernel._ready and not kernel._numba_only]
+        _listener(Compiling(_full_name(self), len(_compiled_names) + 1, len(_compiled_names) + 1 + len(others)))
         code = None
         if (apart := _apart.pop(_full_name(self), None)) is not None:
             apart.wait()
@@ -453,7 +460,7 @@ class Kernel(Helper):
                 code = native.compiled(self.dispatcher, arguments, values)
             if code is not None:
                 replace(object_folder() / name, code.to_bytes())
-        _made.append(_full_name(self))
+        _compiled_names.append(_full_name(self))
         _listener(None)
         return code
 
@@ -558,7 +565,7 @@ coming by itself."""
 
 @inline
 def soon_all(array: Bytes, at: Int, count: Int) -> None:
-    """The same of so many bytes from a place on, at most `SOON_BYTES`: of each line of the cache that they are in."""
+    """Like `soon`, for `count` bytes from `at` on, at most `SOON_BYTES`: for each cache line of them."""
     for place in range(at, at + min(count, SOON_BYTES) + 64, 64):
         soon(array, place)
 
@@ -576,7 +583,7 @@ _LINE: Final = 8
 
 @inline
 def soon_block(rows: Table, begin: Int) -> None:
-    """The same of a block of int64[n, columns], some blocks behind the one that begins at a row."""
+    """Like `soon`, for a block of int64[n, columns], some blocks behind the one that begins at a row."""
     if MACHINE_CODE:
         width = rows.shape[1]
         for at in range((begin + _AHEAD) * width, (begin + _AHEAD + BLOCK) * width, _LINE):

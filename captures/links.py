@@ -365,8 +365,10 @@ def walk_ip(b: Bytes, at: Int, end: Int, wire_end: Int) -> Int:
 
 @shared
 def enter_tunnel(b: Bytes, protocol: Int, at: Int, end: Int, wire_end: Int) -> tuple[Int, Int]:
-    """What the IP payload of `protocol` at `at` carries, if it is a tunnel: (link type, offset) for `find_ip`, or
-    (reason, 0). `end` and `wire_end` are the outer IP packet's. A protocol that is no known tunnel is NOT_TCP.
+    """Find the inner packet of an IP payload if `protocol` is a tunnel.
+
+    Returns (link type, offset) for `find_ip`, or (reason, 0). `end` and `wire_end` are the outer IP packet's. A
+    protocol that is no known tunnel is NOT_TCP.
 
     VXLAN (RFC 7348; also on the port that Linux first used), GENEVE (RFC 8926), GRE (RFC 2784, 2890; as NVGRE too),
     ERSPAN I to III in it (draft-foschiano-erspan), IP in IP (RFC 2003, 4213, 2473).

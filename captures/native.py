@@ -65,29 +65,35 @@ _names: Final[dict[np.dtype[Any], str]] = {}
 
 
 def _name(dtype: np.dtype[Any]) -> str:
-    """What NumPy calls a type of plain numbers. Raises NotPlain."""
+    """Return NumPy's name of a type of plain numbers. Raises NotPlain."""
     if dtype.kind not in "iufb":
         raise NotPlain(f"an array of {dtype}")
     _names[dtype] = dtype.str
     return _names[dtype]
 
 
-def _told(array: np.ndarray) -> int:
-    """Where an array's numbers are, as NumPy tells everybody: by a dict with all that is known of the array."""
-    found: int = array.__array_interface__["data"][0]
-    return found
+def _address_by_interface(array: np.ndarray) -> int:
+    """Return an array's address by NumPy's interface, a dict of all its properties."""
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 def _looked_up(array: np.ndarray) -> int:
-    """The same, read where all that is compiled against NumPy reads it (`PyArray_DATA`: the first field of an array
-    behind what every object has). A window takes hundreds of arrays apart, and asking is half of that."""
+    """Return an array's address as code compiled against NumPy reads it.
+
+    That is `PyArray_DATA`: the first field of an array behind the object's head. A window takes hundreds of arrays
+    apart, and asking for addresses is half of that."""
     return _pointer(id(array) + _HEAD).value or 0
 
 
 _pointer: Final = ctypes.c_void_p.from_address
 _HEAD: Final = object.__basicsize__
 _SAMPLE: Final = np.zeros(3)
-address: Final = _looked_up if sys.implementation.name == "cpython" and _looked_up(_SAMPLE) == _told(_SAMPLE) else _told
+address: Final = (
+    _looked_up
+    if sys.implementation.name == "cpython" and _looked_up(_SAMPLE) == _address_by_interface(_SAMPLE)
+    else _address_by_interface
+)
 
 
 class NotPlain(TypeError):
@@ -184,8 +190,8 @@ def compiled(dispatcher: Any, arguments: Sequence[Any], values: Sequence[Any]) -
         # Owners and addresses of arrays must be where we put them, and so must all else.
         or any((kind == _POINTER) != expected for kind, expected in zip(parameters, _pointers(arguments), strict=True))
         or not set(parameters) <= set(_PARAMETERS)
-        or (asked := undefined_symbols(code)) is None
-        or not asked <= _LIBRARY_CALLS
+        or (undefined := undefined_symbols(code)) is None
+        or not undefined <= _LIBRARY_CALLS
     ):
         return None
     return ObjectCode(symbol, tuple(parameters), returns, "Tuple" in type(result.fndesc.restype).__name__, code)
@@ -193,15 +199,15 @@ def compiled(dispatcher: Any, arguments: Sequence[Any], values: Sequence[Any]) -
 
 def _pointers(values: Sequence[Any]) -> list[bool]:
     """Which of the machine values of some arguments are addresses."""
-    found: list[bool] = []
+    pointers: list[bool] = []
     for value in values:
         if isinstance(value, np.ndarray):
-            found += [True, True, False, False, True] + [False] * (2 * value.ndim)
+            pointers += [True, True, False, False, True] + [False] * (2 * value.ndim)
         elif isinstance(value, tuple):
-            found += _pointers(value)
+            pointers += _pointers(value)
         else:
-            found.append(False)
-    return found
+            pointers.append(False)
+    return pointers
 
 
 def _returns(kind: Any) -> tuple[str, ...] | None:
@@ -240,11 +246,11 @@ def _sections(code: bytes) -> list[_Section] | None:
     if code[:6] != b"\x7fELF\x02\x01":
         return None
     table, entry_size, count = (*struct.unpack_from("<Q", code, 0x28), *struct.unpack_from("<HH", code, 0x3A))
-    found = []
+    sections = []
     for section in range(count):
         header = struct.unpack_from("<IIQQQQIIQQ", code, table + section * entry_size)
-        found.append(_Section(header[1], header[2], *header[4:9]))
-    return found
+        sections.append(_Section(header[1], header[2], *header[4:9]))
+    return sections
 
 
 def _symbols(code: bytes, sections: list[_Section], table: _Section) -> Iterator[tuple[str, int, int]]:
@@ -260,7 +266,7 @@ def undefined_symbols(code: bytes) -> set[str] | None:
     sections = _sections(code)
     if sections is None:
         return None
-    tables = [one for one in sections if one.kind == _SYMBOLS]
+    tables = [section for section in sections if section.kind == _SYMBOLS]
     return {name for table in tables for name, where, _ in _symbols(code, sections, table) if name and not where}
 
 
@@ -270,7 +276,7 @@ _lock = threading.Lock()  # LLVM's engine takes one object file at a time
 
 
 def machine() -> str:
-    """What object code depends on beside its sources: the compiler and the processor."""
+    """Return the conditions of object code beside its sources: the compiler and the processor."""
     here = host()
     return f"llvmlite {version('llvmlite')} {here.triple} {here.processor} {here.features}"
 
@@ -289,8 +295,10 @@ _ADDRESS: Final = 1
 
 
 def _placed(native: ObjectCode) -> _Placed | None:
-    """Object code put into memory without LLVM, whose loading alone takes a tenth of a start; None where it has
-    anything in it that this does not know, or the system does not let us: LLVM then does it."""
+    """Load object code without LLVM, whose import alone takes a tenth of a start.
+
+    None if the code has parts that this loader does not know, or if the system does not allow it: then LLVM loads
+    it."""
     code = native.code
     sections = _sections(code)
     if sections is None or sys.platform != "linux" or struct.unpack_from("<H", code, 0x12)[0] != _X86_64:
@@ -331,7 +339,7 @@ def _placed(native: ObjectCode) -> _Placed | None:
 
 
 def _value(name: str, where: int, value: int, base: int, starts: Mapping[int, int]) -> int | None:
-    """The address of a symbol; None where it has none here, as Numba's notes for itself, which nobody asks for."""
+    """Return a symbol's address; None if it has none here, as Numba's own notes."""
     if where in starts:
         return base + starts[where] + value
     if where:
@@ -351,7 +359,7 @@ def _fill(room: memoryview, relocations: bytes, values: Sequence[int | None]) ->
 
 @functools.cache
 def _system() -> Any:
-    """What the process has of the C library."""
+    """The C library that the process has loaded."""
     library = ctypes.CDLL(None)
     library.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     return library
@@ -399,7 +407,7 @@ class Linked:
             return parts
         return parts[0] if parts else None
 
-    def taken(self, values: Sequence[Any]) -> list[Any]:
+    def machine_values(self, values: Sequence[Any]) -> list[Any]:
         """Machine values that can be handed over again and again, in a fraction of the time that numbers take."""
         return [kind(value) for kind, value in zip(self._kinds, values, strict=True)]
 

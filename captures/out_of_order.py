@@ -1,4 +1,4 @@
-"""What came out of order: the segments of each direction that wait for their turn, sorted, and their bytes.
+"""Segments of each direction that came out of order and wait for their turn, sorted, with bytes.
 
 In: bytes of a packet that are not next in their stream. Out: `StreamTables.waiting`, a sorted list a direction, and
 `held`. Rules: the first captured copy of a byte counts. While bytes wait, a copy of them that differs and whose TCP
@@ -9,36 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from captures import stream_tables as t
 from captures.copies import duplicate
 from captures.kernels import Bytes, Flag, Int, Table, copy_bytes, inline, kernel, shared
 from captures.segment_sums import byte_sum
-from captures.stream_tables import (
-    D_BYTES,
-    D_CONFLICTS,
-    D_COUNT,
-    D_HEAD,
-    RIGHT,
-    V_BYTES,
-    V_FREE,
-    V_LIVE,
-    V_ROWS,
-    W_ACK,
-    W_AT,
-    W_CAPTURED,
-    W_COLUMNS,
-    W_DOUBT,
-    W_FILE,
-    W_LENGTH,
-    W_NEXT,
-    W_NUMBER,
-    W_ORDINAL,
-    W_RECORD_AT,
-    W_SEQ,
-    W_SUM,
-    W_TIME_NS,
-    Origin,
-    StreamTables,
-)
+from captures.stream_tables import Origin, StreamTables
 
 WAITING_SEGMENTS = 4096
 """Out-of-order segments of one direction; beyond them the oldest hole is a gap. A full 4 MiB receive window of
@@ -51,22 +26,22 @@ WAITING_BYTES = 256 << 20
 @inline
 def is_right(w: Table, waiting: Bytes, row: Int) -> Flag:
     """Whether the bytes of a waiting segment came with a right checksum."""
-    total = w[row, W_SUM]
-    if total == RIGHT:
+    total = w[row, t.W_SUM]
+    if total == t.RIGHT:
         return True
-    return total >= 0 and (total + byte_sum(waiting, w[row, W_AT], w[row, W_CAPTURED])) % 0xFFFF == 0
+    return total >= 0 and (total + byte_sum(waiting, w[row, t.W_AT], w[row, t.W_CAPTURED])) % 0xFFFF == 0
 
 
 @inline
 def shorten(w: Table, waiting: Bytes, row: Int, position: Int) -> None:
     """Take the bytes before `position` from the front of a waiting segment."""
-    w[row, W_SUM] = RIGHT if is_right(w, waiting, row) else -1
-    count = position - w[row, W_SEQ]
-    captured = min(count, w[row, W_CAPTURED])
-    w[row, W_SEQ] = position
-    w[row, W_LENGTH] -= count
-    w[row, W_AT] += captured
-    w[row, W_CAPTURED] -= captured
+    w[row, t.W_SUM] = t.RIGHT if is_right(w, waiting, row) else -1
+    count = position - w[row, t.W_SEQ]
+    captured = min(count, w[row, t.W_CAPTURED])
+    w[row, t.W_SEQ] = position
+    w[row, t.W_LENGTH] -= count
+    w[row, t.W_AT] += captured
+    w[row, t.W_CAPTURED] -= captured
 
 
 @inline
@@ -74,25 +49,25 @@ def split(tables: StreamTables, key: Int, row: Int, position: Int) -> None:
     """Make two of a waiting segment: [its start, position) and the rest, in the row after it."""
     d, w, waiting, v = tables.directions, tables.waiting, tables.held, tables.counters
     rest = new_row(w, v)
-    for column in range(W_COLUMNS):
+    for column in range(t.W_COLUMNS):
         w[rest, column] = w[row, column]
     shorten(w, waiting, rest, position)
-    w[row, W_SUM] = w[rest, W_SUM]
-    w[row, W_LENGTH] -= w[rest, W_LENGTH]
-    w[row, W_CAPTURED] -= w[rest, W_CAPTURED]
-    w[row, W_NEXT] = rest
-    d[key, D_COUNT] += 1
+    w[row, t.W_SUM] = w[rest, t.W_SUM]
+    w[row, t.W_LENGTH] -= w[rest, t.W_LENGTH]
+    w[row, t.W_CAPTURED] -= w[rest, t.W_CAPTURED]
+    w[row, t.W_NEXT] = rest
+    d[key, t.D_COUNT] += 1
 
 
 @inline
 def new_row(w: Table, v: Table) -> Int:
     """A free row for a waiting segment. Room was made sure of before."""
-    row = v[V_FREE]
+    row = v[t.V_FREE]
     if row >= 0:
-        v[V_FREE] = w[row, W_NEXT]
+        v[t.V_FREE] = w[row, t.W_NEXT]
     else:
-        row = v[V_ROWS]
-        v[V_ROWS] = row + 1
+        row = v[t.V_ROWS]
+        v[t.V_ROWS] = row + 1
     return row
 
 
@@ -103,12 +78,12 @@ def compare(
     """Bytes [begin, stop) of the stream wait in `row`; here they come again, from source[at] on. Count what differs,
     and take the later copy if its checksum is right (`right`) and that of the first is not."""
     w, waiting = tables.waiting, tables.held
-    target = w[row, W_AT] + begin - w[row, W_SEQ]
+    target = w[row, t.W_AT] + begin - w[row, t.W_SEQ]
     differ = np.int64(0)
     for i in range(stop - begin):
         if waiting[target + i] != source[at + i]:
             differ += 1
-    tables.directions[key, D_CONFLICTS] += differ
+    tables.directions[key, t.D_CONFLICTS] += differ
     if differ > 0 and right and not is_right(w, waiting, row):
         copy_bytes(waiting, target, source, at, stop - begin)
 
@@ -137,49 +112,49 @@ def wait(
     right = np.int64(-1)  # whether its checksum is right: not asked yet
     new = np.int64(0)
     before = np.int64(-1)
-    after = d[key, D_HEAD]
+    after = d[key, t.D_HEAD]
     position = start
     while position < stop:
-        while after >= 0 and w[after, W_SEQ] + w[after, W_LENGTH] <= position:
-            if 0 <= ack < w[after, W_ACK]:
-                w[after, W_ACK] = ack
+        while after >= 0 and w[after, t.W_SEQ] + w[after, t.W_LENGTH] <= position:
+            if 0 <= ack < w[after, t.W_ACK]:
+                w[after, t.W_ACK] = ack
             before = after
-            after = w[after, W_NEXT]
+            after = w[after, t.W_NEXT]
         piece_stop = stop
-        if after >= 0 and w[after, W_SEQ] < piece_stop:
-            piece_stop = max(position, w[after, W_SEQ])
+        if after >= 0 and w[after, t.W_SEQ] < piece_stop:
+            piece_stop = max(position, w[after, t.W_SEQ])
         if piece_stop > position:
             row = new_row(w, v)
             captured = max(np.int64(0), min(piece_stop, captured_stop) - position)
-            w[row, W_SEQ] = position
-            w[row, W_LENGTH] = piece_stop - position
-            w[row, W_CAPTURED] = captured
-            w[row, W_AT] = v[V_BYTES]
-            w[row, W_ACK] = ack if after < 0 or w[after, W_ACK] < 0 else min(ack, w[after, W_ACK])
-            w[row, W_TIME_NS] = origin.time_ns
-            w[row, W_NUMBER] = origin.number
-            w[row, W_FILE] = origin.file
-            w[row, W_RECORD_AT] = origin.record_at
-            w[row, W_ORDINAL] = origin.ordinal
-            w[row, W_DOUBT] = 1 if doubt else 0
+            w[row, t.W_SEQ] = position
+            w[row, t.W_LENGTH] = piece_stop - position
+            w[row, t.W_CAPTURED] = captured
+            w[row, t.W_AT] = v[t.V_BYTES]
+            w[row, t.W_ACK] = ack if after < 0 or w[after, t.W_ACK] < 0 else min(ack, w[after, t.W_ACK])
+            w[row, t.W_TIME_NS] = origin.time_ns
+            w[row, t.W_NUMBER] = origin.number
+            w[row, t.W_FILE] = origin.file
+            w[row, t.W_RECORD_AT] = origin.record_at
+            w[row, t.W_ORDINAL] = origin.ordinal
+            w[row, t.W_DOUBT] = 1 if doubt else 0
             # Only for a packet that is kept whole can the checksum be told later.
-            w[row, W_SUM] = headers if skipped == 0 and position == start and captured == stop - start else -1
-            copy_bytes(tables.held, v[V_BYTES], source, at + position - start, captured)
-            v[V_BYTES] += captured
-            v[V_LIVE] += captured
-            d[key, D_BYTES] += captured
-            d[key, D_COUNT] += 1
-            w[row, W_NEXT] = after
+            w[row, t.W_SUM] = headers if skipped == 0 and position == start and captured == stop - start else -1
+            copy_bytes(tables.held, v[t.V_BYTES], source, at + position - start, captured)
+            v[t.V_BYTES] += captured
+            v[t.V_LIVE] += captured
+            d[key, t.D_BYTES] += captured
+            d[key, t.D_COUNT] += 1
+            w[row, t.W_NEXT] = after
             if before >= 0:
-                w[before, W_NEXT] = row
+                w[before, t.W_NEXT] = row
             else:
-                d[key, D_HEAD] = row
+                d[key, t.D_HEAD] = row
             before = row
             new += piece_stop - position
             position = piece_stop
         if position < stop:  # `after` overlaps: its bytes came first
-            overlap = min(stop, w[after, W_SEQ] + w[after, W_LENGTH])
-            both = min(overlap, captured_stop, w[after, W_SEQ] + w[after, W_CAPTURED])
+            overlap = min(stop, w[after, t.W_SEQ] + w[after, t.W_LENGTH])
+            both = min(overlap, captured_stop, w[after, t.W_SEQ] + w[after, t.W_CAPTURED])
             if both > position:
                 if right < 0:
                     right = np.int64(0)
@@ -187,13 +162,13 @@ def wait(
                         total = headers + byte_sum(source, at - skipped, stop - start + skipped)
                         right = np.int64(total % 0xFFFF == 0)
                 compare(tables, key, after, position, both, source, at + position - start, right == 1)
-                if right == 1 and position == w[after, W_SEQ] and both == position + w[after, W_LENGTH]:
-                    w[after, W_DOUBT] = 0
+                if right == 1 and position == w[after, t.W_SEQ] and both == position + w[after, t.W_LENGTH]:
+                    w[after, t.W_DOUBT] = 0
             duplicate(d, key, position, overlap, captured_stop)
-            if 0 <= ack < w[after, W_ACK]:
-                if overlap < w[after, W_SEQ] + w[after, W_LENGTH]:
+            if 0 <= ack < w[after, t.W_ACK]:
+                if overlap < w[after, t.W_SEQ] + w[after, t.W_LENGTH]:
                     split(tables, key, after, overlap)
-                w[after, W_ACK] = ack
+                w[after, t.W_ACK] = ack
             position = overlap
     return new
 
@@ -203,9 +178,9 @@ def compact(w: Table, rows: Int, waiting: Bytes, into: Bytes) -> Int:
     """Copy the bytes that still wait to the front of `into`; returns how many there are."""
     used = np.int64(0)
     for row in range(rows):
-        if w[row, W_LENGTH] > 0:
-            at = w[row, W_AT]
-            copy_bytes(into, used, waiting, at, w[row, W_CAPTURED])
-            w[row, W_AT] = used
-            used += w[row, W_CAPTURED]
+        if w[row, t.W_LENGTH] > 0:
+            at = w[row, t.W_AT]
+            copy_bytes(into, used, waiting, at, w[row, t.W_CAPTURED])
+            w[row, t.W_AT] = used
+            used += w[row, t.W_CAPTURED]
     return used

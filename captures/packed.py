@@ -76,7 +76,7 @@ def picked(rows: np.ndarray, which: Sequence[int]) -> np.ndarray:
 
 
 def _words(content: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The same memory as numbers of 1, 2, 4 and 8 bytes."""
+    """Return views of the same memory as numbers of 1, 2, 4 and 8 bytes."""
     whole = content[: len(content) & ~7]
     return content, whole.view(np.uint16), whole.view(np.uint32), whole.view(np.int64)
 
@@ -110,8 +110,9 @@ def _width(least: Int, most: Int) -> Int:
 
 @inline
 def _look(values: Table, count: Int, rows: Table, at: Int, about: Table) -> Int:
-    """Say of a column what its numbers exceed, how many bytes each takes, and that they begin at `at`; returns the
-    bytes of all. `count`: of rows, or of the first numbers where no rows are named."""
+    """Describe a column: the offset of its numbers, bytes of each, and the position `at`; return its size.
+
+    count: of rows, or of the first numbers if no rows are named."""
     n = len(values)
     least = np.int64(0x7FFFFFFFFFFFFFFF)
     most = np.int64(NULL)
@@ -182,7 +183,7 @@ def _fill(
     fours: Array,
     eights: Table,
 ) -> None:
-    """Put a column where `_look` said, behind `begin`, which is a whole word's."""
+    """Write a column as `_look` described it, behind `begin`, which is a whole word's."""
     less, width, at = about[LEAST], about[WIDTH], begin + about[AT]
     if width == 1:
         _narrow(values, count, rows, less, at, ones)
@@ -208,7 +209,7 @@ def fill(
     fours: Array,
     eights: Table,
 ) -> None:
-    """Put columns where `look` said."""
+    """Write columns as `look` described them."""
     for k in range(len(which)):
         if 0 <= which[k] < len(table):
             _fill(table[which[k]], count, rows, about[k], np.int64(0), ones, twos, fours, eights)
@@ -274,5 +275,5 @@ def unpack(
 def unpack_column(
     ones: Array, twos: Array, fours: Array, eights: Table, about: Table, count: Int, places: Table, out: Array
 ) -> None:
-    """The same of one column, into numbers of any width that hold what it has."""
+    """Unpack one column into numbers of any width that holds its values."""
     _unpack(ones, twos, fours, eights, about, count, places, out)

@@ -19,22 +19,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from captures.files import CaptureError, CapturePoint, FileInfo, layouts
-from captures.files.growing_files import Left, Portion
-from captures.files.layouts import (
-    BAD,
-    BLOCK,
-    EARLIEST,
-    LATEST,
-    LINK,
-    MORE,
-    NUMBER,
-    RECORD,
-    SEEN,
-    SKIPPED,
-    TIME,
-    LayoutTables,
-    next_record,
-)
+from captures.files.growing_files import FilePosition, FileTail
+from captures.files.layouts import LayoutTables, next_record
 from captures.files.sources import Source, not_a_capture
 from captures.fragments import (
     IN_PROGRESS,
@@ -133,13 +119,13 @@ def no_packets() -> Packets:
 @inline
 def count_packet(state: Table, interfaces: Table, interface: Int, time: Int) -> None:
     """Take a captured packet into the file's running numbers."""
-    state[NUMBER] += 1
-    state[TIME] = time
-    if time < state[EARLIEST]:
-        state[EARLIEST] = time
-    if time > state[LATEST]:
-        state[LATEST] = time
-    interfaces[interface, SEEN] += 1
+    state[layouts.NUMBER] += 1
+    state[layouts.TIME] = time
+    if time < state[layouts.EARLIEST]:
+        state[layouts.EARLIEST] = time
+    if time > state[layouts.LATEST]:
+        state[layouts.LATEST] = time
+    interfaces[interface, layouts.SEEN] += 1
 
 
 @kernel
@@ -170,7 +156,7 @@ def scan(
         if fragments.state[SPARE_AT] > room or row >= packets.number.shape[0]:
             return np.int64(FULL), at, np.int64(0), row
         what, data_at, captured, original, port, time, next_at = next_record(b, at, end, state, interfaces, comments)
-        if what in (MORE, BLOCK, BAD):
+        if what in (layouts.MORE, layouts.BLOCK, layouts.BAD):
             return what, at, next_at, row
         here = at
         at = next_at
@@ -188,16 +174,16 @@ def scan(
                 before_1,
                 at,
             )
-        if what == SKIPPED:
+        if what == layouts.SKIPPED:
             continue
-        if what != RECORD:
-            state[NUMBER] += 1
+        if what != layouts.RECORD:
+            state[layouts.NUMBER] += 1
             counts[-MALFORMED] += 1
             continue
         count_packet(state, interfaces, port, time)
         frame_end = data_at + captured
         wire_end = data_at + original
-        link = interfaces[port, LINK]
+        link = interfaces[port, layouts.LINK]
         inside = data_at
         protocol, ip, tcp, ip_end, version = np.int64(NOT_TCP), inside, inside, inside, inside
         for _ in range(LAYERS):
@@ -252,7 +238,7 @@ def scan(
             packets.src_lo[row] = np.uint64(net32(b, ip + 16)) << np.uint64(32) | np.uint64(net32(b, ip + 20))
             packets.dst_hi[row] = np.uint64(net32(b, ip + 24)) << np.uint64(32) | np.uint64(net32(b, ip + 28))
             packets.dst_lo[row] = np.uint64(net32(b, ip + 32)) << np.uint64(32) | np.uint64(net32(b, ip + 36))
-        packets.number[row] = state[NUMBER]
+        packets.number[row] = state[layouts.NUMBER]
         packets.file[row] = file_index
         packets.record_at[row] = base + here
         packets.time_ns[row] = time
@@ -314,7 +300,7 @@ class Reader:
         self._fragments = Fragments(fragmented_packets, fragment_linger_ns)
         self._dropped: int | None = None
         self._read_before = 0
-        self._left: Left | None = None
+        self._left: FilePosition | None = None
         self._until: int | None = None
         self._source: Source | None = None
         self._pool = Pool(max(window_bytes, layouts.PCAP_HEADER_BYTES), SPARE_BYTES)
@@ -353,8 +339,8 @@ class Reader:
     def counts(self) -> dict[str, Any]:
         """How many packets were captured, and what became of them: numbers; None where nothing is said."""
         packets = int(self._counts.sum())
-        found = {name: int(count) for name, count in zip(COUNTED, self._counts, strict=True)}
-        return {"packets": packets, **found, "dropped_by_capture": self._dropped}
+        counts = {name: int(count) for name, count in zip(COUNTED, self._counts, strict=True)}
+        return {"packets": packets, **counts, "dropped_by_capture": self._dropped}
 
     @property
     def bytes_read(self) -> int:
@@ -371,7 +357,7 @@ class Reader:
                     yield from self._read_file(source)
                 self._read_before += source.bytes_read
             else:
-                portion = Portion(path, self.point.folder, self._left, until)
+                portion = FileTail(path, self.point.folder, self._left, until)
                 with portion:
                     self._source = portion
                     yield from self._read_portion(portion)
@@ -397,7 +383,7 @@ class Reader:
             self._rows += rows
             yield batch(window, rows)
 
-    def _read_portion(self, source: Portion) -> Generator[Packets, None, None]:
+    def _read_portion(self, source: FileTail) -> Generator[Packets, None, None]:
         """A file that was left before its end, or is left there now."""
         from captures.crc32c_sums import crc32c  # see `Stored`
 
@@ -405,7 +391,7 @@ class Reader:
         index = len(self.files) - (left is not None)
         info = FileInfo(source.name, source.path, source.size, source.mtime_ns, compressed=source.compressed)
         self.files[index:] = [info]
-        left = left or Left(0, 0, layouts.Layout(self._largest_record_bytes), False)
+        left = left or FilePosition(0, 0, layouts.Layout(self._largest_record_bytes), False)
         layout, crc, begun, stopped = left.layout, left.crc32c, left.at > 0, left.stopped
         windows = Windows(source, self._pool, left.at)
         while not (stopped or windows.ended):
@@ -416,7 +402,7 @@ class Reader:
             self._rows += rows
             yield batch(window, rows)
         if source.until is not None:
-            self._left = Left(windows.base, crc, layout, stopped)
+            self._left = FilePosition(windows.base, crc, layout, stopped)
             self._describe(index, source, layout)
             self.files[index] = replace(self.files[index], size=windows.base, crc32c=crc)
             return
@@ -439,7 +425,7 @@ class Reader:
         if why == FULL:
             windows.ended = False  # what is left is read again with fresh room
         windows.leave(window, at, needed)
-        return window, rows, needed, why == BAD
+        return window, rows, needed, why == layouts.BAD
 
     def _scan(
         self, window: Window, at: int, base: int, index: int, layout: layouts.Layout, source: Source
@@ -458,13 +444,13 @@ class Reader:
             )
             layout.take_comments(buffer)
             damage = "no packet can begin here"
-            if why in (MORE, FULL):
+            if why in (layouts.MORE, FULL):
                 return why, at, needed, rows
-            if why == BLOCK:
+            if why == layouts.BLOCK:
                 try:
                     size = layout.block_bytes(bytes(buffer[at : at + 12]))
                     if end - at < size:
-                        return MORE, at, size, rows
+                        return layouts.MORE, at, size, rows
                     layout.read_block(bytes(buffer[at : at + size]))
                     at = layout.read_run(memoryview(buffer), at + size, end)  # type: ignore[arg-type]  # has the protocol
                     self._keep_secrets(layout, rows)
@@ -472,10 +458,10 @@ class Reader:
                 except layouts.BadBlock as bad:
                     damage = str(bad)
             self.notes.append(
-                f"{source.path}: damaged after packet {layout.state[NUMBER]:,}, at byte {base + at:,}: {damage}; "
-                "the rest of the file was not read"
+                f"{source.path}: damaged after packet {layout.state[layouts.NUMBER]:,}, at byte {base + at:,}: "
+                f"{damage}; the rest of the file was not read"
             )
-            return BAD, at, 0, rows
+            return layouts.BAD, at, 0, rows
 
     def _keep_secrets(self, layout: layouts.Layout, rows: int) -> None:
         """Take what a block brought; `rows` packets of this batch came before it."""
@@ -497,13 +483,13 @@ class Reader:
         self._check_links(source, layout.links)
         return at
 
-    def _check_links(self, source: Source, found: list[int]) -> None:
+    def _check_links(self, source: Source, links: list[int]) -> None:
         """Raise CaptureError if there are link types and none is known; note it if some are not."""
-        unknown = [unread_link(link) for link in found if link not in LINK_NAMES]
+        unknown = [unread_link(link) for link in links if link not in LINK_NAMES]
         if not unknown:
             return
         numbers = ", ".join(unknown)
-        if len(unknown) == len(found):
+        if len(unknown) == len(links):
             known = ", ".join(f"{name} ({link})" for link, name in LINK_NAMES.items())
             raise CaptureError(
                 f"{source.path}: link type {numbers} is not known",
@@ -512,7 +498,7 @@ class Reader:
         self.notes.append(f"{source.path}: packets of link type {numbers} were left out: not known")
 
     def _note_cut(self, source: Source, layout: layouts.Layout, offset: int, left: int) -> None:
-        number = int(layout.state[NUMBER]) + 1
+        number = int(layout.state[layouts.NUMBER]) + 1
         why = f" ({source.problem})" if source.problem else ""
         if left:
             self.notes.append(
@@ -534,13 +520,13 @@ class Reader:
 
     def _describe(self, index: int, source: Source, layout: layouts.Layout) -> None:
         """Bring the file's entry in `files` up to date."""
-        timed = layout.state[EARLIEST] <= layout.state[LATEST]
+        timed = layout.state[layouts.EARLIEST] <= layout.state[layouts.LATEST]
         self.files[index] = replace(
             self.files[index],
             size=max(source.size, source.bytes_read),
             crc32c=source.crc32c,
-            first_ns=int(layout.state[EARLIEST]) if timed else None,
-            last_ns=int(layout.state[LATEST]) if timed else None,
+            first_ns=int(layout.state[layouts.EARLIEST]) if timed else None,
+            last_ns=int(layout.state[layouts.LATEST]) if timed else None,
             link_types=_link_names(layout),
-            packets=int(layout.state[NUMBER]),
+            packets=int(layout.state[layouts.NUMBER]),
         )

@@ -1,4 +1,4 @@
-"""What balancers and proxies put before a connection's first byte: what they are told, and what they answer.
+"""Find the prefixes of balancers and proxies before a connection's first byte, and the answers to them.
 
 In: the first bytes of a direction. Out: how many of them are such a prefix, and where it names the two ends. Rules
 
@@ -78,8 +78,9 @@ def _address(b: Bytes, at: Int, end: Int) -> Int:
 
 @kernel
 def client_prefix(b: Bytes, at: Int, end: Int) -> tuple[Int, Int, Int, Int]:
-    """What the opener says first, at b[at:end] -> (kind, length, where the ends are named, bytes there). Length 0: no
-    prefix; MORE_BYTES: it may become one."""
+    """Find the opener's prefix at b[at:end] -> (kind, length, position and length of the named ends).
+
+    Length 0: no prefix; MORE_BYTES: it may become one."""
     none = np.int64(0)
     like = _starts(b, at, end, _LINE)
     if like != 0:

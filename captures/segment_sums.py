@@ -108,8 +108,9 @@ def checked(
     dst_hi: Int,
     dst_lo: Int,
 ) -> Int:
-    """What the checksum of a segment whose bytes are all there says, as one number of CHECKED_BITS: its `payload_sum`,
-    above SUM_BITS of the above. 0 where that is not all that there is to say."""
+    """Check a segment whose bytes are all there against its checksum, as one number of CHECKED_BITS.
+
+    The low SUM_BITS are its `payload_sum`, the flags are above. 0 if the checksum cannot be computed."""
     headers = header_sum(b, tcp_at, payload_at, length, src_hi, src_lo, dst_hi, dst_lo)
     total = payload_sum(b, words, payload_at, length)
     if headers < 0:
@@ -118,7 +119,7 @@ def checked(
 
 
 @inline
-def sums_of(said: Int) -> tuple[Int, Int]:
-    """(`payload_sum`, `header_sum` modulo 65,535) of a segment of which `checked` said this, and not 0."""
-    total = said >> SUM_BITS
-    return total, 0xFFFF - total if said & SUM_RIGHT != 0 else np.int64(-1)
+def sums_of(sums: Int) -> tuple[Int, Int]:
+    """Return (`payload_sum`, `header_sum` modulo 65,535) of a segment from a result of `checked` other than 0."""
+    total = sums >> SUM_BITS
+    return total, 0xFFFF - total if sums & SUM_RIGHT != 0 else np.int64(-1)

@@ -45,7 +45,8 @@ def switches() -> list[str]:
 
 
 def python() -> str:
-    """Of which object code is made: what Numba reads is Python's byte code, which differs by minor version."""
+    """Return the versions that object code depends on: Python's byte code, which Numba compiles, differs by minor
+    version."""
     return f"{sys.implementation.name} {sys.version_info.major}.{sys.version_info.minor}"
 
 
@@ -60,12 +61,12 @@ def platform() -> str:
 
 
 def features() -> frozenset[str]:
-    """What this processor has, and the operating system lets it use, by LLVM's names."""
+    """Features that this processor has and that the operating system enables, by LLVM's names."""
     return host().has
 
 
 def conditions(sources: str) -> dict[str, str]:
-    """What object code depends on beside the processor, for sources with this hash."""
+    """Return the conditions of object code beside the processor, for sources with this hash."""
     return {
         "sources": sources,
         "python": python(),
@@ -77,26 +78,26 @@ def conditions(sources: str) -> dict[str, str]:
 
 def description(sources: str, targets: Mapping[str, Iterable[str]]) -> bytes:
     """The content of `made.json`. `targets`: for each folder, best first, what a processor has to have."""
-    made = {**conditions(sources), "targets": {name: sorted(needed) for name, needed in targets.items()}}
-    return json.dumps(made, indent=1).encode()
+    content = {**conditions(sources), "targets": {name: sorted(needed) for name, needed in targets.items()}}
+    return json.dumps(content, indent=1).encode()
 
 
 def chosen(sources: str, folder: Path = FOLDER) -> Shipped:
-    """What to load from, where the installed sources have this hash."""
+    """Choose the folder to load from, for installed sources with this hash."""
     if not folder.is_dir():
         return Shipped(None)
     if set_here := switches():
         return Shipped(None, f"{set_here[0]} is set")
     try:
-        made: dict[str, Any] = json.loads(content_of(folder / DESCRIPTION))
-        targets = {str(name): frozenset(map(str, needed)) for name, needed in made["targets"].items()}
-        wanted = {name: str(made[name]) for name in conditions(sources)}
+        content: dict[str, Any] = json.loads(content_of(folder / DESCRIPTION))
+        targets = {str(name): frozenset(map(str, needed)) for name, needed in content["targets"].items()}
+        wanted = {name: str(content[name]) for name in conditions(sources)}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as failure:
         return Shipped(None, str(failure) if isinstance(failure, PermissionError) else f"{DESCRIPTION} is damaged")
     for name, here in conditions(sources).items():
         if wanted[name] != here:
-            said = "the sources were changed" if name == "sources" else f"for {name} {wanted[name]}, this is {here}"
-            return Shipped(None, said)
+            reason = "the sources were changed" if name == "sources" else f"for {name} {wanted[name]}, this is {here}"
+            return Shipped(None, reason)
     for name, needed in targets.items():
         if needed <= features() and Path(name).name == name:
             return Shipped(folder / name)
@@ -105,7 +106,7 @@ def chosen(sources: str, folder: Path = FOLDER) -> Shipped:
 
 def content_of(path: Path) -> bytes:
     """A file of it. Raises OSError, also where more people may write to it than to this very code."""
-    for one in (path, path.parent):
-        if not as_safe_as(one, Path(__file__)):
+    for place in (path, path.parent):
+        if not as_safe_as(place, Path(__file__)):
             raise PermissionError(f"{str(path)!a} may be written to by others than {__package__}")
     return path.read_bytes()

@@ -28,8 +28,8 @@ DATA, GAP, SNAPLEN, FINISH, RESET, END = 0, 1, 2, 3, 4, 5
     SEG_NUMBER,
     SEG_FILE,
     SEG_RECORD_AT,
-    SEG_ORDINAL,  # of the packet that brought the bytes, over the whole capture point
-    SEG_TRIGGER,  # of the packet that made the row certain: never falls from row to row
+    SEG_PACKET_INDEX,  # of the packet that brought the bytes, over the whole capture point
+    SEG_COMPLETED_BY,  # of the packet that made the row certain: never falls from row to row
     SEG_COLUMNS,
 ) = range(12)
 
@@ -45,7 +45,7 @@ DATA, GAP, SNAPLEN, FINISH, RESET, END = 0, 1, 2, 3, 4, 5
     C_SYN_SIDE,
     C_ANSWERED,
     C_RTT_NS,
-    C_WAY_NS,  # from the SYN to the SYN-ACK, where both came before any payload; else -1
+    C_PATH_DELAY_NS,  # from the SYN to the SYN-ACK, where both came before any payload; else -1
     C_COLUMNS,
 ) = range(12)
 

@@ -1,4 +1,4 @@
-"""Packets of known connections -> ordered payload, with what is missing said.
+"""Order the packets of known connections into payload, with gaps marked.
 
 In: a `Packets` batch and its `Assigned` connections. Out: `Segments`, one row for each run of payload bytes that is
 next in its stream, and one for each gap, FIN, RST and end, in the order in which they became certain.
@@ -27,81 +27,17 @@ from typing import TypeVar
 
 import numpy as np
 
+from captures import flows
+from captures import stream_tables as t
 from captures.copies import differs, duplicate, remember, same_packet
 from captures.delivery import blocked, declare, drain, emit, flush, mutual, nowhere, release, stuck
 from captures.flow_tables import WOKEN_NO_WINDOW, WOKEN_SIDE
-from captures.flows import (
-    ACK,
-    FIN,
-    RST,
-    SYN,
-    WOKEN_INDEX,
-    WOKEN_MARK,
-    WOKEN_NS,
-    WOKEN_NUMBERS,
-    WOKEN_SHAPE,
-    Assigned,
-)
+from captures.flows import Assigned
 from captures.kernels import MACHINE_CODE, Flag, Int, Table, grown, inline, kernel, soon_all
 from captures.out_of_order import WAITING_BYTES, WAITING_SEGMENTS, compact, wait
 from captures.packets import Packets
 from captures.segment_sums import SUM_UNKNOWN, header_sum, payload_sum, sums_of
-from captures.stream_tables import (
-    C_ANSWERED,
-    C_BLOCKED,
-    C_BLOCKED_NS,
-    C_COLUMNS,
-    C_FIRST_NS,
-    C_HOLD,
-    C_LAST_NS,
-    C_RTT_NS,
-    C_STARTED,
-    C_SYN_NS,
-    C_SYN_SIDE,
-    C_WAY_NS,
-    D_CAPTURED,
-    D_COLUMNS,
-    D_CONFLICTS,
-    D_COUNT,
-    D_DONE,
-    D_DUPLICATE_PACKETS,
-    D_FIN,
-    D_HEAD,
-    D_HIGH,
-    D_HIGH_NS,
-    D_LIES,
-    D_MAX_ACK,
-    D_NEXT,
-    D_OLD_ACK,
-    D_OUT_OF_ORDER,
-    D_PACKETS,
-    D_REF,
-    D_RETRANSMISSIONS,
-    D_RST,
-    D_RST_ACK,
-    D_SNAPLEN,
-    D_SYNCED,
-    D_ZERO_WINDOWS,
-    DATA,
-    END,
-    R_COLUMNS,
-    RECENT,
-    SEG_COLUMNS,
-    SNAPLEN,
-    V_BYTES,
-    V_COLUMNS,
-    V_FREE,
-    V_LIVE,
-    V_OUT,
-    V_ROWS,
-    W_COLUMNS,
-    W_DOUBT,
-    W_LENGTH,
-    W_ORDINAL,
-    W_SEQ,
-    Origin,
-    StreamTables,
-)
+from captures.stream_tables import Origin, StreamTables
 from captures.windows import Content, PacketColumns
 
 REORDER_PACKETS = 256
@@ -149,102 +85,102 @@ def unwrap(reference: Int, raw: Int) -> Int:
 def _start(tables: StreamTables, slot: Int, time_ns: Int) -> None:
     """A new connection in this slot."""
     c, d = tables.connections, tables.directions
-    for column in range(C_COLUMNS):
+    for column in range(t.C_COLUMNS):
         c[slot, column] = 0
-    c[slot, C_STARTED] = 1
-    c[slot, C_FIRST_NS] = time_ns
-    c[slot, C_LAST_NS] = time_ns
-    c[slot, C_SYN_SIDE] = -1
-    c[slot, C_RTT_NS] = -1
-    c[slot, C_WAY_NS] = -1
+    c[slot, t.C_STARTED] = 1
+    c[slot, t.C_FIRST_NS] = time_ns
+    c[slot, t.C_LAST_NS] = time_ns
+    c[slot, t.C_SYN_SIDE] = -1
+    c[slot, t.C_RTT_NS] = -1
+    c[slot, t.C_PATH_DELAY_NS] = -1
     for side in range(2):
         key = 2 * slot + side
-        for column in range(D_COLUMNS):
+        for column in range(t.D_COLUMNS):
             d[key, column] = 0
-        d[key, D_HEAD] = -1
-        d[key, D_FIN] = -1
-        d[key, D_RST] = -1
-        d[key, D_RST_ACK] = -1
-        d[key, D_MAX_ACK] = -1
-        d[key, D_OLD_ACK] = -1
-        d[key, D_HIGH] = -1
+        d[key, t.D_HEAD] = -1
+        d[key, t.D_FIN] = -1
+        d[key, t.D_RST] = -1
+        d[key, t.D_RST_ACK] = -1
+        d[key, t.D_MAX_ACK] = -1
+        d[key, t.D_OLD_ACK] = -1
+        d[key, t.D_HIGH] = -1
 
 
 @inline
 def _open(tables: StreamTables, slot: Int, syn: Table) -> None:
     """A new connection whose SYN came before; `syn` is a row of `Assigned.woken`. As `advance` does for that packet."""
     c, d = tables.connections, tables.directions
-    side = np.int64(syn[WOKEN_SHAPE] & WOKEN_SIDE != 0)
+    side = np.int64(syn[flows.WOKEN_SHAPE] & WOKEN_SIDE != 0)
     key = 2 * slot + side
-    _start(tables, slot, syn[WOKEN_NS])
+    _start(tables, slot, syn[flows.WOKEN_NS])
     remember(
         tables.recent,
         d,
         key,
-        syn[WOKEN_NUMBERS],
-        syn[WOKEN_SHAPE] & (WOKEN_SIDE - 1),
-        syn[WOKEN_NS],
-        syn[WOKEN_MARK],
+        syn[flows.WOKEN_NUMBERS],
+        syn[flows.WOKEN_SHAPE] & (WOKEN_SIDE - 1),
+        syn[flows.WOKEN_NS],
+        syn[flows.WOKEN_MARK],
         np.int64(-1),
     )
-    c[slot, C_SYN_SIDE] = side
-    c[slot, C_SYN_NS] = syn[WOKEN_NS]
-    d[key, D_PACKETS] = 1
-    d[key, D_ZERO_WINDOWS] = np.int64(syn[WOKEN_SHAPE] & WOKEN_NO_WINDOW != 0)
-    d[key, D_REF] = 1
-    d[key, D_SYNCED] = 1
-    d[key, D_NEXT] = (syn[WOKEN_NUMBERS] & 0xFFFFFFFF) + (np.int64(1) << 40) + 1
+    c[slot, t.C_SYN_SIDE] = side
+    c[slot, t.C_SYN_NS] = syn[flows.WOKEN_NS]
+    d[key, t.D_PACKETS] = 1
+    d[key, t.D_ZERO_WINDOWS] = np.int64(syn[flows.WOKEN_SHAPE] & WOKEN_NO_WINDOW != 0)
+    d[key, t.D_REF] = 1
+    d[key, t.D_SYNCED] = 1
+    d[key, t.D_NEXT] = (syn[flows.WOKEN_NUMBERS] & 0xFFFFFFFF) + (np.int64(1) << 40) + 1
 
 
 @inline
-def _finish(tables: StreamTables, slot: Int, time_ns: Int, trigger: Int) -> None:
+def _finish(tables: StreamTables, slot: Int, time_ns: Int, completed_by: Int) -> None:
     """The connection is over: hand on what waits, with gaps for what never came, then say END."""
     c = tables.connections
-    if c[slot, C_STARTED] == 0:
+    if c[slot, t.C_STARTED] == 0:
         return
-    if c[slot, C_HOLD] > 0:
+    if c[slot, t.C_HOLD] > 0:
         release(tables, slot)
-    flush(tables, slot, time_ns, trigger)
-    emit(tables, 2 * slot, END, 0, 0, 0, nowhere(time_ns, trigger), trigger)
-    c[slot, C_STARTED] = 0
+    flush(tables, slot, time_ns, completed_by)
+    emit(tables, 2 * slot, t.END, 0, 0, 0, nowhere(time_ns, completed_by), completed_by)
+    c[slot, t.C_STARTED] = 0
 
 
 @inline
-def _settle(tables: StreamTables, slot: Int, time_ns: Int, trigger: Int) -> None:
+def _settle(tables: StreamTables, slot: Int, time_ns: Int, completed_by: Int) -> None:
     """After a packet that was not simply next: hand on what can be, and mind how long the rest has waited."""
     c, d, w = tables.connections, tables.directions, tables.waiting
-    drain(tables, slot, time_ns, trigger, np.int64(-1))
+    drain(tables, slot, time_ns, completed_by, np.int64(-1))
     if not blocked(d, slot):
-        c[slot, C_BLOCKED] = 0
+        c[slot, t.C_BLOCKED] = 0
         return
     key = 2 * slot
-    if c[slot, C_BLOCKED] == 0:
-        c[slot, C_BLOCKED] = 1
-        c[slot, C_BLOCKED_NS] = time_ns
-        d[key, D_OLD_ACK] = d[key, D_MAX_ACK]
-        d[key + 1, D_OLD_ACK] = d[key + 1, D_MAX_ACK]
+    if c[slot, t.C_BLOCKED] == 0:
+        c[slot, t.C_BLOCKED] = 1
+        c[slot, t.C_BLOCKED_NS] = time_ns
+        d[key, t.D_OLD_ACK] = d[key, t.D_MAX_ACK]
+        d[key + 1, t.D_OLD_ACK] = d[key + 1, t.D_MAX_ACK]
         return
-    c[slot, C_BLOCKED] += 1
-    full = d[key, D_COUNT] >= WAITING_SEGMENTS or d[key + 1, D_COUNT] >= WAITING_SEGMENTS
-    if c[slot, C_BLOCKED] > REORDER_PACKETS or time_ns - c[slot, C_BLOCKED_NS] > REORDER_NS or full:
+    c[slot, t.C_BLOCKED] += 1
+    full = d[key, t.D_COUNT] >= WAITING_SEGMENTS or d[key + 1, t.D_COUNT] >= WAITING_SEGMENTS
+    if c[slot, t.C_BLOCKED] > REORDER_PACKETS or time_ns - c[slot, t.C_BLOCKED_NS] > REORDER_NS or full:
         moved = False
-        while declare(tables, slot, time_ns, trigger, False):
-            drain(tables, slot, time_ns, trigger, np.int64(-1))
+        while declare(tables, slot, time_ns, completed_by, False):
+            drain(tables, slot, time_ns, completed_by, np.int64(-1))
             moved = True
         for side in range(2):
-            row = d[key + side, D_HEAD]
-            if row >= 0 and w[row, W_DOUBT] != 0 and w[row, W_SEQ] <= d[key + side, D_NEXT]:
-                w[row, W_DOUBT] = 0  # no better copy came
-                drain(tables, slot, time_ns, trigger, np.int64(-1))
+            row = d[key + side, t.D_HEAD]
+            if row >= 0 and w[row, t.W_DOUBT] != 0 and w[row, t.W_SEQ] <= d[key + side, t.D_NEXT]:
+                w[row, t.W_DOUBT] = 0  # no better copy came
+                drain(tables, slot, time_ns, completed_by, np.int64(-1))
                 moved = True
         if not moved and mutual(d, w, slot):
-            drain(tables, slot, time_ns, trigger, stuck(d, w, slot))
-        c[slot, C_BLOCKED] = 0
+            drain(tables, slot, time_ns, completed_by, stuck(d, w, slot))
+        c[slot, t.C_BLOCKED] = 0
         if blocked(d, slot):
-            c[slot, C_BLOCKED] = 1
-            c[slot, C_BLOCKED_NS] = time_ns
-            d[key, D_OLD_ACK] = d[key, D_MAX_ACK]
-            d[key + 1, D_OLD_ACK] = d[key + 1, D_MAX_ACK]
+            c[slot, t.C_BLOCKED] = 1
+            c[slot, t.C_BLOCKED_NS] = time_ns
+            d[key, t.D_OLD_ACK] = d[key, t.D_MAX_ACK]
+            d[key + 1, t.D_OLD_ACK] = d[key + 1, t.D_MAX_ACK]
 
 
 @inline
@@ -256,7 +192,7 @@ def _origin(packets: PacketColumns, i: Int, ordinal: Int) -> Origin:
 
 
 @inline
-def _ours(slot: Int, shard: Int, shards: Int) -> Flag:
+def _is_of_shard(slot: Int, shard: Int, shards: Int) -> Flag:
     """Whether a connection is this shard's. To divide takes as long as all else that is done for a packet of others."""
     if slot < 0:
         return False
@@ -302,19 +238,19 @@ def advance(
     while i <= n:
         while e < len(ends) and (ends[e, 0] <= i):
             slot = ends[e, 1]
-            if _ours(slot, shard, shards):
+            if _is_of_shard(slot, shard, shards):
                 slot = _own(slot, shards, bits)
-                if v[V_OUT] + 4 * (d[2 * slot, D_COUNT] + d[2 * slot + 1, D_COUNT]) + 32 > room:
+                if v[t.V_OUT] + 4 * (d[2 * slot, t.D_COUNT] + d[2 * slot + 1, t.D_COUNT]) + 32 > room:
                     return NEED_SEGMENTS, i, e
-                moment = time_ns[i] if i < n else c[slot, C_LAST_NS]
+                moment = time_ns[i] if i < n else c[slot, t.C_LAST_NS]
                 _finish(tables, slot, moment, base + i)
             e += 1
         if i >= n:
             break
-        if MACHINE_CODE and summed == 0 and i + AHEAD < n and _ours(np.int64(slots[i + AHEAD]), shard, shards):
+        if MACHINE_CODE and summed == 0 and i + AHEAD < n and _is_of_shard(np.int64(slots[i + AHEAD]), shard, shards):
             soon_all(buffer, payload_at[i + AHEAD], captured[i + AHEAD])
         slot = np.int64(slots[i])
-        if not _ours(slot, shard, shards):
+        if not _is_of_shard(slot, shard, shards):
             i += 1
             continue
         slot = _own(slot, shards, bits)
@@ -322,28 +258,28 @@ def advance(
         key = 2 * slot + side
         other = 2 * slot + 1 - side
         flag = np.int64(flags[i])
-        trigger = base + i
-        if c[slot, C_STARTED] == 0:
-            while woke < len(woken) and woken[woke, WOKEN_INDEX] < i:
+        completed_by = base + i
+        if c[slot, t.C_STARTED] == 0:
+            while woke < len(woken) and woken[woke, flows.WOKEN_INDEX] < i:
                 woke += 1
-            if woke < len(woken) and woken[woke, WOKEN_INDEX] == i:
+            if woke < len(woken) and woken[woke, flows.WOKEN_INDEX] == i:
                 _open(tables, slot, woken[woke])
             else:
                 _start(tables, slot, time_ns[i])
-                if flag & SYN == 0:
-                    c[slot, C_HOLD] = HOLD_PACKETS
-        if v[V_OUT] + 8 > room:
+                if flag & flows.SYN == 0:
+                    c[slot, t.C_HOLD] = HOLD_PACKETS
+        if v[t.V_OUT] + 8 > room:
             return NEED_SEGMENTS, i, e
-        plain = flag & (SYN | FIN | RST) == 0
+        plain = flag & (flows.SYN | flows.FIN | flows.RST) == 0
         numbers = seq[i] | ack[i] << 32
         shape = length[i] << 9 | flag
         mark = packets.identity[i] | np.int64(packets.interface[i]) << 32
         total = np.int64(-1)
         headers = np.int64(-1)
-        if length[i] > 0 and captured[i] == length[i] and length[i] <= 0xFFFF and d[key, D_LIES] < LIES:
-            said = np.int64(sums[i]) if i < summed else np.int64(SUM_UNKNOWN)
-            if said != SUM_UNKNOWN:
-                total, headers = sums_of(said)
+        if length[i] > 0 and captured[i] == length[i] and length[i] <= 0xFFFF and d[key, t.D_LIES] < LIES:
+            summed_up = np.int64(sums[i]) if i < summed else np.int64(SUM_UNKNOWN)
+            if summed_up != SUM_UNKNOWN:
+                total, headers = sums_of(summed_up)
             else:
                 total = payload_sum(buffer, words, payload_at[i], length[i])
                 headers = header_sum(
@@ -357,109 +293,116 @@ def advance(
                     packets.dst_lo[i],
                 )
         # Nobody can acknowledge where the other side was not captured.
-        doubt = headers >= 0 and (headers + total) % 0xFFFF != 0 and d[other, D_PACKETS] > 0
-        if plain and not doubt and d[key, D_SYNCED] != 0 and c[slot, C_BLOCKED] == 0 and c[slot, C_HOLD] == 0:
-            here = unwrap(d[key, D_NEXT], seq[i])
-            acked = unwrap(d[other, D_NEXT], ack[i])
-            simple = here == d[key, D_NEXT] and d[other, D_SYNCED] != 0 and flag & ACK != 0
+        doubt = headers >= 0 and (headers + total) % 0xFFFF != 0 and d[other, t.D_PACKETS] > 0
+        if plain and not doubt and d[key, t.D_SYNCED] != 0 and c[slot, t.C_BLOCKED] == 0 and c[slot, t.C_HOLD] == 0:
+            here = unwrap(d[key, t.D_NEXT], seq[i])
+            acked = unwrap(d[other, t.D_NEXT], ack[i])
+            simple = here == d[key, t.D_NEXT] and d[other, t.D_SYNCED] != 0 and flag & flows.ACK != 0
             # What brings neither a byte nor a new acknowledgement may be a copy.
-            if simple and acked <= d[other, D_NEXT] and (length[i] > 0 or acked > d[other, D_MAX_ACK]):
+            if simple and acked <= d[other, t.D_NEXT] and (length[i] > 0 or acked > d[other, t.D_MAX_ACK]):
                 # The ordinary case: next in its stream, and nothing of the other side missing.
                 remember(tables.recent, d, key, numbers, shape, time_ns[i], mark, total)
-                d[key, D_PACKETS] += 1
-                c[slot, C_LAST_NS] = time_ns[i]
-                if acked > d[other, D_MAX_ACK]:
-                    d[other, D_MAX_ACK] = acked
-                if c[slot, C_RTT_NS] < 0 and c[slot, C_ANSWERED] != 0 and side == c[slot, C_SYN_SIDE]:
-                    c[slot, C_RTT_NS] = max(np.int64(0), time_ns[i] - c[slot, C_SYN_NS])
+                d[key, t.D_PACKETS] += 1
+                c[slot, t.C_LAST_NS] = time_ns[i]
+                if acked > d[other, t.D_MAX_ACK]:
+                    d[other, t.D_MAX_ACK] = acked
+                if c[slot, t.C_RTT_NS] < 0 and c[slot, t.C_ANSWERED] != 0 and side == c[slot, t.C_SYN_SIDE]:
+                    c[slot, t.C_RTT_NS] = max(np.int64(0), time_ns[i] - c[slot, t.C_SYN_NS])
                 if window[i] == 0:
-                    d[key, D_ZERO_WINDOWS] += 1
+                    d[key, t.D_ZERO_WINDOWS] += 1
                 if length[i] > 0:
-                    d[key, D_CAPTURED] += captured[i]
+                    d[key, t.D_CAPTURED] += captured[i]
                     stop = here + length[i]
-                    d[key, D_NEXT] = stop
-                    d[key, D_HIGH] = stop
-                    d[key, D_HIGH_NS] = time_ns[i]
-                    origin = _origin(packets, i, trigger)
+                    d[key, t.D_NEXT] = stop
+                    d[key, t.D_HIGH] = stop
+                    d[key, t.D_HIGH_NS] = time_ns[i]
+                    origin = _origin(packets, i, completed_by)
                     if captured[i] > 0:
-                        emit(tables, key, DATA, 0, payload_at[i], captured[i], origin, trigger)
+                        emit(tables, key, t.DATA, 0, payload_at[i], captured[i], origin, completed_by)
                     if captured[i] < length[i]:
-                        d[key, D_SNAPLEN] += length[i] - captured[i]
-                        emit(tables, key, SNAPLEN, 0, 0, length[i] - captured[i], origin, trigger)
+                        d[key, t.D_SNAPLEN] += length[i] - captured[i]
+                        emit(tables, key, t.SNAPLEN, 0, 0, length[i] - captured[i], origin, completed_by)
                 i += 1
                 continue
 
         # Everything else. First make sure of room, so that the packet can be started over.
-        counts = d[key, D_COUNT] + d[other, D_COUNT]
-        if v[V_OUT] + 8 * counts + 64 > room:
+        counts = d[key, t.D_COUNT] + d[other, t.D_COUNT]
+        if v[t.V_OUT] + 8 * counts + 64 > room:
             return NEED_SEGMENTS, i, e
-        if v[V_ROWS] + d[key, D_COUNT] + 3 > len(w):
+        if v[t.V_ROWS] + d[key, t.D_COUNT] + 3 > len(w):
             return NEED_WAITING, i, e
-        if v[V_BYTES] + captured[i] > len(tables.held):
+        if v[t.V_BYTES] + captured[i] > len(tables.held):
             return NEED_BYTES, i, e
         copy = same_packet(tables.recent, d, key, numbers, shape, time_ns[i], mark)
         if copy:
-            d[key, D_DUPLICATE_PACKETS] += 1
+            d[key, t.D_DUPLICATE_PACKETS] += 1
         conflicts = length[i] > 0 and differs(tables.recent, d, key, numbers, shape, total)
         remember(tables.recent, d, key, numbers, shape, time_ns[i], mark, total)
-        d[key, D_PACKETS] += 1
-        d[key, D_CAPTURED] += captured[i]
-        c[slot, C_LAST_NS] = time_ns[i]
-        if window[i] == 0 and flag & RST == 0 and not copy:
-            d[key, D_ZERO_WINDOWS] += 1
-        if d[key, D_REF] == 0:
-            d[key, D_REF] = 1
-            d[key, D_NEXT] = seq[i] + (np.int64(1) << 40)
-        here = unwrap(d[key, D_NEXT], seq[i])
+        d[key, t.D_PACKETS] += 1
+        d[key, t.D_CAPTURED] += captured[i]
+        c[slot, t.C_LAST_NS] = time_ns[i]
+        if window[i] == 0 and flag & flows.RST == 0 and not copy:
+            d[key, t.D_ZERO_WINDOWS] += 1
+        if d[key, t.D_REF] == 0:
+            d[key, t.D_REF] = 1
+            d[key, t.D_NEXT] = seq[i] + (np.int64(1) << 40)
+        here = unwrap(d[key, t.D_NEXT], seq[i])
         acked = np.int64(-1)
-        if flag & ACK != 0:
-            if d[other, D_REF] == 0:
-                d[other, D_REF] = 1
-                d[other, D_NEXT] = ack[i] + (np.int64(1) << 40)
-            acked = unwrap(d[other, D_NEXT], ack[i])
-            if flag & RST == 0:
-                d[other, D_MAX_ACK] = max(d[other, D_MAX_ACK], acked)
-        if flag & SYN != 0:
+        if flag & flows.ACK != 0:
+            if d[other, t.D_REF] == 0:
+                d[other, t.D_REF] = 1
+                d[other, t.D_NEXT] = ack[i] + (np.int64(1) << 40)
+            acked = unwrap(d[other, t.D_NEXT], ack[i])
+            if flag & flows.RST == 0:
+                d[other, t.D_MAX_ACK] = max(d[other, t.D_MAX_ACK], acked)
+        if flag & flows.SYN != 0:
             # Only before anything is handed on: framing looks here when the whole window has been worked off.
-            if c[slot, C_SYN_SIDE] < 0 and (c[slot, C_HOLD] > 0 or d[key, D_PACKETS] + d[other, D_PACKETS] == 1):
-                c[slot, C_SYN_SIDE] = side if flag & ACK == 0 else 1 - side
-            if flag & ACK == 0:
+            if c[slot, t.C_SYN_SIDE] < 0 and (
+                c[slot, t.C_HOLD] > 0 or d[key, t.D_PACKETS] + d[other, t.D_PACKETS] == 1
+            ):
+                c[slot, t.C_SYN_SIDE] = side if flag & flows.ACK == 0 else 1 - side
+            if flag & flows.ACK == 0:
                 if not copy:
-                    c[slot, C_SYN_NS] = time_ns[i]
-            elif c[slot, C_SYN_NS] != 0:
-                if c[slot, C_ANSWERED] == 0 and d[key, D_CAPTURED] + d[other, D_CAPTURED] == 0:
-                    c[slot, C_WAY_NS] = max(np.int64(0), time_ns[i] - c[slot, C_SYN_NS])
-                c[slot, C_ANSWERED] = 1
+                    c[slot, t.C_SYN_NS] = time_ns[i]
+            elif c[slot, t.C_SYN_NS] != 0:
+                if c[slot, t.C_ANSWERED] == 0 and d[key, t.D_CAPTURED] + d[other, t.D_CAPTURED] == 0:
+                    c[slot, t.C_PATH_DELAY_NS] = max(np.int64(0), time_ns[i] - c[slot, t.C_SYN_NS])
+                c[slot, t.C_ANSWERED] = 1
             here += 1
-            if d[key, D_SYNCED] == 0:
-                d[key, D_SYNCED] = 1
-                d[key, D_NEXT] = here
-            if flag & ACK != 0 and d[other, D_SYNCED] == 0:
-                d[other, D_SYNCED] = 1
-                d[other, D_NEXT] = acked
-        elif c[slot, C_RTT_NS] < 0 and c[slot, C_ANSWERED] != 0 and side == c[slot, C_SYN_SIDE] and flag & ACK != 0:
-            c[slot, C_RTT_NS] = max(np.int64(0), time_ns[i] - c[slot, C_SYN_NS])
-        if c[slot, C_HOLD] > 0 and d[key, D_SYNCED] != 0 and d[other, D_SYNCED] != 0:
-            c[slot, C_HOLD] = 0
-        if c[slot, C_HOLD] == 0:
-            if d[key, D_SYNCED] == 0:
-                d[key, D_SYNCED] = 1
-                d[key, D_NEXT] = here
-            several = d[key, D_PACKETS] - d[key, D_DUPLICATE_PACKETS] > 1
-            if d[other, D_SYNCED] == 0 and flag & ACK != 0 and several:
-                d[other, D_SYNCED] = 1
-                d[other, D_NEXT] = acked
+            if d[key, t.D_SYNCED] == 0:
+                d[key, t.D_SYNCED] = 1
+                d[key, t.D_NEXT] = here
+            if flag & flows.ACK != 0 and d[other, t.D_SYNCED] == 0:
+                d[other, t.D_SYNCED] = 1
+                d[other, t.D_NEXT] = acked
+        elif (
+            c[slot, t.C_RTT_NS] < 0
+            and c[slot, t.C_ANSWERED] != 0
+            and side == c[slot, t.C_SYN_SIDE]
+            and flag & flows.ACK != 0
+        ):
+            c[slot, t.C_RTT_NS] = max(np.int64(0), time_ns[i] - c[slot, t.C_SYN_NS])
+        if c[slot, t.C_HOLD] > 0 and d[key, t.D_SYNCED] != 0 and d[other, t.D_SYNCED] != 0:
+            c[slot, t.C_HOLD] = 0
+        if c[slot, t.C_HOLD] == 0:
+            if d[key, t.D_SYNCED] == 0:
+                d[key, t.D_SYNCED] = 1
+                d[key, t.D_NEXT] = here
+            several = d[key, t.D_PACKETS] - d[key, t.D_DUPLICATE_PACKETS] > 1
+            if d[other, t.D_SYNCED] == 0 and flag & flows.ACK != 0 and several:
+                d[other, t.D_SYNCED] = 1
+                d[other, t.D_NEXT] = acked
         stop = here + length[i]
         new = np.int64(0)
         if length[i] > 0:
             start = here
             captured_stop = here + captured[i]
-            keep_alive = length[i] == 1 and d[key, D_SYNCED] != 0 and here == d[key, D_NEXT] - 1
-            if d[key, D_SYNCED] != 0 and start < d[key, D_NEXT]:
-                start = min(stop, d[key, D_NEXT])
+            keep_alive = length[i] == 1 and d[key, t.D_SYNCED] != 0 and here == d[key, t.D_NEXT] - 1
+            if d[key, t.D_SYNCED] != 0 and start < d[key, t.D_NEXT]:
+                start = min(stop, d[key, t.D_NEXT])
                 duplicate(d, key, here, start, captured_stop)
                 if conflicts and start == stop:
-                    d[key, D_CONFLICTS] += 1
+                    d[key, t.D_CONFLICTS] += 1
             if start < stop:
                 new = wait(
                     tables,
@@ -470,7 +413,7 @@ def advance(
                     buffer,
                     payload_at[i] + start - here,
                     acked,
-                    _origin(packets, i, trigger),
+                    _origin(packets, i, completed_by),
                     start - here,
                     headers,
                     doubt,
@@ -479,36 +422,36 @@ def advance(
                 pass
             elif new == 0:
                 if not keep_alive:
-                    d[key, D_RETRANSMISSIONS] += 1
-            elif d[key, D_HIGH] >= 0 and start < d[key, D_HIGH]:
+                    d[key, t.D_RETRANSMISSIONS] += 1
+            elif d[key, t.D_HIGH] >= 0 and start < d[key, t.D_HIGH]:
                 # It fills a hole: late by reordering if close behind, else sent again (Wireshark's rule).
-                if time_ns[i] - d[key, D_HIGH_NS] <= max(np.int64(3_000_000), c[slot, C_RTT_NS]):
-                    d[key, D_OUT_OF_ORDER] += 1
+                if time_ns[i] - d[key, t.D_HIGH_NS] <= max(np.int64(3_000_000), c[slot, t.C_RTT_NS]):
+                    d[key, t.D_OUT_OF_ORDER] += 1
                 else:
-                    d[key, D_RETRANSMISSIONS] += 1
-            if stop > d[key, D_HIGH]:
-                d[key, D_HIGH] = stop
-                d[key, D_HIGH_NS] = time_ns[i]
-        if flag & FIN != 0 and d[key, D_FIN] < 0:
-            d[key, D_FIN] = stop
-        if flag & RST != 0 and d[key, D_DONE] == 0 and d[key, D_RST] < 0:
-            d[key, D_RST] = here
-            d[key, D_RST_ACK] = acked if d[other, D_SYNCED] != 0 and acked - d[other, D_NEXT] <= JUMP else -1
-            stale = d[key, D_HEAD] < 0 and here < d[key, D_NEXT]
-            if d[key, D_SYNCED] == 0 or here - d[key, D_NEXT] > JUMP or stale:
-                d[key, D_RST] = d[key, D_NEXT]
+                    d[key, t.D_RETRANSMISSIONS] += 1
+            if stop > d[key, t.D_HIGH]:
+                d[key, t.D_HIGH] = stop
+                d[key, t.D_HIGH_NS] = time_ns[i]
+        if flag & flows.FIN != 0 and d[key, t.D_FIN] < 0:
+            d[key, t.D_FIN] = stop
+        if flag & flows.RST != 0 and d[key, t.D_DONE] == 0 and d[key, t.D_RST] < 0:
+            d[key, t.D_RST] = here
+            d[key, t.D_RST_ACK] = acked if d[other, t.D_SYNCED] != 0 and acked - d[other, t.D_NEXT] <= JUMP else -1
+            stale = d[key, t.D_HEAD] < 0 and here < d[key, t.D_NEXT]
+            if d[key, t.D_SYNCED] == 0 or here - d[key, t.D_NEXT] > JUMP or stale:
+                d[key, t.D_RST] = d[key, t.D_NEXT]
         if copy and new == 0:
             i += 1  # it says nothing, not even how long others have waited
             continue
-        if c[slot, C_HOLD] > 0:
-            c[slot, C_HOLD] -= 1
-            if c[slot, C_HOLD] == 0 or flag & (FIN | RST) != 0:
+        if c[slot, t.C_HOLD] > 0:
+            c[slot, t.C_HOLD] -= 1
+            if c[slot, t.C_HOLD] == 0 or flag & (flows.FIN | flows.RST) != 0:
                 release(tables, slot)
-        if c[slot, C_HOLD] == 0:
-            _settle(tables, slot, time_ns[i], trigger)
-            if v[V_LIVE] > limit:
-                flush(tables, slot, time_ns[i], trigger)
-                c[slot, C_BLOCKED] = 0
+        if c[slot, t.C_HOLD] == 0:
+            _settle(tables, slot, time_ns[i], completed_by)
+            if v[t.V_LIVE] > limit:
+                flush(tables, slot, time_ns[i], completed_by)
+                c[slot, t.C_BLOCKED] = 0
         i += 1
     return OK, n, e
 
@@ -519,8 +462,10 @@ Slots = TypeVar("Slots", int, np.ndarray)
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """What became certain in one window for one shard: `rows` int64[n, SEG_COLUMNS], in order of `SEG_TRIGGER`.
-    `SEG_AT` points into `sources[SEG_SOURCE]` (the window's buffer, the waiting bytes), valid until the next call."""
+    """Segments that became certain in one window for one shard.
+
+    rows int64[n, SEG_COLUMNS], in order of `SEG_COMPLETED_BY`. `SEG_AT` points into `sources[SEG_SOURCE]` (the
+    window's buffer, the waiting bytes), valid until the next call."""
 
     rows: np.ndarray
     sources: tuple[np.ndarray, np.ndarray]
@@ -533,16 +478,16 @@ class Streams:
 
     def __init__(self, shard: int = 0, shards: int = 1, waiting_bytes: int = WAITING_BYTES) -> None:
         self.shard, self.shards, self.waiting_bytes = shard, shards, waiting_bytes
-        counters = np.zeros(V_COLUMNS, np.int64)
-        counters[V_FREE] = -1
+        counters = np.zeros(t.V_COLUMNS, np.int64)
+        counters[t.V_FREE] = -1
         self._tables = StreamTables(
-            connections=np.zeros((1 << 8, C_COLUMNS), np.int64),
-            directions=np.zeros((1 << 9, D_COLUMNS), np.int64),
-            recent=np.zeros((1 << 9, RECENT, R_COLUMNS), np.int64),
-            waiting=np.zeros((1 << 10, W_COLUMNS), np.int64),
+            connections=np.zeros((1 << 8, t.C_COLUMNS), np.int64),
+            directions=np.zeros((1 << 9, t.D_COLUMNS), np.int64),
+            recent=np.zeros((1 << 9, t.RECENT, t.R_COLUMNS), np.int64),
+            waiting=np.zeros((1 << 10, t.W_COLUMNS), np.int64),
             held=np.zeros(1 << 20, np.uint8),
             counters=counters,
-            out=np.zeros((1 << 14, SEG_COLUMNS), np.int64),
+            out=np.zeros((1 << 14, t.SEG_COLUMNS), np.int64),
         )
 
     def advance(self, packets: Packets, assigned: Assigned, base: int, slots: int) -> Segments:
@@ -550,7 +495,7 @@ class Streams:
         while self.shard + self.shards * len(self._tables.connections) < slots:
             self._tables = grown(self._tables, NEED_SLOTS, FULL)
         self._compact()
-        self._tables.counters[V_OUT] = 0
+        self._tables.counters[t.V_OUT] = 0
         at = ends = 0
         bits = self.shards.bit_length() - 1 if self.shards & (self.shards - 1) == 0 else -1
         while True:
@@ -571,7 +516,7 @@ class Streams:
                 break
             self._tables = grown(self._tables, status, FULL)
         tables = self._tables
-        return Segments(tables.out[: tables.counters[V_OUT]], (packets.buffer, tables.held))
+        return Segments(tables.out[: tables.counters[t.V_OUT]], (packets.buffer, tables.held))
 
     def slots(self, own: Slots) -> Slots:
         """The slots, as `Flows` numbers them, of connections as this shard does."""
@@ -590,23 +535,23 @@ class Streams:
     @property
     def waiting(self) -> int:
         """Bytes that wait for their turn."""
-        return int(self._tables.counters[V_LIVE])
+        return int(self._tables.counters[t.V_LIVE])
 
     def waiting_ordinals(self) -> np.ndarray:
-        """Ordinals of the packets of which something waits."""
-        rows = self._tables.waiting[: int(self._tables.counters[V_ROWS])]
-        ordinals: np.ndarray = rows[rows[:, W_LENGTH] > 0, W_ORDINAL]
+        """Return indices of the packets with bytes that wait."""
+        rows = self._tables.waiting[: int(self._tables.counters[t.V_ROWS])]
+        ordinals: np.ndarray = rows[rows[:, t.W_LENGTH] > 0, t.W_ORDINAL]
         return ordinals
 
     def _compact(self) -> None:
         """Bytes handed on in the last window are not needed any more."""
         tables, counters = self._tables, self._tables.counters
-        live = int(counters[V_LIVE])
+        live = int(counters[t.V_LIVE])
         if live == 0:
-            counters[V_BYTES] = 0
+            counters[t.V_BYTES] = 0
             if len(tables.held) > 1 << 24:
                 self._tables = tables._replace(held=np.zeros(1 << 20, np.uint8))
-        elif int(counters[V_BYTES]) > 2 * live + (1 << 20):
+        elif int(counters[t.V_BYTES]) > 2 * live + (1 << 20):
             into = np.zeros(max(1 << 20, 2 * live), np.uint8)
-            counters[V_BYTES] = compact(tables.waiting, counters[V_ROWS], tables.held, into)
+            counters[t.V_BYTES] = compact(tables.waiting, counters[t.V_ROWS], tables.held, into)
             self._tables = tables._replace(held=into)

@@ -1,4 +1,4 @@
-"""Bytes of a capture file, window by window, each in memory on loan together with columns for what is found in it.
+"""Lend memory for windows of a capture file, together with columns for their packets.
 
 In: a `Source`. Out: `Window`s: the file's next bytes, behind what the one before left over. Rules: a record that does
 not end in a window moves whole to the front of the next; one that is larger than a window gets a larger one. Memory
@@ -139,9 +139,9 @@ class Pool:
     """Windows for reuse, of `window_bytes` each, with at least `spare` bytes before them; so many are `kept`. Several
     threads may take."""
 
-    def __init__(self, window_bytes: int, spare: int, kept: int = POOLED) -> None:
-        self._spare, self._kept = spare, kept
-        self._usual = _Usual(window_bytes, None, deque(maxlen=kept))
+    def __init__(self, window_bytes: int, spare: int, most_kept: int = POOLED) -> None:
+        self._spare, self._most_kept = spare, most_kept
+        self._usual = _Usual(window_bytes, None, deque(maxlen=most_kept))
 
     def take(self, size: int) -> Window:
         """Memory for a window of at least `size` bytes."""
@@ -155,16 +155,17 @@ class Pool:
             return Window(usual.window_bytes, self._spare, usual.windows, usual.rows)
 
     def resize(self, window_bytes: int, rows: int) -> None:
-        """Windows that are taken from now on have so many bytes, and room for so many packets at most; those on loan
-        are not kept when they come back."""
-        self._usual = _Usual(window_bytes, rows, deque(maxlen=self._kept))
+        """Set bytes and most packets of later windows; those on loan are dropped when they come back."""
+        self._usual = _Usual(window_bytes, rows, deque(maxlen=self._most_kept))
 
     def clear(self) -> None:
         self._usual.windows.clear()
 
 
 class _Usual(NamedTuple):
-    """What a pool hands out, in one for other threads' sake. `rows` None: as many as there can be."""
+    """Sizes that a pool hands out, in one object so that threads replace it at once.
+
+    rows: None if there is no limit."""
 
     window_bytes: int
     rows: int | None
@@ -179,21 +180,21 @@ class WindowSize:
     def __init__(self, least: int, large: int) -> None:
         self._least = least
         self.size = self._large = large or least
-        self._taken = self._held = 0
+        self._count = self._held = 0
 
     def after(self, held: int) -> bool:
         """A window held so many packets and rows; whether `size`, of windows to come, is another now."""
-        self._taken += 1
+        self._count += 1
         self._held = max(self._held, held)
         size = self.size
         if size == self._large:
             size = self._least if held > MOST_HELD else self._large
-        elif self._taken * size >= LESS_FOR:
+        elif self._count * size >= LESS_FOR:
             size = self._large if self._held * self._large <= MOST_HELD * self._least else self._least
-            self._taken = self._held = 0
+            self._count = self._held = 0
         if size == self.size:
             return False
-        self.size, self._taken, self._held = size, 0, 0
+        self.size, self._count, self._held = size, 0, 0
         return True
 
 

@@ -4,37 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Sequence
-from typing import Any, Unpack
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
+from analyzer.options.declare import keywords_of
 from analyzer.pipeline.read_options import ReadOptions
 from replay import inputs, request, run
-from replay.request import Asked
 
 
-def replay(
-    captures: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    *,
-    to: str,
-    out: str | os.PathLike[str],
-    filter: Any = None,
-    rotated: bool = False,
-    port: Iterable[int] = (),
-    keylog: Iterable[str] = (),
-    wait: bool = False,
-    **options: Unpack[Asked],
-) -> run.Result:
+@dataclass(frozen=True, kw_only=True)
+class ReplayKeywords(request.ReplayRequest):
+    """Keywords of `replay.replay`: those of a request, and how captures are read. `port`: Kafka's; `keylog`: files."""
+
+    to: str
+    out: str | os.PathLike[str]
+    filter: Any = None
+    rotated: bool = False
+    port: Sequence[int] = ()
+    keylog: Sequence[str] = ()
+    wait: bool = False
+
+
+@keywords_of(ReplayKeywords)
+def replay(captures: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], options: ReplayKeywords) -> run.Result:
     """Send captures (or a dataset with messages) to the broker `to` (HOST:PORT) and write the RUN `out`.
 
-    `filter`, `rotated`, `port`, `keylog` (files), `wait` and `options` are the options of `kwire replay` with the same
-    names (`request.Asked`). A speed may be a number too, or None for as fast as answers allow. Raises KwireError, with
-    a hint, for everything that the command refuses: options, captures, the target.
+    The keywords are the options of `kwire replay`, by their long names (`--from` is `since`), and mean the same; a
+    speed is a number too, None for as fast as answers allow. Raises KwireError, with a hint, for whatever the command
+    refuses: options, captures, the target.
     """
-    host, number = request.address(to)
+    host, port = request.address(options.to)
     notes: list[str] = []
-    wanted = request.wanted(host, number, **options)
-    dial = wanted.access.dial(host, number)
-    inputs.check_apart(captures, out)
-    how = ReadOptions(rotated, list(port), keylogs=list(keylog))
-    source = inputs.open_source(captures, wanted, how=how, filter=filter, notes=notes)
-    return asyncio.run(run.replay(source, wanted, dial, out, notes, wait))
+    resolved = request.resolve(host, port, options)
+    dial = resolved.access.dial(host, port)
+    inputs.check_apart(captures, options.out)
+    how = ReadOptions(options.rotated, list(options.port), keylogs=list(options.keylog))
+    source = inputs.open_source(captures, resolved, how=how, filter=options.filter, notes=notes)
+    return asyncio.run(run.replay(source, resolved, dial, options.out, notes, options.wait))

@@ -8,7 +8,6 @@ valid load test, 130 where it was interrupted; of `diff` what differs, grouped, 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import dataclasses
@@ -27,6 +26,7 @@ from analyzer.common.errors import UsageError
 from analyzer.common.escapes import printable
 from analyzer.dataset import dataset
 from analyzer.live.stop_conditions import ended_by, interrupted_by_others
+from analyzer.options.replay import DiffOptions, ReplayOptions
 from analyzer.pipeline.read_options import ReadOptions
 from replay import inputs, outcome, request, run
 from replay.audit import auditor
@@ -101,17 +101,17 @@ def _until_ended(work: Coroutine[Any, Any, _Done]) -> _Done:
         raise KeyboardInterrupt from None
 
 
-def replay(options: argparse.Namespace) -> int:
+def replay(options: ReplayOptions) -> int:
     """`kwire replay`."""
     with interrupted_by_others():
         return _replay(options)
 
 
-def _replay(options: argparse.Namespace) -> int:
+def _replay(options: ReplayOptions) -> int:
     from analyzer.cli.commands import _progress, announce_compilation
 
-    if options.audit is not None:
-        return _audit(options)
+    if options.audit_run is not None:
+        return _audit(options, options.audit_run)
     if not options.captures:
         raise UsageError("replay needs a CAPTURE or DATASET", "or --audit RUN, which sends nothing")
     if options.assumed is not None and (options.to or not options.dry_run):
@@ -121,9 +121,9 @@ def _replay(options: argparse.Namespace) -> int:
     host, port = request.address(options.to) if options.to else ("", 0)
     if not options.dry_run and not options.out:
         raise UsageError("replay needs -o RUN", "or --dry-run, which sends nothing")
-    wanted = request.options_of(options, host, port)
+    wanted = request.resolve_command(options, host, port)
     announce_compilation()
-    if not options.dry_run:
+    if options.out is not None and not options.dry_run:
         inputs.check_apart(options.captures, options.out)
         with dataset.Writer(options.out, wait=options.wait):
             pass  # a folder that cannot be written is told before captures are read; nothing is left of the try
@@ -149,16 +149,17 @@ def _replay(options: argparse.Namespace) -> int:
 
 
 def _round(
-    options: argparse.Namespace,
+    options: ReplayOptions,
     source: Source,
     wanted: Options,
     dial: link.Dial,
     notes: list[str],
 ) -> int:
     """Send the capture once, and tell how it went; the exit code."""
+    out = options.out or ""
     with _telling() as tell:
         announce = functools.partial(_announce, tell)
-        result = _until_ended(run.replay(source, wanted, dial, options.out, notes, options.wait, tell, announce))
+        result = _until_ended(run.replay(source, wanted, dial, out, notes, options.wait, tell, announce))
     for note in dict.fromkeys(notes):
         sys.stderr.write(f"note: {printable(note)}\n")
     if options.json:
@@ -176,8 +177,8 @@ def _round(
         )
         sys.stdout.write("\n")
     else:
-        sys.stdout.write(summary(result, options.out))
-    return _verdict(result, wanted, options.out, options.fail_on)
+        sys.stdout.write(summary(result, out))
+    return _verdict(result, wanted, out, options.fail_on)
 
 
 def _verdict(result: run.Result, wanted: Options, out: str, fail_on: str = ANY) -> int:
@@ -228,7 +229,7 @@ def _fails(result: run.Result, fail_on: str) -> bool:
     return (lost and fail_on in (ANY, UNEXPECTED)) or (result.pace.slower and fail_on in (ANY, SLOWER))
 
 
-def _audit(options: argparse.Namespace) -> int:
+def _audit(options: ReplayOptions, audited: str) -> int:
     """`kwire replay --audit RUN`."""
     if options.captures or options.out or options.dry_run:
         raise UsageError(
@@ -239,7 +240,7 @@ def _audit(options: argparse.Namespace) -> int:
         raise UsageError("--audit needs --to HOST:PORT", "the target that the RUN was sent to")
     host, port = request.address(options.to)
     access = request.access(options)
-    found = _until_ended(auditor.audit(options.audit, host, port, access.dial(host, port), access.reach(host, port)))
+    found = _until_ended(auditor.audit(audited, host, port, access.dial(host, port), access.reach(host, port)))
     for reason in (*filter(None, (found.elsewhere,)), *found.unread):
         sys.stderr.write(f"note: {printable(reason)}\n")
     if options.json:
@@ -258,7 +259,7 @@ def _audit(options: argparse.Namespace) -> int:
     return 0
 
 
-def _dry_run(options: argparse.Namespace, source: Source, wanted: Options, dial: link.Dial) -> int:
+def _dry_run(options: ReplayOptions, source: Source, wanted: Options, dial: link.Dial) -> int:
     async def answered() -> tuple[RunPlan, Target, list[str]]:
         target = await targets.ask(wanted.host, wanted.port, dial, wanted.settings.answer_timeout)
         try:
@@ -271,8 +272,9 @@ def _dry_run(options: argparse.Namespace, source: Source, wanted: Options, dial:
             target.close()
 
     assumed = options.assumed is not None
-    offers, topology, warnings = options.assumed, Topology(), list[str]()
-    if assumed:
+    topology, warnings = Topology(), list[str]()
+    if options.assumed is not None:
+        offers = options.assumed
         run_plan = source.first_pass(wanted, offers, topology)
     else:
         run_plan, target, warnings = _until_ended(answered())
@@ -401,7 +403,7 @@ _ACTIONS: Final = ("sent", "converted", "skipped", "not_sent", "unknown")
 _VERDICTS: Final = ("answered", "not_comparable", "unanswered", "skipped", "not_sent")
 
 
-def diff(options: argparse.Namespace) -> int:
+def diff(options: DiffOptions) -> int:
     """`kwire diff`."""
     form = options.format or ("json" if options.json else "text")
     if options.json and form != "json":

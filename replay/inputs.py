@@ -48,11 +48,8 @@ def read(
     notes: list[str] | None = None,
     report: Callable[[str, int, int], None] | None = None,
 ) -> list[Session]:
-    """Read the sessions of captures, or of a dataset.
-
-    `how`: captures are read; `report` gets the capture, bytes read, and its size. Raises NothingToReplayError if there
-    is no request.
-    """
+    """Read the sessions of captures, or of a dataset. `how`: captures are read; `report` gets the capture, bytes read,
+    and its size. Raises NothingToReplayError if there is no request."""
     paths = _paths(captures, how)
     reading_notes: list[str] = []
     if len(paths) == 1 and dataset.is_dataset(paths[0]):
@@ -198,10 +195,8 @@ def _check_windows(paths: list[str], how: ReadOptions, filter: Any, twice: bool)
 
 
 def prepared(captured: Sequence[Session], options: Options, notes: list[str]) -> list[Session]:
-    """Choose what of the capture is sent, under its new names, in as many copies.
-
-    Raises NothingChosen, and NobodyFor if a captured user has no login.
-    """
+    """Choose what of the capture is sent, under its new names, in as many copies. Raises NothingChosenError, and
+    MissingCredentialsError if a captured user has no login."""
     chosen = selection.chosen(captured, options.selection, notes)
     if options.access.principals and options.access.credentials is None:
         principals.check(chosen, options.access.principals)

@@ -100,9 +100,9 @@ class Journal:
         waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
         if self._descriptor is None or not (waiting or appended or learned or own_requests or notes):
             return
-        # A request that was sent the short way has its length before it, and is told by its type.
-        short = [isinstance(outcome.request, bytearray) for outcome in waiting]
-        entry = list(map(_values, waiting)), short, list(appended), list(learned), dict(own_requests), dict(notes)
+        # A request of the fast path has its length before it, and is recognised by its type.
+        has_lengths = [isinstance(outcome.request, bytearray) for outcome in waiting]
+        entry = list(map(_values, waiting)), has_lengths, list(appended), list(learned), dict(own_requests), dict(notes)
         self._put((*entry, []))
 
     def _put(self, entry: tuple[Any, ...]) -> None:
@@ -131,16 +131,16 @@ def read(path: Path) -> Iterator[Entry]:
             data = file.read(size)
             if len(data) < size:
                 return  # its writer was killed while it wrote
-            values, short, *besides = marshal.loads(data)
-            outcomes = [_outcome(value, quick) for value, quick in zip(values, short, strict=True)]
+            values, has_lengths, *besides = marshal.loads(data)
+            outcomes = [_outcome(value, has_length) for value, has_length in zip(values, has_lengths, strict=True)]
             yield Entry(outcomes, *besides)
 
 
-def _outcome(values: tuple[Any, ...], short: bool) -> Outcome:
+def _outcome(values: tuple[Any, ...], has_length: bool) -> Outcome:
     step, action, verdict, *_ = values
     outcome = Outcome({}, step, action, verdict)
     for name, value in zip(_FIELDS, values, strict=True):
         setattr(outcome, name, value)
-    if short and outcome.request is not None:
+    if has_length and outcome.request is not None:
         outcome.request = bytearray(outcome.request)
     return outcome

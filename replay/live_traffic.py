@@ -35,7 +35,7 @@ from replay.run_plan import RunPlan, broker_ids, topic_names, window_planner
 from replay.send import link, seeding
 from replay.send import target as targets
 from replay.send.reach import same_host
-from replay.send.same_cluster import SameCluster, why_same
+from replay.send.same_cluster import SameClusterError, why_same
 from replay.sending import Sending, Sent, Tell
 from replay.source import PlannedWindow, Source, send_windows
 
@@ -137,10 +137,8 @@ class LiveSource(Source):
         return Sent(dataclasses.replace(sent.done, seconds=seconds), sent.end_ns)
 
     def begin(self) -> bool:
-        """Read, in a thread of its own, until there is a request; False if there is none.
-
-        Raises the errors of reading.
-        """
+        """Read, in a thread of its own, until there is a request; False if there is none. Raises the errors of
+        reading."""
         threading.Thread(target=self._read, name="kwire capture", daemon=True).start()
         while True:
             exchange = self._queue.get()
@@ -170,10 +168,8 @@ class LiveSource(Source):
         return [*self.reading_notes, *notes]
 
     def leave_out(self, addresses: Iterable[tuple[str, int]], asked_ns: int) -> None:
-        """Leave out requests to these addresses, which are the target's.
-
-        Requests from before `asked_ns`, when the target was first asked something, are not this replay's, and stay.
-        """
+        """Leave out requests to these addresses, which are the target's. Requests from before `asked_ns`, when the
+        target was first asked something, are not this replay's, and stay."""
         self._target = frozenset((same_host(host), port) for host, port in addresses)
         self._asked_ns = asked_ns
 
@@ -257,7 +253,7 @@ class LiveSource(Source):
 
     def _learn(self, window: Window) -> None:
         # The planner changes what it decodes.
-        again = ((number, Decoded(message.request, message.quick)) for number, message in window.requests)
+        again = ((number, Decoded(message.request, message.fast_path)) for number, message in window.requests)
         for _, message in sessions.decoded(again):
             self._learning.take(message)
         if window.requests:
@@ -299,10 +295,8 @@ class NewTopicChecks:
     _ids: int = 0
 
     async def check(self, named: Iterable[str]) -> None:
-        """Check the topics of a window before it is sent.
-
-        `named`: topics that requests named so far. Raises SameCluster, NotEmpty, TooFewPartitions and LinkError.
-        """
+        """Check the topics of a window before it is sent. `named`: topics that requests named so far. Raises
+        KwireError, as SameClusterError or NotEmptyError."""
         cluster = self.live.cluster
         known = len(cluster.ids) + len(cluster.brokers) + self.live.met
         if known != self._ids:
@@ -311,7 +305,7 @@ class NewTopicChecks:
                 "" if self.options.same_cluster else why_same(cluster, self.live.open_sessions.values(), self.topology)
             )
             if same:
-                raise SameCluster(same)
+                raise SameClusterError(same)
             self.remap.topics.nodes.update(broker_ids(cluster, self.topology))
         fresh = [name for name, topic in cluster.topics.items() if name not in self._known and not topic.internal]
         written = sorted(cluster.produced & cluster.topics.keys() - self._written)
@@ -335,11 +329,11 @@ class NewTopicChecks:
             await target.learn(None)
             full = [] if options.yes else await seeding.not_empty(written, target, renamed)
             if full:
-                raise seeding.NotEmpty(full)
+                raise seeding.NotEmptyError(full)
             used = [(renamed.get(name, name), cluster.topics[name]) for name in fresh]
             short = seeding.too_few(used, self.topology)
             if short and not options.partial and api_keys.CREATE_PARTITIONS not in options.allow:
-                raise seeding.TooFewPartitions(short)
+                raise seeding.TooFewPartitionsError(short)
             if options.seed_topics:
                 seeded = await seeding.seed(cluster, target, renamed, options.allow, options.seed_as_captured)
                 self.notes += seeded.notes

@@ -50,11 +50,8 @@ class Outcome:
 
 
 class Durations:
-    """Many durations in little memory, as counts of each value.
-
-    Once there are `DISTINCT` different values, only the first three digits of those above a thousand are kept, so a
-    quantile is right to a thousandth.
-    """
+    """Many durations in little memory, as counts of each value. Once there are `DISTINCT` different values, only the
+    first three digits of those above a thousand are kept, so a quantile is right to a thousandth."""
 
     DISTINCT: Final = 50_000
 

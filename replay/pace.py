@@ -88,10 +88,8 @@ def pace(
     busy: float = 0.0,
     schedule: Schedule | None = None,
 ) -> Pace:
-    """Measure a run that sent for this many seconds, using a core for the part `busy`.
-
-    `planned`: what was sent, or when its last answer came in the capture, in nanoseconds from its start (`end_ns`).
-    """
+    """Measure a run that sent for this many seconds, using a core for the part `busy`. `planned`: what was sent, or
+    when its last answer came in the capture, in nanoseconds from its start (`end_ns`)."""
     end = planned if isinstance(planned, int) else end_ns(planned.steps)
     wanted = schedule.wanted(end) if schedule is not None else end / 1e9 / (speed or 1.0)
     scheduled = speed is not None and (schedule is None or schedule.pieces[-1][1] is not None)

@@ -1,19 +1,20 @@
-"""What is asked of a replay, by the command line or in Python, as `Options`.
+"""Turn what a caller asks of a replay, by the command line or in Python, into `Options`.
 
-In: parsed options of `kwire replay`, or keywords of `replay.replay`. Out: `Options`. `Asked` is the one place that
-names them for both. What cannot be taken, alone or together, leaves as UsageError: one line and a hint.
+In: options of `kwire replay`, or a `ReplayRequest`. Out: `Options`. Values that cannot be used, alone or together, are
+a UsageError: one line and a hint.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, TypedDict, Unpack, cast
+from dataclasses import dataclass, field
+from typing import Final
 
 from analyzer.common.errors import UsageError
 from analyzer.filter.evaluation import parse
+from analyzer.options.replay import AccessOptions, ReplayOptions, SendOptions
 from analyzer.protocol import api_keys
 from replay.options import Options
 from replay.plan import apis
@@ -38,39 +39,11 @@ _FASTEST: Final = 1e9
 """Requests a second: times are nanoseconds."""
 
 
-class Asked(TypedDict, total=False):
-    """What a replay may be asked for besides captures, target and RUN: the options of `kwire replay`, by their long
-    names (`--from` is `since`). `speed`: a number, None for as fast as answers allow, or what `--speed` takes;
-    `clients`: an expression of `--filter`'s language; `topics`: names or patterns, also with commas between them;
-    `since`, `until`: as `90s`, or a time of RFC 3339; `allow`: names of APIs, `admin`; `audit`: read back at the end
-    what was acknowledged; `access`: TLS and login; `principals`: a file. README.md says what each does."""
+@dataclass(frozen=True, kw_only=True)
+class ReplayRequest(SendOptions):
+    """The options of sending (`SendOptions`), and how workers, which are processes of their own, open connections."""
 
-    speed: float | str | None
-    rate: float | None
-    times: int
-    clients: str | None
-    topics: str | Iterable[str] | None
-    since: str | None
-    until: str | None
-    allow: Iterable[str]
-    map_topic: Mapping[str, str]
-    prefix_topics: str | None
-    map_group: Mapping[str, str]
-    prefix_groups: str | None
-    offsets: str
-    timestamps: str
-    seed_topics: bool
-    seed_config: str
-    seed_fetched: bool
-    in_windows: bool | None
-    survey: bool
-    yes: bool
-    partial: bool
-    same_cluster: bool
-    audit: bool
-    workers: int
-    access: workers.Access
-    principals: str | os.PathLike[str] | None
+    access: workers.Access = field(default_factory=workers.Access)
 
 
 _CHOICES: Final = {
@@ -88,27 +61,27 @@ def address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _speed(asked: float | str | None) -> tuple[float | None, schedules.Schedule | None]:
+def _speed(speed: float | str | None) -> tuple[float | None, schedules.Schedule | None]:
     hint = "1 is as captured, 20 is 20 times faster; 0s:1,60s:5,120s:max changes at these times of the capture"
-    text = "max" if asked is None else str(asked)
+    text = "max" if speed is None else str(speed)
     try:
         if ":" not in text:
             return schedules.speed(text), None
-        found = schedules.schedule(text)
+        schedule = schedules.schedule(text)
     except ValueError:
         raise UsageError(f"--speed {text}: neither a positive number nor max", hint) from None
-    return found.pieces[0][1], found
+    return schedule.pieces[0][1], schedule
 
 
-def _allowed(wanted: Iterable[str]) -> frozenset[int]:
+def _allowed(names: Iterable[str]) -> frozenset[int]:
     keys: set[int] = set()
-    for name in wanted:
+    for name in names:
         if name == ADMIN:
             keys |= apis.ADMIN
             continue
         key = api_keys.key(name)
         if key is None or apis.api(key).policy is not apis.Policy.ALLOW:
-            allowed = (one for one, api in apis.APIS.items() if api.policy is apis.Policy.ALLOW)
+            allowed = (key for key, api in apis.APIS.items() if api.policy is apis.Policy.ALLOW)
             may = ", ".join(sorted(map(api_keys.name, allowed)))
             why = "no such API" if key is None else "not an API to allow"
             raise UsageError(f"--allow {name}: {why}", f"{ADMIN}, or one of {may}")
@@ -116,7 +89,9 @@ def _allowed(wanted: Iterable[str]) -> frozenset[int]:
     return frozenset(keys)
 
 
-def _mapped(option: str, pairs: list[str]) -> dict[str, str]:
+def _mapped(option: str, pairs: Mapping[str, str] | Iterable[str]) -> dict[str, str]:
+    if isinstance(pairs, Mapping):
+        return dict(pairs)
     renamed: dict[str, str] = {}
     for pair in pairs:
         old, equals, new = pair.partition("=")
@@ -127,7 +102,7 @@ def _mapped(option: str, pairs: list[str]) -> dict[str, str]:
     return renamed
 
 
-def _hosts(pairs: list[str]) -> dict[str, str]:
+def _hosts(pairs: Iterable[str]) -> dict[str, str]:
     mapped: dict[str, str] = {}
     for pair in pairs:
         old, equals, new = pair.partition("=")
@@ -145,7 +120,8 @@ def _hosts(pairs: list[str]) -> dict[str, str]:
     return mapped
 
 
-def access(options: argparse.Namespace) -> workers.Access:
+def access(options: AccessOptions) -> workers.Access:
+    """How the command line says that the target is reached. Raises UsageError."""
     for name in ("tls_ca", "tls_cert", "tls_key"):
         if getattr(options, name) and not options.tls:
             raise UsageError(f"--{name.replace('_', '-')} goes with --tls", "add --tls")
@@ -176,61 +152,60 @@ def _moment(option: str, text: str | None) -> Moment | None:
         raise UsageError(f"{option} {text}: no time", hint) from None
 
 
-def _topics(asked: str | Iterable[str] | None) -> tuple[str, ...]:
-    listed = asked.split(",") if isinstance(asked, str) else asked or ()
-    return tuple(one.strip() for one in listed if one.strip())
+def _topics(topics: str | Iterable[str] | None) -> tuple[str, ...]:
+    listed = topics.split(",") if isinstance(topics, str) else topics or ()
+    return tuple(topic.strip() for topic in listed if topic.strip())
 
 
-def _of_the_whole(asked: Asked, unlooked: bool) -> list[str]:
-    """Options that are given and need the whole capture first; `unlooked`: or a look at it."""
-    some = ["clients", "topics", "since", "until", "rate", "seed_fetched"]
-    some += ["principals"] if unlooked else []
-    given = [name for name in some if asked.get(name)]
-    given += [name for name in ("times", "workers") if int(asked.get(name, 1)) > 1]  # type: ignore[call-overload]
-    return [{"since": "from"}.get(name, name).replace("_", "-") for name in given]
+def _need_whole_capture(request: SendOptions, without_first_pass: bool) -> list[str]:
+    """Options that are used and need the whole capture first; `without_first_pass`: or a first pass over it."""
+    names = ["clients", "topics", "since", "until", "rate", "seed_fetched"]
+    names += ["principals"] if without_first_pass else []
+    used = [name for name in names if getattr(request, name)]
+    used += [name for name in ("times", "workers") if int(getattr(request, name)) > 1]
+    return [{"since": "from"}.get(name, name).replace("_", "-") for name in used]
 
 
-def _in_windows(asked: Asked) -> bool | None:
-    """As asked; what needs the whole capture first has it, and the size of the capture decides about the rest."""
-    if not asked.get("survey", True):
+def _in_windows(request: SendOptions) -> bool | None:
+    """Whether the capture is read in windows; None: its size decides."""
+    if not request.survey:
         return True
-    given = asked.get("in_windows")
-    return False if given is None and _of_the_whole(asked, False) else given
+    if request.in_windows is None and _need_whole_capture(request, False):
+        return False
+    return request.in_windows
 
 
-def _checked(asked: Asked) -> None:
-    """Options that do not go together, or are none of the words that they may be."""
+def _check(request: SendOptions, map_topic: Mapping[str, str]) -> None:
+    """Raise UsageError for options that do not go together, or have a value that is none of theirs."""
     for name, words in _CHOICES.items():
-        if asked.get(name, words[0]) not in words:
-            raise UsageError(
-                f"--{name.replace('_', '-')} {asked.get(name)}: no such word", f"one of {', '.join(words)}"
-            )
+        value = getattr(request, name)
+        if value not in words:
+            raise UsageError(f"--{name.replace('_', '-')} {value}: no such word", f"one of {', '.join(words)}")
     for name in ("times", "workers"):
-        number = int(asked.get(name, 1))  # type: ignore[call-overload]
-        if not 0 < number <= _MOST:
-            why = "not a number from 1 on" if number <= 0 else f"more than {_MOST:,}"
-            raise UsageError(f"--{name} {asked.get(name)}: {why}", "a small number, as in 4")
-    if asked.get("same_cluster"):
-        for name, given in (("--allow", asked.get("allow")), ("--times", asked.get("times", 1) > 1)):
-            if given:
+        value = getattr(request, name)
+        if not 0 < int(value) <= _MOST:
+            why = "not a number from 1 on" if int(value) <= 0 else f"more than {_MOST:,}"
+            raise UsageError(f"--{name} {value}: {why}", "a small number, as in 4")
+    if request.same_cluster:
+        for name, is_used in (("--allow", bool(request.allow)), ("--times", request.times > 1)):
+            if is_used:
                 raise UsageError(
                     f"--same-cluster does not go with {name}", "a cluster is not changed by its own replay"
                 )
-    unlooked = not asked.get("survey", True)
-    if asked.get("in_windows") or unlooked:
-        option = "--no-survey" if unlooked else "--in-windows"
-        for name in _of_the_whole(asked, unlooked):
+    if request.in_windows or not request.survey:
+        option = "--in-windows" if request.survey else "--no-survey"
+        for name in _need_whole_capture(request, not request.survey):
             raise UsageError(f"{option} does not go with --{name}", "that one needs the whole capture first")
-    rate = asked.get("rate")
-    if rate is not None and str(asked.get("speed", 1.0)) not in ("1", "1.0"):
+    rate = request.rate
+    if rate is not None and str(request.speed) not in ("1", "1.0"):
         raise UsageError("--rate and --speed say both how fast", "one of them")
     if rate is not None and not 0 < rate < _FASTEST:
         why = f"not below {_FASTEST:g}" if rate >= _FASTEST else "not a positive number"
         raise UsageError(f"--rate {rate}: {why}", "requests a second, on average")
-    if asked.get("topics") is not None and not _topics(asked.get("topics")):
+    if request.topics is not None and not _topics(request.topics):
         raise UsageError("--topics: names no topic", "as in --topics orders,pay*; without it all are sent")
-    _check_topics(asked.get("map_topic", {}))
-    prefix = asked.get("prefix_topics")
+    _check_topics(map_topic)
+    prefix = request.prefix_topics
     if prefix is not None and not (0 < len(prefix) <= _LONGEST_PREFIX and is_topic(f"{prefix}x")):
         hint = "letters, digits, dots, _ and -"
         raise UsageError(f"--prefix-topics {prefix}: no topic's name begins so", hint)
@@ -249,64 +224,66 @@ def _check_topics(renamed: Mapping[str, str]) -> None:
             )
 
 
-def wanted(host: str, port: int, **asked: Unpack[Asked]) -> Options:
-    """All that a replay takes, at this target. Raises UsageError, and FilterError for `clients`."""
-    _checked(asked)
-    speed, schedule = _speed(asked.get("speed", 1.0))
-    clients = asked.get("clients")
-    chosen = Selection(
-        parse(clients) if clients is not None else None,
-        _topics(asked.get("topics")),
-        _moment("--from", asked.get("since")),
-        _moment("--until", asked.get("until")),
+def resolve(host: str, port: int, request: ReplayRequest) -> Options:
+    """Check a request, and read its expressions and files. Raises UsageError, and FilterError for `clients`."""
+    map_topic = _mapped("--map-topic", request.map_topic)
+    map_group = _mapped("--map-group", request.map_group)
+    _check(request, map_topic)
+    speed, schedule = _speed(request.speed)
+    selection = Selection(
+        parse(request.clients) if request.clients is not None else None,
+        _topics(request.topics),
+        _moment("--from", request.since),
+        _moment("--until", request.until),
     )
-    reached, users = asked.get("access", workers.Access()), asked.get("principals")
-    if users is not None:
-        reached = dataclasses.replace(reached, principals=principals.read(os.fspath(users)))
+    access = request.access
+    if request.principals is not None:
+        access = dataclasses.replace(access, principals=principals.read(os.fspath(request.principals)))
     return Options(
         host,
         port,
-        _allowed(asked.get("allow", ())),
+        _allowed(request.allow),
         Settings(speed=speed, schedule=schedule),
-        dict(asked.get("map_topic", {})),
-        asked.get("offsets", offsets.SHIFT),
-        asked.get("timestamps", remap.KEEP),
-        asked.get("seed_topics", False),
-        asked.get("yes", False),
-        asked.get("partial", False),
-        asked.get("audit", True),
-        asked.get("seed_config") == "as-captured",
-        processes=asked.get("workers", 1),
-        access=reached,
-        same_cluster=asked.get("same_cluster", False),
-        selection=chosen,
-        renaming=Renaming(dict(asked.get("map_group", {})), asked.get("prefix_groups") or ""),
-        prefix_topics=asked.get("prefix_topics") or "",
-        times=asked.get("times", 1),
-        rate=asked.get("rate"),
-        seed_fetched=asked.get("seed_fetched", False),
-        in_windows=_in_windows(asked),
-        survey=asked.get("survey", True),
+        map_topic,
+        request.offsets,
+        request.timestamps,
+        request.seed_topics,
+        request.yes,
+        request.partial,
+        request.audit,
+        request.seed_config == "as-captured",
+        processes=request.workers,
+        access=access,
+        same_cluster=request.same_cluster,
+        selection=selection,
+        renaming=Renaming(map_group, request.prefix_groups or ""),
+        prefix_topics=request.prefix_topics or "",
+        times=request.times,
+        rate=request.rate,
+        seed_fetched=request.seed_fetched,
+        in_windows=_in_windows(request),
+        survey=request.survey,
     )
 
 
-def options_of(options: argparse.Namespace, host: str, port: int) -> Options:
-    """What the command line asks for."""
-    given: dict[str, Any] = {name: getattr(options, name) for name in Asked.__annotations__ if hasattr(options, name)}
-    given["map_topic"] = _mapped("--map-topic", options.map_topic)
-    given["map_group"] = _mapped("--map-group", options.map_group)
-    given["audit"] = not options.no_audit  # `--audit RUN` is something else
-    alone = options.loop or options.dry_run
-    whole = alone or bool(_of_the_whole(cast(Asked, given), True))
-    if options.captures == ["-"] and options.in_windows is None and not whole:
-        given["survey"] = False  # it may go on for days, and cannot be read twice
-    if (options.in_windows and options.loop) or (not options.survey and alone):
+def resolve_command(options: ReplayOptions, host: str, port: int) -> Options:
+    """Resolve the options of the command line. Raises as `resolve`."""
+    mapped = {
+        "map_topic": _mapped("--map-topic", options.map_topic),
+        "map_group": _mapped("--map-group", options.map_group),
+    }
+    shared = {each.name: getattr(options, each.name) for each in dataclasses.fields(SendOptions)}
+    request = ReplayRequest(**{**shared, **mapped})
+    is_alone = options.loop or options.dry_run
+    needs_whole = is_alone or bool(_need_whole_capture(request, True))
+    if options.captures == ["-"] and options.in_windows is None and not needs_whole:
+        request = dataclasses.replace(request, survey=False)  # it may go on for days, and cannot be read twice
+    if (options.in_windows and options.loop) or (not options.survey and is_alone):
         name = "--loop" if options.loop else "--dry-run"
         option = "--in-windows" if options.in_windows else "--no-survey"
         raise UsageError(f"{option} does not go with {name}", "that one needs the whole capture first")
     if options.loop:
-        given["in_windows"] = False
+        request = dataclasses.replace(request, in_windows=False)
     if options.loop and options.same_cluster:
         raise UsageError("--same-cluster does not go with --loop", "a cluster would be filled with its own replay")
-    given["access"] = access(options)
-    return wanted(host, port, **given)
+    return resolve(host, port, dataclasses.replace(request, access=access(options)))

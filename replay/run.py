@@ -34,7 +34,7 @@ from replay.run_writer import Recorder
 from replay.send import lifetime, link, principals, seeding, seeding_records
 from replay.send import target as targets
 from replay.send.reach import Reach
-from replay.send.same_cluster import SameCluster, why_same
+from replay.send.same_cluster import SameClusterError, why_same
 from replay.send.target import Target
 from replay.sending import Sending, Sent, Tell
 from replay.source import Source
@@ -81,7 +81,7 @@ async def replay(
     - `tell`: gets a line again and again that says how far the run is
     - `announce`: gets lines that cannot wait, among them which brokers will be sent to
 
-    Raises KwireError, among others NotReached if one of the brokers must not be sent to.
+    Raises KwireError, among others ForbiddenAddressError if one of the brokers must not be sent to.
     """
     tell = tell or (lambda line: None)
     writer = dataset.Writer(out, wait=wait)
@@ -127,19 +127,17 @@ async def _prepare(
     writer: dataset.Writer,
 ) -> tuple[Sending, dict[str, Any]]:
     """Check the target, and make it ready: topics, and records that are only read. Also what the manifest says of that.
-
-    Raises SameCluster, TooFewPartitions, NotEmpty and LinkError.
-    """
+    Raises SameClusterError, TooFewPartitionsError, NotEmptyError and LinkError."""
     planned, cluster, topology = run_plan.plan, run_plan.cluster, target.topology
     options = run_plan.options
     same = "" if options.same_cluster else why_same(cluster, source.sessions, topology)
     if same:
-        raise SameCluster(same)
+        raise SameClusterError(same)
     mapped = {old: new for old, new in options.map_topic.items() if old not in cluster.topic_names}
     options = dataclasses.replace(options, map_topic=mapped)  # a topic id in it has served its purpose
     short = too_few(options, cluster, topology, planned)
     if short and not options.partial and api_keys.CREATE_PARTITIONS not in options.allow:
-        raise seeding.TooFewPartitions(short)
+        raise seeding.TooFewPartitionsError(short)
     remap_options = _remap_options(options, source)
     remap = Remap(remap_options, cluster.assignments, broker_ids(cluster, topology))
     remap.groups.fewer = options.partial and bool(short)
@@ -148,7 +146,7 @@ async def _prepare(
         written = cluster.produced | {topic for topic, _ in before.batches}
         full = await seeding.not_empty(written, target, options.map_topic)
         if full:
-            raise seeding.NotEmpty(full)
+            raise seeding.NotEmptyError(full)
     if announce is not None:
         announce(reach.text(topology.nodes))
     seeded = seeding.Seeded()
@@ -246,10 +244,8 @@ async def _seed_fetched(read: fetched_records.Fetched, target: Target, remap: Re
 
 
 def nonsense(counts: Counts, options: Options) -> link.LinkError | None:
-    """Why a run is not a replay: most requests that expect an answer got none, or none that Kafka would give.
-
-    None if that is not so.
-    """
+    """Why a run is not a replay: most requests that expect an answer got none, or none that Kafka would give. None if
+    that is not so."""
     answered, unanswered = counts.verdicts["answered"], counts.verdicts["unanswered"]
     if unanswered <= answered:
         return None
@@ -317,10 +313,8 @@ def _topic_id_rows(captures: Sequence[str], cluster: Cluster, remap: Remap) -> l
 async def lifetime_warnings(
     options: Options, source: Source, run_plan: RunPlan, target: Target, delta_ms: int | None = None
 ) -> list[str]:
-    """Lines that say what the settings of the target's topics do to the records, because of their times.
-
-    `delta_ms`: by how much the times are moved; by default what the options say. Raises LinkError.
-    """
+    """Lines that say what the settings of the target's topics do to the records, because of their times. `delta_ms`: by
+    how much the times are moved; by default what the options say. Raises LinkError."""
     if delta_ms is None:
         delta_ms = _remap_options(options, source).time_delta_ms
     times = source.record_times(run_plan, delta_ms)

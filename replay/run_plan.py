@@ -49,11 +49,8 @@ class BadNamesError(KwireError):
 
 
 def topic_names(options: Options, captured: Sequence[Session], topology: Topology) -> dict[str, str]:
-    """Names of captured topic ids from other sources than the capture.
-
-    Sources: the user (`--map-topic ID=NAME`), the dataset's own table, and the target, if it is the captured cluster or
-    a copy with its ids.
-    """
+    """Names of captured topic ids from other sources than the capture. Sources: the user (`--map-topic ID=NAME`), the
+    dataset's own table, and the target, if it is the captured cluster or a copy with its ids."""
     renamed = {new: old for old, new in options.map_topic.items()}
     by_id = {topic_id: renamed.get(name, name) for name, topic_id in topology.topic_ids.items()}
     for session in captured:
@@ -95,11 +92,8 @@ def broker_ids(cluster: Cluster, topology: Topology) -> dict[int, int]:
 
 
 def check_names(options: Options, planned: Plan) -> None:
-    """Check the names that topics will have on the target.
-
-    Raises BadNamesError if two topics would become one (nobody could tell whose a record is), or Kafka does not allow a
-    name.
-    """
+    """Check the names that topics will have on the target. Raises BadNamesError if two topics would become one (nobody
+    could tell whose a record is), or Kafka does not allow a name."""
     captured_names: dict[str, str] = {}
     for name in sorted(planned.topics):
         new = options.map_topic.get(name, name)

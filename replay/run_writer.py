@@ -68,11 +68,8 @@ seen, in nanoseconds since 1970."""
 
 
 class Recorder:
-    """Takes outcomes, writes the RUN's tables, and counts.
-
-    `at_once`: outcomes become rows as they come, and the memory for finding duplicates is bounded (`BASES`): for runs
-    of any length.
-    """
+    """Takes outcomes, writes the RUN's tables, and counts. `at_once`: outcomes become rows as they come, and the memory
+    for finding duplicates is bounded (`BASES`): for runs of any length."""
 
     def __init__(self, writer: Writer, at_once: bool = False) -> None:
         self._most_waiting = 0 if at_once else WAITING

@@ -62,10 +62,8 @@ class Source(ABC):
     def start_ns(self) -> int: ...
 
     async def exclude_target(self, options: Options, topology: Topology, asked_ns: int) -> None:
-        """Leave out requests that go to the target itself, if the capture may have those of this run.
-
-        `asked_ns`: when the target was first asked something.
-        """
+        """Leave out requests that go to the target itself, if the capture may have those of this run. `asked_ns`: when
+        the target was first asked something."""
         return
 
     @abstractmethod

@@ -6,7 +6,6 @@ the local engine. Errors of the user's input leave as `UsageError`.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import re
@@ -21,13 +20,15 @@ from analyzer.common.errors import UsageError
 from reports import output
 
 if TYPE_CHECKING:
+    from analyzer.options.analyze import AnalyzeOptions
+    from analyzer.options.questions import ReportOptions
     from reports.page.report import Report
 
 ENDINGS = {"": "html", ".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
 """The form of a report by the end of its file's name."""
 
 
-def report(options: argparse.Namespace) -> int:
+def report(options: ReportOptions) -> int:
     """`kwire report`."""
     form = options.format or (output.form(options.out, ENDINGS) if options.out else "html")
     if form == "html" and not options.out and sys.stdout.isatty():
@@ -60,7 +61,7 @@ def _target(said: str | None) -> str | None:
         raise UsageError(f"--target {said}: not a Kafka release that this kwire knows", releases.hint(said)) from None
 
 
-def _datasets(options: argparse.Namespace, stack: contextlib.ExitStack) -> list[str]:
+def _datasets(options: ReportOptions, stack: contextlib.ExitStack) -> list[str]:
     """The datasets to report on; captures are analysed into one that goes when `stack` does."""
     from analyzer.cli import commands
     from analyzer.dataset import dataset
@@ -84,7 +85,7 @@ def _datasets(options: argparse.Namespace, stack: contextlib.ExitStack) -> list[
     return [*found, made]
 
 
-def _made(options: argparse.Namespace, datasets: list[str], target: str | None) -> Report:
+def _made(options: ReportOptions, datasets: list[str], target: str | None) -> Report:
     from reports import engines
     from reports.page.report import CONF, make
 
@@ -114,7 +115,7 @@ def _render(made: Report, form: str) -> str:
 # --- analyze --engine spark -------------------------------------------------------------------------------------------
 
 
-def analyze(options: argparse.Namespace) -> int:
+def analyze(options: AnalyzeOptions) -> int:
     """`kwire analyze --engine spark`."""
     from analyzer.cli.commands import print_analysis
     from analyzer.dataset import dataset
@@ -133,7 +134,7 @@ def analyze(options: argparse.Namespace) -> int:
     return 0
 
 
-def _analyzed(options: argparse.Namespace, spark: Any) -> Any:
+def _analyzed(options: AnalyzeOptions, spark: Any) -> Any:
     from analyzer.pipeline.points import AnalysisOptions
     from analyzer.pipeline.read_options import ReadOptions
     from reports.spark import ingest
@@ -151,7 +152,7 @@ def _analyzed(options: argparse.Namespace, spark: Any) -> Any:
         )
 
 
-def _split(options: argparse.Namespace) -> Any:
+def _split(options: AnalyzeOptions) -> Any:
     from reports.spark import ingest
 
     def tell(line: str) -> None:

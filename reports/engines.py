@@ -6,7 +6,6 @@ Spark, which is started when that happens first.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib.util
 import sys
@@ -20,6 +19,8 @@ from reports.engine_protocol import Engine, UnknownColumn, Untaken
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from analyzer.options.common import EngineOptions
 
 AUTO, EMBEDDED, SPARK = "auto", "embedded", "spark"
 
@@ -37,7 +38,7 @@ def installed() -> bool:
     return all(importlib.util.find_spec(name) is not None for name in ("duckdb", "sqlglot"))
 
 
-def choose(options: argparse.Namespace) -> str:
+def choose(options: EngineOptions) -> str:
     """EMBEDDED or SPARK: the embedded engine, however large the datasets are, unless Spark is named or the embedded
     engine is not installed. Raises EngineError."""
     engine: str = options.engine
@@ -53,7 +54,7 @@ def choose(options: argparse.Namespace) -> str:
 
 @contextlib.contextmanager
 def opened(
-    options: argparse.Namespace,
+    options: EngineOptions,
     datasets: Sequence[str],
     only: Container[str] | None = None,
     conf: Mapping[str, str] | None = None,
@@ -87,7 +88,7 @@ class _Spark:
     """Spark, started when it is needed; it ends with `stack`."""
 
     def __init__(
-        self, stack: contextlib.ExitStack, options: argparse.Namespace, datasets: Sequence[str], *arguments: Any
+        self, stack: contextlib.ExitStack, options: EngineOptions, datasets: Sequence[str], *arguments: Any
     ) -> None:
         self._stack, self._options, self._datasets, self._arguments = stack, options, datasets, arguments
         self._engine: Engine | None = None

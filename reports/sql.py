@@ -6,7 +6,6 @@ or Spark is started; a wrong query is told in Spark's words, in one line.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import re
@@ -24,6 +23,8 @@ from reports.engine_protocol import Engine, interruptibly
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from analyzer.options.questions import SqlOptions
 
 Notes = Callable[[str], Iterator[str]]
 """What is to be said of a query besides its answer."""
@@ -68,7 +69,7 @@ _KEYWORDS = (
 )
 
 
-def sql(options: argparse.Namespace) -> int:
+def sql(options: SqlOptions) -> int:
     """`kwire sql`."""
     if options.query is None and (options.out or options.format == "parquet"):
         raise UsageError("-o goes with a query", 'kwire sql DATASET "SELECT ..." -o FILE')
@@ -81,7 +82,7 @@ def sql(options: argparse.Namespace) -> int:
         raise UsageError("-: stdin is the capture, so no queries come from there", 'kwire sql - "SELECT ..." < CAPTURE')
     stored = _is_stored(options.dataset)
     if options.query is not None:
-        _check(options, stored)
+        _check(options, options.query, stored)
     if stored and options.keylog:
         raise UsageError("--keylog goes with a CAPTURE", "kwire analyze --keylog makes a DATASET")
     with _dataset(options.dataset, stored, options.keylog) as dataset:
@@ -110,13 +111,13 @@ def _is_stored(path: str) -> bool:
     return True
 
 
-def _check(options: argparse.Namespace, stored: bool) -> None:
+def _check(options: SqlOptions, query: str, stored: bool) -> None:
     """Raises WrongQuery where the query is surely wrong, before anything that takes long."""
     from reports import engines, query_errors
 
-    query_errors.check(options.query)
+    query_errors.check(query)
     if engines.installed() and not (stored and engines.choose(options) == engines.EMBEDDED):
-        engines.check_columns(options.query)
+        engines.check_columns(query)
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
-"""What every test may use: the repository's own samples, the larger captures beside it, and a loud word when
-those are absent (a skip that nobody sees is a test that nobody runs)."""
+"""Fixtures for all tests: the repository's samples, and the larger captures beside it.
+
+Prints loudly when the latter are absent: a skip that nobody sees is a test that nobody runs."""
 
 from __future__ import annotations
 
@@ -57,5 +58,5 @@ def samples() -> Path:
 @pytest.fixture
 def wire() -> Iterator[live.Wire]:
     """A network interface that only this test uses."""
-    with live.a_wire() as made:
-        yield made
+    with live.a_wire() as interface:
+        yield interface

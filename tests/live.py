@@ -40,8 +40,8 @@ class Wire:
 
         self.descriptor = os.open("/dev/net/tun", os.O_RDWR)
         try:
-            asked = struct.pack("16sH22x", b"kwiretest%d", _IFF_TAP | _IFF_NO_PI)
-            given = fcntl.ioctl(self.descriptor, _TUNSETIFF, asked)
+            request = struct.pack("16sH22x", b"kwiretest%d", _IFF_TAP | _IFF_NO_PI)
+            given = fcntl.ioctl(self.descriptor, _TUNSETIFF, request)
             self.name = given[:16].rstrip(b"\0").decode()
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
                 named = self.name.encode()

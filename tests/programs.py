@@ -20,7 +20,7 @@ STRICT = ("-W", "error", "-W", "ignore:overflow encountered in scalar")
 
 
 def printed(code: str, *options: str, **environment: str) -> str:
-    """What a program prints, given Python's options and more environment."""
+    """Return a program's output, given Python's options and more environment."""
     variables = {**os.environ, **environment}
     variables.pop("NUMBA_CACHE_DIR", None)  # bounds-checked kernels have a folder of their own
     command = [sys.executable, *options, "-c", code]

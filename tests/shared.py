@@ -26,10 +26,10 @@ def shared_present() -> bool:
 
 def capture_files(folder: Path) -> list[Path]:
     """The capture files of one capture folder in time order (rotated ones are numbered)."""
-    found = sorted(path for pattern in PATTERNS for path in folder.glob(pattern))
-    if not found:
+    paths = sorted(path for pattern in PATTERNS for path in folder.glob(pattern))
+    if not paths:
         raise FileNotFoundError(f"no capture file in {folder}")
-    return found
+    return paths
 
 
 def sample_folders() -> list[Path]:

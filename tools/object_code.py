@@ -84,8 +84,8 @@ def run_shared(capture: Path, folder: Path) -> None:
     from analyzer.pipeline import shares
     from analyzer.pipeline.points import AnalysisOptions
     from analyzer.pipeline.read_options import ReadOptions
-    from captures.chunks.chunk_reader import ChunkReader, Joining, chunks_of
-    from captures.chunks.routing import Routed
+    from captures.chunks.chunk_reader import ChunkJoiner, ChunkReader, chunks_of
+    from captures.chunks.routing import RoutedReader
     from captures.chunks.sorting import store
     from captures.files import capture_points
 
@@ -93,11 +93,11 @@ def run_shared(capture: Path, folder: Path) -> None:
     [chunk] = chunks_of(point, 1 << 30)
     choice = AnalysisOptions.of(records="meta")
     settings = ReadOptions().settings(choice.keep)
-    joining = Joining(point)
+    joining = ChunkJoiner(point)
     said, kept = store(ChunkReader(chunk), 2, 1, folder / "stored")
     joining.take(chunk, said)
     for part in (shares.ShareOfPackets(0, 1), shares.Share(0, 1, (0, 1), 2)):
-        reader = Routed(point, joining.said(), [kept], (0, 1), every=not part.alone)
+        reader = RoutedReader(point, joining.summary(), [kept], (0, 1), every=not part.alone)
         pieces = folder / f"pieces-{part.alone}" / "share"
         made = [shares.share(point, settings, choice, part, 1 << 18, pieces, reader)]
         ranges, facts = shares.by_range(made)
@@ -143,7 +143,7 @@ def by_themselves() -> None:
     records.to_blocks(some, 0, 0, some, 1000)
     records.from_ring(some, 0, 0, some, 64, 0)
     segments, places = np.zeros((1, SEG_COLUMNS), np.int64), np.zeros(1, np.int64)
-    given, made = runs.Given(some, some, some), runs.Made(segments, places, some)
+    given, made = runs.Input(some, some, some), runs.Output(segments, places, some)
     entries = runs.Entries(segments[:0], segments, places[:0], places[:0], places[:0])
     runs.open_rows(np.zeros(4, np.int64), segments[:0, : runs.D_COLUMNS], some, entries, some, given, made, some)
 

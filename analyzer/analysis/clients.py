@@ -176,7 +176,7 @@ class Clients:
             self._software(ended, i, names)
         for number in ended.number.tolist():
             one = self._open.pop(number, None)
-            if one is not None and one.born == names.born[number]:
+            if one is not None and one.born == names.serials[number]:
                 self._close(one)
         self._cut()
 
@@ -189,11 +189,11 @@ class Clients:
         # In order: a connection's first client id is the first that it says.
         for use, client in zip(uses, said, strict=True):
             self._learn(use[c.U_CONNECTION], client, names)
-        trigger = every.column("trigger")[found[:, c.U_FIRST]].tolist()
+        trigger = every.column("completed_by")[found[:, c.U_FIRST]].tolist()
         of: list[_Client] = []
         for use, client, packet in zip(uses, said, trigger, strict=True):
             number = use[c.U_CONNECTION]
-            one = self._of(number, client, (packet, names.born[number]))
+            one = self._of(number, client, (packet, names.serials[number]))
             one.count(*use[c.U_EXCHANGES : c.U_COLUMNS])
             if s.NULL not in (use[c.U_API], use[c.U_VERSION]):
                 one.used(use[c.U_API], use[c.U_VERSION], use[c.U_VERSION], use[c.U_EXCHANGES])
@@ -215,10 +215,10 @@ class Clients:
     def _learn(self, number: int, client: str | None, names: Names) -> None:
         """A connection has said something under this client id."""
         one = self._open.get(number)
-        if one is None or one.born != names.born[number]:
+        if one is None or one.born != names.serials[number]:
             if one is not None:
                 self._close(one)  # its number was given to another: it has ended
-            one = self._open[number] = _Open(names.born[number], names.strings[names.ends[number][0]])
+            one = self._open[number] = _Open(names.serials[number], names.strings[names.ends[number][0]])
         if client == "":
             one.unnamed = ""
         elif client is not None and one.first is None:
@@ -293,7 +293,7 @@ class Clients:
         client, *software = (None if symbol == s.NULL else names.strings[symbol] for symbol in symbols)
         number = int(ended.number[i])
         key = client, names.strings[names.ends[number][0]]
-        place = (int(ended.trigger[i]), names.born[number])
+        place = (int(ended.completed_by[i]), names.serials[number])
         found = self._client(key, place)
         found.software = _counted(found.software, ((software[0], software[1]),))
 

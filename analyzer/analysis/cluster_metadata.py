@@ -229,14 +229,14 @@ class Leaders:
 
     def _both(self, rows: np.ndarray, elsewhere: list[tuple[ZooKeeper, Led]], names: Names) -> np.ndarray:
         """What messages and ZooKeeper say, in order."""
-        told: list[tuple[int, list[int]]] = [(row[s.L_TRIGGER], row) for row in rows.tolist()]
+        told: list[tuple[int, list[int]]] = [(row[s.L_COMPLETED_BY], row) for row in rows.tolist()]
         for one, led in elsewhere:
             row = [s.NULL] * s.L_COLUMNS
             row[s.L_NS], row[s.L_TOPIC], row[s.L_PARTITION] = one.time_ns, names.string(led.topic), led.partition
             row[s.L_LEADER] = s.NULL if led.leader is None else led.leader
             row[s.L_EPOCH] = s.NULL if led.epoch is None else led.epoch
             row[s.L_ISR] = s.NULL if led.isr is None else names.list_of(led.isr)
-            told.append((one.trigger, row))
+            told.append((one.completed_by, row))
         return np.array([row for _, row in sorted(told, key=lambda pair: pair[0])], np.int64)
 
     def _keys(self, rows: np.ndarray, names: Names) -> np.ndarray:

@@ -94,13 +94,13 @@ class ControlExchanges:
         table = _rows(exchange_tables.exchanges(window.names, [chosen]))
         parts = _rows(exchange_tables.partitions(window.names, [chosen]))
         ends = np.searchsorted(chosen.owner, np.arange(len(chosen) + 1)).tolist()
-        keys = (chosen.connection, *(chosen.column(name) for name in ("exchange", "reply", "trigger")))
+        keys = (chosen.connection, *(chosen.column(name) for name in ("exchange", "reply", "completed_by")))
         exchanges = []
         for i, (connection, request, reply, trigger) in enumerate(zip(*(key.tolist() for key in keys), strict=True)):
             exchange = Exchange(table[i], *self._messages.pop(connection, request, reply))
             exchange.partitions = parts[ends[i] : ends[i + 1]]
             exchange.learn_group(self._groups)
-            exchanges.append(ControlExchange(exchange, (trigger, window.names.born[connection]), rows[i]))
+            exchanges.append(ControlExchange(exchange, (trigger, window.names.serials[connection]), rows[i]))
         return exchanges
 
 

@@ -28,11 +28,11 @@ def event_columns(every: Exchanges, rows: np.ndarray) -> Columns:
     connection = every.connection[rows]
     used = distinct(connection)
     which = np.searchsorted(used, connection)
-    born = np.array([names.born[number] for number in used.tolist()], np.int64)[which]
+    born = np.array([names.serials[number] for number in used.tolist()], np.int64)[which]
     ips = np.array([names.ends[number][0] for number in used.tolist()], np.int64)[which]
     response, request = every.column("response_end")[rows], every.column("request_end")[rows]
     return {
-        "trigger": every.column("trigger")[rows],
+        "trigger": every.column("completed_by")[rows],
         "born": born,
         "time": np.where(response == NULL, request, response),
         "connection": connection,

@@ -180,7 +180,7 @@ def row_of(window: Window, row: int) -> Row:
     began = value("request_time") or value("response_time") or 0
     asked = asked if asked is not None else began
     return Row(
-        (int(every.column("trigger")[row]), names.born[number]),
+        (int(every.column("completed_by")[row]), names.serials[number]),
         asked,
         answered if answered is not None else asked,
         string("client_id"),

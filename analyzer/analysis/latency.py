@@ -67,7 +67,7 @@ class Latency:
         were measured. What that leaves for the broker is for `put_rest` to say, where their rows are."""
         x = _to_be_filled(window)
         latency, queue = _waited(x)
-        rest = latency - queue - x[s.X_MUTED_US] - x[s.X_WAY_NS] // 1000
+        rest = latency - queue - x[s.X_MUTED_US] - x[s.X_PATH_DELAY_NS] // 1000
         self._decide(window, x, latency, queue, np.where(latency == s.NULL, s.NULL, rest))
         return _with(window, x)
 

@@ -106,7 +106,7 @@ class Offsets:
         self._take_commits(every, (api == apis.OFFSET_COMMIT) | (api == apis.TXN_OFFSET_COMMIT))
         for said in window.zookeeper:
             if (committed := offset_of(said)) is not None:
-                place = said.trigger, names.born[said.slot]
+                place = said.completed_by, names.serials[said.slot]
                 self._elsewhere.append((place, said.time_ns, names.connections[said.slot], committed))
         self._replicated.take(window)
         for moves in self._positions.take(window):

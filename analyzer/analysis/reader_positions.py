@@ -172,7 +172,7 @@ class Positions:
         of, names = np.repeat(numbers, counts), window.names
         born, ip = np.empty((2, int(of.max()) + 1), np.int64)
         for number in arrow.distinct(of).tolist():
-            born[number], ip[number] = names.born[number], names.ends[number][0]
+            born[number], ip[number] = names.serials[number], names.ends[number][0]
         left = {
             "trigger": np.repeat(triggers, counts),
             "born": born[of],

@@ -110,8 +110,8 @@ class Replicated:
         owner = int(every.owner[row])
         connection = int(every.connection[owner])
         common = {
-            "trigger": int(every.column("trigger")[owner]),
-            "born": names.born[connection],
+            "trigger": int(every.column("completed_by")[owner]),
+            "born": names.serials[connection],
             "time": int(every.column("response_end")[owner]),
             "connection": connection,
             "exchange": int(every.column("exchange")[owner]),

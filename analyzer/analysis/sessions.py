@@ -72,7 +72,7 @@ class Sessions:
     def __init__(self) -> None:
         self.over: list[Reader] = []
         self._partitions = _Partitions()
-        self._know = h.Knowledge(
+        self._know = h.PurgatoryState(
             ends=np.zeros((64, h.E_COLUMNS), np.int64),
             entries=np.zeros((64, h.S_COLUMNS), np.int64),
             chains=np.full(128, -1, np.int64),
@@ -103,7 +103,7 @@ class Sessions:
                 np.full(left.shape[1], -1, np.int64),
             )
             named = (parts, table.firsts, table.numbers), (left, table.left_firsts, table.left_numbers)
-            trigger = every.column("trigger")[rows]
+            trigger = every.column("completed_by")[rows]
             begin = 0
             for packet, facts in self._partitions.new_facts(window):
                 end = int(np.searchsorted(trigger, packet, side="left"))
@@ -382,7 +382,7 @@ def _changes(leaders: np.ndarray) -> list[tuple[int, int, int, int]]:
     order = np.lexsort((partition, name))
     again = (np.diff(name[order]) == 0) & (np.diff(partition[order]) == 0) & (np.diff(replicas[order]) == 0)
     kept = np.sort(order[np.append(True, ~again)]) if len(order) else order
-    columns = (name[kept], partition[kept] & 0xFFFFFFFF, replicas[kept], rows[kept, s.L_TRIGGER])
+    columns = (name[kept], partition[kept] & 0xFFFFFFFF, replicas[kept], rows[kept, s.L_COMPLETED_BY])
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 

@@ -143,7 +143,7 @@ class _Api:
 
 @dataclass(slots=True)
 class Summary:
-    """Gathered over all capture points of one `analyze`."""
+    """ConcatColumns over all capture points of one `analyze`."""
 
     coverage: Coverage = field(default_factory=Coverage)
     records: RecordCounts = field(default_factory=RecordCounts)

@@ -248,7 +248,7 @@ class Transactions:
         self._wrote.append(
             {
                 **event_columns(every, rows),
-                "ordinal": every.column("ordinal")[rows],
+                "ordinal": every.column("packet_index")[rows],
                 "asked": every.column("request_time")[rows],
                 "api": every.column("api_key")[rows],
                 "transaction": every.column("transactional_id")[rows],
@@ -372,7 +372,7 @@ def _event(
     asked, done = int(every.column("request_time")[row]), int(every.column("response_end")[row])
     return ProducerEvent(
         place=one.place,
-        order=(int(every.column("ordinal")[row]), one.place[1]),
+        order=(int(every.column("packet_index")[row]), one.place[1]),
         key=(exchange.connection, exchange.exchange, exchange.reply),
         client=exchange.client_id,
         ip=exchange.client_ip,

@@ -1,8 +1,9 @@
-"""What the columns of exchanges and topic-partitions hold beside what rows of integers have already.
+"""Derive columns of exchanges and topic-partitions that rows of integers do not have.
 
-In: columns of exchanges and of their topic-partitions, window by window. Out: what follows from several of them. Rules:
-`at` is where a window's rows begin among those of all. Each kernel does in one pass what would be a pass for each step;
-`tests/analyzer/bulk/test_cast.py` has their slow twins. (What any rows have in them: `captures/cast.py`.)
+In: columns of exchanges and of their topic-partitions, window by window. Out: columns computed from several of them.
+Rules: `at` is where a window's rows begin among those of all. Each kernel does in one pass what would be a pass for
+each step; `tests/analyzer/bulk/test_cast.py` has their reference implementations. (Summaries of columns of any rows:
+`captures/cast.py`.)
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def _apart(later: Int, earlier: Int) -> Int:
 def timed(x: Table, out: Table, backwards: Array, at: Int) -> Int:
     """Times and durations of exchanges x[X_COLUMNS, n] into out int64[T_COLUMNS, rows]. backwards bool[rows]: the
     response was captured before the end of its request, so there is no latency; returns how many of these are."""
-    found = np.int64(0)
+    count = np.int64(0)
     for i in range(x.shape[1]):
         request = _micros(x[s.X_REQUEST_FIRST_NS, i])
         request_end = _micros(x[s.X_REQUEST_LAST_NS, i])
@@ -51,7 +52,7 @@ def timed(x: Table, out: Table, backwards: Array, at: Int) -> Int:
         latency = _apart(response, request_end)
         wrong = latency < 0 and latency != NULL
         backwards[at + i] = wrong
-        found += np.int64(wrong)
+        count += np.int64(wrong)
         if wrong:
             latency = np.int64(NULL)
         behind = np.int64(0)
@@ -67,13 +68,15 @@ def timed(x: Table, out: Table, backwards: Array, at: Int) -> Int:
         out[T_TOTAL, at + i] = total if total >= 0 else np.int64(NULL)
         out[T_QUEUE, at + i] = behind if latency != NULL else np.int64(NULL)
         out[T_THROTTLE, at + i] = throttle * 1000 if throttle != NULL else np.int64(NULL)
-    return found
+    return count
 
 
 @kernel
 def belong(p: Table, x: Table, owner: Table, kinds: Table, fetch: Int, out: Table, at: Int) -> None:
-    """Of topic-partitions p[P_COLUMNS, m] what their exchanges x[X_COLUMNS, n] say, into out int64[4, rows]: ordinals
-    of request and response, how far behind a Fetch (`fetch`: its key) is, and what their offset is, kinds[key]."""
+    """Derive columns of topic-partitions p[P_COLUMNS, m] from their exchanges x[X_COLUMNS, n], into int64[4, rows].
+
+    They are ordinals of request and response, the lag of a Fetch (`fetch`: its key), and the kind of the offset,
+    kinds[key]."""
     for i in range(p.shape[1]):
         of = owner[i]
         key = x[s.X_API_KEY, of]

@@ -1,10 +1,10 @@
-"""The exchanges that ended in one window, of all shards, in one order.
+"""Concatenate the exchanges of all shards that ended in one window, in one order.
 
-In: an `Ended` of each shard, what its symbols are in the numbering of the capture point, and who names connections and
-lists. Out: the columns of all exchanges and of their topic-partitions. Rules: rows are in order of the packet that
-completed them, then of the age of their connection, however many shards there are; nothing that was handed out is
-changed. All that is done row by row is done piece by piece, side by side where there are threads for it (`Each`); what
-only one can do is to name what is new and to say where each row goes.
+In: a `ShardResult` of each shard, its symbols' numbers in the capture point, and the object that gives numbers to
+connections and lists (`Naming`). Out: the columns of all exchanges and of their topic-partitions. Rules: rows are in
+order of the packet that completed them, then of the age of their connection, however many shards there are; results of
+shards are not changed. Work on rows is done piece by piece, in parallel if there are threads (`Each`); only naming new
+things and finding each row's position is serial.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from analyzer.bulk import merging as m
 from analyzer.bulk import state as s
-from analyzer.bulk.shard_result import Ended
+from analyzer.bulk.shard_result import ShardResult
 from analyzer.frame.arrow import distinct
 from analyzer.frame.buffer_pool import Lender
 
@@ -30,7 +30,7 @@ call. Fewer altogether are not worth another thread."""
 
 
 def one_after_another(work: Callable[[Any], None], things: Sequence[Any]) -> None:
-    """For who has one thread."""
+    """Work in one thread, one piece after the other."""
     for thing in things:
         work(thing)
 
@@ -42,7 +42,7 @@ class Helpers:
         self._pool = ThreadPoolExecutor(threads, "kwire-rows") if threads > 0 else None
 
     def each(self, work: Callable[[Any], None], things: Sequence[Any]) -> None:
-        """Do something with each of some things; nobody waits for a thread that has not begun."""
+        """Call `work` for each argument, in this thread too: no call waits for a thread that has not begun."""
         if self._pool is None or len(things) < 2:
             one_after_another(work, things)
             return
@@ -50,14 +50,14 @@ class Helpers:
         coming = [self._pool.submit(work, thing) for thing in others]
         try:
             work(last)
-            for thing, one in zip(reversed(others), reversed(coming), strict=True):
-                if one.cancel():
-                    work(thing)
+            for argument, future in zip(reversed(others), reversed(coming), strict=True):
+                if future.cancel():
+                    work(argument)
         finally:
-            begun = [one for one in coming if not one.cancel()]
+            begun = [future for future in coming if not future.cancel()]
             wait(begun)
-        for one in begun:
-            one.result()
+        for future in begun:
+            future.result()
 
     def leave(self) -> None:
         """They are needed no more."""
@@ -66,10 +66,10 @@ class Helpers:
 
 
 class Naming(Protocol):
-    """Who names what the rows of a shard point to."""
+    """Gives numbers of the capture point to symbols and connections of shards."""
 
     def numbers(self, shard: int) -> m.Numbers:
-        """What the shard's symbols are now."""
+        """Return the capture point's numbers of the shard's symbols."""
         ...
 
     def connections(self, slots: np.ndarray, clients: np.ndarray) -> np.ndarray:
@@ -85,7 +85,7 @@ class Naming(Protocol):
         ...
 
 
-class Gathered(NamedTuple):
+class ConcatColumns(NamedTuple):
     """The columns of `rows.Exchanges`: int64[X_COLUMNS, n], connection int64[n], int64[P_COLUMNS, parts], and those
     that Fetch takes out of its session."""
 
@@ -104,8 +104,8 @@ class _Piece(NamedTuple):
     at: int
 
     @property
-    def mine(self) -> slice:
-        """Of what has a row for each of all."""
+    def rows(self) -> slice:
+        """Position of its rows among those of all shards."""
         return slice(self.at, self.at + self.end - self.begin)
 
 
@@ -120,7 +120,6 @@ _EXCHANGES: Final = _kinds(
     s.X_COLUMNS,
     {
         **dict.fromkeys((s.X_CLIENT_ID, s.X_GROUP, s.X_MEMBER, s.X_TRANSACTIONAL_ID), m.STRING),
-        **dict.fromkeys((s.X_BROKER_US, s.X_CAUSE), m.NOTHING),  # what links and slots stood in
         s.X_TOPICS: m.TOPICS,
         s.X_ERRORS: m.OTHERS,
     },
@@ -129,10 +128,10 @@ _PARTS: Final = _kinds(s.P_COLUMNS, {s.P_OWNER: m.OWNER, s.P_TOPIC: m.STRING, s.
 _NO_OWNERS: Final = np.zeros(0, np.int64)
 
 
-class Gathering:
-    """One window being put together: see `gathered`."""
+class Concatenation:
+    """One window being put together: see `concat_shards`."""
 
-    def __init__(self, shards: Sequence[Ended], naming: Naming, each: Each, lender: Lender) -> None:
+    def __init__(self, shards: Sequence[ShardResult], naming: Naming, each: Each, lender: Lender) -> None:
         self._naming = naming
         self._lender = lender
         self._rows = [_by_rows(ended.exchanges) for ended in shards]
@@ -141,7 +140,7 @@ class Gathering:
         self._each = one_after_another if few else each
         self._begins, self._part_begins = _begins(self._rows), _begins(self._parts)
 
-    def all(self) -> Gathered:
+    def all(self) -> ConcatColumns:
         pieces, part_pieces = list(_pieces(self._rows)), list(_pieces(self._parts))
         orders = self._orders(pieces)
         place = places(self._begins, orders)
@@ -164,28 +163,28 @@ class Gathering:
             known = numbers[piece.shard]
             if not of_parts:
                 rows = self._rows[piece.shard][piece.begin : piece.end]
-                m.move(rows, place[piece.mine], _EXCHANGES, known, _NO_OWNERS, x)
-                connection[place[piece.mine]] = orders.connection[piece.mine]
+                m.move(rows, place[piece.rows], _EXCHANGES, known, _NO_OWNERS, x)
+                connection[place[piece.rows]] = orders.connection[piece.rows]
                 return
             rows = self._parts[piece.shard][piece.begin : piece.end]
             for places, out in zip(part_places, parts, strict=True):
-                m.move(rows, places[piece.mine], _PARTS, known, owner[piece.mine], out)
+                m.move(rows, places[piece.rows], _PARTS, known, owner[piece.rows], out)
 
         self._each(fill, [*((piece, False) for piece in pieces), *((piece, True) for piece in part_pieces)])
-        return Gathered(x, connection, parts[0], parts[1] if forgotten else parts[0][:, :0])
+        return ConcatColumns(x, connection, parts[0], parts[1] if forgotten else parts[0][:, :0])
 
     def _orders(self, pieces: list[_Piece]) -> m.Orders:
-        """What orders the exchanges of all shards, and connections and lists named that are new."""
+        """Read the columns that order all shards' exchanges; name connections and lists that are new."""
         orders = m.Orders(*np.empty((3, int(self._begins[-1])), np.int64))
-        slots, born = self._naming.named()
+        slots, serials = self._naming.named()
         numbers = [self._naming.numbers(shard) for shard in range(len(self._rows))]
         fresh: list[tuple[int, np.ndarray, np.ndarray]] = []
 
         def look(piece: _Piece) -> None:
             rows = self._rows[piece.shard][piece.begin : piece.end]
             wanted = np.empty((2, len(rows)), np.int64)
-            mine = m.Orders(*(values[piece.mine] for values in orders))
-            topics, others = m.look(rows, slots, born, numbers[piece.shard], mine, wanted)
+            piece_orders = m.Orders(*(values[piece.rows] for values in orders))
+            topics, others = m.look(rows, slots, serials, numbers[piece.shard], piece_orders, wanted)
             if topics or others:
                 fresh.append((piece.shard, wanted[0, :topics], wanted[1, :others]))
 
@@ -193,7 +192,7 @@ class Gathering:
         self._name_connections(orders)
         for shard in range(len(self._rows)):
             topics, others = (
-                distinct(np.concatenate([_NO_OWNERS, *(one[which] for one in fresh if one[0] == shard)]))
+                distinct(np.concatenate([_NO_OWNERS, *(entry[which] for entry in fresh if entry[0] == shard)]))
                 for which in (1, 2)
             )
             if len(topics) or len(others):
@@ -201,7 +200,7 @@ class Gathering:
         return orders
 
     def _name_connections(self, orders: m.Orders) -> None:
-        """Those that nobody has named yet, in order of the shards' rows."""
+        """Name connections that have no number yet, in order of the shards' rows."""
         new = np.flatnonzero(orders.connection < 0)
         if not len(new):
             return
@@ -225,17 +224,17 @@ class Gathering:
 
         def look(piece: _Piece) -> None:
             rows = self._parts[piece.shard][piece.begin : piece.end]
-            mine = place[self._begins[piece.shard] : self._begins[piece.shard + 1]]
-            forgotten.append(m.look_at_parts(rows, mine, owner[piece.mine]))
+            shard_places = place[self._begins[piece.shard] : self._begins[piece.shard + 1]]
+            forgotten.append(m.look_at_parts(rows, shard_places, owner[piece.rows]))
 
         self._each(look, pieces)
         return owner, sum(forgotten)
 
 
-def gathered(shards: Sequence[Ended], naming: Naming, each: Each, lender: Lender) -> Gathered:
+def concat_shards(shards: Sequence[ShardResult], naming: Naming, each: Each, lender: Lender) -> ConcatColumns:
     """The exchanges of all shards in one order, symbols numbered for the capture point; `lender`: whose memory the
     columns are in."""
-    return Gathering(shards, naming, each, lender).all()
+    return Concatenation(shards, naming, each, lender).all()
 
 
 def _by_rows(columns: np.ndarray) -> np.ndarray:
@@ -259,7 +258,7 @@ def _pieces(tables: Sequence[np.ndarray]) -> Iterator[_Piece]:
 
 def places(begins: np.ndarray, orders: m.Orders) -> np.ndarray:
     """Where each row stands when all are ordered; `begins`: of lists that are mostly in order."""
-    place = np.empty(len(orders.trigger), np.int64)
-    if not m.merge(begins, np.zeros(len(begins) - 1, np.int64), orders.trigger, orders.age, place):
-        place[np.lexsort((orders.age, orders.trigger))] = np.arange(len(place))
+    place = np.empty(len(orders.completed_by), np.int64)
+    if not m.merge(begins, np.zeros(len(begins) - 1, np.int64), orders.completed_by, orders.age, place):
+        place[np.lexsort((orders.age, orders.completed_by))] = np.arange(len(place))
     return place

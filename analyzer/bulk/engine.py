@@ -21,10 +21,10 @@ import numpy as np
 from analyzer.bulk import state as s
 from analyzer.bulk.concat import Helpers
 from analyzer.bulk.framing import converse
-from analyzer.bulk.rows import Merging, Window
+from analyzer.bulk.rows import ShardMerger, Window
 from analyzer.bulk.shard import FRAME_LIMIT, Conversations, compile_converse, layouts
-from analyzer.bulk.shard_result import Ended
-from analyzer.bulk.zookeeper import Conversations as ZooKeepers
+from analyzer.bulk.shard_result import ShardResult
+from analyzer.bulk.zookeeper import ZooKeeperConversations
 from captures.attempts import Attempt, Unmet, attempts, unmet
 from captures.files import CapturePoint
 from captures.flows import WOKEN_SLOT, Assigned, Flows
@@ -135,9 +135,9 @@ class _Shard:
     streams: Streams
     conversations: Conversations
     tls: Stage | None = None
-    zookeeper: ZooKeepers = field(default_factory=ZooKeepers)
+    zookeeper: ZooKeeperConversations = field(default_factory=ZooKeeperConversations)
 
-    def process(self, window: _Packets, slots: int, final: bool, keys: _Keys) -> Ended:
+    def process(self, window: _Packets, slots: int, final: bool, keys: _Keys) -> ShardResult:
         segments = self.streams.advance(window.packets, window.assigned, window.base, slots)
         if self.tls is None and keys.blocks:
             self.tls = Stage(None, keys.blocks[0][0])
@@ -145,20 +145,21 @@ class _Shard:
         if self.tls is not None:
             segments = self.tls.take(segments, keys.blocks, self.streams.connections)
         spoken = self.zookeeper.take(segments, window.assigned.pairs[self.streams.shard :: self.streams.shards])
-        spoken = [one._replace(slot=self.streams.slots(one.slot)) for one in spoken]
+        spoken = [event._replace(slot=self.streams.slots(event.slot)) for event in spoken]
         ended = self.conversations.take(segments, self.streams, window.assigned, final, self.tls)
         return replace(ended, zookeeper=spoken) if spoken else ended
 
 
 class _Keys:
-    """What opens TLS: the key logs that were named, and the blocks with secrets that the reader has met. Raises
-    CaptureError where a key log cannot be used."""
+    """Sources of TLS keys: the key logs of the options, and secrets that the reader has met.
+
+    Raises CaptureError if a key log cannot be used."""
 
     def __init__(self, paths: tuple[str, ...], reader: Reader, live: bool) -> None:
         self.files: KeyFiles | None = None
         self._reader = reader
         self._live = live
-        self._told = False
+        self._warned = False
         if paths:
             need()
             self.files = KeyFiles(paths, growing=live)
@@ -168,8 +169,8 @@ class _Keys:
         """A window was read: key logs may have grown meanwhile."""
         if self._live and self.files is not None:
             self.files.refresh()
-        if self._reader.secrets and not self._told and not available():
-            self._told = True
+        if self._reader.secrets and not self._warned and not available():
+            self._warned = True
             self._reader.notes.append(
                 "the capture holds TLS keys that are not used: that needs cryptography (pip install 'kwire[tls]')"
             )
@@ -177,7 +178,7 @@ class _Keys:
     @property
     def blocks(self) -> list[tuple[int, bytes]]:
         """Each with the ordinal of the packet that it comes before."""
-        if not self._reader.secrets or self._told:
+        if not self._reader.secrets or self._warned:
             return []
         return list(zip(self._reader.secrets_at, self._reader.secrets, strict=False))  # it may grow at this moment
 
@@ -214,7 +215,7 @@ class Engine:
         self._live = "-" in point.paths
         self._keys = _Keys(settings.keylogs, self.reader, self._live)
         self.flows = Flows(alone=share is not None and share.alone)
-        self.merging = Merging(point.name, max(1, settings.shards), self.flows, self.reader.files)
+        self.merging = ShardMerger(point.name, max(1, settings.shards), self.flows, self.reader.files)
         self.packets = 0
         self.done_packets = 0
         lay = layouts()
@@ -249,8 +250,9 @@ class Engine:
         self.reader.go_on(point, until)
 
     def take_up(self, secrets: Sequence[bytes] = ()) -> None:
-        """What it knows was stored by another engine, but for the keys of TLS; `secrets`: those of earlier files, as
-        far as they are still known."""
+        """Take up connections that another engine stored without their TLS keys.
+
+        secrets: those of earlier files, as far as they are still known."""
         self.reader.secrets = list(secrets)
         self.reader.secrets_at = [0] * len(self.reader.secrets)
         for shard in self._shards:
@@ -262,7 +264,9 @@ class Engine:
         return attempts([self.unmet()])
 
     def unmet(self) -> Unmet:
-        """The same as SYNs, for who has the other shares' too. One that is not `alone` sees those of all."""
+        """Like `attempts`, as SYNs, to be joined with those of other shares.
+
+        A share that is not `alone` sees those of all."""
         return unmet(self.flows)
 
     def windows(
@@ -277,15 +281,15 @@ class Engine:
         finally:
             helpers.leave()
 
-    def ended(self, progress: Callable[[int], None] = lambda _: None, over: bool = True) -> Iterator[list[Ended]]:
-        """The same as the shards hand it out, one `Ended` a shard; who takes these merges them (`merging`)."""
+    def ended(self, progress: Callable[[int], None] = lambda _: None, over: bool = True) -> Iterator[list[ShardResult]]:
+        """Like `windows`, as one `ShardResult` a shard; the caller merges them (`merging`)."""
         # Live, one thread may sit where the next packet is awaited, and what is there is worked on all the same.
         workers = max(self.settings.threads, 1 + len(self._shards) if self._live else 1)
         pool = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="kwire")
         try:
             windows = self._windows()
             ahead: Future[_Packets | None] = pool.submit(next, windows, None)
-            done: list[Ended] | None = None
+            done: list[ShardResult] | None = None
             until = 0
             sizes = WindowSize(self.settings.window_bytes, self.settings.large_bytes)
             if self.settings.large_bytes:
@@ -318,7 +322,7 @@ class Engine:
                 return
             if not over:
                 return
-            every = self._mine(self.flows.all_end())
+            every = self._own_part(self.flows.all_end())
             for start in range(0, max(len(every.ends), 1), ENDED_AT_ONCE):
                 piece = every._replace(ends=every.ends[start : start + ENDED_AT_ONCE])
                 last = _Packets(no_packets(), piece, self.packets)
@@ -330,7 +334,7 @@ class Engine:
             pool.shutdown(wait=False, cancel_futures=not self._leaving)
 
     def _read(self) -> Iterator[Packets]:
-        """What was read ahead by the engine before this one, and all that follows."""
+        """Yield the packets that the engine before this one read ahead, and all that follow."""
         if self._ahead is not None:
             first = self._ahead.result()
             self._ahead = None
@@ -346,19 +350,19 @@ class Engine:
             while self._recycled:
                 self.flows.recycle(self._recycled.pop())
             self._keys.look()
-            assigned = self._mine(self.flows.assign(packets))
+            assigned = self._own_part(self.flows.assign(packets))
             base = self.packets
             self.packets += len(packets)
             yield _Packets(packets, assigned, base)
 
-    def _mine(self, assigned: Assigned) -> Assigned:
+    def _own_part(self, assigned: Assigned) -> Assigned:
         if self._share is None:
             return assigned
-        mine, ended = self._share.divide(assigned)
+        own, ended = self._share.divide(assigned)
         self._recycled.append(ended)  # no stage of this engine knows of them
-        return mine
+        return own
 
-    def _recycle(self, shards: list[Ended]) -> None:
+    def _recycle(self, shards: list[ShardResult]) -> None:
         """The connections that ended have been named and numbered: their slots may be used again."""
         for ended in shards:
             if len(ended.slots):

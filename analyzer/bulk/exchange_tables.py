@@ -54,10 +54,10 @@ OFFSET_KINDS = {
 
 def lists_of_fields(program: Program) -> list[str | None]:
     """By field of messages: the column of lists that has all of its values, `errors` or `topics`, if there is one."""
-    kept = {projection.TOPIC: "topics"} | dict.fromkeys(
+    column_of = {projection.TOPIC: "topics"} | dict.fromkeys(
         (projection.ERROR, projection.PART_ERROR, projection.PART_ERROR_EARLY), "errors"
     )
-    return [kept.get(role) for role in projection.roles(program)[0].tolist()]
+    return [column_of.get(role) for role in projection.roles(program)[0].tolist()]
 
 
 Columns: TypeAlias = np.ndarray
@@ -65,7 +65,7 @@ Columns: TypeAlias = np.ndarray
 
 
 class _Texts(NamedTuple):
-    """What numbers stand for now: `Names.forget` leaves these lists alone."""
+    """Meanings of numbers at this moment: `Names.forget` leaves these lists alone."""
 
     capture: str
     files: list[FileInfo]
@@ -107,7 +107,9 @@ def exchanges(names: Names, windows: Sequence[Exchanges]) -> pa.Table:
 
 
 def later_exchanges(names: Names, windows: Sequence[Exchanges]) -> Callable[[], pa.Table]:
-    """What makes that table, in any thread and while further windows come: what they may change is looked up now."""
+    """Return a function that makes the table, in any thread and while further windows come.
+
+    Values that later windows may change are looked up now."""
     connections = _Connections.of(names, joined([rows.connection for rows in windows]))
     columns = tuple(rows.columns for rows in windows)
     return functools.partial(_exchanges, _Texts.of(names), columns, connections)
@@ -328,8 +330,8 @@ def _topics(x: Numbers, names: _Texts) -> pa.Array:
     lists = [names.lists[i] for i in used.tolist()]
     numbers = np.array([i for entry in lists for i in entry], np.int64)
     of_all, items = in_use(numbers, len(names.strings))
-    offsets, found = _listed(local, values, [len(entry) for entry in lists], items)
-    topics = arrow.coded(arrow.formed(found, pa.int32(), None, 0), [names.strings[i] for i in of_all.tolist()])
+    offsets, topic_places = _listed(local, values, [len(entry) for entry in lists], items)
+    topics = arrow.coded(arrow.formed(topic_places, pa.int32(), None, 0), [names.strings[i] for i in of_all.tolist()])
     return pa.ListArray.from_arrays(_list_offsets(offsets, _without_list(x, values)), topics)
 
 
@@ -340,9 +342,9 @@ def _listed(
     lists, which stand one after the other in `items` and are so long, as `in_use` says of `values`."""
     ends = np.cumsum(lengths, dtype=np.int64)
     offsets = np.empty(len(values) + 1, np.int32)
-    found = np.empty(list_ends(local, values, ends, offsets), np.int32)
-    list_items(local, values, ends, items, found)
-    return offsets, found
+    listed = np.empty(list_ends(local, values, ends, offsets), np.int32)
+    list_items(local, values, ends, items, listed)
+    return offsets, listed
 
 
 def _list_offsets(offsets: np.ndarray, without: np.ndarray | None) -> pa.Array:
@@ -368,11 +370,13 @@ def _errors(x: Numbers, names: _Texts) -> pa.Array:
     used, local = in_use(values, len(names.lists))
     lists = [names.lists[i] for i in used.tolist()]
     pairs = [pair for entry in lists for pair in zip(entry[::2], entry[1::2], strict=True)]
-    offsets, found = _listed(local, values, [len(entry) // 2 for entry in lists], np.arange(len(pairs), dtype=np.int32))
+    offsets, places = _listed(
+        local, values, [len(entry) // 2 for entry in lists], np.arange(len(pairs), dtype=np.int32)
+    )
     without = ~(seen | (values != s.NULL))
     structs = _error_structs(pairs)
     # Seldom any: `take` loads PyArrow's functions, a tenth of a small capture's time.
-    structs = structs.take(pa.array(found)) if len(found) else structs[:0]
+    structs = structs.take(pa.array(places)) if len(places) else structs[:0]
     return pa.ListArray.from_arrays(_list_offsets(offsets, without if without.any() else None), structs)
 
 
@@ -393,11 +397,11 @@ def _reasons(x: Numbers, backwards: np.ndarray) -> pa.Array:
     request."""
     if not len(backwards) and x.only(s.X_REQUEST_REASON, s.R_NONE) and x.only(s.X_RESPONSE_REASON, s.R_NONE):
         return arrow.coded(arrow.nothing(pa.int32(), x.rows), [])
-    asked, answered = x[s.X_REQUEST_REASON], x[s.X_RESPONSE_REASON]
+    requested, answered = x[s.X_REQUEST_REASON], x[s.X_RESPONSE_REASON]
     early = np.zeros(x.rows, np.bool_)
     early[backwards] = True
     odd = np.flatnonzero(
-        ((asked != s.NULL) & (asked != s.R_NONE)) | ((answered != s.NULL) & (answered != s.R_NONE)) | early
+        ((requested != s.NULL) & (requested != s.R_NONE)) | ((answered != s.NULL) & (answered != s.R_NONE)) | early
     )
     sentences: dict[str, int] = {}
     numbers = np.full(x.rows, s.NULL, np.int64)
@@ -407,13 +411,13 @@ def _reasons(x: Numbers, backwards: np.ndarray) -> pa.Array:
         if len(odd)
     ]
     for at, row in enumerate(odd.tolist()):
-        said = []
+        sentence = []
         for side, (reasons, of_a, of_b) in sides:
             if reasons[at] != s.NULL and reasons[at] != s.R_NONE:
-                said.append(f"{side}: {_reason(reasons[at], of_a[at], of_b[at])}")
+                sentence.append(f"{side}: {_reason(reasons[at], of_a[at], of_b[at])}")
         if early[row]:
-            said.append("response: captured before the end of its request")
-        numbers[row] = sentences.setdefault("; ".join(said), len(sentences))
+            sentence.append("response: captured before the end of its request")
+        numbers[row] = sentences.setdefault("; ".join(sentence), len(sentences))
     return arrow.strings(numbers, list(sentences))
 
 
@@ -455,7 +459,7 @@ def queue_us(x: Columns, latency: np.ndarray) -> np.ndarray:
 
 
 def _offsets(x: Numbers, at: int, file: int, files: Sequence[FileInfo]) -> pa.Array:
-    """Where a record is in its file, where that can be read there."""
+    """Return positions of records in their files; null if a file is compressed."""
     if not any(info.compressed for info in files):
         return x.formed(at, pa.int64())
     plain_file = np.array([not info.compressed for info in files])

@@ -1,7 +1,6 @@
-"""The facts of a share: what its connections said in a window that matters for those of other shares.
+"""Facts of a share's connections in a window that matter for the connections of other shares.
 
-In: what a shard hands out (`Ended`). Out: `Facts`, which can be stored and merged with those of other shares. Rule:
-nothing that was handed out is changed.
+In: a `ShardResult`, which is not changed. Out: `Facts`, which can be stored and merged with those of other shares.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ import numpy as np
 from analyzer.bulk import concat, merging
 from analyzer.bulk import state as s
 from analyzer.bulk.rows import EndPoints, Exchanges, through
-from analyzer.bulk.shard_result import Ended
+from analyzer.bulk.shard_result import ShardResult
 from analyzer.frame.arrow import distinct
 from analyzer.frame.buffer_pool import Lender
 from captures.packed import Packed, pack, picked
 
-_WORKED_OUT: Final = (s.X_MUTED_US, s.X_NETWORK_US, s.X_HOLD_US, s.X_WAY_NS)
-_NAMED: Final = (s.X_SLOT, s.X_CLIENT_SIDE, s.X_TRIGGER, s.X_CLIENT_ID, s.X_GROUP, s.X_TRANSACTIONAL_ID)
+_WORKED_OUT: Final = (s.X_MUTED_US, s.X_NETWORK_US, s.X_HOLD_US, s.X_PATH_DELAY_NS)
+_NAMED: Final = (s.X_SLOT, s.X_CLIENT_SIDE, s.X_COMPLETED_BY, s.X_CLIENT_ID, s.X_GROUP, s.X_TRANSACTIONAL_ID)
 """What names the connection of an exchange, which is all that is said of some, and what a shard has numbers of its own
 for."""
 _SYMBOLS: Final = _NAMED[3:]
@@ -34,7 +33,7 @@ _OF_EXCHANGES: Final = (
 )
 # fmt: on
 """What else `analyzer.analysis.latency` reads of those that matter, to decide how long they were held."""
-_UNSAID: Final = tuple(set(range(s.X_COLUMNS)) - {*_OF_EXCHANGES, *_SYMBOLS, s.X_TRIGGER})
+_UNSAID: Final = tuple(set(range(s.X_COLUMNS)) - {*_OF_EXCHANGES, *_SYMBOLS, s.X_COMPLETED_BY})
 _OF_PARTS: Final = (  # the owner first: it is said anew
     s.P_OWNER,
     s.P_TOPIC,
@@ -53,25 +52,27 @@ _OF_PARTS: Final = (  # the owner first: it is said anew
 """The same of their topic-partitions."""
 _PART_SYMBOLS: Final = (s.P_TOPIC, s.P_TOPIC_ID)
 _PARTS_UNSAID: Final = tuple(set(range(s.P_COLUMNS)) - set(_OF_PARTS))
-_NO_ROWS: Final = np.zeros((s.X_COLUMNS, 0), np.int64)
+_NO_ROWS: Final = np.zeros((s.X_ENDED_COLUMNS, 0), np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the connections of a share said in one window that matters for others: an `Ended` with one exchange a
-    connection, of which it says the connection alone, and those that matter with their topic-partitions; slots numbered
-    over all shares, and the connections that it is the first to name: end points, reuse and number by slot. The
-    exchanges and topic-partitions stand beside the `Ended`, which has none: for `put_together`; of an exchange `names`
-    has its connection and symbols (the columns `_NAMED`, by their place there), `exchanges` the rest."""
+    """Facts of one window of a share that matter for other shares.
 
-    ended: Ended
+    A `ShardResult` with one exchange a connection, of which it has the connection alone, and those that matter with
+    their topic-partitions; slots numbered over all shares, and the connections that it is the first to name: end
+    points, reuse and number by slot. The exchanges and topic-partitions stand beside the `ShardResult`, which has
+    none: for `put_together`; of an exchange `names` has its connection and symbols (the columns `_NAMED`, by their
+    place there), `exchanges` the rest."""
+
+    ended: ShardResult
     names: Packed
     exchanges: Packed
     parts: Packed
     named: dict[int, tuple[Any, Any, int, int]]
 
 
-class Naming:
+class SlotNaming:
     """Which connections a share has named, slots numbered over all shares: the `number`-th of `of`."""
 
     def __init__(self, flows: EndPoints, number: int, of: int) -> None:
@@ -80,51 +81,53 @@ class Naming:
         self._of = of
         self._named = np.zeros(0, np.int64)  # by slot: 1 + the number of the connection last named in it
 
-    def born(self, slots: np.ndarray) -> np.ndarray:
+    def serials(self, slots: np.ndarray) -> np.ndarray:
         """Which connection of the capture point is in each slot."""
-        return self._flows.born(slots)
+        return self._flows.serials(slots)
 
     def slots(self, slots: np.ndarray) -> np.ndarray:
         """Slots as all shares number them."""
         return slots * self._of + self._number
 
     def new(self, slots: np.ndarray) -> dict[int, tuple[Any, Any, int, int]]:
-        """Those of the connections in some slots that were not named yet."""
+        """Return the connections in some slots that were not named yet."""
         used = distinct(slots)
         if len(used) and used[-1] >= len(self._named):
             self._named = np.append(self._named, np.zeros(used[-1] + 1, np.int64))
-        now = self._flows.born(used) + 1
+        now = self._flows.serials(used) + 1
         fresh = used[self._named[used] != now]
         self._named[used] = now
         return {slot * self._of + self._number: self._flows.end_points(slot) for slot in fresh.tolist()}
 
 
-def facts_of(ended: Ended, naming: Naming, every: Exchanges | None = None, matter: np.ndarray | None = None) -> Facts:
+def facts_of(
+    ended: ShardResult, naming: SlotNaming, every: Exchanges | None = None, matter: np.ndarray | None = None
+) -> Facts:
     """The facts of one window of a share. `every`: its exchanges as the share's `Window` has them, with what has been
     worked out; `matter` bool[n]: those of them that matter for others."""
     x = np.ascontiguousarray(ended.exchanges.T)  # rows lie one by one, so nothing is copied
     names = picked(x, _NAMED)
-    slot, _, trigger, *_ = names
-    kept, place = np.zeros(len(x), np.bool_), np.arange(len(x))
+    slot, _, completed_by, *_ = names
+    matters, place = np.zeros(len(x), np.bool_), np.arange(len(x))
     if every is not None and matter is not None and len(every):
-        born = naming.born(slot)
-        place = concat.places(np.array([0, len(x)]), merging.Orders(trigger, born, born))
-        kept = matter[place]
-    told = kept | _first_of_each(slot)
-    chosen = np.flatnonzero(told)
-    others = ~kept[chosen]
+        serials = naming.serials(slot)
+        place = concat.places(np.array([0, len(x)]), merging.Orders(completed_by, serials, serials))
+        matters = matter[place]
+    reported = matters | _first_of_each(slot)
+    chosen = np.flatnonzero(reported)
+    others = ~matters[chosen]
     names = names if len(chosen) == len(x) else names[:, chosen]
     names[len(_NAMED) - len(_SYMBOLS) :, others] = s.NULL
     leaders, facts, connections = ended.leaders.copy(), ended.facts.copy(), ended.connections
     slots = (names[0], facts[:, s.FACT_SLOT], leaders[:, s.L_SLOT])
-    spoken = np.array([one.slot for one in ended.zookeeper], np.int64)
+    spoken = np.array([event.slot for event in ended.zookeeper], np.int64)
     named = naming.new(np.concatenate([*slots, connections.number, spoken]))
     for numbers in slots:
         numbers[:] = naming.slots(numbers)
     rows = picked(np.ascontiguousarray(ended.parts.T), _OF_PARTS)
-    theirs = kept[rows[0]]
-    rows = rows if theirs.all() else rows[:, theirs]
-    rows[0] = (np.cumsum(told) - 1)[rows[0]]
+    owner_matters = matters[rows[0]]
+    rows = rows if owner_matters.all() else rows[:, owner_matters]
+    rows[0] = (np.cumsum(reported) - 1)[rows[0]]
     thin = replace(
         ended,
         exchanges=ended.exchanges[:, :0].copy(),
@@ -137,7 +140,8 @@ def facts_of(ended: Ended, naming: Naming, every: Exchanges | None = None, matte
         sets=ended.sets[:0],
         set_bytes=ended.set_bytes[:0],
         zookeeper=[
-            one._replace(slot=slot) for one, slot in zip(ended.zookeeper, naming.slots(spoken).tolist(), strict=True)
+            event._replace(slot=slot)
+            for event, slot in zip(ended.zookeeper, naming.slots(spoken).tolist(), strict=True)
         ],
     )
     at = np.where(others, -1, place[chosen])  # -1 is no row: what only names its connection says nothing else
@@ -152,36 +156,37 @@ def _of(columns: np.ndarray, which: Sequence[int]) -> Packed:
     return pack(columns, range(len(which)))._replace(which=np.array(which))
 
 
-def put_together(told: Sequence[Facts], naming: concat.Naming, lender: Lender) -> concat.Gathered:
-    """The exchanges of one window of all shares in one order, symbols numbered for the capture point: as `gathered`
-    gives them, but for columns that nobody decides by, which are NULL. `lender`: whose memory they are in."""
-    begins = np.cumsum([0, *(one.names.rows for one in told)], dtype=np.int64)
-    symbols = [naming.numbers(share).strings for share in range(len(told))]
+def put_together(shares: Sequence[Facts], naming: concat.Naming, lender: Lender) -> concat.ConcatColumns:
+    """Put the exchanges of one window of all shares in one order, with the capture point's numbers of symbols.
+
+    As `concat_shards`, but columns that no decision needs are NULL. `lender`: pool of the columns' memory."""
+    begins = np.cumsum([0, *(facts.names.rows for facts in shares)], dtype=np.int64)
+    symbols = [naming.numbers(share).strings for share in range(len(shares))]
     names = np.empty((len(_NAMED), int(begins[-1])), np.int64)
-    for one, begin, end in zip(told, begins[:-1], begins[1:], strict=True):
-        one.names.into(names, np.arange(begin, end))
-    slots, sides, trigger = names[: -len(_SYMBOLS)]
+    for facts, begin, end in zip(shares, begins[:-1], begins[1:], strict=True):
+        facts.names.into(names, np.arange(begin, end))
+    slots, sides, completed_by = names[: -len(_SYMBOLS)]
     connection = naming.connections(slots, sides)
     age = naming.named()[1][connection]
-    place = concat.places(begins, merging.Orders(trigger, connection, age))
+    place = concat.places(begins, merging.Orders(completed_by, connection, age))
     x = lender.numbers(s.X_COLUMNS, len(place))
     for which in _UNSAID:
         x[which] = s.NULL
-    x[s.X_TRIGGER, place] = trigger
-    for numbers, one, begin, end in zip(symbols, told, begins[:-1], begins[1:], strict=True):
+    x[s.X_COMPLETED_BY, place] = completed_by
+    for numbers, facts, begin, end in zip(symbols, shares, begins[:-1], begins[1:], strict=True):
         for which, values in zip(_SYMBOLS, names[-len(_SYMBOLS) :, begin:end], strict=True):
             x[which, place[begin:end]] = through(numbers, values)
-        one.exchanges.into(x, place[begin:end])
+        facts.exchanges.into(x, place[begin:end])
     ordered = np.empty_like(connection)
     ordered[place] = connection
-    owner = _owners([one.parts for one in told], begins, place)
-    tables = [_parts_together(told, owner, gone, len(place), symbols, lender) for gone in (False, True)]
-    return concat.Gathered(x, ordered, *tables)
+    owner = _owners([facts.parts for facts in shares], begins, place)
+    tables = [_parts_together(shares, owner, gone, len(place), symbols, lender) for gone in (False, True)]
+    return concat.ConcatColumns(x, ordered, *tables)
 
 
 def _owners(parts: Sequence[Packed], begins: np.ndarray, place: np.ndarray) -> np.ndarray:
     """`merging.look_at_parts` of the topic-partitions of all shares; `begins`: where the exchanges of each begin."""
-    rows = np.repeat(begins[:-1], [one.rows for one in parts])
+    rows = np.repeat(begins[:-1], [table.rows for table in parts])
     rows += _joined(parts, s.P_OWNER)
     owner: np.ndarray = place[rows]
     gone = _joined(parts, s.P_ANSWERED) == s.FORGOTTEN
@@ -190,7 +195,12 @@ def _owners(parts: Sequence[Packed], begins: np.ndarray, place: np.ndarray) -> n
 
 
 def _parts_together(
-    told: Sequence[Facts], owner: np.ndarray, gone: bool, exchanges: int, symbols: Sequence[np.ndarray], lender: Lender
+    shares: Sequence[Facts],
+    owner: np.ndarray,
+    gone: bool,
+    exchanges: int,
+    symbols: Sequence[np.ndarray],
+    lender: Lender,
 ) -> np.ndarray:
     """The topic-partitions of all shares that are, or are not, taken out of a session, in order of their exchanges."""
     places = np.empty(len(owner), np.int64)
@@ -201,22 +211,22 @@ def _parts_together(
     for which in _PARTS_UNSAID:
         table[which] = s.NULL
     begin = 0
-    for one in told:
-        one.parts.into(table, places[begin : begin + one.parts.rows])
-        begin += one.parts.rows
+    for facts in shares:
+        facts.parts.into(table, places[begin : begin + facts.parts.rows])
+        begin += facts.parts.rows
     chosen = slice(None) if count == len(places) else np.flatnonzero(places >= 0)
     where = places[chosen]
     table[s.P_OWNER, where] = -1 - owner[chosen] if gone else owner[chosen]
     for which in _PART_SYMBOLS:
-        table[which, where] = _joined([one.parts for one in told], which, symbols)[chosen]
+        table[which, where] = _joined([facts.parts for facts in shares], which, symbols)[chosen]
     return table
 
 
 def _joined(some: Sequence[Packed], which: int, symbols: Sequence[np.ndarray] = ()) -> np.ndarray:
     """int64[rows of all]: a column; what its symbols are for each, where it has some."""
-    values = [one.column(which) for one in some]
+    values = [table.column(which) for table in some]
     if symbols:
-        values = [through(numbers, one) for numbers, one in zip(symbols, values, strict=True)]
+        values = [through(numbers, column) for numbers, column in zip(symbols, values, strict=True)]
     return np.concatenate(values)
 
 
@@ -224,5 +234,5 @@ def _first_of_each(slots: np.ndarray) -> np.ndarray:
     """bool[n]: which exchange is the first of its connection."""
     first = np.zeros(int(slots.max(initial=-1)) + 1, np.int64)
     first[slots[::-1]] = np.arange(len(slots))[::-1]  # of several the last one stays, which is the first of all
-    found: np.ndarray = first[slots] == np.arange(len(slots))
-    return found
+    is_first: np.ndarray = first[slots] == np.arange(len(slots))
+    return is_first

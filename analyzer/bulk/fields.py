@@ -1,6 +1,6 @@
-"""The tape of a message -> what it says: its topics, its errors, its group, and facts for the small tables.
+"""Read a message's tape: its topics, errors and group, and facts for the small tables.
 
-In: the rows that the decoder left on the tape. Out: `Matching.found`, by role; `Matching.topics`; rows of
+In: the rows that the decoder left on the tape. Out: `Matching.by_role`, by role; `Matching.topics`; rows of
 `Output.facts`. Rule: room is made sure of before anything is changed.
 """
 
@@ -22,11 +22,11 @@ MAX_CODES: Final = 64
 """Different error codes listed for one response; there are some 130 in all, and real answers hold one or two."""
 
 # `found[role]` holds what a message said in that role; these come after the roles.
-FOUND_TOPICS: Final = role.ROLES
-FOUND_CODES: Final = role.ROLES + 1
-FOUND_FIRST_ERROR: Final = role.ROLES + 2
-_FOUND_TABLE: Final = role.ROLES + 3  # pairs (code, count)
-FOUND_COLUMNS: Final = _FOUND_TABLE + 2 * MAX_CODES
+TOPICS_COUNT: Final = role.ROLES
+CODES_COUNT: Final = role.ROLES + 1
+FIRST_ERROR: Final = role.ROLES + 2
+_CODES_TABLE: Final = role.ROLES + 3  # pairs (code, count)
+BY_ROLE_COLUMNS: Final = _CODES_TABLE + 2 * MAX_CODES
 
 
 @inline
@@ -35,29 +35,29 @@ def _add_topic(mt: s.Matching, symbol: Int) -> Flag:
     entries = mt.strings.entries
     if entries[symbol, ENTRY_STAMP] == mt.strings.state[STAMP]:
         return True
-    count = mt.found[FOUND_TOPICS]
+    count = mt.by_role[TOPICS_COUNT]
     if count >= len(mt.topics):
         return False
     entries[symbol, ENTRY_STAMP] = mt.strings.state[STAMP]
     mt.topics[count] = symbol
-    mt.found[FOUND_TOPICS] = count + 1
+    mt.by_role[TOPICS_COUNT] = count + 1
     return True
 
 
 @inline
 def forget(mt: s.Matching) -> None:
-    """Start noting what a message says."""
-    for i in range(FOUND_TOPICS):
-        mt.found[i] = s.NULL
-    mt.found[FOUND_TOPICS] = 0
-    mt.found[FOUND_CODES] = 0
-    mt.found[FOUND_FIRST_ERROR] = 0
+    """Clear the values of the message at hand."""
+    for i in range(TOPICS_COUNT):
+        mt.by_role[i] = s.NULL
+    mt.by_role[TOPICS_COUNT] = 0
+    mt.by_role[CODES_COUNT] = 0
+    mt.by_role[FIRST_ERROR] = 0
     mt.strings.state[STAMP] += 1
 
 
 @inline
 def recall_topics(mt: s.Matching, symbol: Int) -> Flag:
-    """The topics that the request said, before those of its response. False: no room."""
+    """Put the request's topics before those of its response. False: no room."""
     if symbol == s.NULL:
         return True
     at = mt.lists.entries[symbol, ENTRY_AT]
@@ -73,8 +73,8 @@ def recall_topics(mt: s.Matching, symbol: Int) -> Flag:
 
 @inline
 def fill(mt: s.Matching, lay: s.Layouts, buffer: Bytes, used: Int) -> Int:
-    """Note what the tape says in `mt.found`. Returns OK or a NEED_ status."""
-    found = mt.found
+    """Note the tape's values in `mt.by_role`. Returns OK or a NEED_ status."""
+    by_role = mt.by_role
     tape = mt.tape
     for i in range(used):
         field = tape[i, 1]
@@ -82,18 +82,18 @@ def fill(mt: s.Matching, lay: s.Layouts, buffer: Bytes, used: Int) -> Int:
         value = tape[i, 2]
         if kind == role.ERROR or kind == role.PART_ERROR or kind == role.PART_ERROR_EARLY:
             if value != 0:
-                if found[FOUND_FIRST_ERROR] == 0:
-                    found[FOUND_FIRST_ERROR] = value
-                codes = found[FOUND_CODES]
+                if by_role[FIRST_ERROR] == 0:
+                    by_role[FIRST_ERROR] = value
+                codes = by_role[CODES_COUNT]
                 k = np.int64(0)
-                while k < codes and found[_FOUND_TABLE + 2 * k] != value:
+                while k < codes and by_role[_CODES_TABLE + 2 * k] != value:
                     k += 1
                 if k < codes:
-                    found[_FOUND_TABLE + 2 * k + 1] += 1
+                    by_role[_CODES_TABLE + 2 * k + 1] += 1
                 elif k < MAX_CODES:
-                    found[_FOUND_TABLE + 2 * k] = value
-                    found[_FOUND_TABLE + 2 * k + 1] = 1
-                    found[FOUND_CODES] = codes + 1
+                    by_role[_CODES_TABLE + 2 * k] = value
+                    by_role[_CODES_TABLE + 2 * k + 1] = 1
+                    by_role[CODES_COUNT] = codes + 1
         elif kind == role.TOPIC:
             if value > 0:
                 symbol = intern(mt.strings, buffer, tape[i, 3], value)
@@ -108,10 +108,10 @@ def fill(mt: s.Matching, lay: s.Layouts, buffer: Bytes, used: Int) -> Int:
                 if symbol < 0:
                     return s.NEED_STRINGS
                 tape[i, 0] = symbol
-                if kind == role.GROUP_SECTION and found[role.GROUP] == s.NULL:
-                    found[role.GROUP] = symbol
-                elif kind == role.TRANSACTION_SECTION and found[role.TRANSACTIONAL_ID] == s.NULL:
-                    found[role.TRANSACTIONAL_ID] = symbol
+                if kind == role.GROUP_SECTION and by_role[role.GROUP] == s.NULL:
+                    by_role[role.GROUP] = symbol
+                elif kind == role.TRANSACTION_SECTION and by_role[role.TRANSACTIONAL_ID] == s.NULL:
+                    by_role[role.TRANSACTIONAL_ID] = symbol
         elif kind >= role.FIRST_OF_PARTITIONS:
             pass  # see `record_parts`
         elif kind == role.TOPIC_ID:
@@ -127,7 +127,7 @@ def fill(mt: s.Matching, lay: s.Layouts, buffer: Bytes, used: Int) -> Int:
                     return s.NEED_STRINGS
                 if not _add_topic(mt, symbol):
                     return s.NEED_TOPICS
-        elif found[kind] == s.NULL:
+        elif by_role[kind] == s.NULL:
             if (
                 kind == role.GROUP
                 or kind == role.MEMBER
@@ -140,21 +140,21 @@ def fill(mt: s.Matching, lay: s.Layouts, buffer: Bytes, used: Int) -> Int:
                     symbol = intern(mt.strings, buffer, tape[i, 3], value)
                     if symbol < 0:
                         return s.NEED_STRINGS
-                    found[kind] = symbol
+                    by_role[kind] = symbol
             elif kind != role.GENERATION or value >= 0:
-                found[kind] = value
+                by_role[kind] = value
     return s.OK
 
 
 @inline
 def fill_error(mt: s.Matching, lay: s.Layouts, used: Int) -> None:
-    """Note the error code of an answer of which nothing else may be readable."""
+    """Note the error code of an answer that may not be readable otherwise."""
     for i in range(used):
         if lay.role[mt.tape[i, 1]] == role.ERROR and mt.tape[i, 2] != 0:
-            mt.found[FOUND_FIRST_ERROR] = mt.tape[i, 2]
-            mt.found[_FOUND_TABLE] = mt.tape[i, 2]
-            mt.found[_FOUND_TABLE + 1] = 1
-            mt.found[FOUND_CODES] = 1
+            mt.by_role[FIRST_ERROR] = mt.tape[i, 2]
+            mt.by_role[_CODES_TABLE] = mt.tape[i, 2]
+            mt.by_role[_CODES_TABLE + 1] = 1
+            mt.by_role[CODES_COUNT] = 1
             return
 
 
@@ -171,16 +171,16 @@ def _list_symbol(mt: s.Matching, numbers: Table, first: Int, count: Int) -> Int:
 @inline
 def error_symbol(mt: s.Matching) -> Int:
     """The error codes of the message at hand, and how often each: a list as one symbol; NULL: none, -1: no room."""
-    count = 2 * mt.found[FOUND_CODES]
+    count = 2 * mt.by_role[CODES_COUNT]
     if count == 0:
         return np.int64(s.NULL)
-    return _list_symbol(mt, mt.found, np.int64(_FOUND_TABLE), count)
+    return _list_symbol(mt, mt.by_role, np.int64(_CODES_TABLE), count)
 
 
 @inline
 def topic_symbol(mt: s.Matching) -> Int:
     """The topics of the exchange at hand: a list as one symbol; NULL: none, -1: no room for it, -2: for its bytes."""
-    count = mt.found[FOUND_TOPICS]
+    count = mt.by_role[TOPICS_COUNT]
     if count == 0:
         return np.int64(s.NULL)
     if 4 * count > len(mt.scratch):
@@ -189,7 +189,7 @@ def topic_symbol(mt: s.Matching) -> Int:
 
 
 @inline
-def record_facts(st: s.State, lay: s.Layouts, buffer: Bytes, used: Int, slot: Int, api: Int, trigger: Int) -> None:
+def record_facts(st: s.State, lay: s.Layouts, buffer: Bytes, used: Int, slot: Int, api: Int, completed_by: Int) -> None:
     """Topic ids with their names, and the versions a broker offers. Room was made sure of before."""
     fr = st.framing
     mt = st.matching
@@ -214,7 +214,7 @@ def record_facts(st: s.State, lay: s.Layouts, buffer: Bytes, used: Int, slot: In
                     facts[row, s.FACT_A] = intern(mt.strings, mt.scratch, 0, 22)
                     facts[row, s.FACT_B] = intern(mt.strings, buffer, tape[j, 3], tape[j, 2])
                     facts[row, s.FACT_C] = facts[row, s.FACT_D] = s.NULL
-                    facts[row, s.FACT_TRIGGER] = trigger
+                    facts[row, s.FACT_COMPLETED_BY] = completed_by
         elif kind == role.API_KEY and fr.k[slot, s.K_OFFERED] == 0 and i + 2 < used:
             row = out.v[s.V_FACTS]
             out.v[s.V_FACTS] = row + 1
@@ -224,7 +224,7 @@ def record_facts(st: s.State, lay: s.Layouts, buffer: Bytes, used: Int, slot: In
             facts[row, s.FACT_B] = tape[i + 1, 2]
             facts[row, s.FACT_C] = tape[i + 2, 2]
             facts[row, s.FACT_D] = s.NULL
-            facts[row, s.FACT_TRIGGER] = trigger
+            facts[row, s.FACT_COMPLETED_BY] = completed_by
         elif kind == role.NODE_ID and i + 2 < used and tape[i, 2] >= 0:
             row = out.v[s.V_FACTS]
             out.v[s.V_FACTS] = row + 1
@@ -236,15 +236,16 @@ def record_facts(st: s.State, lay: s.Layouts, buffer: Bytes, used: Int, slot: In
             facts[row, s.FACT_D] = s.NULL
             if i + 3 < used and lay.role[tape[i + 3, 1]] == role.NODE_RACK and tape[i + 3, 2] >= 0:
                 facts[row, s.FACT_D] = intern(mt.strings, buffer, tape[i + 3, 3], tape[i + 3, 2])
-            facts[row, s.FACT_TRIGGER] = trigger
-    if api == api_keys.API_VERSIONS and mt.found[FOUND_FIRST_ERROR] == 0:
+            facts[row, s.FACT_COMPLETED_BY] = completed_by
+    if api == api_keys.API_VERSIONS and mt.by_role[FIRST_ERROR] == 0:
         fr.k[slot, s.K_OFFERED] = 1
 
 
 @inline
 def room_for_facts(st: s.State, others: Int) -> Int:
-    """What must be free before anything is changed: facts of a message that names so many `others` (see
-    `partitions.count_named`), and the symbols that recording them will look up."""
+    """Check the room for facts of a message that names `others`, before anything is changed.
+
+    It includes the symbols that recording them will look up (see `partitions.count_named`)."""
     fr = st.framing
     mt = st.matching
     out = st.output

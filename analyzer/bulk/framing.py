@@ -5,9 +5,9 @@ In: `Segments` of one shard. Out: calls of `take`, one for each frame.
 Rules
 - A frame that lies in one segment is read where it is; others are collected in a region of the slab.
 - A frame with bytes missing inside is followed to its end by its length, and handed on with what is before the hole.
-- Where the length field itself is lost, the next frame is sought (`seeking`). A frame found so is tentative until it
-  decodes whole; if it does not, seeking goes on behind its first byte. Bytes passed over count.
-- What stands before a connection's first message (`prefixes`) is skipped.
+- If the length field itself is lost, the next frame is searched for (`resync`). Such a frame is tentative until it
+  decodes whole; if it does not, the search goes on behind its first byte. Bytes passed over are counted.
+- What stands before a connection's first message (`proxy_prefixes`) is skipped.
 
 Each direction is in one mode; the table has every change of it, with the function that makes it (a test compares it
 with the code). SYNC: the next byte is a frame's first, or inside the one at hand. SEEK: the next frame's start is not
@@ -18,7 +18,7 @@ known. DROP: the frame at hand is followed to its end, and only counted. SWALLOW
     -        the same, its beginning is there, `--port` insists         SYNC     _begin
     SEEK     a request or response is found                             SYNC     seek
     SEEK     the other side's first request is found, and nothing of
-             this side's beginning is lost                              SYNC     sought
+             this side's beginning is lost                              SYNC     end_search
     SYNC     a length, or a first frame, that cannot be one             SEEK     _act
     SYNC     the same, in the segment itself                            SEEK     _feed
     SYNC     more than the frame limit, and its beginning is there      DROP     begin_drop
@@ -28,8 +28,8 @@ known. DROP: the frame at hand is followed to its end, and only counted. SWALLOW
     SYNC     a hole where the next length is, or inside it              SEEK     _hole
     SEEK     a hole                                                     SEEK     _hole
     SYNC     a hole or the end, and the frame was only likely           SEEK     _doubt
-    SYNC     it does not decode, and was tentative                      SEEK     _taken
-    DROP     the frame's end                                            SYNC     _taken
+    SYNC     it does not decode, and was tentative                      SEEK     _end_frame
+    DROP     the frame's end                                            SYNC     _end_frame
     DROP     the connection or the capture ends                         SYNC     _close
     any      the connection is not Kafka                                SWALLOW  not_kafka
 """
@@ -54,29 +54,10 @@ from analyzer.bulk.regions import (
     frame_from_region,
     release,
 )
-from analyzer.bulk.resync import CLOSING, HOLE, MAX_SOUGHT, MORE, WEAK, answered, not_kafka, plan, seek, sought
+from analyzer.bulk.resync import CLOSING, HOLE, MAX_SOUGHT, MORE, WEAK, answered, end_search, not_kafka, plan, seek
 from analyzer.protocol.decoding import read_int16, read_int32
+from captures import stream_tables as t
 from captures.kernels import MACHINE_CODE, Array, Bytes, Flag, Int, Table, inline, kernel, soon_all
-from captures.stream_tables import (
-    C_SYN_SIDE,
-    DATA,
-    END,
-    FINISH,
-    GAP,
-    RESET,
-    SEG_AT,
-    SEG_FILE,
-    SEG_KEY,
-    SEG_KIND,
-    SEG_LENGTH,
-    SEG_NUMBER,
-    SEG_ORDINAL,
-    SEG_RECORD_AT,
-    SEG_SOURCE,
-    SEG_TIME_NS,
-    SEG_TRIGGER,
-    SNAPLEN,
-)
 
 PREFIX: Final = 4096
 """Bytes kept of a frame over the limit: its header, whatever the client id."""
@@ -122,7 +103,7 @@ def _begin(fr: s.Framing, c: Table, slot: Int, pairs: Array, ports: Table) -> No
         s.K_PREFIX_TEXT,
     ):
         k[slot, column] = s.NULL
-    opener = c[slot, C_SYN_SIDE]
+    opener = c[slot, t.C_SYN_SIDE]
     if opener >= 0:
         k[slot, s.K_CLIENT] = opener
     pair = np.int64(pairs[slot * fr.v[s.V_SHARDS] + fr.v[s.V_SHARD], 4])
@@ -156,11 +137,11 @@ def _begin(fr: s.Framing, c: Table, slot: Int, pairs: Array, ports: Table) -> No
 @inline
 def _arrive(fr: s.Framing, segment: Table, buffer: Bytes, waiting: Bytes, c: Table, pairs: Array, ports: Table) -> Int:
     """Begin a segment: note what can be noted at once, and plan which directions to work on."""
-    key = segment[SEG_KEY]
+    key = segment[t.SEG_KEY]
     slot = key >> 1
     side = key & 1
-    kind = segment[SEG_KIND]
-    length = segment[SEG_LENGTH]
+    kind = segment[t.SEG_KIND]
+    length = segment[t.SEG_LENGTH]
     f = fr.f
     k = fr.k
     if k[slot, s.K_STARTED] == 0:
@@ -168,14 +149,14 @@ def _arrive(fr: s.Framing, segment: Table, buffer: Bytes, waiting: Bytes, c: Tab
     plan(fr, np.int64(-1), np.int64(-1))
     kafka = k[slot, s.K_CLASS] == s.KAFKA
     asking = 2 * slot + k[slot, s.K_CLIENT]
-    if kind == DATA:
-        source = buffer if segment[SEG_SOURCE] == IN_WINDOW else waiting
+    if kind == t.DATA:
+        source = buffer if segment[t.SEG_SOURCE] == IN_WINDOW else waiting
         if k[slot, s.K_FIRST_0 + side] == 0:
-            first_bytes(fr, slot, side, source, segment[SEG_AT], length)
+            first_bytes(fr, slot, side, source, segment[t.SEG_AT], length)
         if k[slot, s.K_CLASS] == s.OTHER:
             k[slot, s.K_OTHER] += length
         elif not kafka:
-            status = append(fr, key, source, segment[SEG_AT], length, segment, f[key, s.F_HAVE] + length)
+            status = append(fr, key, source, segment[t.SEG_AT], length, segment, f[key, s.F_HAVE] + length)
             if status != s.OK:
                 return status
             if k[slot, s.K_CLIENT] < 0 or k[slot, s.K_CLIENT] == side:
@@ -197,26 +178,28 @@ def _arrive(fr: s.Framing, segment: Table, buffer: Bytes, waiting: Bytes, c: Tab
             release(fr, 2 * slot + 1)
         else:
             if k[slot, s.K_CLIENT] < 0 and f[key, s.F_HAVE] == 0:
-                _guess_client(fr, slot, side, source, segment[SEG_AT], length)
+                _guess_client(fr, slot, side, source, segment[t.SEG_AT], length)
             plan(fr, key, np.int64(-1))
-    elif kind == GAP or kind == SNAPLEN:
-        if kind == SNAPLEN:
+    elif kind == t.GAP or kind == t.SNAPLEN:
+        if kind == t.SNAPLEN:
             counting = f[key, s.F_MODE] == s.DROP
-            f[key, s.F_LAST_NS] = max(f[key, s.F_LAST_NS], segment[SEG_TIME_NS]) if counting else segment[SEG_TIME_NS]
+            f[key, s.F_LAST_NS] = (
+                max(f[key, s.F_LAST_NS], segment[t.SEG_TIME_NS]) if counting else segment[t.SEG_TIME_NS]
+            )
         asks = kafka or k[slot, s.K_CLIENT] < 0 or k[slot, s.K_CLIENT] == side  # requests are sought where they can be
         if k[slot, s.K_CLASS] != s.OTHER and asks and not (kafka and is_sealed(fr, slot)):
             plan(fr, key, np.int64(-1))
     else:
-        if kind == FINISH:
+        if kind == t.FINISH:
             k[slot, s.K_FINS] |= 1 << side
-        closed = kind == END or (kind == FINISH and k[slot, s.K_FINS] == 3 and k[slot, s.K_CLOSED] == 0)
+        closed = kind == t.END or (kind == t.FINISH and k[slot, s.K_FINS] == 3 and k[slot, s.K_CLOSED] == 0)
         # After a RST bytes that were under way may still come: only what is pending ends with it.
         if closed and kafka and not is_sealed(fr, slot):
             if k[slot, s.K_CLIENT] < 0:
                 k[slot, s.K_CLIENT] = 0  # insisted on, and nothing ever said who asks
                 asking = 2 * slot
             plan(fr, asking, asking ^ 1)
-        elif kind == END and k[slot, s.K_CLASS] == s.UNDECIDED:
+        elif kind == t.END and k[slot, s.K_CLASS] == s.UNDECIDED:
             if k[slot, s.K_CLIENT] >= 0:
                 plan(fr, asking, np.int64(-1))
             else:
@@ -242,12 +225,12 @@ def _act(fr: s.Framing, mt: s.Matching, segment: Table, key: Int, buffer: Bytes,
     k = fr.k
     v = fr.v
     slot = key >> 1
-    kind = segment[SEG_KIND]
-    own = key == segment[SEG_KEY]
+    kind = segment[t.SEG_KIND]
+    own = key == segment[t.SEG_KEY]
     client = k[slot, s.K_CLASS] == s.UNDECIDED or (key & 1) == k[slot, s.K_CLIENT]
-    trigger = segment[SEG_TRIGGER]
-    closing = kind == END or kind == FINISH
-    final = closing or (own and (kind == GAP or kind == SNAPLEN))
+    completed_by = segment[t.SEG_COMPLETED_BY]
+    closing = kind == t.END or kind == t.FINISH
+    final = closing or (own and (kind == t.GAP or kind == t.SNAPLEN))
     while True:
         mode = f[key, s.F_MODE]
         start = f[key, s.F_FROM]
@@ -260,7 +243,7 @@ def _act(fr: s.Framing, mt: s.Matching, segment: Table, key: Int, buffer: Bytes,
                 continue
             mode = np.int64(s.SWALLOW)  # of this direction nothing is understood before more of it is there
         if mode == s.DROP and f[key, s.F_SEEN] >= f[key, s.F_NEED]:
-            _describe_drop(fr, key, f[key, s.F_CAUSE], trigger)
+            _describe_drop(fr, key, f[key, s.F_CAUSE], completed_by)
             return TAKE
         if mode == s.SYNC and have >= 4:
             size = read_int32(fr.slab, f[key, s.F_AT] + start)
@@ -273,7 +256,7 @@ def _act(fr: s.Framing, mt: s.Matching, segment: Table, key: Int, buffer: Bytes,
             total = size + 4
             f[key, s.F_NEED] = total
             if have >= total:
-                frame_from_region(fr, key, total, total, total, 0, trigger)
+                frame_from_region(fr, key, total, total, total, 0, completed_by)
                 return TAKE
             if total > v[s.V_FRAME_LIMIT] and have >= PREFIX:
                 begin_drop(fr, key, have, np.int64(0), s.LIMIT)
@@ -288,20 +271,20 @@ def _act(fr: s.Framing, mt: s.Matching, segment: Table, key: Int, buffer: Bytes,
 
         # What is at hand is used up: on to what the segment brings.
         if closing:
-            if k[slot, s.K_CLASS] == s.UNDECIDED or not _close(fr, slot, key, client, trigger):
+            if k[slot, s.K_CLASS] == s.UNDECIDED or not _close(fr, slot, key, client, completed_by):
                 return NOTHING
             if f[key, s.F_MODE] == s.DROP:
                 return TAKE
             continue
-        if not own or v[s.V_POSITION] >= segment[SEG_LENGTH] or k[slot, s.K_CLASS] != s.KAFKA:
+        if not own or v[s.V_POSITION] >= segment[t.SEG_LENGTH] or k[slot, s.K_CLASS] != s.KAFKA:
             return NOTHING
-        if kind == DATA:
-            source = buffer if segment[SEG_SOURCE] == IN_WINDOW else waiting
+        if kind == t.DATA:
+            source = buffer if segment[t.SEG_SOURCE] == IN_WINDOW else waiting
             status = _feed(fr, slot, key, client, source, segment)
             if status != s.OK:
                 return status
         else:
-            _hole(fr, slot, key, segment[SEG_LENGTH])
+            _hole(fr, slot, key, segment[t.SEG_LENGTH])
 
 
 @inline
@@ -319,11 +302,11 @@ def _may_be_first(fr: s.Framing, key: Int, client: Int, start: Int, have: Int) -
 
 
 @inline
-def _describe_drop(fr: s.Framing, key: Int, cause: Int, trigger: Int) -> None:
+def _describe_drop(fr: s.Framing, key: Int, cause: Int, completed_by: Int) -> None:
     """Describe a frame that was only counted, by its beginning."""
     f = fr.f
     have = min(f[key, s.F_HAVE] - f[key, s.F_FROM], f[key, s.F_NEED])
-    frame_from_region(fr, key, have, f[key, s.F_NEED], f[key, s.F_HELD], cause, trigger)
+    frame_from_region(fr, key, have, f[key, s.F_NEED], f[key, s.F_HELD], cause, completed_by)
 
 
 @inline
@@ -332,15 +315,15 @@ def _feed(fr: s.Framing, slot: Int, key: Int, client: Int, source: Bytes, segmen
     f = fr.f
     v = fr.v
     position = v[s.V_POSITION]
-    at = segment[SEG_AT] + position
-    rest = segment[SEG_LENGTH] - position
+    at = segment[t.SEG_AT] + position
+    rest = segment[t.SEG_LENGTH] - position
     mode = f[key, s.F_MODE]
     have = f[key, s.F_HAVE]
     if mode == s.DROP:
         take = min(rest, f[key, s.F_NEED] - f[key, s.F_SEEN])
         f[key, s.F_SEEN] += take
         f[key, s.F_HELD] += take
-        f[key, s.F_LAST_NS] = max(f[key, s.F_LAST_NS], segment[SEG_TIME_NS])
+        f[key, s.F_LAST_NS] = max(f[key, s.F_LAST_NS], segment[t.SEG_TIME_NS])
         v[s.V_POSITION] = position + take
         return s.OK
     take = rest
@@ -361,16 +344,16 @@ def _feed(fr: s.Framing, slot: Int, key: Int, client: Int, source: Bytes, segmen
                 frame[s.FR_HAVE] = total
                 frame[s.FR_TOTAL] = total
                 frame[s.FR_HELD] = total
-                frame[s.FR_FIRST_NS] = segment[SEG_TIME_NS]
-                frame[s.FR_LAST_NS] = segment[SEG_TIME_NS]
-                frame[s.FR_NUMBER] = segment[SEG_NUMBER]
-                frame[s.FR_FILE] = segment[SEG_FILE]
-                frame[s.FR_RECORD_AT] = segment[SEG_RECORD_AT]
-                frame[s.FR_ORDINAL] = segment[SEG_ORDINAL]
-                frame[s.FR_TRIGGER] = segment[SEG_TRIGGER]
+                frame[s.FR_FIRST_NS] = segment[t.SEG_TIME_NS]
+                frame[s.FR_LAST_NS] = segment[t.SEG_TIME_NS]
+                frame[s.FR_NUMBER] = segment[t.SEG_NUMBER]
+                frame[s.FR_FILE] = segment[t.SEG_FILE]
+                frame[s.FR_RECORD_AT] = segment[t.SEG_RECORD_AT]
+                frame[s.FR_PACKET_INDEX] = segment[t.SEG_PACKET_INDEX]
+                frame[s.FR_COMPLETED_BY] = segment[t.SEG_COMPLETED_BY]
                 frame[s.FR_CAUSE] = 0
                 frame[s.FR_TENTATIVE] = 0
-                frame[s.FR_SOURCE] = segment[SEG_SOURCE]
+                frame[s.FR_SOURCE] = segment[t.SEG_SOURCE]
                 return TAKE
             wanted = total
         elif have >= 4:
@@ -427,7 +410,7 @@ def _hole(fr: s.Framing, slot: Int, key: Int, length: Int) -> None:
 
 
 @inline
-def _close(fr: s.Framing, slot: Int, key: Int, client: Int, trigger: Int) -> Flag:
+def _close(fr: s.Framing, slot: Int, key: Int, client: Int, completed_by: Int) -> Flag:
     """No more bytes will come. False: nothing is left; True: go on (DROP: a cut request is described)."""
     f = fr.f
     k = fr.k
@@ -442,7 +425,7 @@ def _close(fr: s.Framing, slot: Int, key: Int, client: Int, trigger: Int) -> Fla
     if f[key, s.F_MODE] == s.DROP:
         if client and f[key, s.F_HAVE] >= 12:
             f[key, s.F_LAST_NS] = s.NULL
-            _describe_drop(fr, key, s.LIMIT if f[key, s.F_CAUSE] == s.LIMIT else s.CUT, trigger)
+            _describe_drop(fr, key, s.LIMIT if f[key, s.F_CAUSE] == s.LIMIT else s.CUT, completed_by)
             return True
         if f[key, s.F_CAUSE] == s.LIMIT:
             k[slot, s.K_LIMIT] += f[key, s.F_HELD]
@@ -458,7 +441,7 @@ def _close(fr: s.Framing, slot: Int, key: Int, client: Int, trigger: Int) -> Fla
 
 
 @inline
-def _taken(fr: s.Framing, key: Int, status: Int) -> None:
+def _end_frame(fr: s.Framing, key: Int, status: Int) -> None:
     """The frame described was taken, or (REVERT) is none."""
     f = fr.f
     frame = fr.frame
@@ -488,16 +471,16 @@ def _conclude(st: s.State, segment: Table) -> Int:
     """The directions of a segment are worked off: what follows for the connection."""
     fr = st.framing
     out = st.output
-    key = segment[SEG_KEY]
+    key = segment[t.SEG_KEY]
     slot = key >> 1
-    kind = segment[SEG_KIND]
-    trigger = segment[SEG_TRIGGER]
+    kind = segment[t.SEG_KIND]
+    completed_by = segment[t.SEG_COMPLETED_BY]
     f = fr.f
     k = fr.k
     v = out.v
-    if kind == DATA:
+    if kind == t.DATA:
         return s.OK
-    if kind == GAP or kind == SNAPLEN:
+    if kind == t.GAP or kind == t.SNAPLEN:
         f[key, s.F_HOLE] = 1
         if k[slot, s.K_CLASS] == s.UNDECIDED:
             f[key, s.F_LOST] += f[key, s.F_HAVE] - f[key, s.F_FROM]
@@ -506,23 +489,23 @@ def _conclude(st: s.State, segment: Table) -> Int:
             f[key, s.F_STRICT] = 0
             f[key, s.F_PREFIX] = 0
         return s.OK
-    closing = k[slot, s.K_CLOSED] == 0 and (kind == RESET or k[slot, s.K_FINS] == 3)
+    closing = k[slot, s.K_CLOSED] == 0 and (kind == t.RESET or k[slot, s.K_FINS] == 3)
     if v[s.V_OUT] + k[slot, s.K_COUNT] + 4 > len(out.exchanges):
         return s.NEED_OUT
     if v[s.V_ENDED] + 1 > len(out.ended):
         return s.NEED_ENDED
     if closing:
-        k[slot, s.K_CLOSED] = 2 if kind == RESET else 1
-        flush_pending(st, slot, s.UNANSWERED, trigger)
-    if kind == END:
+        k[slot, s.K_CLOSED] = 2 if kind == t.RESET else 1
+        flush_pending(st, slot, s.UNANSWERED, completed_by)
+    if kind == t.END:
         if k[slot, s.K_CLASS] == s.UNDECIDED:
             not_kafka(fr, slot)
         if k[slot, s.K_CLOSED] == 0 and k[slot, s.K_FINS] != 0:
             k[slot, s.K_CLOSED] = 1  # one side has closed; the capture ended before the other did
         ended = k[slot, s.K_CLOSED] != 0 or v[s.V_FINAL] == 0
-        flush_pending(st, slot, s.UNANSWERED if ended else s.IN_FLIGHT, trigger)
+        flush_pending(st, slot, s.UNANSWERED if ended else s.IN_FLIGHT, completed_by)
         out.ended[v[s.V_ENDED], 0] = slot
-        out.ended[v[s.V_ENDED], 1] = trigger
+        out.ended[v[s.V_ENDED], 1] = completed_by
         v[s.V_ENDED] += 1
         k[slot, s.K_STARTED] = 0
     return s.OK
@@ -551,7 +534,7 @@ def converse(
     for i in range(begin, len(rows)):
         segment = rows[i]
         if MACHINE_CODE and i + AHEAD < len(rows):
-            soon_all(buffer, rows[i + AHEAD, SEG_AT], rows[i + AHEAD, SEG_LENGTH])
+            soon_all(buffer, rows[i + AHEAD, t.SEG_AT], rows[i + AHEAD, t.SEG_LENGTH])
         if v[s.V_STAGE] == ARRIVING:
             status = _arrive(fr, segment, buffer, waiting, c, pairs, ports)
             if status != s.OK:
@@ -571,14 +554,14 @@ def converse(
                 status = take(st, lay, source, slot, key, side)
                 if status != s.OK and status != s.REVERT:
                     return status, i
-                _taken(fr, key, status)
+                _end_frame(fr, key, status)
             elif action == SEEK_ONE:
-                kind = segment[SEG_KIND]
-                ending = kind == END or kind == FINISH
-                hole = key == segment[SEG_KEY] and (kind == GAP or kind == SNAPLEN)
+                kind = segment[t.SEG_KIND]
+                ending = kind == t.END or kind == t.FINISH
+                hole = key == segment[t.SEG_KEY] and (kind == t.GAP or kind == t.SNAPLEN)
                 final = CLOSING if ending else (HOLE if hole else MORE)
                 client = fr.k[slot, s.K_CLASS] == s.UNDECIDED or (key & 1) == fr.k[slot, s.K_CLIENT]
-                sought(fr, key, seek(fr, mt, lay, slot, key, client, final))
+                end_search(fr, key, seek(fr, mt, lay, slot, key, client, final))
             else:
                 return action, i
         status = _conclude(st, segment)

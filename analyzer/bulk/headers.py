@@ -96,8 +96,9 @@ def skip_response_tags(buffer: Bytes, at: Int, end: Int) -> tuple[Int, Int]:
 
 @inline
 def may_go_on(status: Int) -> Flag:
-    """Whether a message of which only the beginning is there is right so far: it ends inside a value, or inside an
-    array whose elements would not fit into what is there."""
+    """Whether the beginning of a message is valid so far.
+
+    It must end inside a value, or inside an array whose elements would not fit into the bytes that are there."""
     return status == SHORT or status == BAD_LENGTH
 
 
@@ -119,8 +120,9 @@ def near_known(lay: s.Layouts, api: Int, version: Int) -> Flag:
 
 @inline
 def is_believed(lay: s.Layouts, status: Int, api: Int, version: Int) -> Flag:
-    """Whether a frame from a client says an API, a version and a correlation id: a raw SASL token (KIP-43) whose
-    handshake was not captured says none; what stands in their place is part of a password. `status` of its header."""
+    """Whether a client's frame names an API, a version and a correlation id; `status`: of its header.
+
+    A raw SASL token (KIP-43) whose handshake was not captured names none; in their place is part of a password."""
     if status == OK:
         return 0 <= api < MAX_API and 0 <= version < MAX_VERSION
     return near_known(lay, api, version)

@@ -57,11 +57,11 @@ _FIRST_USE: Final = (
 )
 """The first of these makes an internal topic, which takes seconds."""
 LONG_US: Final = 100_000
-"""More than any of 7,057 answers took but for a few [measured: FINDINGS 2.2]: then it was that, or a remote look-up."""
+"""More than any of 7,057 answers took but for a few: then it was that, or a remote look-up."""
 REMOTE_OFFSETS_VERSION: Final = 10
 """Of ListOffsets, from which on it may look into tiered storage (KIP-1005)."""
 MEMBERS_US: Final = 5000
-"""JoinGroup and SyncGroup answered sooner did not wait for others [measured: FINDINGS 4]."""
+"""JoinGroup and SyncGroup answered sooner did not wait for others."""
 COORDINATOR_US: Final = 2000
 """Of a wait for members, what the coordinator takes itself."""
 REFUSED_LOGIN_US: Final = 100_000
@@ -91,8 +91,10 @@ def _apart(later: Int, earlier: Int) -> Int:
 
 @kernel
 def wait_behind(x: Table, latency: Table, queue: Table) -> None:
-    """Of exchanges x [X_COLUMNS, n] the latency, int64[n], and what of it they waited behind earlier ones of their
-    connection; NULL: there is no latency, or it would be negative."""
+    """Compute latency and queue time, int64[n], of exchanges x [X_COLUMNS, n].
+
+    The latter is the wait behind earlier exchanges of the connection. NULL: there is no latency, or it would be
+    negative."""
     for i in range(x.shape[1]):
         waited = _apart(x[s.X_RESPONSE_FIRST_NS, i], x[s.X_REQUEST_LAST_NS, i])
         if waited == NULL or waited < 0:
@@ -106,7 +108,7 @@ def wait_behind(x: Table, latency: Table, queue: Table) -> None:
 
 @inline
 def _held(x: Table, i: Int, served: Int) -> Int:
-    """How long an answer was held on purpose, as far as it says so itself; NULL: it does not."""
+    """Return how long an answer was held on purpose, as far as its exchange tells; NULL: it does not."""
     key = x[s.X_API_KEY, i]
     none = np.int64(NULL)
     if key < 0 or key >= KEYS:
@@ -147,15 +149,15 @@ def measure(
     for i in range(x.shape[1]):
         if latency[i] == NULL:
             x[s.X_MUTED_US, i] = NULL
-            x[s.X_WAY_NS, i] = 0
+            x[s.X_PATH_DELAY_NS, i] = 0
             x[s.X_NETWORK_US, i] = NULL
             x[s.X_HOLD_US, i] = NULL
             served[i] = NULL
             continue
         own = latency[i] - queue[i] - muted[i]
-        way = np.int64(0) if near[connection[i]] == 1 else min(x[s.X_WAY_NS, i] // 1000, own)
+        way = np.int64(0) if near[connection[i]] == 1 else min(x[s.X_PATH_DELAY_NS, i] // 1000, own)
         x[s.X_MUTED_US, i] = muted[i]
-        x[s.X_WAY_NS, i] = 1000 * way
+        x[s.X_PATH_DELAY_NS, i] = 1000 * way
         transfer = _apart(x[s.X_RESPONSE_LAST_NS, i], x[s.X_RESPONSE_FIRST_NS, i])
         asking = _apart(x[s.X_REQUEST_LAST_NS, i], x[s.X_REQUEST_FIRST_NS, i])
         # A clock that steps back while a message is under way leaves nothing to be said of that.
@@ -166,7 +168,7 @@ def measure(
 
 @kernel
 def put_rest(x: Table, latency: Table, queue: Table) -> None:
-    """What is left for the broker, and which part is the largest; of equal ones the first."""
+    """Compute the broker's part of latencies and which part is the largest; of equal ones the first."""
     for i in range(x.shape[1]):
         total = _apart(x[s.X_RESPONSE_LAST_NS, i], x[s.X_REQUEST_FIRST_NS, i])
         x[s.X_BROKER_US, i] = NULL

@@ -24,8 +24,8 @@ import numpy as np
 from analyzer.bulk import projection as role
 from analyzer.bulk import state as s
 from analyzer.bulk.fields import (
-    FOUND_FIRST_ERROR,
-    FOUND_TOPICS,
+    FIRST_ERROR,
+    TOPICS_COUNT,
     error_symbol,
     fill,
     fill_error,
@@ -66,7 +66,7 @@ def _count_token(fr: s.Framing, slot: Int, key: Int) -> None:
 
 @inline
 def _room(st: s.State, before: Int) -> Int:
-    """What must be free whatever a message says; `before`: requests that its coming ends."""
+    """Check the room that any message needs; `before`: requests that its coming ends."""
     fr = st.framing
     mt = st.matching
     out = st.output
@@ -99,7 +99,7 @@ def _describe(frame: Table, row: Table, base: Int) -> None:
 def _outcome(
     frame: Table, row: Table, base: Int, orphan: Flag, pc: Int, decoded: Int, failed: Int, stopped: Int
 ) -> Int:
-    """What became of a message, in columns `base` and on; returns how many bytes it has behind its last field."""
+    """Note a message's outcome in columns `base` and on; return the bytes behind its last field."""
     start = frame[s.FR_AT]
     state = np.int64(s.UNDECODED_STATE)
     reason = np.int64(s.R_NONE)
@@ -141,33 +141,36 @@ def _outcome(
 
 
 @inline
-def _say(mt: s.Matching, row: Table, side: Int, asked: Int) -> Int:
-    """What a message said, from `Matching.found` to the columns of its exchange; `asked`: topics named before. OK or a
-    NEED_ status."""
-    found = mt.found
+def _say(mt: s.Matching, row: Table, side: Int, topics_before: Int) -> Int:
+    """Copy a message's values from `Matching.by_role` to the columns of its exchange.
+
+    topics_before: topics named before. Returns OK or a NEED_ status."""
+    by_role = mt.by_role
     if side == 0:
         for i in range(role.GROUP - role.ACKS):  # these roles and columns stand in one order
-            row[s.X_ACKS + i] = found[role.ACKS + i]
-        row[s.X_GROUP] = found[role.GROUP]
-        row[s.X_MEMBER] = found[role.MEMBER]
-        row[s.X_GENERATION] = found[role.GENERATION] if found[role.GENERATION] != s.NULL else found[role.MEMBER_EPOCH]
-        row[s.X_TRANSACTIONAL_ID] = found[role.TRANSACTIONAL_ID]
+            row[s.X_ACKS + i] = by_role[role.ACKS + i]
+        row[s.X_GROUP] = by_role[role.GROUP]
+        row[s.X_MEMBER] = by_role[role.MEMBER]
+        row[s.X_GENERATION] = (
+            by_role[role.GENERATION] if by_role[role.GENERATION] != s.NULL else by_role[role.MEMBER_EPOCH]
+        )
+        row[s.X_TRANSACTIONAL_ID] = by_role[role.TRANSACTIONAL_ID]
     else:
-        row[s.X_THROTTLE] = found[role.THROTTLE]
-        row[s.X_SESSION_GIVEN] = found[role.SESSION]
-        row[s.X_ERROR] = found[FOUND_FIRST_ERROR]
+        row[s.X_THROTTLE] = by_role[role.THROTTLE]
+        row[s.X_SESSION_GIVEN] = by_role[role.SESSION]
+        row[s.X_ERROR] = by_role[FIRST_ERROR]
         codes = error_symbol(mt)
         if codes == -1:
             return s.NEED_LISTS
         row[s.X_ERRORS] = codes
-        if found[role.MEMBER] != s.NULL:
+        if by_role[role.MEMBER] != s.NULL:
             # A member that joins says an empty id, and learns its own from the answer.
             member = row[s.X_MEMBER]
             if member == s.NULL or mt.strings.entries[member, ENTRY_LENGTH] == 0:
-                row[s.X_MEMBER] = found[role.MEMBER]
+                row[s.X_MEMBER] = by_role[role.MEMBER]
         if row[s.X_GENERATION] == s.NULL:
-            row[s.X_GENERATION] = found[role.GENERATION]
-    if found[FOUND_TOPICS] > asked:
+            row[s.X_GENERATION] = by_role[role.GENERATION]
+    if by_role[TOPICS_COUNT] > topics_before:
         topics = topic_symbol(mt)
         if topics == -1:
             return s.NEED_LISTS
@@ -197,17 +200,17 @@ def _count_hole(fr: s.Framing, slot: Int, key: Int, row: Table, whole: Flag, dec
 
 @inline
 def _learn(fr: s.Framing, mt: s.Matching, slot: Int, row: Table, header: Flag, decoded: Flag) -> None:
-    """What a request tells of its connection. `header`: its header was whole."""
+    """Note properties of a connection that a request shows. header: its header was whole."""
     k = fr.k
-    found = mt.found
+    by_role = mt.by_role
     k[slot, s.K_REQUESTS] += 1
     k[slot, s.K_RAW] = 0
-    if decoded and found[role.SOFTWARE_NAME] != s.NULL:
-        k[slot, s.K_SOFTWARE_NAME] = found[role.SOFTWARE_NAME]
-        k[slot, s.K_SOFTWARE_VERSION] = found[role.SOFTWARE_VERSION]
+    if decoded and by_role[role.SOFTWARE_NAME] != s.NULL:
+        k[slot, s.K_SOFTWARE_NAME] = by_role[role.SOFTWARE_NAME]
+        k[slot, s.K_SOFTWARE_VERSION] = by_role[role.SOFTWARE_VERSION]
     if row[s.X_API_KEY] == api_keys.SASL_HANDSHAKE:
         if decoded:
-            k[slot, s.K_MECHANISM] = found[role.MECHANISM]
+            k[slot, s.K_MECHANISM] = by_role[role.MECHANISM]
         if row[s.X_API_VERSION] == 0 and header:
             k[slot, s.K_RAW] = 1
     if row[s.X_CLIENT_ID] != s.NULL and k[slot, s.K_CLIENT_ID] == s.NULL:
@@ -249,7 +252,7 @@ def _keep_message(st: s.State, buffer: Bytes, slot: Int, direction: Int, ordinal
     m[row, s.MSG_COMPLETE] = 1 if frame[s.FR_CAUSE] == 0 else 0
     m[row, s.MSG_FIRST_NS] = frame[s.FR_FIRST_NS]
     m[row, s.MSG_LAST_NS] = frame[s.FR_LAST_NS]
-    m[row, s.MSG_TRIGGER] = frame[s.FR_TRIGGER]
+    m[row, s.MSG_COMPLETED_BY] = frame[s.FR_COMPLETED_BY]
 
 
 @inline
@@ -286,8 +289,8 @@ def take(st: s.State, lay: s.Layouts, buffer: Bytes, slot: Int, key: Int, side: 
     start = frame[s.FR_AT]
     end = start + frame[s.FR_HAVE]
     whole = frame[s.FR_CAUSE] == 0
-    trigger = frame[s.FR_TRIGGER]
-    base = np.int64(s.X_REQUEST if side == 0 else s.X_RESPONSE)
+    completed_by = frame[s.FR_COMPLETED_BY]
+    base = np.int64(s.REQUEST_COLUMNS if side == 0 else s.RESPONSE_COLUMNS)
     request = np.int64(-1)
     before = np.int64(0)
     api = np.int64(-1)
@@ -361,10 +364,10 @@ def take(st: s.State, lay: s.Layouts, buffer: Bytes, slot: Int, key: Int, side: 
 
     row = mt.row
     if request >= 0:
-        for column in range(s.X_COLUMNS):
+        for column in range(s.X_PENDING_COLUMNS):
             row[column] = mt.pending[request, column]
     else:
-        for column in range(s.X_COLUMNS):
+        for column in range(s.X_PENDING_COLUMNS):
             row[column] = s.NULL
         row[s.X_PARTS] = -1
         row[s.X_PARTS_COUNT] = 0
@@ -373,7 +376,7 @@ def take(st: s.State, lay: s.Layouts, buffer: Bytes, slot: Int, key: Int, side: 
             row[s.X_CORRELATION_ID] = correlation
     if side == 0:
         row[s.X_EXCHANGE] = fr.f[key, s.F_FRAMES]
-        row[s.X_ORDINAL] = frame[s.FR_ORDINAL]
+        row[s.X_PACKET_INDEX] = frame[s.FR_PACKET_INDEX]
         if readable:
             row[s.X_API_KEY] = api
             row[s.X_API_VERSION] = version
@@ -394,10 +397,10 @@ def take(st: s.State, lay: s.Layouts, buffer: Bytes, slot: Int, key: Int, side: 
     if readable:
         if not recall_topics(mt, row[s.X_TOPICS]):
             return s.NEED_TOPICS
-        asked = mt.found[FOUND_TOPICS]
+        topics_before = mt.by_role[TOPICS_COUNT]
         need = fill(mt, lay, buffer, used)
         if need == s.OK:
-            need = _say(mt, row, side, asked)
+            need = _say(mt, row, side, topics_before)
         if need == s.OK:
             need = room_for_facts(st, others)
         if need == s.OK:
@@ -407,18 +410,18 @@ def take(st: s.State, lay: s.Layouts, buffer: Bytes, slot: Int, key: Int, side: 
 
     elif side == 1 and row[base + s.M_REASON] == s.R_MALFORMED:
         fill_error(mt, lay, used)
-        if mt.found[FOUND_FIRST_ERROR] != 0:
+        if mt.by_role[FIRST_ERROR] != 0:
             codes = error_symbol(mt)
             if codes == -1:
                 return s.NEED_LISTS
-            row[s.X_ERROR] = mt.found[FOUND_FIRST_ERROR]
+            row[s.X_ERROR] = mt.by_role[FIRST_ERROR]
             row[s.X_ERRORS] = codes
 
     # From here on everything is carried out.
     if readable:
         record_parts(st, lay, buffer, used, row, side, slot)
     if state == s.DECODED_STATE:
-        record_facts(st, lay, buffer, used, slot, api if side == 1 else np.int64(-1), trigger)
+        record_facts(st, lay, buffer, used, slot, api if side == 1 else np.int64(-1), completed_by)
     _count_bytes(fr, slot, state, reason, trailing)
     _keep_message(st, buffer, slot, side, fr.f[key, s.F_FRAMES])
     fr.f[key, s.F_FRAMES] += 1
@@ -429,15 +432,15 @@ def take(st: s.State, lay: s.Layouts, buffer: Bytes, slot: Int, key: Int, side: 
         if request >= 0:
             held = k[slot, s.K_ZERO_HELD]
             for _ in range(before):
-                end_first(st, slot, s.UNANSWERED, trigger)
+                end_first(st, slot, s.UNANSWERED, completed_by)
             take_first(fr, mt, slot)
             if is_silent(row):
                 k[slot, s.K_ZERO_HELD] -= 1
             elif k[slot, s.K_ZERO_HELD] < held:
                 k[slot, s.K_ZERO_SILENT] = 1  # this answer passes over what the broker would have answered before
-        put_out(st, row, s.ANSWERED if request >= 0 else s.ORPHAN_RESPONSE, trigger)
+        put_out(st, row, s.ANSWERED if request >= 0 else s.ORPHAN_RESPONSE, completed_by)
     else:
         _count_hole(fr, slot, key, row, whole, state == s.DECODED_STATE)
         _learn(fr, mt, slot, row, header == OK, state == s.DECODED_STATE)
-        wait(st, slot, row, trigger)
+        wait(st, slot, row, completed_by)
     return s.OK

@@ -14,14 +14,15 @@ import numpy as np
 from analyzer.bulk import state as s
 from captures.kernels import BLOCK, NULL, Flag, Int, Table, inline, kernel, soon_block
 
-SAME, NOTHING, STRING, TOPICS, OTHERS, OWNER, SET = range(7)
+SAME, STRING, TOPICS, OTHERS, OWNER, SET = range(6)
 """What becomes of a column: it stays; NULL; a symbol of a string, of a list of strings or of another list becomes its
 number; so does a record set; the row that it belongs to is said anew."""
 
 
 class Numbers(NamedTuple):
-    """What a shard's symbols are in the numbering of the capture point, -1: not needed yet. Of record sets int64[2]:
-    how many shards there are, and which it is."""
+    """The capture point's numbers of a shard's symbols, -1: not needed yet.
+
+    shard int64[2], for record sets: number of shards, and which this is."""
 
     strings: Table
     topics: Table
@@ -30,27 +31,30 @@ class Numbers(NamedTuple):
 
 
 class Orders(NamedTuple):
-    """What orders exchanges, int64[n] each: the packet that completed them, the number of their connection, -1 where it
-    has none yet, and its age."""
+    """Columns that order exchanges, int64[n] each.
 
-    trigger: Table
+    They are the packet that completed them, the number of their connection, -1 if it has none yet, and its age."""
+
+    completed_by: Table
     connection: Table
     age: Table
 
 
 @kernel
-def look(rows: Table, slots: Table, born: Table, numbers: Numbers, orders: Orders, wanted: Table) -> tuple[Int, Int]:
-    """Read what orders exchanges int64[n, X_COLUMNS]. slots: number of the connection in each slot; born: the age of
-    each number's. Into `wanted` int64[2, n] go symbols of lists of strings, and of other lists, that have no number
-    yet, some of them several times; returns how many."""
+def look(rows: Table, slots: Table, serials: Table, numbers: Numbers, orders: Orders, wanted: Table) -> tuple[Int, Int]:
+    """Read the columns that order exchanges, int64[n, X_ENDED_COLUMNS].
+
+    slots: number of the connection in each slot; serials: the connection's serial, by number. Into `wanted`
+    int64[2, n] go symbols of lists of strings, and of other lists, that have no number yet, some of them several
+    times. Returns how many of each."""
     topics = np.int64(0)
     others = np.int64(0)
     for i in range(len(rows)):
         slot = rows[i, s.X_SLOT]
         number = slots[slot] if 0 <= slot < len(slots) else np.int64(-1)
-        orders.trigger[i] = rows[i, s.X_TRIGGER]
+        orders.completed_by[i] = rows[i, s.X_COMPLETED_BY]
         orders.connection[i] = number
-        orders.age[i] = born[number] if 0 <= number < len(born) else np.int64(-1)
+        orders.age[i] = serials[number] if 0 <= number < len(serials) else np.int64(-1)
         symbol = rows[i, s.X_TOPICS]
         if 0 <= symbol < len(numbers.topics) and numbers.topics[symbol] < 0:
             wanted[0, topics] = symbol
@@ -144,15 +148,18 @@ def _numbered(rows: Table, begin: Int, end: Int, column: Int, place: Table, numb
 
 @inline
 def _as_they_are(rows: Table, begin: Int, column: Int, place: Table, out: Table) -> None:
-    """A column of a whole block, of which all places are in `out`. Unsigned: see `kernels.copy_bytes`."""
+    """Copy a column of a whole block whose places are all in `out`.
+
+    Unsigned: see `kernels.copy_bytes`."""
     for row in range(np.uint64(begin), np.uint64(begin + BLOCK)):
         out[np.uint64(column), np.uint64(place[row])] = rows[row, np.uint64(column)]
 
 
 @kernel
 def move(rows: Table, place: Table, becomes: Table, numbers: Numbers, owner: Table, out: Table) -> None:
-    """out[:, place[i]] = rows[i], each column as `becomes` says; places outside `out` are left out. owner int64[n]: see
-    `look_at_parts`, which those have that have an owner."""
+    """Set out[:, place[i]] = rows[i], each column as `becomes` says; places outside `out` are left out.
+
+    owner int64[n]: see `look_at_parts`, for rows that have an owner."""
     count = min(len(rows), len(place))
     width = rows.shape[1]
     for begin in range(0, count, BLOCK):
@@ -176,9 +183,7 @@ def move(rows: Table, place: Table, becomes: Table, numbers: Numbers, owner: Tab
                     to = place[row]
                     if 0 <= to < out.shape[1]:
                         value = rows[row, column]
-                        if kind == NOTHING:
-                            value = NULL
-                        elif kind == OWNER:
+                        if kind == OWNER:
                             value = max(owner[row], -1 - owner[row])
                         elif kind == SET and value != NULL:
                             value = value * numbers.shard[0] + numbers.shard[1]

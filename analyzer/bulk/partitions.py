@@ -109,9 +109,10 @@ def count_named(lay: s.Layouts, tape: Table, used: Int) -> tuple[Int, Int]:
 
 
 @inline
-def room_for_parts(st: s.State, used: Int, named: Int, others: Int, asked: Int) -> Int:
-    """What must be free before the rows of a message with `used` rows on the tape are made (`named`, `others`: see
-    `count_named`); `asked`: rows of its request. OK or a NEED_ status."""
+def room_for_parts(st: s.State, used: Int, named: Int, others: Int, requested: Int) -> Int:
+    """Check the room for the rows of a message with `used` rows on the tape.
+
+    named, others: see `count_named`; requested: rows of its request. Returns OK or a NEED_ status."""
     fr = st.framing
     mt = st.matching
     parts = st.parts
@@ -123,7 +124,7 @@ def room_for_parts(st: s.State, used: Int, named: Int, others: Int, asked: Int) 
     # What is out and what may still come out: no other place has to ask.
     if v[s.V_PARTS_OUT] + v[s.V_PARTS_LIVE] + more > len(out.parts):
         return s.NEED_PARTS_OUT
-    if 2 * (asked + 1) > len(parts.lookup):
+    if 2 * (requested + 1) > len(parts.lookup):
         return s.NEED_LOOKUP
     if v[s.V_LEADERS] + others > len(parts.leaders):
         return s.NEED_LEADERS
@@ -152,7 +153,7 @@ def _new_part(parts: s.Parts) -> Int:
         at = v[s.V_PARTS]
         v[s.V_PARTS] = at + 1
     v[s.V_PARTS_LIVE] += 1
-    for column in range(s.P_COLUMNS):
+    for column in range(s.P_PENDING_COLUMNS):
         parts.rows[at, column] = s.NULL
     parts.rows[at, s.P_NEXT] = -1
     return at
@@ -203,9 +204,9 @@ def _fill_lookup(parts: Table, lookup: Table, at: Int, count: Int) -> Int:
         known = False
         while lookup[bucket] >= 0 and not known:
             other = lookup[bucket]
-            said = parts[other, s.P_TOPIC] if parts[other, s.P_TOPIC] != s.NULL else parts[other, s.P_TOPIC_ID]
+            other_name = parts[other, s.P_TOPIC] if parts[other, s.P_TOPIC] != s.NULL else parts[other, s.P_TOPIC_ID]
             known = (
-                said == name
+                other_name == name
                 and parts[other, s.P_PARTITION] == parts[at, s.P_PARTITION]
                 and parts[other, s.P_SECTION] == parts[at, s.P_SECTION]
             )
@@ -218,8 +219,9 @@ def _fill_lookup(parts: Table, lookup: Table, at: Int, count: Int) -> Int:
 
 @inline
 def _copy_headers(into: Bytes, to: Int, buffer: Bytes, at: Int, length: Int) -> Int:
-    """Copy the headers of a record set's whole batches, of magic 2 (KIP-98), and as much of what follows them as tells
-    that it is none; returns how many bytes these are."""
+    """Copy the headers of a record set's whole batches of magic 2 (KIP-98); return their bytes.
+
+    Of the bytes behind them as many are copied as show that these are no such batch."""
     begin, end = to, at + length
     while end - at >= 17:
         size = 12 + read_int32(buffer, at + 8)
@@ -242,23 +244,25 @@ def _keep_set(parts: s.Parts, buffer: Bytes, at: Int, length: Int, side: Int) ->
     row = v[s.V_SETS]
     v[s.V_SETS] = row + 1
     into = v[s.V_SET_BYTES]
-    kept = length
+    size = length
     if v[s.V_RECORDS] == s.KEEP_HEADERS:
-        kept = _copy_headers(parts.set_bytes, into, buffer, at, length)
+        size = _copy_headers(parts.set_bytes, into, buffer, at, length)
     else:
         copy_bytes(parts.set_bytes, into, buffer, at, length)
-    v[s.V_SET_BYTES] = into + kept
+    v[s.V_SET_BYTES] = into + size
     parts.sets[row, s.SET_NUMBER] = number
     parts.sets[row, s.SET_AT] = into
-    parts.sets[row, s.SET_LENGTH] = kept
+    parts.sets[row, s.SET_LENGTH] = size
     parts.sets[row, s.SET_SIDE] = side
     return number
 
 
 @inline
 def record_parts(st: s.State, lay: s.Layouts, buffer: Bytes, used: Int, row: Table, side: Int, slot: Int) -> None:
-    """Make or complete the topic-partition rows of the exchange `row` from the tape of its request (side 0) or its
-    response (side 1), and note leaders. Room was made sure of before, and topics have their symbol in column 0."""
+    """Make or complete the topic-partition rows of the exchange `row` from a tape, and note leaders.
+
+    side: 0 the request's tape, 1 the response's. The caller has made sure of room, and topics have their symbol in
+    column 0."""
     fr = st.framing
     mt = st.matching
     parts = st.parts
@@ -271,7 +275,7 @@ def record_parts(st: s.State, lay: s.Layouts, buffer: Bytes, used: Int, row: Tab
     part: Int = np.int64(-1)
     leader = np.int64(-1)
     expected = row[s.X_PARTS]
-    asked = row[s.X_PARTS_COUNT] if expected >= 0 else np.int64(0)
+    requested = row[s.X_PARTS_COUNT] if expected >= 0 else np.int64(0)
     first = expected
     mask = np.int64(-1)
     nodes = np.int64(-1)
@@ -294,20 +298,20 @@ def record_parts(st: s.State, lay: s.Layouts, buffer: Bytes, used: Int, row: Tab
                 topic_id = intern(mt.strings, mt.scratch, 0, 22)
         elif kind == role.PARTITION:
             part = np.int64(-1)
-            if side == 1 and asked > 0:
+            if side == 1 and requested > 0:
                 name = topic if topic != s.NULL else topic_id
                 if expected >= 0 and _same(parts.rows, expected, section, name, value):
                     part = expected
-                elif asked <= _SCAN:
+                elif requested <= _SCAN:
                     at = first
-                    for _ in range(asked):
+                    for _ in range(requested):
                         if _same(parts.rows, at, section, name, value):
                             part = at
                             break
                         at = parts.rows[at, s.P_NEXT]
                 else:
                     if mask < 0:
-                        mask = _fill_lookup(parts.rows, parts.lookup, first, asked)
+                        mask = _fill_lookup(parts.rows, parts.lookup, first, requested)
                     bucket = _bucket(section, name, value, mask)
                     while parts.lookup[bucket] >= 0:
                         if _same(parts.rows, parts.lookup[bucket], section, name, value):
@@ -354,7 +358,7 @@ def record_parts(st: s.State, lay: s.Layouts, buffer: Bytes, used: Int, row: Tab
                 for column in range(s.L_COLUMNS):
                     parts.leaders[leader, column] = s.NULL
                 parts.leaders[leader, s.L_NS] = fr.frame[s.FR_LAST_NS]
-                parts.leaders[leader, s.L_TRIGGER] = fr.frame[s.FR_TRIGGER]
+                parts.leaders[leader, s.L_COMPLETED_BY] = fr.frame[s.FR_COMPLETED_BY]
                 parts.leaders[leader, s.L_SLOT] = slot
                 parts.leaders[leader, s.L_TOPIC] = topic
                 parts.leaders[leader, s.L_TOPIC_ID] = topic_id
@@ -418,7 +422,7 @@ def put_parts(parts: s.Parts, out: s.Output, first: Int, owner: Int) -> None:
     to = v[s.V_PARTS_OUT]
     at = first
     while at >= 0:
-        for column in range(1, s.P_COLUMNS):
+        for column in range(s.P_COLUMNS):
             out.parts[to, column] = parts.rows[at, column]
         out.parts[to, s.P_OWNER] = owner
         to += 1

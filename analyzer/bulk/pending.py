@@ -32,9 +32,10 @@ KEPT_OPEN: Final = 64
 
 
 @inline
-def put_out(st: s.State, row: Table, status: Int, trigger: Int) -> None:
-    """An exchange has ended: copy `row` (int64[X_COLUMNS]) to the output, where slots are those of `Flows`. Room was
-    made sure of before."""
+def put_out(st: s.State, row: Table, status: Int, completed_by: Int) -> None:
+    """Copy an exchange that ended, int64[X_PENDING_COLUMNS], to the output, where slots are those of `Flows`.
+
+    The caller has made sure that there is room."""
     fr = st.framing
     parts = st.parts
     out = st.output
@@ -44,7 +45,7 @@ def put_out(st: s.State, row: Table, status: Int, trigger: Int) -> None:
     out.exchanges[to, s.X_SLOT] = row[s.X_SLOT] * out.v[s.V_SHARDS] + out.v[s.V_SHARD]
     out.exchanges[to, s.X_STATUS] = status
     out.exchanges[to, s.X_CLIENT_SIDE] = fr.k[row[s.X_SLOT], s.K_CLIENT]
-    out.exchanges[to, s.X_TRIGGER] = trigger
+    out.exchanges[to, s.X_COMPLETED_BY] = completed_by
     out.v[s.V_OUT] = to + 1
     if row[s.X_PARTS] >= 0:
         put_parts(parts, out, row[s.X_PARTS], to)
@@ -68,11 +69,11 @@ def take_first(fr: s.Framing, mt: s.Matching, slot: Int) -> Int:
 
 
 @inline
-def flush_pending(st: s.State, slot: Int, status: Int, trigger: Int) -> None:
+def flush_pending(st: s.State, slot: Int, status: Int, completed_by: Int) -> None:
     """No answer will come any more. Room was made sure of before."""
     fr = st.framing
     while fr.k[slot, s.K_HEAD] >= 0:
-        end_first(st, slot, status, trigger)
+        end_first(st, slot, status, completed_by)
 
 
 @inline
@@ -82,16 +83,16 @@ def is_silent(row: Table) -> Flag:
 
 
 @inline
-def end_first(st: s.State, slot: Int, status: Int, trigger: Int) -> None:
+def end_first(st: s.State, slot: Int, status: Int, completed_by: Int) -> None:
     """The oldest pending request ends without an answer: with `status`, where one was to be expected."""
     fr = st.framing
     mt = st.matching
     first = take_first(fr, mt, slot)
     if is_silent(mt.pending[first]):
         fr.k[slot, s.K_ZERO_HELD] -= 1
-        put_out(st, mt.pending[first], s.NO_RESPONSE_EXPECTED, trigger)
+        put_out(st, mt.pending[first], s.NO_RESPONSE_EXPECTED, completed_by)
     else:
-        put_out(st, mt.pending[first], status, trigger)
+        put_out(st, mt.pending[first], status, completed_by)
 
 
 @inline
@@ -115,7 +116,7 @@ def find_pending(fr: s.Framing, mt: s.Matching, slot: Int, correlation: Int) -> 
 
 
 @inline
-def wait(st: s.State, slot: Int, row: Table, trigger: Int) -> None:
+def wait(st: s.State, slot: Int, row: Table, completed_by: Int) -> None:
     """A request waits for its answer from now on, unless none can come."""
     fr = st.framing
     mt = st.matching
@@ -123,17 +124,17 @@ def wait(st: s.State, slot: Int, row: Table, trigger: Int) -> None:
     v = mt.v
     silent = is_silent(row)
     if silent and (k[slot, s.K_ZERO_SILENT] != 0 or k[slot, s.K_CLOSED] != 0):
-        put_out(st, row, s.NO_RESPONSE_EXPECTED, trigger)
+        put_out(st, row, s.NO_RESPONSE_EXPECTED, completed_by)
         return
     if k[slot, s.K_CLOSED] != 0:
-        put_out(st, row, s.UNANSWERED, trigger)
+        put_out(st, row, s.UNANSWERED, completed_by)
         return
     if silent:
         if k[slot, s.K_ZERO_HELD] >= MAX_SILENT:
             k[slot, s.K_ZERO_SILENT] = 1
             while k[slot, s.K_HEAD] >= 0 and is_silent(mt.pending[k[slot, s.K_HEAD]]):
-                end_first(st, slot, s.NO_RESPONSE_EXPECTED, trigger)
-            put_out(st, row, s.NO_RESPONSE_EXPECTED, trigger)
+                end_first(st, slot, s.NO_RESPONSE_EXPECTED, completed_by)
+            put_out(st, row, s.NO_RESPONSE_EXPECTED, completed_by)
             return
         k[slot, s.K_ZERO_HELD] += 1
     open_here = k[slot, s.K_COUNT]
@@ -142,7 +143,7 @@ def wait(st: s.State, slot: Int, row: Table, trigger: Int) -> None:
         first = k[slot, s.K_HEAD]
         if not is_silent(mt.pending[first]):
             mt.pending[first, s.X_RESPONSE_REASON] = s.R_TOO_MANY
-        end_first(st, slot, s.UNANSWERED, trigger)
+        end_first(st, slot, s.UNANSWERED, completed_by)
     at = v[s.V_PENDING_FREE]
     if at >= 0:
         v[s.V_PENDING_FREE] = mt.pending[at, s.X_NEXT]
@@ -150,7 +151,7 @@ def wait(st: s.State, slot: Int, row: Table, trigger: Int) -> None:
         at = v[s.V_PENDINGS]
         v[s.V_PENDINGS] = at + 1
     v[s.V_PENDING_LIVE] += 1
-    for column in range(s.X_COLUMNS):
+    for column in range(s.X_PENDING_COLUMNS):
         mt.pending[at, column] = row[column]
     mt.pending[at, s.X_NEXT] = -1
     if k[slot, s.K_TAIL] >= 0:

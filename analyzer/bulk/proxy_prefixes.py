@@ -1,4 +1,4 @@
-"""What may stand before Kafka's first byte: what a balancer or a proxy is told, and what it answers.
+"""Skip prefixes of balancers and proxies before Kafka's first byte, and the answers to them.
 
 In: the first bytes of a direction (`captures.prefixes` tells a prefix). Out: the direction without it. Rules
 
@@ -62,7 +62,7 @@ def _skip_prefix(fr: s.Framing, mt: s.Matching, key: Int, client: Int) -> Int:
 
 @inline
 def first_bytes(fr: s.Framing, slot: Int, side: Int, source: Bytes, at: Int, length: Int) -> None:
-    """Keep the first 8 bytes a side says (in one number, its length in the low bits of none: zero is nothing)."""
+    """Keep a side's first 8 bytes in one number, with their length in the low bits (0: none)."""
     column = s.K_FIRST_0 + side
     if fr.k[slot, column] != 0:
         return
@@ -79,7 +79,7 @@ def first_bytes(fr: s.Framing, slot: Int, side: Int, source: Bytes, at: Int, len
 
 @inline
 def is_sealed(fr: s.Framing, slot: Int) -> Flag:
-    """A connection that `--port` says is Kafka, and that is TLS."""
+    """Note a connection that `--port` declares as Kafka, and that is TLS."""
     return fr.k[slot, s.K_TLS] != 0 and fr.k[slot, s.K_REQUESTS] == 0
 
 
@@ -106,26 +106,27 @@ def before_first(fr: s.Framing, mt: s.Matching, slot: Int, key: Int, client: Int
 
 
 def named_ends(kind: int, text: str) -> tuple[str | None, str | None]:
-    """What a prefix names, of its kind and K_PREFIX_TEXT: whom the connection comes from and where it was meant to go,
-    as `ip:port` (a name in the place of the address where only that was said). None where it does not say."""
-    said = bytes.fromhex(text)
+    """Return the ends that a prefix names, from its kind and K_PREFIX_TEXT: source and destination.
+
+    They are `ip:port` (a name instead of the address if only that was sent), None if the prefix does not have it."""
+    content = bytes.fromhex(text)
     with contextlib.suppress(ValueError, IndexError, struct.error):
         if kind == PROXY_LINE:
-            _, family, source, target, source_port, target_port = said.decode("ascii").split(" ")
+            _, family, source, target, source_port, target_port = content.decode("ascii").split(" ")
             if family in ("TCP4", "TCP6"):
                 return _end(source, int(source_port)), _end(target, int(target_port))
-        elif kind == PROXY_BINARY and said[12] & 15 == 1:  # LOCAL is the balancer's own
-            size = {1: 4, 2: 16}.get(said[13] >> 4)  # families: IPv4, IPv6
+        elif kind == PROXY_BINARY and content[12] & 15 == 1:  # LOCAL is the balancer's own
+            size = {1: 4, 2: 16}.get(content[13] >> 4)  # families: IPv4, IPv6
             if size is not None:
-                ports = struct.unpack_from(">HH", said, V2_HEAD + 2 * size)
-                ends = [str(ip_address(said[at : at + size])) for at in (V2_HEAD, V2_HEAD + size)]
+                ports = struct.unpack_from(">HH", content, V2_HEAD + 2 * size)
+                ends = [str(ip_address(content[at : at + size])) for at in (V2_HEAD, V2_HEAD + size)]
                 return _end(ends[0], ports[0]), _end(ends[1], ports[1])
         elif kind == SOCKS5:
-            port = int.from_bytes(said[-2:], "big")
-            name = said[2:-2].decode() if said[0] == 3 else str(ip_address(said[1:-2]))
-            return None, f"{name}:{port}" if said[0] == 3 else _end(name, port)
+            port = int.from_bytes(content[-2:], "big")
+            name = content[2:-2].decode() if content[0] == 3 else str(ip_address(content[1:-2]))
+            return None, f"{name}:{port}" if content[0] == 3 else _end(name, port)
         elif kind == CONNECT:
-            return None, said.decode("ascii")
+            return None, content.decode("ascii")
     return None, None
 
 

@@ -1,9 +1,9 @@
-"""What a broker waited for on purpose: fetches without data, replicas of what is produced; and who follows what.
+"""Compute how long a broker waited on purpose: for data, or for replicas; and the readers' state.
 
 In: answered exchanges of Fetch, ShareFetch, Produce and ListOffsets in the order in which they were completed, and
-their topic-partitions by number. Out: how long each was held, or NULL; rows of readers that are over. Rules: what is
-decided of an exchange follows from it and from those before it alone, so that cutting them into windows changes
-nothing; what is kept of a partition is its latest `RING` ends, so memory is bounded by partitions and open sessions.
+their topic-partitions by number. Out: how long each was held, or NULL; rows of readers that are over. Rules: the result
+for an exchange follows from it and from those before it alone, so that cutting them into windows changes nothing; the
+latest `RING` ends of a partition are kept, so memory is bounded by partitions and open sessions.
 
 When an answer holds enough records, the question is whether they were there when the broker took the request up. Only
 partitions that it brings records of matter: one that had some would be in it. A partition's end at that time is at
@@ -73,7 +73,7 @@ E_COLUMNS: Final = E_RING + RING * N_COLUMNS
 UNKNOWN, AT_END, BEHIND = 0, 1, 2
 NO_SESSION: Final = 0
 AT_ONCE_US: Final = 1500
-"""An answer that came sooner was not held [measured: FINDINGS 4 of brokers' request logs]."""
+"""An answer that came sooner was not held."""
 SERVICE_US: Final = 1000
 """Of a time held, what the broker itself takes, and as much too early a wait may seem to end by rounding."""
 PARKED_US: Final = 50_000
@@ -104,8 +104,8 @@ class Rows(NamedTuple):
     left_numbers: Table
 
 
-class Knowledge(NamedTuple):
-    """What is kept from window to window.
+class PurgatoryState(NamedTuple):
+    """State between windows.
 
     ends         [partitions, E_COLUMNS]
     entries      [n, S_COLUMNS]: readers that last
@@ -184,28 +184,28 @@ def _was_there(ends: Table, at: Int, when_ns: Int, offset: Int, committed: Int) 
 def _released(ends: Table, at: Int, when_ns: Int, offset: Int) -> Int:
     """By when the first records were there that came to a partition after `when_ns`: they were acknowledged then. NULL:
     they were not seen, or are not acknowledged yet."""
-    found = np.int64(NULL)
+    earliest = np.int64(NULL)
     for i in range(min(ends[at, E_COUNT], RING)):
         entry = E_RING + i * N_COLUMNS
         later = ends[at, entry + N_ASKED_NS] >= when_ns
         if ends[at, entry + N_BASE] != NULL and ends[at, entry + N_BASE] >= offset and later:
             known = ends[at, entry + N_KNOWN_NS]
-            found = known if found == NULL else min(found, known)
-    return found
+            earliest = known if earliest == NULL else min(earliest, known)
+    return earliest
 
 
 # --- sessions ---------------------------------------------------------------------------------------------------------
 
 
 @inline
-def _chain(know: Knowledge, session: Int, number: Int) -> Int:
+def _chain(know: PurgatoryState, session: Int, number: Int) -> Int:
     h = np.uint64(session) * np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(number) * np.uint64(0xD6E8FEB86659FD93)
     h ^= h >> np.uint64(32)
     return np.int64(h & np.uint64(0x7FFFFFFFFFFFFFFF)) & (len(know.chains) - 1)
 
 
 @inline
-def _find(know: Knowledge, session: Int, number: Int) -> Int:
+def _find(know: PurgatoryState, session: Int, number: Int) -> Int:
     """The reader of a partition in a session, or -1."""
     at = know.chains[_chain(know, session, number)]
     while at >= 0 and (know.entries[at, S_SESSION] != session or know.entries[at, S_NUMBER] != number):
@@ -214,7 +214,7 @@ def _find(know: Knowledge, session: Int, number: Int) -> Int:
 
 
 @inline
-def _end_reader(know: Knowledge, at: Int) -> None:
+def _end_reader(know: PurgatoryState, at: Int) -> None:
     """A reader is over: out of the hash table, into `gone`. Its session's list is the caller's."""
     entries = know.entries
     session = entries[at, S_SESSION]
@@ -238,7 +238,7 @@ def _end_reader(know: Knowledge, at: Int) -> None:
 
 
 @inline
-def _end_session(know: Knowledge, connection: Int) -> None:
+def _end_session(know: PurgatoryState, connection: Int) -> None:
     """The session of a connection is over, if it has one."""
     session = know.connections[connection, 0]
     if session < 0:
@@ -254,7 +254,7 @@ def _end_session(know: Knowledge, connection: Int) -> None:
 
 
 @inline
-def _begin_session(know: Knowledge, connection: Int, identity: Int, whole: Int) -> Int:
+def _begin_session(know: PurgatoryState, connection: Int, identity: Int, whole: Int) -> Int:
     _end_session(know, connection)
     session = know.v[V_SESSION_FREE]
     if session >= 0:
@@ -271,7 +271,7 @@ def _begin_session(know: Knowledge, connection: Int, identity: Int, whole: Int) 
 
 
 @inline
-def _session_of(know: Knowledge, rows: Rows, i: Int) -> Int:
+def _session_of(know: PurgatoryState, rows: Rows, i: Int) -> Int:
     """The session that a Fetch belongs to, begun if it is new or was not seen to begin."""
     connection = rows.connection[i]
     session = know.connections[connection, 0]
@@ -286,8 +286,8 @@ def _session_of(know: Knowledge, rows: Rows, i: Int) -> Int:
 
 
 @inline
-def _name_readers(know: Knowledge, rows: Rows, i: Int, session: Int) -> None:
-    """What the request of a Fetch says of its session: partitions that it asks for, and those that leave it."""
+def _name_readers(know: PurgatoryState, rows: Rows, i: Int, session: Int) -> None:
+    """Update a session by a Fetch request: partitions that it asks for, and those that leave it."""
     entries = know.entries
     for j in range(rows.firsts[i], rows.firsts[i + 1]):
         if rows.parts[s.P_OFFSET, j] == NULL or rows.numbers[j] < 0:
@@ -339,7 +339,7 @@ def _name_readers(know: Knowledge, rows: Rows, i: Int, session: Int) -> None:
 
 
 @inline
-def _unlist(know: Knowledge, session: Int, at: Int) -> None:
+def _unlist(know: PurgatoryState, session: Int, at: Int) -> None:
     """Take a reader out of its session's list."""
     before, following = know.entries[at, S_BEFORE], know.entries[at, S_NEXT]
     if before < 0:
@@ -363,7 +363,7 @@ def _longest_wait(rows: Rows, i: Int) -> Int:
 
 
 @inline
-def _fetch_held(know: Knowledge, rows: Rows, i: Int, session: Int) -> Int:
+def _fetch_held(know: PurgatoryState, rows: Rows, i: Int, session: Int) -> Int:
     """How long a Fetch was held, in microseconds, or NULL."""
     served = rows.served[i]
     if served == NULL:
@@ -380,19 +380,19 @@ def _fetch_held(know: Knowledge, rows: Rows, i: Int, session: Int) -> Int:
             continue
         amount += rows.parts[s.P_RECORD_BYTES, j]
         number = rows.numbers[j]
-        found = np.int64(UNKNOWN)
+        presence = np.int64(UNKNOWN)
         reader = _find(know, session, number) if number >= 0 else np.int64(-1)
         if reader >= 0:
             offset = know.entries[reader, S_OFFSET]
             committed = rows.x[s.X_ISOLATION_LEVEL, i] if rows.x[s.X_REPLICA, i] < 0 else np.int64(0)
-            found = _was_there(know.ends, number, rows.taken_up[i], offset, committed)
+            presence = _was_there(know.ends, number, rows.taken_up[i], offset, committed)
             came = _released(know.ends, number, rows.taken_up[i], offset)
             if came != NULL:
                 released = came if released == NULL else min(released, came)
             moved = moved or rows.parts[s.P_HIGH_WATERMARK, j] > know.ends[number, E_END]
-        if found == BEHIND:
+        if presence == BEHIND:
             verdict = np.int64(BEHIND)
-        elif found == UNKNOWN and verdict == AT_END:
+        elif presence == UNKNOWN and verdict == AT_END:
             verdict = np.int64(UNKNOWN)
     least = max(rows.x[s.X_MIN_BYTES, i], np.int64(0))
     if rows.x[s.X_REPLICA, i] >= 0:
@@ -415,8 +415,8 @@ def _fetch_held(know: Knowledge, rows: Rows, i: Int, session: Int) -> Int:
 
 
 @inline
-def _learn_fetch(know: Knowledge, rows: Rows, i: Int, session: Int) -> None:
-    """What the answer to a Fetch says of ends, and what its readers got."""
+def _learn_fetch(know: PurgatoryState, rows: Rows, i: Int, session: Int) -> None:
+    """Note the ends in the answer to a Fetch, and the records that its readers got."""
     ends = know.ends
     for j in range(rows.firsts[i], rows.firsts[i + 1]):
         number = rows.numbers[j]
@@ -445,7 +445,7 @@ def _learn_fetch(know: Knowledge, rows: Rows, i: Int, session: Int) -> None:
 
 
 @inline
-def _produce_held(know: Knowledge, rows: Rows, i: Int) -> Int:
+def _produce_held(know: PurgatoryState, rows: Rows, i: Int) -> Int:
     """How long a Produce with acks=all waited for replicas, or NULL. Where they fetch in sight, waiting is all but what
     the broker takes itself (right in 93.6 % of 3,211 in a cluster of three)."""
     if rows.x[s.X_ACKS, i] != -1:
@@ -469,7 +469,7 @@ def _produce_held(know: Knowledge, rows: Rows, i: Int) -> Int:
 
 
 @inline
-def _learn_produce(know: Knowledge, rows: Rows, i: Int) -> None:
+def _learn_produce(know: PurgatoryState, rows: Rows, i: Int) -> None:
     """Records acknowledged: the end of their partition, for readers once all replicas have them."""
     ends = know.ends
     for j in range(rows.firsts[i], rows.firsts[i + 1]):
@@ -487,7 +487,7 @@ def _learn_produce(know: Knowledge, rows: Rows, i: Int) -> None:
 
 
 @inline
-def _learn_listed(know: Knowledge, rows: Rows, i: Int) -> None:
+def _learn_listed(know: PurgatoryState, rows: Rows, i: Int) -> None:
     """An offset that ListOffsets found: the end is there or later. Who reads committed records may see less."""
     ends = know.ends
     for j in range(rows.firsts[i], rows.firsts[i + 1]):
@@ -499,9 +499,10 @@ def _learn_listed(know: Knowledge, rows: Rows, i: Int) -> None:
 
 
 @inline
-def _share_fetch_held(know: Knowledge, rows: Rows, i: Int) -> Int:
-    """The same of a ShareFetch. Nothing on the wire says where a share group's records end: after an answer without
-    any there were none."""
+def _share_fetch_held(know: PurgatoryState, rows: Rows, i: Int) -> Int:
+    """Like `_fetch_held`, for a ShareFetch.
+
+    Nothing on the wire tells where a share group's records end: after an answer without any there were none."""
     amount = np.int64(0)
     for j in range(rows.firsts[i], rows.firsts[i + 1]):
         amount += max(rows.parts[s.P_RECORD_BYTES, j], np.int64(0))
@@ -519,7 +520,7 @@ def _share_fetch_held(know: Knowledge, rows: Rows, i: Int) -> Int:
 
 
 @kernel
-def hold(begin: Int, end: Int, chosen: Table, rows: Rows, held: Table, know: Knowledge) -> None:
+def hold(begin: Int, end: Int, chosen: Table, rows: Rows, held: Table, know: PurgatoryState) -> None:
     """Decide of exchanges `begin` to `end` of those chosen (int64[k]: which of the rows each is) how long they were
     held (`held`, int64[k], microseconds, NULL: it cannot be told), and learn from each. Room was made sure of: for an
     entry and a row of `gone` a topic-partition more, a session an exchange more."""
@@ -542,7 +543,7 @@ def hold(begin: Int, end: Int, chosen: Table, rows: Rows, held: Table, know: Kno
 
 
 @kernel
-def end_sessions(connections: Table, know: Knowledge) -> None:
+def end_sessions(connections: Table, know: PurgatoryState) -> None:
     """These connections are closed: what they read is over, and their numbers may be others' next."""
     for i in range(len(connections)):
         _end_session(know, connections[i])
@@ -550,7 +551,7 @@ def end_sessions(connections: Table, know: Knowledge) -> None:
 
 
 @kernel
-def chain_again(know: Knowledge) -> None:
+def chain_again(know: PurgatoryState) -> None:
     """Enter all readers that last into the (larger) hash table, through their sessions."""
     for i in range(len(know.chains)):
         know.chains[i] = -1

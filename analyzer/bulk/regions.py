@@ -11,7 +11,7 @@ import numpy as np
 
 from analyzer.bulk import state as s
 from captures.kernels import Bytes, Int, Table, copy_bytes, inline, shared
-from captures.stream_tables import SEG_FILE, SEG_NUMBER, SEG_ORDINAL, SEG_RECORD_AT, SEG_TIME_NS
+from captures.stream_tables import SEG_FILE, SEG_NUMBER, SEG_PACKET_INDEX, SEG_RECORD_AT, SEG_TIME_NS
 
 IN_WINDOW, IN_WAITING, IN_SLAB = 0, 1, 2  # which bytes a frame lies in
 
@@ -66,7 +66,7 @@ def append(fr: s.Framing, key: Int, source: Bytes, at: Int, length: Int, segment
     f[key, s.F_HAVE] = have + length
     f[key, s.F_LAST_NS] = segment[SEG_TIME_NS]
     last = f[key, s.F_LAST_MARK]
-    if last >= 0 and fr.marks[last, s.MARK_ORDINAL] == segment[SEG_ORDINAL]:
+    if last >= 0 and fr.marks[last, s.MARK_PACKET_INDEX] == segment[SEG_PACKET_INDEX]:
         return s.OK
     mark = v[s.V_MARK_FREE]
     if mark >= 0:
@@ -81,7 +81,7 @@ def append(fr: s.Framing, key: Int, source: Bytes, at: Int, length: Int, segment
     m[mark, s.MARK_NUMBER] = segment[SEG_NUMBER]
     m[mark, s.MARK_FILE] = segment[SEG_FILE]
     m[mark, s.MARK_RECORD_AT] = segment[SEG_RECORD_AT]
-    m[mark, s.MARK_ORDINAL] = segment[SEG_ORDINAL]
+    m[mark, s.MARK_PACKET_INDEX] = segment[SEG_PACKET_INDEX]
     if last >= 0:
         m[last, s.MARK_NEXT] = mark
     else:
@@ -144,7 +144,7 @@ def _mark_at(fr: s.Framing, key: Int, offset: Int) -> Int:
 
 
 @shared
-def frame_from_region(fr: s.Framing, key: Int, have: Int, total: Int, held: Int, cause: Int, trigger: Int) -> None:
+def frame_from_region(fr: s.Framing, key: Int, have: Int, total: Int, held: Int, cause: Int, completed_by: Int) -> None:
     """Describe the frame at F_FROM of the region in `State.frame`."""
     frame = fr.frame
     m = fr.marks
@@ -158,12 +158,12 @@ def frame_from_region(fr: s.Framing, key: Int, have: Int, total: Int, held: Int,
     frame[s.FR_NUMBER] = m[first, s.MARK_NUMBER]
     frame[s.FR_FILE] = m[first, s.MARK_FILE]
     frame[s.FR_RECORD_AT] = m[first, s.MARK_RECORD_AT]
-    frame[s.FR_ORDINAL] = m[first, s.MARK_ORDINAL]
+    frame[s.FR_PACKET_INDEX] = m[first, s.MARK_PACKET_INDEX]
     if cause == 0:
         frame[s.FR_LAST_NS] = _latest(fr, first, start + have)
     else:
         frame[s.FR_LAST_NS] = fr.f[key, s.F_LAST_NS]
-    frame[s.FR_TRIGGER] = trigger
+    frame[s.FR_COMPLETED_BY] = completed_by
     frame[s.FR_CAUSE] = cause
     frame[s.FR_TENTATIVE] = fr.f[key, s.F_TENTATIVE]
     frame[s.FR_SOURCE] = IN_SLAB

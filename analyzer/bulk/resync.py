@@ -1,4 +1,4 @@
-"""Where the next frame starts, when nothing says so: at the beginning of a connection, and behind what was lost.
+"""Find the next frame without a known start: at a connection's beginning, and behind lost bytes.
 
 In: the region of a direction. Out: F_FROM at the start of a frame, or F_SCANNED behind what cannot be one; a connection
 recognised, or given up.
@@ -196,7 +196,7 @@ def _judge_request(
 
 @inline
 def _named(fr: s.Framing, at: Int, end: Int) -> Int:
-    """Whether the request at `at` says a client id that begins with a letter or digit, as far as it is there."""
+    """Whether the request's client id begins with a letter or digit, as far as it is there."""
     if end - at < 15 or read_int16(fr.slab, at + 12) < 1:
         return False
     first = np.int64(fr.slab[at + 14])
@@ -282,8 +282,10 @@ def answered(fr: s.Framing, key: Int, length: Int) -> Flag:
 def _judge_response(
     fr: s.Framing, mt: s.Matching, lay: s.Layouts, slot: Int, key: Int, at: Int, end: Int, boundary: Flag
 ) -> Int:
-    """The same for a response: its correlation id must be that of a pending request; at the start of a segment it may
-    also be that of a request from before the capture, if the frame ends where the bytes do or another follows it."""
+    """Judge whether a frame is a response: its correlation id must be that of a pending request.
+
+    At the start of a segment it may also be that of a request from before the capture, if the frame ends where the
+    bytes do or another follows it."""
     if end - at < 8:
         return UNSURE
     size = read_int32(fr.slab, at)
@@ -411,7 +413,7 @@ def seek(fr: s.Framing, mt: s.Matching, lay: s.Layouts, slot: Int, key: Int, cli
 
 
 @inline
-def sought(fr: s.Framing, key: Int, found: Flag) -> None:
+def end_search(fr: s.Framing, key: Int, recognised: Flag) -> None:
     """After a search: a connection recognised, or bytes passed over."""
     f = fr.f
     k = fr.k
@@ -419,7 +421,7 @@ def sought(fr: s.Framing, key: Int, found: Flag) -> None:
     other = key ^ 1
     undecided = k[slot, s.K_CLASS] == s.UNDECIDED
     passed = f[key, s.F_SCANNED] - f[key, s.F_FROM]
-    if found:
+    if recognised:
         if undecided:
             k[slot, s.K_CLASS] = s.KAFKA
             k[slot, s.K_CLIENT] = key & 1

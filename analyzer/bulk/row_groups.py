@@ -87,9 +87,11 @@ def numbered(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 @kernel
-def count_uses(x: Table, connection: Table, slots: Table, secret: Int, place: Table, found: Table) -> Int:
-    """Count exchanges x [X_COLUMNS, n] by connection, client id, API, version and group; returns how many combinations
-    there are. connection, place: int64[n], place: which combination each row is of; found int64[n, U_COLUMNS]."""
+def count_uses(x: Table, connection: Table, slots: Table, secret: Int, place: Table, uses: Table) -> Int:
+    """Count exchanges x [X_COLUMNS, n] by connection, client id, API, version and group.
+
+    connection int64[n]; place int64[n]: the combination of each row; uses int64[n, U_COLUMNS]. Returns the number of
+    combinations."""
     count = np.int64(0)
     mask = np.uint64(len(slots) - 1)
     for i in range(x.shape[1]):
@@ -99,11 +101,11 @@ def count_uses(x: Table, connection: Table, slots: Table, secret: Int, place: Ta
         at = np.int64(h & mask)
         known = slots[at]
         while known >= 0 and not (
-            found[known, U_CONNECTION] == link
-            and found[known, U_CLIENT] == client
-            and found[known, U_API] == api
-            and found[known, U_VERSION] == version
-            and found[known, U_GROUP] == group
+            uses[known, U_CONNECTION] == link
+            and uses[known, U_CLIENT] == client
+            and uses[known, U_API] == api
+            and uses[known, U_VERSION] == version
+            and uses[known, U_GROUP] == group
         ):
             at = np.int64(np.uint64(at + 1) & mask)
             known = slots[at]
@@ -111,28 +113,28 @@ def count_uses(x: Table, connection: Table, slots: Table, secret: Int, place: Ta
             known = count
             count += 1
             slots[at] = known
-            found[known, U_CONNECTION] = link
-            found[known, U_CLIENT] = client
-            found[known, U_API] = api
-            found[known, U_VERSION] = version
-            found[known, U_GROUP] = group
-            found[known, U_FIRST] = i
-            found[known, U_EXCHANGES] = 0
-            found[known, U_ERRORS] = 0
-            found[known, U_BEGAN] = NULL
-            found[known, U_ENDED] = NULL
+            uses[known, U_CONNECTION] = link
+            uses[known, U_CLIENT] = client
+            uses[known, U_API] = api
+            uses[known, U_VERSION] = version
+            uses[known, U_GROUP] = group
+            uses[known, U_FIRST] = i
+            uses[known, U_EXCHANGES] = 0
+            uses[known, U_ERRORS] = 0
+            uses[known, U_BEGAN] = NULL
+            uses[known, U_ENDED] = NULL
         place[i] = known
         began = x[s.X_REQUEST_FIRST_NS, i]
         if began == NULL:
             began = x[s.X_RESPONSE_FIRST_NS, i]
         ended = max(began, x[s.X_REQUEST_LAST_NS, i], x[s.X_RESPONSE_LAST_NS, i])
         error = x[s.X_ERROR, i]
-        found[known, U_EXCHANGES] += 1
+        uses[known, U_EXCHANGES] += 1
         if error != NULL and error != 0:
-            found[known, U_ERRORS] += 1
-        if began != NULL and (found[known, U_BEGAN] == NULL or began < found[known, U_BEGAN]):
-            found[known, U_BEGAN] = began
-        found[known, U_ENDED] = max(found[known, U_ENDED], ended)
+            uses[known, U_ERRORS] += 1
+        if began != NULL and (uses[known, U_BEGAN] == NULL or began < uses[known, U_BEGAN]):
+            uses[known, U_BEGAN] = began
+        uses[known, U_ENDED] = max(uses[known, U_ENDED], ended)
     return count
 
 
@@ -140,28 +142,30 @@ def used(x: np.ndarray, connection: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     """(int64[k, U_COLUMNS]: what was counted, in order of the first exchange of each; int64[n]: which of them each
     exchange is)."""
     rows = x.shape[1]
-    place, found = np.empty(rows, np.int64), np.empty((rows, U_COLUMNS), np.int64)
-    count = count_uses(steady(x), steady(connection), places(rows), _SECRET, place, found)
-    return found[:count].copy(), place
+    place, uses = np.empty(rows, np.int64), np.empty((rows, U_COLUMNS), np.int64)
+    count = count_uses(steady(x), steady(connection), places(rows), _SECRET, place, uses)
+    return uses[:count].copy(), place
 
 
 @kernel
-def follow(place: Table, asked: Table, after: Table, now: Table, expected: Table, moved: Table) -> None:
+def follow(place: Table, offsets: Table, after: Table, now: Table, expected: Table, moved: Table) -> None:
     """Fetches of readers in order. place int64[n]: whose each is; asked, after int64[n]: the offset asked for and the
     one after what came, NULL: not said; now int64[readers]: where each stands, before and then after them; expected
     int64[n]: where it stood; moved int64[n]: 1 where it asks for another offset."""
     for i in range(len(place)):
         stands = now[place[i]]
         expected[i] = stands
-        moved[i] = 1 if asked[i] != NULL and asked[i] != stands else 0
+        moved[i] = 1 if offsets[i] != NULL and offsets[i] != stands else 0
         if after[i] != NULL:
             now[place[i]] = after[i]
-        elif asked[i] != NULL:
-            now[place[i]] = asked[i]
+        elif offsets[i] != NULL:
+            now[place[i]] = offsets[i]
 
 
 def steady(values: np.ndarray) -> np.ndarray:
-    """The same for a kernel: in rows, and read-only. Each other kind of array would be a kernel of its own."""
-    found = np.ascontiguousarray(values).view()
-    found.flags.writeable = False
-    return found
+    """Return the values in rows, and read-only, as kernels take them.
+
+    Each other kind of array would be a kernel of its own."""
+    view = np.ascontiguousarray(values).view()
+    view.flags.writeable = False
+    return view

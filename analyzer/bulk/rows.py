@@ -1,9 +1,9 @@
-"""What one window of a capture point gives: the shards' results as one `Window`, which everything above learns from.
+"""Merge the shards' results of one window of a capture point into one `Window`.
 
-In: for each window an `Ended` of each shard, in order. Out: a `Window`, with the shards' rows in one order, connections
-named and symbols numbered for the whole capture point. Rules: a window is read-only, and what the shards handed out is
-left as it is; numbers in windows mean what `Names` says, which grows; rows are in order of the packet that completed
-them, then of the age of their connection, however many shards there are.
+In: for each window a `ShardResult` of each shard, in order. Out: a `Window`, with the shards' rows in one order,
+connections named and symbols numbered for the whole capture point. Rules: a window is read-only, and the shards'
+results are not changed; numbers in windows mean what `Names` has, which grows; rows are in order of the packet that
+completed them, then of the age of their connection, however many shards there are.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import numpy as np
 
 from analyzer.bulk import state as s
 from analyzer.bulk.column_names import COLUMNS
-from analyzer.bulk.concat import Each, Gathered, Naming, gathered, one_after_another
+from analyzer.bulk.concat import ConcatColumns, Each, Naming, concat_shards, one_after_another
 from analyzer.bulk.merging import Numbers
-from analyzer.bulk.shard_result import SYMBOLS, TEXTS, Connections, Ended
+from analyzer.bulk.shard_result import SYMBOLS, TEXTS, Connections, ShardResult
 from analyzer.bulk.zookeeper import ZooKeeper
 from analyzer.frame.arrow import among, distinct, text
 from analyzer.frame.buffer_pool import Lender
@@ -48,8 +48,9 @@ many."""
 
 @dataclass(slots=True)
 class Names:
-    """What the numbers in the windows of a capture point stand for; the lists grow while windows come. Who looks things
-    up in another thread, or later, takes `strings` and `lists` as they are now: `forget` puts others in their place.
+    """Meanings of the numbers in the windows of a capture point; the lists grow while windows come.
+
+    To look up things in another thread, or later, take `strings` and `lists` as they are now: `forget` replaces them.
 
     capture      name of the capture point
     files        what is known of its files, in reading order
@@ -59,7 +60,7 @@ class Names:
     connections  name of each connection, `client_ip:port-broker_ip:port#n`
     ends         numbers of client address, client port, broker address, broker port of each connection (addresses as
                  numbers of strings)
-    born         which connection of the capture point each is, from 0
+    serials      which connection of the capture point each is, from 0
 
     The number of a connection that has ended may be given again once `release` was called after its window, that of a
     string once `forget` was.
@@ -71,7 +72,7 @@ class Names:
     lists: list[tuple[int, ...]] = field(default_factory=list)
     connections: list[str] = field(default_factory=list)
     ends: list[tuple[int, int, int, int]] = field(default_factory=list)
-    born: list[int] = field(default_factory=list)
+    serials: list[int] = field(default_factory=list)
     _numbers: dict[str, int] = field(default_factory=dict)
     _list_numbers: dict[tuple[int, ...], int] = field(default_factory=dict)
     _free: list[int] = field(default_factory=list)
@@ -119,14 +120,14 @@ class Names:
         self._most = 2 * len(self._numbers)
 
     def list_of(self, values: tuple[int, ...]) -> int:
-        """The same of a list."""
+        """Return the number of a list, a new one if it is new."""
         number = self._list_numbers.get(values)
         if number is None:
             number = self._list_numbers[values] = len(self.lists)
             self.lists.append(values)
         return number
 
-    def connection(self, client: tuple[int, int], broker: tuple[int, int], reuse: int, born: int) -> int:
+    def connection(self, client: tuple[int, int], broker: tuple[int, int], reuse: int, serial: int) -> int:
         """A number for a connection between two (address, port)."""
         client_ip, broker_ip = ip_text(client[0]), ip_text(broker[0])
         name = f"{end_point(client_ip, client[1])}-{end_point(broker_ip, broker[1])}#{reuse}"
@@ -134,16 +135,16 @@ class Names:
         if not self._free:
             self.connections.append(name)
             self.ends.append(ends)
-            self.born.append(born)
+            self.serials.append(serial)
             return len(self.connections) - 1
         number = self._free.pop()
-        self.connections[number], self.ends[number], self.born[number] = name, ends, born
+        self.connections[number], self.ends[number], self.serials[number] = name, ends, serial
         return number
 
-    def born_of(self, numbers: np.ndarray) -> np.ndarray:
-        """`born` of many connections."""
-        found: np.ndarray = np.array(self.born, np.int64)[numbers]
-        return found
+    def serials_of(self, numbers: np.ndarray) -> np.ndarray:
+        """The serials of many connections."""
+        serials: np.ndarray = np.array(self.serials, np.int64)[numbers]
+        return serials
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +196,7 @@ def no_exchanges(names: Names) -> Exchanges:
 
 class Message(NamedTuple):
     """One frame: its bytes, the length field included; `complete`: none is missing. `connection`: its number in
-    `Names`; `ordinal`: which of its side of the connection; `trigger`: ordinal of the packet that completed it.
+    `Names`; `ordinal`: which of its side of the connection; `completed_by`: ordinal of the packet that completed it.
     `last_ns` is None where not all of it came."""
 
     data: bytes
@@ -207,12 +208,14 @@ class Message(NamedTuple):
     api_version: int = s.NULL
     first_ns: int = 0
     last_ns: int | None = None
-    trigger: int = 0
+    completed_by: int = 0
 
 
 class RawMessages(NamedTuple):
-    """What `Message` says of each in a window, a column each: int64[n], NULL where there is none. `heaps`: the bytes
-    of the first so many, and so on; views, as `RecordSets`; `at` and `length`: where those of each are in its heap."""
+    """Columns of the messages of a window, as `Message` has them: int64[n], NULL if there is none.
+
+    heaps: the bytes of the first so many, and so on; views, as `RecordSets`; at, length: position and size of each
+    in its heap."""
 
     heaps: list[tuple[np.ndarray, int]]
     at: np.ndarray
@@ -225,7 +228,7 @@ class RawMessages(NamedTuple):
     api_version: np.ndarray
     first_ns: np.ndarray
     last_ns: np.ndarray
-    trigger: np.ndarray
+    completed_by: np.ndarray
 
 
 _RAW: Final = (
@@ -239,7 +242,7 @@ _RAW: Final = (
     s.MSG_API_VERSION,
     s.MSG_FIRST_NS,
     s.MSG_LAST_NS,
-    s.MSG_TRIGGER,
+    s.MSG_COMPLETED_BY,
 )
 """The columns of `RawMessages` behind `heaps`."""
 
@@ -256,7 +259,7 @@ class RecordSets(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What one window of a capture point gives; read-only.
+    """One window of a capture point; read-only.
 
     names        what its numbers stand for
     every        all exchanges that ended in it
@@ -290,11 +293,11 @@ class Window:
 
     @property
     def over(self) -> tuple[np.ndarray, np.ndarray]:
-        """Connections that ended, also where what is known of them is left out: number, and trigger of the end."""
-        return (self.connections.number, self.connections.trigger) if self._over is None else self._over
+        """Connections that ended, also where what is known of them is left out: number, and completed_by of the end."""
+        return (self.connections.number, self.connections.completed_by) if self._over is None else self._over
 
     def only(self, exchanges: Exchanges) -> Window:
-        """The same with fewer exchanges wanted."""
+        """Return the window with fewer exchanges wanted."""
         return replace(self, exchanges=exchanges)
 
     def without_facts(self) -> Window:
@@ -304,18 +307,19 @@ class Window:
         return replace(self, connections=none, _over=self.over, zookeeper=(), **facts)
 
     def facts_alone(self) -> Window:
-        """What its connections said that matters for others, and those that ended."""
+        """Return the window with only the facts of its connections that matter for others, and their ends."""
         none = no_exchanges(self.names)
         return replace(self, every=none, exchanges=none, sets=(), _messages=())
 
     def pieces(self, firsts: Sequence[int]) -> Iterator[Window]:
-        """The same, which nothing has filtered yet, as windows of fewer exchanges with the messages that they are made
-        of; `firsts`: those that begin a piece beside the first. What was said of the cluster and the record sets are in
-        each of them, connections that ended and what was said to ZooKeeper in the last."""
+        """Divide an unfiltered window into windows of fewer exchanges with their messages.
+
+        firsts: rows that begin a piece beside the first. Facts about the cluster and record sets are in each piece,
+        connections that ended and ZooKeeper's events in the last."""
         if not firsts:
             yield self
             return
-        trigger, place, after = self.every.column("trigger"), np.arange(len(self.every)), -1
+        completed_by, place, after = self.every.column("completed_by"), np.arange(len(self.every)), -1
         goes_on = replace(
             self,
             connections=self.connections.take(np.zeros(0, np.int64)),
@@ -324,19 +328,19 @@ class Window:
         )
         for begin, end in itertools.pairwise([0, *firsts, len(place)]):
             last = end == len(place)
-            until = NEVER if last else int(trigger[end - 1])
+            until = NEVER if last else int(completed_by[end - 1])
             every = self.every.where((begin <= place) & (place < end))
             messages = self._messages_between(after, until)
             yield replace(self if last else goes_on, every=every, exchanges=every, _messages=messages)
             after = until
 
     def _messages_between(self, after: int, until: int) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
-        """Those that packets after the one and to the other completed."""
-        found = []
+        """Return the messages that packets after `after` and up to `until` completed."""
+        messages = []
         for rows, heap in self._messages:
-            trigger = rows[:, s.MSG_TRIGGER]
-            found.append((rows[(after < trigger) & (trigger <= until)], heap))
-        return tuple(found)
+            completed_by = rows[:, s.MSG_COMPLETED_BY]
+            messages.append((rows[(after < completed_by) & (completed_by <= until)], heap))
+        return tuple(messages)
 
     def messages(self, apis: Collection[int] | None = None) -> Iterator[Message]:
         """Raw messages, where those are kept: of some APIs, or of all."""
@@ -344,7 +348,20 @@ class Window:
             if apis is not None:
                 rows = rows[among(rows[:, s.MSG_API_KEY], list(apis))]
             data = heap.data
-            for slot, _, direction, ordinal, key, version, at, length, complete, first, last, trigger in rows.tolist():
+            for (
+                slot,
+                _,
+                direction,
+                ordinal,
+                key,
+                version,
+                at,
+                length,
+                complete,
+                first,
+                last,
+                completed_by,
+            ) in rows.tolist():
                 yield Message(
                     bytes(data[at : at + length]),
                     bool(complete),
@@ -355,18 +372,18 @@ class Window:
                     version,
                     first,
                     None if last == s.NULL else last,
-                    trigger,
+                    completed_by,
                 )
 
     def raw(self) -> RawMessages:
-        """The same for who takes all of them at once."""
+        """Like `messages`, for all of them at once, as columns."""
         rows = np.concatenate([np.zeros((0, s.MSG_COLUMNS), np.int64), *(rows for rows, _ in self._messages)])
         return RawMessages([(heap, len(rows)) for rows, heap in self._messages], *rows.T[list(_RAW)])
 
     def message_places(self) -> tuple[np.ndarray, np.ndarray]:
-        """(trigger, number of the connection) of each raw message."""
+        """(completed_by, number of the connection) of each raw message."""
         raw = self.raw()
-        return raw.trigger, raw.connection
+        return raw.completed_by, raw.connection
 
 
 _FACTS: Final = ("topic_ids", "brokers", "offers", "leaders")
@@ -375,13 +392,13 @@ NEVER: Final = np.iinfo(np.int64).max
 
 
 class EndPoints(Protocol):
-    """What knows the connections by slot: `captures.flows.Flows`."""
+    """Properties of connections by slot: `captures.flows.Flows`."""
 
     def end_points(self, slot: int) -> tuple[Any, Any, int, int]:
         """Two (address, port), how often they had a connection before, and which of the capture point it is."""
         ...
 
-    def born(self, slots: np.ndarray) -> np.ndarray:
+    def serials(self, slots: np.ndarray) -> np.ndarray:
         """The last of these, of many."""
         ...
 
@@ -399,7 +416,7 @@ class _Symbols:
     topics: np.ndarray = field(default_factory=_no_numbers)  # of lists of strings
     others: np.ndarray = field(default_factory=_no_numbers)  # of lists of numbers: errors with counts, node ids
 
-    def learn(self, ended: Ended, names: Names) -> None:
+    def learn(self, ended: ShardResult, names: Names) -> None:
         """Number the strings that are new in a window."""
         if ended.anew:
             self.strings = self.topics = self.others = _no_numbers()
@@ -432,7 +449,7 @@ class _Symbols:
         return numbers
 
 
-class Merging:
+class ShardMerger:
     """Makes the windows of a capture point of what its shards hand out, and names what is in them (`names`)."""
 
     def __init__(self, capture: str, shards: int, flows: EndPoints, files: list[FileInfo]) -> None:
@@ -444,18 +461,20 @@ class Merging:
 
     def take(
         self,
-        shards: Sequence[Ended],
+        shards: Sequence[ShardResult],
         done_packets: int,
         each: Each = one_after_another,
-        gather: Callable[[Naming, Lender], Gathered] | None = None,
+        gather: Callable[[Naming, Lender], ConcatColumns] | None = None,
     ) -> Window:
-        """One window: an `Ended` of each shard. `done_packets`: how many packets the windows so far cover; `each`: has
-        work with pieces of rows done; `gather`: puts exchanges together that do not stand in these."""
+        """Merge one window's results, one a shard.
+
+        done_packets: number of packets that the windows so far cover; each: runs work on pieces of rows; gather:
+        puts exchanges together that are not in the results."""
         for symbols, ended in zip(self._shards, shards, strict=True):
             symbols.learn(ended, self.names)
         lender = self._lender
-        found = gathered(shards, self, each, lender) if gather is None else gather(self, lender)
-        exchanges = Exchanges(found.exchanges, found.connection, found.parts, self.names, found.forgotten)
+        columns = concat_shards(shards, self, each, lender) if gather is None else gather(self, lender)
+        exchanges = Exchanges(columns.exchanges, columns.connection, columns.parts, self.names, columns.forgotten)
         facts = self._facts(shards)
         kind = facts[:, s.FACT_KIND]
         offers = facts[kind == s.FACT_API_VERSION][:, [s.FACT_SLOT, s.FACT_A, s.FACT_B, s.FACT_C]]
@@ -464,7 +483,7 @@ class Merging:
             names=self.names,
             every=exchanges,
             exchanges=exchanges,
-            topic_ids=facts[kind == s.FACT_TOPIC_ID][:, [s.FACT_A, s.FACT_B, s.FACT_TRIGGER]],
+            topic_ids=facts[kind == s.FACT_TOPIC_ID][:, [s.FACT_A, s.FACT_B, s.FACT_COMPLETED_BY]],
             brokers=facts[kind == s.FACT_BROKER][:, [s.FACT_A, s.FACT_B, s.FACT_C, s.FACT_D]],
             offers=offers,
             leaders=self._leaders(shards),
@@ -481,8 +500,9 @@ class Merging:
         return window
 
     def forget(self, others: Iterable[np.ndarray]) -> None:
-        """No window so far is in use any more; names that neither the shards nor `others` (numbers of strings) still
-        mean are forgotten."""
+        """Forget names that neither the shards nor `others` (numbers of strings) mean any more.
+
+        No window so far may be in use."""
         names = self.names
         of_ends = np.array([(client, broker) for client, _, broker, _ in names.ends], np.int64).ravel()
         used = np.concatenate([of_ends, *(known.strings for known in self._shards), *others])
@@ -492,13 +512,13 @@ class Merging:
 
     # -- what names have been given (`gathering.Naming`) --------------------------------------------------------------
     def numbers(self, shard: int) -> Numbers:
-        """What a shard's symbols are now."""
+        """Return the capture point's numbers of a shard's symbols."""
         known = self._shards[shard]
         return Numbers(known.strings, known.topics, known.others, np.array([len(self._shards), shard], np.int64))
 
     def named(self) -> tuple[np.ndarray, np.ndarray]:
         """int64 each: number of the connection in each slot, -1: none yet; age of each number's connection."""
-        return self._slots, np.array(self.names.born, np.int64)
+        return self._slots, np.array(self.names.serials, np.int64)
 
     def name_lists(self, shard: int, topics: np.ndarray, others: np.ndarray) -> None:
         """These symbols of a shard's lists get numbers: of lists of strings, and others."""
@@ -510,13 +530,13 @@ class Merging:
         """A shard's numbers of record sets in the numbering of the capture point."""
         return numbers * len(self._shards) + shard
 
-    def _sets(self, shards: Sequence[Ended]) -> Iterator[RecordSets]:
+    def _sets(self, shards: Sequence[ShardResult]) -> Iterator[RecordSets]:
         for shard, ended in enumerate(shards):
             numbers = self._set_numbers(shard, ended.sets[:, s.SET_NUMBER])
             at, length = ended.sets[:, s.SET_AT], ended.sets[:, s.SET_LENGTH]
             yield RecordSets(ended.set_bytes, numbers, np.ascontiguousarray(at), np.ascontiguousarray(length))
 
-    def _messages(self, shards: Sequence[Ended]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def _messages(self, shards: Sequence[ShardResult]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         for ended in shards:
             rows = ended.messages
             if len(rows):
@@ -525,9 +545,9 @@ class Merging:
             yield rows, ended.message_bytes
 
     # -- what messages say of the cluster -----------------------------------------------------------------------------
-    def _facts(self, shards: Sequence[Ended]) -> np.ndarray:
+    def _facts(self, shards: Sequence[ShardResult]) -> np.ndarray:
         """Rows for the small tables, FACT_SLOT a slot still."""
-        taken, born, order = [], [], []
+        tables, serials, order = [], [], []
         for known, ended in zip(self._shards, shards, strict=True):
             rows = _without_repeats(ended.facts).copy()
             strings, kind = known.strings, rows[:, s.FACT_KIND]
@@ -535,31 +555,31 @@ class Merging:
                 for column in columns:
                     here = kind == wanted
                     rows[here, column] = through(strings, rows[here, column])
-            taken.append(rows)
-            born.append(self._flows.born(rows[:, s.FACT_SLOT]))
+            tables.append(rows)
+            serials.append(self._flows.serials(rows[:, s.FACT_SLOT]))
             order.append(np.arange(len(rows)))
-        rows = np.concatenate(taken)
-        return rows[np.lexsort((np.concatenate(order), np.concatenate(born), rows[:, s.FACT_TRIGGER]))]
+        rows = np.concatenate(tables)
+        return rows[np.lexsort((np.concatenate(order), np.concatenate(serials), rows[:, s.FACT_COMPLETED_BY]))]
 
-    def _leaders(self, shards: Sequence[Ended]) -> np.ndarray:
-        taken, born = [], []
+    def _leaders(self, shards: Sequence[ShardResult]) -> np.ndarray:
+        tables, serials = [], []
         for known, ended in zip(self._shards, shards, strict=True):
             rows = ended.leaders.copy()
             for column in (s.L_TOPIC, s.L_TOPIC_ID):
                 rows[:, column] = through(known.strings, rows[:, column])
             rows[:, s.L_ISR] = through(known.other_lists(rows[:, s.L_ISR], self.names), rows[:, s.L_ISR])
-            taken.append(rows)
-            born.append(self._flows.born(rows[:, s.L_SLOT]))
-        rows = np.concatenate(taken)
-        return rows[np.lexsort((np.concatenate(born), rows[:, s.L_TRIGGER]))]
+            tables.append(rows)
+            serials.append(self._flows.serials(rows[:, s.L_SLOT]))
+        rows = np.concatenate(tables)
+        return rows[np.lexsort((np.concatenate(serials), rows[:, s.L_COMPLETED_BY]))]
 
-    def _zookeeper(self, shards: Sequence[Ended]) -> tuple[ZooKeeper, ...]:
+    def _zookeeper(self, shards: Sequence[ShardResult]) -> tuple[ZooKeeper, ...]:
         """In order, each with the number of its connection."""
-        found = []
-        for one in (one for ended in shards for one in ended.zookeeper):
-            number = self.connections(np.array([one.slot]), np.array([one.client_side]))
-            found.append(one._replace(slot=int(number[0])))
-        return tuple(sorted(found, key=lambda one: (one.trigger, self.names.born[one.slot])))
+        events = []
+        for event in (event for ended in shards for event in ended.zookeeper):
+            number = self.connections(np.array([event.slot]), np.array([event.client_side]))
+            events.append(event._replace(slot=int(number[0])))
+        return tuple(sorted(events, key=lambda event: (event.completed_by, self.names.serials[event.slot])))
 
     # -- connections --------------------------------------------------------------------------------------------------
     def connections(self, slots: np.ndarray, clients: np.ndarray) -> np.ndarray:
@@ -581,12 +601,12 @@ class Merging:
         return numbers
 
     def _number(self, slot: int, side: int) -> int:
-        a, b, reuse, born = self._flows.end_points(slot)
+        a, b, reuse, serial = self._flows.end_points(slot)
         client, broker = (b, a) if side == 1 else (a, b)
-        return self.names.connection(client, broker, reuse, born)
+        return self.names.connection(client, broker, reuse, serial)
 
-    def _ended(self, shards: Sequence[Ended]) -> Connections:
-        """Those that ended, in order; their slots may get others."""
+    def _ended(self, shards: Sequence[ShardResult]) -> Connections:
+        """Return the connections that ended, in order; their slots may be given to others."""
         parts = []
         for known, ended in zip(self._shards, shards, strict=True):
             those = ended.connections
@@ -597,15 +617,17 @@ class Merging:
             if ended.texts:
                 texts = np.array([self.names.string(text) for text in ended.texts], np.int64)
                 strings |= {name: through(texts, those[name]) for name in TEXTS}
-            parts.append(Connections(numbers, those.trigger, {**those.columns, **strings}))
+            parts.append(Connections(numbers, those.completed_by, {**those.columns, **strings}))
             self._slots[those.number] = -1
             self.names.over(numbers.tolist())
         if not parts:
             return shards[0].connections
-        number, trigger = (np.concatenate([getattr(part, name) for part in parts]) for name in ("number", "trigger"))
+        number, completed_by = (
+            np.concatenate([getattr(part, name) for part in parts]) for name in ("number", "completed_by")
+        )
         columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0].columns}
-        born = np.array([self.names.born[one] for one in number.tolist()], np.int64)
-        return Connections(number, trigger, columns).take(np.lexsort((born, trigger)))
+        serials = np.array([self.names.serials[connection] for connection in number.tolist()], np.int64)
+        return Connections(number, completed_by, columns).take(np.lexsort((serials, completed_by)))
 
 
 def _without_repeats(facts: np.ndarray) -> np.ndarray:
@@ -613,13 +635,13 @@ def _without_repeats(facts: np.ndarray) -> np.ndarray:
     versions stay: `Offers` knows what a connection was offered in earlier windows too."""
     if len(facts) < 2:
         return facts
-    said = facts[:, : s.FACT_TRIGGER].copy()
-    said[:, s.FACT_SLOT] = 0
-    _, first = np.unique(said, axis=0, return_index=True)
+    content = facts[:, : s.FACT_COMPLETED_BY].copy()
+    content[:, s.FACT_SLOT] = 0
+    _, first = np.unique(content, axis=0, return_index=True)
     fresh: np.ndarray = facts[:, s.FACT_KIND] == s.FACT_API_VERSION
     fresh[first] = True
-    kept: np.ndarray = facts[fresh]
-    return kept
+    distinct_facts: np.ndarray = facts[fresh]
+    return distinct_facts
 
 
 def through(numbers: np.ndarray, symbols: np.ndarray) -> np.ndarray:

@@ -1,6 +1,6 @@
 """One shard's framing and matching: owns the tables of `analyzer.bulk.state`, grows them, and hands out what has ended.
 
-In: `Segments`, window by window. Out: an `Ended` for each: exchanges that ended, connections that ended,
+In: `Segments`, window by window. Out: a `ShardResult` for each: exchanges that ended, connections that ended,
 facts and (where asked for) raw messages. Kernels never allocate: they come back with the table that is full.
 """
 
@@ -12,21 +12,21 @@ from typing import Any, Final
 import numpy as np
 
 from analyzer.bulk import state as s
-from analyzer.bulk.fields import FOUND_COLUMNS
+from analyzer.bulk.fields import BY_ROLE_COLUMNS
 from analyzer.bulk.framing import converse
 from analyzer.bulk.projection import roles
-from analyzer.bulk.shard_result import Ended, connections, sealed, way_behind
+from analyzer.bulk.shard_result import ShardResult, connections, path_delay_behind, sealed
 from analyzer.bulk.symbols import COUNT, Symbols, content, fresh, grown, of_all, without
 from analyzer.frame.arrow import distinct
 from analyzer.protocol import schema
 from analyzer.protocol.program import STACK_DEPTH, load
-from captures.cache import kept
+from captures.cache import cached
 from captures.flows import Assigned, Flows
 from captures.kernels import Bytes, Int, Table, copy_bytes, doubled, kernel
 from captures.packets import no_packets
 from captures.stream_tables import D_CAPTURED, D_PACKETS, SEG_COLUMNS
 from captures.streams import Segments, Streams
-from captures.tls.clear_handshakes import Overheard
+from captures.tls.clear_handshakes import ClearHandshakes
 from captures.tls.stage import Stage
 
 FRAME_LIMIT = 512 << 20
@@ -94,7 +94,7 @@ def move_regions(f: Table, slab: Bytes, into: Bytes) -> Int:
 
 
 def _symbols(column: np.ndarray, count: int) -> np.ndarray:
-    """Those of `count` symbols that a column names, each once. Rows that were never in use hold zeros."""
+    """Return the symbols below `count` in a column, each once. Rows that were never used hold zeros."""
     return distinct(column[(column >= 0) & (column < count)])
 
 
@@ -106,7 +106,7 @@ def _renumber(column: np.ndarray, becomes: np.ndarray) -> None:
 
 def layouts() -> s.Layouts:
     """The program and roles as kernels take them, made once a machine: a start does not need their names."""
-    return s.Layouts(*kept("layouts", schema.sources(), lambda: list(_layouts())))
+    return s.Layouts(*cached("layouts", schema.sources(), lambda: list(_layouts())))
 
 
 def _layouts() -> s.Layouts:
@@ -168,9 +168,9 @@ class Conversations:
                 v=v,
             ),
             s.Matching(
-                pending=np.zeros((1 << 10, s.X_COLUMNS), np.int64),
-                row=np.zeros(s.X_COLUMNS, np.int64),
-                found=np.zeros(FOUND_COLUMNS, np.int64),
+                pending=np.zeros((1 << 10, s.X_PENDING_COLUMNS), np.int64),
+                row=np.zeros(s.X_PENDING_COLUMNS, np.int64),
+                by_role=np.zeros(BY_ROLE_COLUMNS, np.int64),
                 topics=np.zeros(1 << 10, np.int64),
                 tape=np.zeros((1 << 12, 5), np.int64),
                 stack=np.zeros((STACK_DEPTH, 3), np.int64),
@@ -180,7 +180,7 @@ class Conversations:
                 v=v,
             ),
             s.Parts(
-                rows=np.zeros((1 << 10, s.P_COLUMNS), np.int64),
+                rows=np.zeros((1 << 10, s.P_PENDING_COLUMNS), np.int64),
                 lookup=np.zeros(1 << 8, np.int64),
                 leaders=np.zeros((1 << 8, s.L_COLUMNS), np.int64),
                 sets=np.zeros((1 << 8, s.SET_COLUMNS), np.int64),
@@ -188,7 +188,7 @@ class Conversations:
                 v=v,
             ),
             s.Output(
-                exchanges=np.zeros((1 << 13, s.X_COLUMNS), np.int64),
+                exchanges=np.zeros((1 << 13, s.X_ENDED_COLUMNS), np.int64),
                 parts=np.zeros((1 << 12, s.P_COLUMNS), np.int64),
                 facts=np.zeros((1 << 10, s.FACT_COLUMNS), np.int64),
                 keep=keep,
@@ -200,7 +200,7 @@ class Conversations:
         )
         self._v = v
         self._strings_out = 0
-        self._overheard = Overheard()
+        self._overheard = ClearHandshakes()
         self._lists_out = 0
         self._most_strings = self._most_lists = MOST_SYMBOLS
         # Exchanges and record sets are handed out as views. Whoever reads those of one window does so while the next
@@ -210,20 +210,22 @@ class Conversations:
         self._spare_out = (np.empty_like(self._state.output.exchanges), np.empty_like(self._state.output.parts))
 
     def begun(self) -> np.ndarray:
-        """This shard's connections of which segments came."""
+        """Slots of this shard's connections with segments so far."""
         slots: np.ndarray = np.flatnonzero(self._state.framing.k[:, s.K_STARTED])
         return slots
 
     def take(
         self, segments: Segments, streams: Streams, assigned: Assigned, final: bool = False, tls: Stage | None = None
-    ) -> Ended:
+    ) -> ShardResult:
         """Work through one window's segments. `final`: the capture ends with them; `tls`: what they came through."""
         slots = len(streams.connections)
         while len(self._state.framing.k) < slots:
             for name in ("k", "f"):
                 self._put("framing", name, doubled(getattr(self._state.framing, name)))
         v = self._v
-        strings, lists = (int(one.state[COUNT]) for one in (self._state.matching.strings, self._state.matching.lists))
+        strings, lists = (
+            int(symbols.state[COUNT]) for symbols in (self._state.matching.strings, self._state.matching.lists)
+        )
         anew = strings > self._most_strings or lists > self._most_lists
         if anew:
             self._number_anew()
@@ -306,19 +308,19 @@ class Conversations:
         return int(self._v[s.V_SLAB_LIVE])
 
     def _oldest(self, streams: Streams, tls: Stage | None) -> int | None:
-        """Of requests that wait for their answer, frames in progress and packets that wait for their turn."""
+        """Index of the first packet of pending requests, frames in progress and waiting segments."""
         state = self._state
         f, k = state.framing.f, state.framing.k
         heads = k[(k[:, s.K_STARTED] != 0) & (k[:, s.K_HEAD] >= 0), s.K_HEAD]
         marks = f[(f[:, s.F_HAVE] > 0) & (f[:, s.F_MARKS] >= 0), s.F_MARKS]
-        found = [
-            state.matching.pending[heads, s.X_ORDINAL],
-            state.framing.marks[marks, s.MARK_ORDINAL],
+        indices = [
+            state.matching.pending[heads, s.X_PACKET_INDEX],
+            state.framing.marks[marks, s.MARK_PACKET_INDEX],
             streams.waiting_ordinals(),
         ]
         if tls is not None and (oldest := tls.oldest()) is not None:
-            found.append(np.array([oldest]))
-        return min((int(values.min()) for values in found if len(values)), default=None)
+            indices.append(np.array([oldest]))
+        return min((int(values.min()) for values in indices if len(values)), default=None)
 
     def _put(self, part: str, name: str, table: Any) -> None:
         """Another array in the place of a table."""
@@ -387,19 +389,18 @@ class Conversations:
         if len(slab) > 1 << 22 and live * 8 < len(slab):
             self._move_slab(max(1 << 20, live * 2))
 
-    def _ended(self, streams: Streams, tls: Stage | None) -> Ended:
+    def _ended(self, streams: Streams, tls: Stage | None) -> ShardResult:
         state, v = self._state, self._v
         over = tls.over if tls is not None else {}
         for slot, session in over.items():
             k = state.framing.k[slot]
             k[s.K_TLS] = 1
-            k[s.K_ENCRYPTED] += session.taken - session.given
+            k[s.K_ENCRYPTED] += session.bytes_in - session.given
             if not session.given:
                 k[s.K_FIRST_0], k[s.K_FIRST_1] = session.first
         ready, framing, symbols = state.output, state.framing, state.matching
         out, parts = ready.exchanges[: v[s.V_OUT]], ready.parts[: v[s.V_PARTS_OUT]]
-        out[:, [s.X_MUTED_US, s.X_NETWORK_US, s.X_HOLD_US]] = s.NULL  # what links stood in
-        out[:, s.X_WAY_NS] = way_behind(streams.connections, out[:, s.X_SLOT] // streams.shards)
+        out[:, s.X_PATH_DELAY_NS] = path_delay_behind(streams.connections, out[:, s.X_SLOT] // streams.shards)
         ended = ready.ended[: v[s.V_ENDED]]
         every = ended[:, 0].copy()
         # Scans end by the hundred thousand; nobody wants their names.
@@ -413,7 +414,7 @@ class Conversations:
         said_clear = {**self._overheard.over, **over}
         both = (streams.directions[sides, D_PACKETS] > 0).reshape(-1, 2).all(axis=1)
         whole = both & (framing.k[slots, s.K_CLOSED] != 0)
-        texts, said = sealed(slots, said_clear, whole, framing.k[slots, s.K_CLIENT])
+        texts, tls_columns = sealed(slots, said_clear, whole, framing.k[slots, s.K_CLIENT])
         ended[:, 0] = streams.slots(slots)
         facts, messages, leaders = (
             table[:used].copy()
@@ -425,11 +426,16 @@ class Conversations:
         )
         for table, column in ((facts, s.FACT_SLOT), (messages, s.MSG_SLOT), (leaders, s.L_SLOT)):
             table[:, column] = streams.slots(table[:, column])
-        return Ended(
+        return ShardResult(
             exchanges=out.T,
             facts=facts,
             connections=connections(
-                ended, framing.k[slots], framing.f[sides], streams.connections[slots], streams.directions[sides], said
+                ended,
+                framing.k[slots],
+                framing.f[sides],
+                streams.connections[slots],
+                streams.directions[sides],
+                tls_columns,
             ),
             texts=texts,
             slots=streams.slots(every),

@@ -1,8 +1,8 @@
-"""What ended in one window for one shard, as the shard hands it out: symbols and slots still in its own numbering.
+"""Result of one window of one shard, with symbols and slots in the shard's own numbering.
 
 In: the shard's tables. Out: copies of their rows, and the counters of connections by name, so that no later stage knows
-which columns `captures.streams` and `analyzer.bulk.state` keep them in. `rows.Merging` makes a `Window` of what all
-shards hand out.
+which columns `captures.streams` and `analyzer.bulk.state` keep them in. `rows.ShardMerger` makes a `Window` of the
+results of all shards.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class Connections:
     """Connections that ended, a row each; int64, NULL where absent.
 
     number      which connection: a shard's slot, in a `Window` its number in `Names`
-    trigger     ordinal of the packet that ended it
+    completed_by     ordinal of the packet that ended it
     columns     by name: `is_kafka`, `client_side` (-1: unknown), `first_0` and `first_1` (the first 8 bytes of each
                 side), `first_ns`, `last_ns`, `rtt_ns`, `prefix_kind`, the columns of the table `connections` that are
                 numbers, and `SYMBOLS`
     """
 
     number: np.ndarray
-    trigger: np.ndarray
+    completed_by: np.ndarray
     columns: dict[str, np.ndarray]
 
     def __len__(self) -> int:
@@ -72,15 +72,15 @@ class Connections:
     def take(self, order: np.ndarray) -> Connections:
         """Some of the rows, in another order."""
         columns = {name: values[order] for name, values in self.columns.items()}
-        return Connections(self.number[order], self.trigger[order], columns)
+        return Connections(self.number[order], self.completed_by[order], columns)
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """What ended in one window for one shard.
+class ShardResult:
+    """Exchanges, connections, facts and messages that ended in one window of one shard.
 
-    exchanges   int64[X_COLUMNS, n] columns, ordered by X_TRIGGER; a view of rows, valid until the take after the next
-                one, and so is `parts`
+    exchanges   int64[X_ENDED_COLUMNS, n] columns, ordered by X_COMPLETED_BY; a view of rows, valid until the take after
+                the next one, and so is `parts`
     facts       int64[m, FACT_COLUMNS]
     connections those that ended, but for what never said anything and is not Kafka by `--port` either
     slots       of all that ended, to be used again
@@ -122,23 +122,23 @@ class Ended:
 def _capture_points(c: np.ndarray) -> np.ndarray:
     """By the two halves of each connection's handshake, SYN to SYN-ACK and SYN-ACK to ACK: the half that the nearer
     side answers is short. `c`: rows of `captures.streams`."""
-    there = c[:, t.C_WAY_NS]
+    there = c[:, t.C_PATH_DELAY_NS]
     back = c[:, t.C_RTT_NS] - there
-    found = np.where(there >= NEARER * back, AT_CLIENT, np.where(back >= NEARER * there, AT_BROKER, BETWEEN))
-    found[(there < 0) | (c[:, t.C_RTT_NS] < 0) | (back < 0) | ((there == 0) & (back == 0))] = NOT_KNOWN
-    return found
+    points = np.where(there >= NEARER * back, AT_CLIENT, np.where(back >= NEARER * there, AT_BROKER, BETWEEN))
+    points[(there < 0) | (c[:, t.C_RTT_NS] < 0) | (back < 0) | ((there == 0) & (back == 0))] = NOT_KNOWN
+    return points
 
 
-def way_behind(connections: np.ndarray, slots: np.ndarray) -> np.ndarray:
+def path_delay_behind(connections: np.ndarray, slots: np.ndarray) -> np.ndarray:
     """int64 like `slots`: how long a message and its answer are under way between the capture point and the broker, in
     nanoseconds. 0 at the broker, and where that is not known."""
-    rows = connections[:, [t.C_WAY_NS, t.C_RTT_NS]]
+    rows = connections[:, [t.C_PATH_DELAY_NS, t.C_RTT_NS]]
     used = np.flatnonzero(rows[:, 0] > 0)
     way = np.zeros(len(connections), np.int64)
     point = _capture_points(connections[used])
     way[used] = np.where((point == AT_CLIENT) | (point == BETWEEN), rows[used, 0], 0)
-    found: np.ndarray = way[slots]
-    return found
+    delays: np.ndarray = way[slots]
+    return delays
 
 
 @functools.cache
@@ -151,14 +151,16 @@ def no_connections() -> Connections:
 
 
 def _failure(session: Session, whole: bool, client: int) -> str | None:
-    """Why it did not come to a conversation, or who broke it off. `whole`: the connection ended, and both sides were
-    captured; `client`: the side that framing takes for the client's, -1 where it knows none."""
+    """Return why there was no conversation, or which side ended it.
+
+    whole: the connection ended, and both sides were captured; client: the client's side in framing, -1 if it is
+    unknown."""
     if session.alert is not None:
         side, alert = session.alert
         # Who spoke in the clear to a listener of TLS said no hello; which side comes first says nothing.
         asking = session.client if session.client >= 0 else max(0, client)
         return f"{'client' if side == asking else 'broker'}: {alert}"
-    if whole and session.asked and not session.version and not session.retried:
+    if whole and session.saw_client_hello and not session.version and not session.retried:
         return "broker: not TLS" if session.answered else "broker: no answer"
     return None
 
@@ -166,8 +168,9 @@ def _failure(session: Session, whole: bool, client: int) -> str | None:
 def sealed(
     slots: np.ndarray, over: Mapping[int, Session], whole: np.ndarray, clients: np.ndarray
 ) -> tuple[list[str], dict[str, np.ndarray]]:
-    """What is known of the TLS of connections in some slots: texts, and columns of `Connections`. `over`: sessions by
-    slot; `whole`: connections that ended, with packets of both sides; `clients`: their K_CLIENT."""
+    """Return texts and columns about the TLS of connections in some slots.
+
+    over: sessions by slot; whole: connections that ended, with packets of both sides; clients: their K_CLIENT."""
     texts: dict[str, int] = {}
     columns = {name: np.full(len(slots), s.NULL, np.int64) for name in (*TEXTS, "tls_not_after")}
     columns["decrypted"] = np.zeros(len(slots), np.bool_)
@@ -176,7 +179,7 @@ def sealed(
         if session is None:
             continue
         subject, end = subject_and_end(session.certificate)
-        said = (
+        values = (
             VERSIONS.get(session.version),
             suite_name(session.suite) if session.version else None,
             session.server_name,
@@ -184,7 +187,7 @@ def sealed(
             subject,
             _failure(session, bool(whole[row]), int(clients[row])),
         )
-        for name, text in zip(TEXTS, said, strict=True):
+        for name, text in zip(TEXTS, values, strict=True):
             if text is not None:
                 columns[name][row] = texts.setdefault(text, len(texts))
         columns["tls_not_after"][row] = s.NULL if end is None else end
@@ -193,15 +196,17 @@ def sealed(
 
 
 def connections(
-    ended: np.ndarray, k: np.ndarray, f: np.ndarray, c: np.ndarray, d: np.ndarray, said: Mapping[str, np.ndarray]
+    ended: np.ndarray, k: np.ndarray, f: np.ndarray, c: np.ndarray, d: np.ndarray, tls_columns: Mapping[str, np.ndarray]
 ) -> Connections:
-    """`ended` int64[e, 2]: slot and trigger. k and c are the rows of the tables for them, one a connection, f and d
-    two. `said`: columns about their TLS."""
-    return _connections(ended, k, f, c, d, said) if len(ended) else no_connections()
+    """Make the rows of connections that ended.
+
+    ended int64[e, 2]: slot, and index of the packet that completed it; k and c: their rows of the tables of
+    connections; f and d: two rows each of the tables of directions; tls_columns: columns about their TLS."""
+    return _connections(ended, k, f, c, d, tls_columns) if len(ended) else no_connections()
 
 
 def _connections(
-    ended: np.ndarray, k: np.ndarray, f: np.ndarray, c: np.ndarray, d: np.ndarray, said: Mapping[str, np.ndarray]
+    ended: np.ndarray, k: np.ndarray, f: np.ndarray, c: np.ndarray, d: np.ndarray, tls_columns: Mapping[str, np.ndarray]
 ) -> Connections:
     rows = np.arange(len(ended))
     client = np.maximum(0, k[:, s.K_CLIENT])
@@ -250,6 +255,6 @@ def _connections(
         "gap_bytes": both[:, t.D_GAP_BYTES],
         "snaplen_bytes": both[:, t.D_SNAPLEN],
         **opaque,
-        **said,
+        **tls_columns,
     }
     return Connections(ended[:, 0], ended[:, 1], columns)

@@ -46,7 +46,7 @@ SYNC, SEEK, DROP, SWALLOW = 0, 1, 2, 3
 TRUNCATED, LIMIT = 1, 2  # see also CUT
 
 # --- marks: which packet brought a byte (linked per direction) --------------------------------------------------------
-(MARK_NEXT, MARK_AT, MARK_NS, MARK_NUMBER, MARK_FILE, MARK_RECORD_AT, MARK_ORDINAL, MARK_COLUMNS) = range(8)
+(MARK_NEXT, MARK_AT, MARK_NS, MARK_NUMBER, MARK_FILE, MARK_RECORD_AT, MARK_PACKET_INDEX, MARK_COLUMNS) = range(8)
 
 # --- connections (row = slot) -----------------------------------------------------------------------------------------
 (
@@ -95,10 +95,10 @@ TRUNCATED, LIMIT = 1, 2  # see also CUT
 ) = range(42)
 UNDECIDED, KAFKA, OTHER = 0, 1, 2
 
-# --- exchanges (pending ones are linked by X_NEXT; finished ones are copied to the output) ----------------------------
+# --- exchanges --------------------------------------------------------------------------------------------------------
+# A window has the first X_COLUMNS of these. The output of a shard has two more, X_ENDED_COLUMNS in all, and exchanges
+# in progress four more, X_PENDING_COLUMNS in all. Columns that are not known yet are NULL.
 (
-    X_NEXT,
-    X_SLOT,
     X_EXCHANGE,
     X_REPLY,
     X_STATUS,
@@ -143,29 +143,36 @@ UNDECIDED, KAFKA, OTHER = 0, 1, 2
     X_GENERATION,
     X_TRANSACTIONAL_ID,
     X_TOPICS,
+    X_PACKET_INDEX,
+    X_COMPLETED_BY,
+    X_EARLIER_NS,  # last byte of the response before it on the connection, NULL: there was none
+    X_SESSION_GIVEN,  # Fetch: id of the session that the answer says
+    X_HOLES,  # K_HOLES where the request came
+    X_PATH_DELAY_NS,  # of the latency, how long request and response were on the path behind the capture point
+    X_MUTED_US,  # parts of the latency (see `analyzer.bulk.latency_split`)
+    X_NETWORK_US,
+    X_HOLD_US,
+    X_BROKER_US,
+    X_CAUSE,
+    X_COLUMNS,
+) = range(56)
+(
+    X_SLOT,  # of its connection: the shard's own in `Matching.pending`, those of `Flows` in `Output.exchanges`
+    X_CLIENT_SIDE,  # which side of the connection is the client; only in the output
+    X_ENDED_COLUMNS,
+) = range(X_COLUMNS, X_COLUMNS + 3)
+(
+    X_NEXT,  # the next one in progress of its connection, or the next free row; -1: none
     X_PARTS,  # first of its topic-partitions, linked; -1: none
     X_PARTS_LAST,
     X_PARTS_COUNT,
-    X_ORDINAL,
-    X_TRIGGER,
-    X_EARLIER_NS,  # last byte of the response before it on the connection, NULL: there was none
-    X_SESSION_GIVEN,  # Fetch: id of the session that the answer says
-    X_WAY_NS,  # in the output: of the latency, how long request and answer were under way behind the capture point
-    X_HOLES,  # K_HOLES where the request came
-    X_COLUMNS,
-) = range(56)
-X_CLIENT_SIDE: Final = X_NEXT
-"""In the output, where exchanges are not linked: which side of the connection is the client."""
-X_MUTED_US: Final = X_PARTS
-X_NETWORK_US: Final = X_PARTS_LAST
-X_HOLD_US: Final = X_PARTS_COUNT
-X_BROKER_US: Final = X_SLOT
-X_CAUSE: Final = X_NEXT
-"""In a `Window`, where links mean nothing any more: what `analyzer.analysis.latency` finds, NULL where it does not."""
-X_REQUEST: Final = X_REQUEST_FIRST_NS
-X_RESPONSE: Final = X_RESPONSE_FIRST_NS
+    X_PENDING_COLUMNS,
+) = range(X_ENDED_COLUMNS, X_ENDED_COLUMNS + 5)
+REQUEST_COLUMNS: Final = X_REQUEST_FIRST_NS
+RESPONSE_COLUMNS: Final = X_RESPONSE_FIRST_NS
+"""Where the columns of a message, M_FIRST_NS and so on, begin among those of an exchange."""
 (
-    M_FIRST_NS,  # a message's columns, from X_REQUEST or X_RESPONSE on
+    M_FIRST_NS,
     M_LAST_NS,
     M_BYTES,
     M_FILE,
@@ -194,9 +201,10 @@ DECODED_STATE, TRUNCATED_STATE, UNDECODED_STATE = 0, 1, 2
     R_TOO_MANY,  # more requests without an answer than a connection may have
 ) = range(11)
 
-# --- topic-partitions of an exchange (`analyzer.bulk.partitions`); in the output P_NEXT is P_OWNER ---
+# --- topic-partitions of an exchange (`analyzer.bulk.partitions`) -----------------------------------------------------
+# Output and windows have the first P_COLUMNS of these, those of exchanges in progress one more, P_PENDING_COLUMNS.
 (
-    P_NEXT,
+    P_OWNER,  # row of its exchange in the same output, or the same window
     P_SECTION,  # the group or transaction that it stands under, where a message has several
     P_TOPIC,
     P_TOPIC_ID,
@@ -220,20 +228,25 @@ DECODED_STATE, TRUNCATED_STATE, UNDECODED_STATE = 0, 1, 2
     P_DELIVERIES,
     P_COLUMNS,
 ) = range(23)
+(
+    P_NEXT,  # the next one of the same exchange, or the next free row; -1: none
+    P_PENDING_COLUMNS,
+) = range(P_COLUMNS, P_COLUMNS + 2)
 FORGOTTEN: Final = 2
 """P_ANSWERED of what a Fetch only names to take it out of its session."""
-P_OWNER: Final = P_NEXT  # the exchange's row of the same output
 
 # --- leaders: what Metadata and redirects say of a topic-partition ----------------------------------------------------
-(L_SLOT, L_NS, L_TOPIC, L_TOPIC_ID, L_PARTITION, L_LEADER, L_EPOCH, L_ISR, L_TRIGGER, L_REPLICAS, L_COLUMNS) = range(11)
+(L_SLOT, L_NS, L_TOPIC, L_TOPIC_ID, L_PARTITION, L_LEADER, L_EPOCH, L_ISR, L_COMPLETED_BY, L_REPLICAS, L_COLUMNS) = (
+    range(11)
+)
 
-# --- record sets: the content of records fields ----------------------------------------------------------------------
+# --- record sets: the content of records fields -----------------------------------------------------------------------
 KEEP_SETS, KEEP_HEADERS = 1, 2
 """Of V_RECORDS: record sets are kept, or what `Settings.record_headers` says of them."""
 (SET_NUMBER, SET_AT, SET_LENGTH, SET_SIDE, SET_COLUMNS) = range(5)
 
 # --- facts: rows for the small tables ---------------------------------------------------------------------------------
-FACT_KIND, FACT_SLOT, FACT_A, FACT_B, FACT_C, FACT_D, FACT_TRIGGER, FACT_COLUMNS = range(8)
+FACT_KIND, FACT_SLOT, FACT_A, FACT_B, FACT_C, FACT_D, FACT_COMPLETED_BY, FACT_COLUMNS = range(8)
 FACT_API_VERSION, FACT_TOPIC_ID, FACT_BROKER = 0, 1, 2
 
 # --- messages: raw bytes kept for show, view and replay ---------------------------------------------------------------
@@ -249,7 +262,7 @@ FACT_API_VERSION, FACT_TOPIC_ID, FACT_BROKER = 0, 1, 2
     MSG_COMPLETE,
     MSG_FIRST_NS,
     MSG_LAST_NS,
-    MSG_TRIGGER,
+    MSG_COMPLETED_BY,
     MSG_COLUMNS,
 ) = range(13)
 
@@ -270,8 +283,8 @@ KEEP_SOME_BYTES: Final = 4 << 20
     FR_NUMBER,
     FR_FILE,
     FR_RECORD_AT,
-    FR_ORDINAL,
-    FR_TRIGGER,
+    FR_PACKET_INDEX,
+    FR_COMPLETED_BY,
     FR_CAUSE,  # 0 whole, TRUNCATED, LIMIT, CUT
     FR_TENTATIVE,
     FR_SOURCE,  # which bytes FR_AT points into: the window's, the waiting ones, the slab
@@ -339,7 +352,7 @@ REVERT = 99
 
 
 class Layouts(NamedTuple):
-    """What a kernel needs of the program (see `analyzer.protocol.program`), and the roles of fields."""
+    """Tables of the decoder's program (see `analyzer.protocol.program`), and the roles of fields."""
 
     code: Array
     tags: Array
@@ -353,7 +366,7 @@ class Layouts(NamedTuple):
 
 
 class Framing(NamedTuple):
-    """What finding frames keeps: connections, directions, bytes that wait, and the frame at hand."""
+    """State of framing: connections, directions, bytes that wait, and the frame at hand."""
 
     f: Table  # a row a direction
     k: Table  # a row a connection
@@ -364,11 +377,11 @@ class Framing(NamedTuple):
 
 
 class Matching(NamedTuple):
-    """What matching keeps: exchanges in progress, the exchange and the message at hand, strings."""
+    """State of matching: exchanges in progress, the exchange and the message at hand, strings."""
 
     pending: Table
     row: Table  # int64[X_COLUMNS]: the exchange at hand
-    found: Table  # what a message said, by role (see `analyzer.bulk.fields`)
+    by_role: Table  # what a message said, by role (see `analyzer.bulk.fields`)
     topics: Table  # symbols of the topics of the exchange at hand
     tape: Table
     stack: Table
@@ -379,7 +392,7 @@ class Matching(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """Topic-partitions of exchanges in progress, who leads them, and record sets."""
+    """State of topic-partitions of exchanges in progress, their leaders, and record sets."""
 
     rows: Table
     lookup: Table  # hash table of one exchange's parts
@@ -390,7 +403,7 @@ class Parts(NamedTuple):
 
 
 class Output(NamedTuple):
-    """What has ended, until the caller takes it."""
+    """Rows that have ended, until the caller takes them."""
 
     exchanges: Table
     parts: Table

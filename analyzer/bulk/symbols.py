@@ -120,15 +120,16 @@ def of_all(texts: list[bytes]) -> tuple[Symbols, np.ndarray]:
     """A new table of some texts, and int64[n]: the symbol of each."""
     length = np.array([len(text) for text in texts], np.int64)
     buffer = np.frombuffer(b"".join(texts) or b"\0", np.uint8).copy()
-    made = fresh(_power(len(texts), 1 << 10), _power(len(buffer), 1 << 16))
+    table = fresh(_power(len(texts), 1 << 10), _power(len(buffer), 1 << 16))
     numbers = np.empty(len(texts), np.int64)
-    enter(made, buffer, np.cumsum(length) - length, length, numbers)
-    return made, numbers
+    enter(table, buffer, np.cumsum(length) - length, length, numbers)
+    return table, numbers
 
 
 def grown(symbols: Symbols, room: int) -> Symbols:
-    """A copy with room for at least one more symbol, `room` more bytes, and what `lacks` was asked for; symbols keep
-    their numbers. Of entries and bytes only what is lacking grows, and at least doubles."""
+    """Copy a table with room for one more symbol, `room` more bytes, and the request to `lacks`.
+
+    Symbols keep their numbers. Only what lacks room grows, and at least doubles."""
     count, used = int(symbols.state[COUNT]), int(symbols.state[USED])
     more, size = max(1, int(symbols.state[WANTED])), max(room, int(symbols.state[WANTED_BYTES]))
     symbols.state[WANTED] = symbols.state[WANTED_BYTES] = 0
@@ -164,16 +165,16 @@ def without(symbols: Symbols, wanted: np.ndarray) -> tuple[Symbols, np.ndarray]:
     count, length = len(old), old[:, ENTRY_LENGTH]
     ends = np.cumsum(length)
     used = int(ends[-1]) if count else 0
-    made = fresh(_power(count, 1 << 10), _power(used, 1 << 16))
-    made.entries[:count] = old
-    made.entries[:count, ENTRY_AT] = ends - length
-    made.heap[:used] = symbols.heap[np.arange(used) + np.repeat(old[:, ENTRY_AT] - ends + length, length)]
-    made.state[:] = symbols.state  # with the stamp, which entries have too
-    made.state[COUNT], made.state[USED] = count, used
-    refill(made.buckets, made.entries, count)
+    table = fresh(_power(count, 1 << 10), _power(used, 1 << 16))
+    table.entries[:count] = old
+    table.entries[:count, ENTRY_AT] = ends - length
+    table.heap[:used] = symbols.heap[np.arange(used) + np.repeat(old[:, ENTRY_AT] - ends + length, length)]
+    table.state[:] = symbols.state  # with the stamp, which entries have too
+    table.state[COUNT], table.state[USED] = count, used
+    refill(table.buckets, table.entries, count)
     becomes = np.full(len(wanted), -1, np.int64)
     becomes[wanted] = np.arange(count)
-    return made, becomes
+    return table, becomes
 
 
 def _power(number: int, least: int) -> int:

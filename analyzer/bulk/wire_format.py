@@ -1,6 +1,6 @@
 """Rows that go from one process to another: exchanges as whole numbers, with what these stand for.
 
-In: `Exchanges` of one share of a capture point. Out: `Carried`, which can be stored; of those of all shares,
+In: `Exchanges` of one share of a capture point. Out: `WireExchanges`, which can be stored; of those of all shares,
 `Exchanges` again, in one order. Rules: nothing becomes a table before it is where it is written, so strings travel once
 for all rows that have them; what is carried means the same whatever names the share gives afterwards.
 """
@@ -31,7 +31,7 @@ _PART_PLAIN: Final = tuple(set(range(s.P_COLUMNS)) - {*_PART_SYMBOLS, s.P_SET})
 T = TypeVar("T")
 
 
-class _Known(NamedTuple, Generic[T]):
+class _Numbered(NamedTuple, Generic[T]):
     """Things by their numbers: the i-th thing is called numbers[i]."""
 
     numbers: np.ndarray
@@ -44,7 +44,7 @@ class _Known(NamedTuple, Generic[T]):
         return through(called, of)
 
 
-class Carried(NamedTuple):
+class WireExchanges(NamedTuple):
     """Exchanges of one window of a share, and their topic-partitions. `symbols` and `part_symbols`: columns whose
     numbers are the share's own (P_OWNER: the row among these), and which connection an exchange is of; what they stand
     for: strings, connections (name, ends, which of the capture point it is), lists of strings, lists of numbers."""
@@ -53,10 +53,10 @@ class Carried(NamedTuple):
     rest: Packed
     part_symbols: Packed
     part_rest: Packed
-    strings: _Known[str]
-    connections: _Known[tuple[str, tuple[int, int, int, int], int]]
-    topics: _Known[tuple[int, ...]]
-    errors: _Known[tuple[int, ...]]
+    strings: _Numbered[str]
+    connections: _Numbered[tuple[str, tuple[int, int, int, int], int]]
+    topics: _Numbered[tuple[int, ...]]
+    errors: _Numbered[tuple[int, ...]]
 
     @property
     def rows(self) -> int:
@@ -64,30 +64,30 @@ class Carried(NamedTuple):
         return self.symbols.rows
 
 
-def carry(rows: Exchanges) -> Carried:
+def to_wire(rows: Exchanges) -> WireExchanges:
     """To be called before numbers of connections are given again (`Names.release`)."""
     names, x, p = rows.names, rows.columns, rows.partitions
     own = np.stack([*(x[which] for which in _SYMBOLS[:-1]), rows.connection])
     topics, errors = (_used([x[which]], len(names.lists)) for which in (s.X_TOPICS, s.X_ERRORS))
     of_topics = [names.lists[number] for number in topics.tolist()]
     connections = _used([rows.connection], len(names.connections)).tolist()
-    listed = np.array([*(one for some in of_topics for one in some)], np.int64)
-    ends = np.array([(names.ends[one][0], names.ends[one][2]) for one in connections], np.int64).ravel()
+    listed = np.array([*(topic for some in of_topics for topic in some)], np.int64)
+    ends = np.array([(names.ends[number][0], names.ends[number][2]) for number in connections], np.int64).ravel()
     strings = _used(
         [*(x[which] for which in _STRINGS), *(p[which] for which in _PART_STRINGS), listed, ends], len(names.strings)
     )
-    return Carried(
+    return WireExchanges(
         pack(own, range(len(_SYMBOLS)))._replace(which=np.array(_SYMBOLS)),
         pack(x, _PLAIN),
         pack(p, _PART_SYMBOLS),
         pack(p, _PART_PLAIN),
-        _Known(strings, [names.strings[one] for one in strings.tolist()]),
-        _Known(
+        _Numbered(strings, [names.strings[number] for number in strings.tolist()]),
+        _Numbered(
             np.array(connections, np.int64),
-            [(names.connections[one], names.ends[one], names.born[one]) for one in connections],
+            [(names.connections[number], names.ends[number], names.serials[number]) for number in connections],
         ),
-        _Known(topics, of_topics),
-        _Known(errors, [names.lists[one] for one in errors.tolist()]),
+        _Numbered(topics, of_topics),
+        _Numbered(errors, [names.lists[number] for number in errors.tolist()]),
     )
 
 
@@ -99,72 +99,80 @@ def _used(columns: Sequence[np.ndarray], count: int) -> np.ndarray:
     return np.flatnonzero(met[:count])
 
 
-def put_in_order(names: Names, shares: Sequence[Sequence[Carried]], lender: Lender) -> Exchanges:
-    """What shares carried, each its windows in order, in one order: of the packet that completed an exchange, then of
-    the age of its connection. `names`: has no names yet; `lender`: whose memory the columns are in."""
-    carried = [one for some in shares for one in some]
-    strings = [np.array([names.string(thing) for thing in one.strings.things], np.int64) for one in carried]
+def from_wire(names: Names, shares: Sequence[Sequence[WireExchanges]], lender: Lender) -> Exchanges:
+    """Merge the windows of all shares into one order.
+
+    The order is that of the packets that completed exchanges, then of the age of connections. names: has no names
+    yet; lender: pool of the columns' memory."""
+    carried = [window for some in shares for window in some]
+    strings = [np.array([names.string(thing) for thing in window.strings.things], np.int64) for window in carried]
     numbers: dict[int, int] = {}
-    own = [_own(names, one, called, numbers) for one, called in zip(carried, strings, strict=True)]
-    ends = np.cumsum([0, *(one.rows for one in carried)])
+    own = [_own(names, window, called, numbers) for window, called in zip(carried, strings, strict=True)]
+    ends = np.cumsum([0, *(window.rows for window in carried)])
     symbols = np.concatenate([np.zeros((len(_SYMBOLS), 0), np.int64), *own], axis=1)
     connection = symbols[-1]
-    trigger = np.concatenate([np.zeros(0, np.int64), *(one.rest.column(s.X_TRIGGER) for one in carried)])
-    age = np.array(names.born, np.int64)[connection]
-    begins = np.cumsum([0, *(sum(one.rows for one in some) for some in shares)], dtype=np.int64)
-    place = concat.places(begins, merging.Orders(trigger, connection, age))
+    completed_by = np.concatenate(
+        [np.zeros(0, np.int64), *(window.rest.column(s.X_COMPLETED_BY) for window in carried)]
+    )
+    age = np.array(names.serials, np.int64)[connection]
+    begins = np.cumsum([0, *(sum(window.rows for window in some) for some in shares)], dtype=np.int64)
+    place = concat.places(begins, merging.Orders(completed_by, connection, age))
     x = lender.numbers(s.X_COLUMNS, len(place))
     for which, values in zip(_SYMBOLS[:-1], symbols[:-1], strict=True):
         x[which, place] = values
-    for one, begin, end in zip(carried, ends[:-1], ends[1:], strict=True):
-        one.rest.into(x, place[begin:end])
+    for window, begin, end in zip(carried, ends[:-1], ends[1:], strict=True):
+        window.rest.into(x, place[begin:end])
     ordered = np.empty_like(connection)
     ordered[place] = connection
     return Exchanges(x, ordered, _parts(carried, strings, ends, place, lender), names)
 
 
-def _own(names: Names, one: Carried, strings: np.ndarray, numbers: dict[int, int]) -> np.ndarray:
+def _own(names: Names, window: WireExchanges, strings: np.ndarray, numbers: dict[int, int]) -> np.ndarray:
     """int64[len(_SYMBOLS), n]: symbols as they are called anew; `strings`: those of its strings, `numbers`: those of
     connections by which of the capture point they are."""
 
     def listed(some: tuple[int, ...]) -> int:
-        return names.list_of(tuple(one.strings.through(np.array(some, np.int64), strings).tolist()))
+        return names.list_of(tuple(window.strings.through(np.array(some, np.int64), strings).tolist()))
 
-    found = {which: one.strings.through(one.symbols.column(which), strings) for which in _STRINGS}
-    connections = [_number(names, one, known, strings, numbers) for known in one.connections.things]
-    found |= {
-        s.X_TOPICS: one.topics.through(one.symbols.column(s.X_TOPICS), [listed(some) for some in one.topics.things]),
-        s.X_ERRORS: one.errors.through(one.symbols.column(s.X_ERRORS), [*map(names.list_of, one.errors.things)]),
-        _CONNECTION: one.connections.through(one.symbols.column(_CONNECTION), connections),
+    columns = {which: window.strings.through(window.symbols.column(which), strings) for which in _STRINGS}
+    connections = [_number(names, window, known, strings, numbers) for known in window.connections.things]
+    columns |= {
+        s.X_TOPICS: window.topics.through(
+            window.symbols.column(s.X_TOPICS), [listed(some) for some in window.topics.things]
+        ),
+        s.X_ERRORS: window.errors.through(
+            window.symbols.column(s.X_ERRORS), [*map(names.list_of, window.errors.things)]
+        ),
+        _CONNECTION: window.connections.through(window.symbols.column(_CONNECTION), connections),
     }
-    return np.stack([found[which] for which in _SYMBOLS])
+    return np.stack([columns[which] for which in _SYMBOLS])
 
 
 def _number(
     names: Names,
-    one: Carried,
+    window: WireExchanges,
     known: tuple[str, tuple[int, int, int, int], int],
     strings: np.ndarray,
     numbers: dict[int, int],
 ) -> int:
-    """What a connection is called anew."""
-    name, (client, port, broker, other), born = known
-    if born not in numbers:
-        numbers[born] = len(names.born)
-        client, broker = one.strings.through(np.array([client, broker]), strings).tolist()
+    """Return the new number of a connection."""
+    name, (client, port, broker, other), serial = known
+    if serial not in numbers:
+        numbers[serial] = len(names.serials)
+        client, broker = window.strings.through(np.array([client, broker]), strings).tolist()
         names.connections.append(name)
         names.ends.append((client, port, broker, other))
-        names.born.append(born)
-    return numbers[born]
+        names.serials.append(serial)
+    return numbers[serial]
 
 
 def _parts(
-    carried: Sequence[Carried], strings: Sequence[np.ndarray], ends: np.ndarray, place: np.ndarray, lender: Lender
+    carried: Sequence[WireExchanges], strings: Sequence[np.ndarray], ends: np.ndarray, place: np.ndarray, lender: Lender
 ) -> np.ndarray:
     """int64[P_COLUMNS, m]: topic-partitions in the order of their exchanges, whose places are known."""
     none = np.zeros(0, np.int64)
     owner = np.concatenate(
-        [none, *(one.part_symbols.column(s.P_OWNER) + end for one, end in zip(carried, ends[:-1], strict=True))]
+        [none, *(window.part_symbols.column(s.P_OWNER) + end for window, end in zip(carried, ends[:-1], strict=True))]
     )
     owner = place[owner]
     places = np.empty_like(owner)
@@ -173,10 +181,10 @@ def _parts(
     p[s.P_SET] = s.NULL
     p[s.P_OWNER, places] = owner
     begin = 0
-    for one, called in zip(carried, strings, strict=True):
-        mine = places[begin : begin + one.part_symbols.rows]
-        begin += len(mine)
-        one.part_rest.into(p, mine)
+    for window, called in zip(carried, strings, strict=True):
+        own_places = places[begin : begin + window.part_symbols.rows]
+        begin += len(own_places)
+        window.part_rest.into(p, own_places)
         for which in _PART_STRINGS:
-            p[which, mine] = one.strings.through(one.part_symbols.column(which), called)
+            p[which, own_places] = window.strings.through(window.part_symbols.column(which), called)
     return p

@@ -1,4 +1,4 @@
-"""What clients and brokers say to ZooKeeper, beside Kafka in the same capture.
+"""Read the conversations of clients and brokers with ZooKeeper, in the same capture as Kafka.
 
 In: the segments of a shard. Out: `ZooKeeper` events, one an operation on a node that was answered. Rules: a connection
 is recognised by the server's port (2181) or by its client's first message; such traffic is little, so it is read by
@@ -25,12 +25,12 @@ _NOT_SEEN, _READ, _OTHER = 0, 1, 2
 class ZooKeeper(NamedTuple):
     """An operation on a node of ZooKeeper.
 
-    `slot`: a shard's, in a `Window` the number of the connection; `client_side`: which side of it asks; `trigger`:
+    `slot`: a shard's, in a `Window` the number of the connection; `client_side`: which side of it asks; `completed_by`:
     ordinal of the packet that completed the answer; time in nanoseconds."""
 
     slot: int
     client_side: int
-    trigger: int
+    completed_by: int
     time_ns: int
     operation: str
     path: str
@@ -44,7 +44,7 @@ def wanted(path: str) -> bool:
     return _NODES.match(path) is not None
 
 
-class Conversations:
+class ZooKeeperConversations:
     """The connections of one shard that speak to ZooKeeper."""
 
     def __init__(self) -> None:
@@ -62,18 +62,18 @@ class Conversations:
             self._kind = np.append(self._kind, np.zeros(2 * top, np.int8))
         self._decide(segments, slots, pairs)
         what = rows[:, t.SEG_KIND]
-        found: list[ZooKeeper] = []
+        events: list[ZooKeeper] = []
         if self._spoken:
             for row in np.flatnonzero((self._kind[slots] == _READ) & (what <= t.SNAPLEN)).tolist():
-                found += self._row(segments, rows[row], int(slots[row]))
+                events += self._row(segments, rows[row], int(slots[row]))
         over = slots[what == t.END]  # no slot is another's within a window
         self._kind[over] = _NOT_SEEN
         for slot in over.tolist() if self._spoken else ():
             self._spoken.pop(slot, None)
-        return found
+        return events
 
     def _decide(self, segments: Segments, slots: np.ndarray, pairs: np.ndarray) -> None:
-        """What connections are that speak for the first time."""
+        """Classify connections that send their first bytes."""
         fresh = np.flatnonzero((self._kind[slots] == _NOT_SEEN) & (segments.rows[:, t.SEG_KIND] <= t.SNAPLEN))
         for first in fresh[np.unique(slots[fresh], return_index=True)[1]].tolist() if len(fresh) else ():
             row, slot = segments.rows[first], int(slots[first])
@@ -88,10 +88,10 @@ class Conversations:
         if row[t.SEG_KIND] != t.DATA:
             conversation.lose(side == client)
             return []
-        origin = int(row[t.SEG_TRIGGER]), int(row[t.SEG_TIME_NS])
+        origin = int(row[t.SEG_COMPLETED_BY]), int(row[t.SEG_TIME_NS])
         return [
-            ZooKeeper(slot, client, *one.origin, one.operation, one.path, one.data, one.error)
-            for one in conversation.take(side == client, _data(segments, row), origin)
+            ZooKeeper(slot, client, *event.origin, event.operation, event.path, event.data, event.error)
+            for event in conversation.take(side == client, _data(segments, row), origin)
         ]
 
 

@@ -51,7 +51,7 @@ def packed_checkpoint(
                 if size > MOST_BYTES:
                     raise CheckpointError(
                         f"{name}: what is known of the traffic takes more than {MOST_BYTES:,} bytes",
-                        "--no-meaning keeps less, and so does a new dataset now and then",
+                        "--no-analysis keeps less, and so does a new dataset now and then",
                     )
                 file.write(piece)
     return authentication.authenticated(sink.getvalue().to_pybytes(), key)

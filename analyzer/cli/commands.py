@@ -6,7 +6,6 @@ In: parsed options. Out: data on stdout; progress, notes and hints on stderr. Er
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import itertools
 import json
@@ -29,6 +28,9 @@ if TYPE_CHECKING:
 
     from analyzer.dataset.dataset import Dataset, StoredDataset
     from analyzer.filter.names import Operand
+    from analyzer.options.analyze import AnalyzeOptions
+    from analyzer.options.common import ReadArguments
+    from analyzer.options.show import ShowOptions
     from analyzer.pipeline.points import Progress
     from captures.kernels import Compiling
 
@@ -140,7 +142,7 @@ def _progress() -> Iterator[Callable[[str, int, int], None] | None]:
         kernels.tell(before)
 
 
-def check_analysis(options: argparse.Namespace) -> None:
+def check_analysis(options: AnalyzeOptions) -> None:
     """Raise UsageError for options that do nothing together."""
     if options.keep_secrets and not options.keep_bytes:
         raise UsageError("--keep-secrets goes with --keep-bytes", "without it no message is kept")
@@ -151,7 +153,7 @@ def check_analysis(options: argparse.Namespace) -> None:
             )
 
 
-def analyze(options: argparse.Namespace) -> int:
+def analyze(options: AnalyzeOptions) -> int:
     """`kwire analyze`."""
     check_analysis(options)
     announce_compilation()
@@ -180,7 +182,7 @@ def _print_notes(result: Dataset) -> None:
         sys.stderr.write(f"hint: {printable(hint)}\n")
 
 
-def print_analysis(result: Dataset, options: argparse.Namespace) -> None:
+def print_analysis(result: Dataset, options: AnalyzeOptions) -> None:
     """What an analysis found: notes on stderr, the summary on stdout."""
     _print_notes(result)
     if options.json:
@@ -195,7 +197,7 @@ def print_analysis(result: Dataset, options: argparse.Namespace) -> None:
 def dataset_of(
     captures: Sequence[str],
     out: str,
-    options: argparse.Namespace,
+    options: ReadArguments,
     keep_bytes: bool = False,
     progress: Progress | None = None,
     seen: Callable[[str, Table], None] | None = None,
@@ -235,7 +237,7 @@ def tell_notes(manifest: Mapping[str, Any]) -> None:
     _note(manifest.get("notes", ()))
 
 
-def show(options: argparse.Namespace) -> int:
+def show(options: ShowOptions) -> int:
     """`kwire show`."""
     if options.hex and not options.tree:
         raise UsageError("--hex goes with --tree", "add --tree, or leave out --hex")
@@ -312,7 +314,7 @@ def _note(notes: Sequence[str]) -> None:
         sys.stderr.write(f"note: {printable(note)}\n")
 
 
-def _check_form(options: argparse.Namespace) -> None:
+def _check_form(options: ShowOptions) -> None:
     """Options that do nothing together are a mistake."""
     if options.sort and (options.frames or options.count_by):
         other = "--frames" if options.frames else "--count-by"
@@ -358,7 +360,7 @@ def _key(one: Any, sort: Operand, descending: bool) -> Any:
 
 
 def _print(
-    found: Iterator[Any], options: argparse.Namespace, fields: list[Operand], sort: Operand | None, out: IO[str]
+    found: Iterator[Any], options: ShowOptions, fields: list[Operand], sort: Operand | None, out: IO[str]
 ) -> int:
     """Write exchanges in the form asked for; returns how many."""
     from analyzer.cli.exchange_lines import LOOK_AHEAD, Lines
@@ -390,7 +392,7 @@ def _print(
     if sort is None:
         texts = (_form(one, options, fields, lines) for one in itertools.islice(found, options.limit))
     else:
-        descending = not options.sort.startswith("-")
+        descending = not (options.sort or "").startswith("-")
         sorter = Sorter(descending, options.limit)
         for one in found:
             key = _key(one, sort, descending)
@@ -405,7 +407,7 @@ def _print(
     return shown
 
 
-def _form(one: Any, options: argparse.Namespace, fields: list[Operand], lines: Any) -> str:
+def _form(one: Any, options: ShowOptions, fields: list[Operand], lines: Any) -> str:
     """One exchange in the form asked for."""
     from analyzer.cli import text
 
@@ -463,7 +465,7 @@ def _sticky(pager: str) -> bool:
     return False
 
 
-def _paged(options: argparse.Namespace, heading: bool = False) -> contextlib.AbstractContextManager[IO[str]]:
+def _paged(options: ShowOptions, heading: bool = False) -> contextlib.AbstractContextManager[IO[str]]:
     """Where `kwire show` writes to; `heading`: the first line names the columns."""
     if "-" in options.captures:
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # live: each row when it is known

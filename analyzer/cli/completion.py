@@ -1,18 +1,20 @@
 """`kwire completion`: what a shell must know to complete commands, options and their choices.
 
-In: the parser of the command line, so that nothing is listed twice. Out: a script for bash, zsh or fish. Where no word
-is known (a capture, a filter) files are offered.
+In: the declarations of commands (`analyzer.options`). Out: a script for bash, zsh or fish. Where no word is known (a
+capture, a filter) files are offered.
 """
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from analyzer.cli.manual import TOPICS
+from analyzer.options.commands import COMMANDS
+from analyzer.options.commands import Command as Declared
+from analyzer.options.declare import Declaration, declarations
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,36 +37,31 @@ class Command:
     words: tuple[str, ...]
 
 
-def commands(parser: argparse.ArgumentParser) -> list[Command]:
-    """What a parser with subcommands knows."""
-    listed: list[Command] = []
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            about = {one.dest: one.help or "" for one in action._choices_actions}
-            listed += [_command(name, about.get(name, ""), one) for name, one in action.choices.items()]
-    topics = (*TOPICS, *(one.name for one in listed))
-    return [dataclasses.replace(one, words=topics) if one.name == "help" else one for one in listed]
+_HELP = Option(("-h", "--help"), "show this help message and exit", False, ())
 
 
-def _command(name: str, about: str, parser: argparse.ArgumentParser) -> Command:
-    shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
-    options = tuple(
-        Option(
-            tuple(action.option_strings),
-            " ".join((action.help or "").split()),
-            action.nargs != 0,
-            tuple(map(str, action.choices or ())),
-        )
-        for action in shown
-        if action.option_strings
-    )
-    words = [str(word) for action in shown if not action.option_strings for word in action.choices or ()]
-    return Command(name, about, options, tuple(words))
+def commands() -> list[Command]:
+    """All commands as they are declared."""
+    known = [_command(command) for command in COMMANDS.values()]
+    topics = (*TOPICS, *COMMANDS)
+    return [dataclasses.replace(command, words=topics) if command.name == "help" else command for command in known]
 
 
-def script(shell: str, parser: argparse.ArgumentParser) -> str:
+def _command(command: Declared) -> Command:
+    declared = [each for each in declarations(command.options()).values() if not each.is_hidden]
+    options = (_option(each) for each in declared if each.names)
+    words = [word for each in declared if not each.names for word in each.argparse.get("choices", ())]
+    return Command(command.name, command.about, (_HELP, *options), tuple(words))
+
+
+def _option(declared: Declaration) -> Option:
+    text = " ".join(declared.argparse["help"].split())
+    return Option(declared.spellings, text, declared.takes_value, tuple(declared.argparse.get("choices", ())))
+
+
+def script(shell: str) -> str:
     """The script for `bash`, `zsh` or `fish`."""
-    return SHELLS[shell](commands(parser))
+    return SHELLS[shell](commands())
 
 
 def _bash(listed: Sequence[Command]) -> str:

@@ -7,12 +7,11 @@ value once, as `-`, so that none is lost. Columns are counted by Arrow; fields o
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,10 +25,13 @@ from analyzer.pipeline.points import NO_RECORDS, AnalysisOptions, joined, read_p
 from analyzer.pipeline.read_options import ReadOptions
 from captures.files import capture_points
 
+if TYPE_CHECKING:
+    from analyzer.options.show import ShowOptions
+
 Counts = Counter[tuple[str, ...]]
 
 
-def counted(options: argparse.Namespace, names: Sequence[Operand], notes: list[str]) -> Counts:
+def counted(options: ShowOptions, names: Sequence[Operand], notes: list[str]) -> Counts:
     """How many exchanges there are of each combination, values as they are printed."""
     if all(one.apis is None for one in names):
         return _of_columns(options, names, notes)
@@ -63,7 +65,7 @@ def _said(value: Any) -> str:
     return text.cell(value) or "-"
 
 
-def _of_columns(options: argparse.Namespace, names: Sequence[Operand], notes: list[str]) -> Counts:
+def _of_columns(options: ShowOptions, names: Sequence[Operand], notes: list[str]) -> Counts:
     """The same where all names are columns: as they come, a table of thousands of exchanges at a time."""
     counts: Counts = Counter()
     known: dict[str, str] = {}

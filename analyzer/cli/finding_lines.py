@@ -8,7 +8,6 @@ analysed first.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import difflib
 import os
@@ -17,7 +16,7 @@ import tempfile
 import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from analyzer.cli.commands import dataset_of, folded, named_dataset, paged, reading_width
 from analyzer.cli.text import json_text
@@ -27,15 +26,18 @@ from analyzer.common.times import rfc3339
 from analyzer.dataset.dataset import StoredDataset, is_dataset, open_dataset
 from analyzer.findings import evaluate, manual
 from analyzer.findings.capture import CaptureFrame
-from analyzer.findings.query import SEVERITIES, Asked
+from analyzer.findings.query import SEVERITIES, Query
 from analyzer.findings.rules import POLICIES, RULES
 from analyzer.findings.wording import lasting, moment
 from analyzer.frame.parquet import RowGroups, StoredFrame
 
+if TYPE_CHECKING:
+    from analyzer.options.questions import FindingsOptions
+
 EXIT_BAD = 1
 
 
-def findings(options: argparse.Namespace) -> int:
+def findings(options: FindingsOptions) -> int:
     """`kwire findings`."""
     if options.explain is not None:
         with paged() as out:
@@ -94,7 +96,7 @@ def _matches(row: dict[str, Any], code: str, who: str | None) -> bool:
     return row["code"] == code and (who is None or who in row["who"].values())
 
 
-def _asked(options: argparse.Namespace) -> Asked:
+def _asked(options: FindingsOptions) -> Query:
     limits: dict[tuple[str, str], float] = {}
     if options.thresholds is not None:
         limits.update(_of_file(options.thresholds))
@@ -105,7 +107,7 @@ def _asked(options: argparse.Namespace) -> Asked:
             raise UsageError(f"--threshold {text}: not CODE.NAME=VALUE", "as --threshold tcp-retransmission.share=0.02")
         limits[_limit(code, limit, "--threshold")] = _number(value, f"--threshold {name}")
     policies = dict(_policy(text) for text in options.policy)
-    return Asked(limits, options.released, options.target, policies)
+    return Query(limits, options.released, options.target, policies)
 
 
 def _of_file(path: str) -> Iterator[tuple[tuple[str, str], float]]:
@@ -151,11 +153,10 @@ def _policy(text: str) -> tuple[str, str]:
 # ------------------------------------------------------------------------------------------------------ what there is
 
 
-def _datasets(options: argparse.Namespace, stack: contextlib.ExitStack) -> Iterator[StoredDataset]:
+def _datasets(options: FindingsOptions, stack: contextlib.ExitStack) -> Iterator[StoredDataset]:
     """The datasets to look at; captures are analysed into one that goes when `stack` does."""
     captures = [source for source in options.sources if not is_dataset(source)]
     found = [named_dataset(source) for source in options.sources if source not in captures]
-    options.filter = None
     if not captures and (options.port or options.rotated):
         raise UsageError("--port and --rotated go with a CAPTURE", "kwire analyze makes a DATASET")
     if not captures and options.keylog:
@@ -168,7 +169,7 @@ def _datasets(options: argparse.Namespace, stack: contextlib.ExitStack) -> Itera
         yield open_dataset(made)
 
 
-def _rows(dataset: StoredDataset, asked: Asked, notes: list[str]) -> Iterator[dict[str, Any]]:
+def _rows(dataset: StoredDataset, asked: Query, notes: list[str]) -> Iterator[dict[str, Any]]:
     """Its findings: those stored; worked out, of rules that are asked otherwise, or where none are stored."""
     unmeant = [entry["name"] for entry in dataset.captures if not entry.get("meaning")]
     if unmeant and len(unmeant) == len(dataset.captures):

@@ -7,14 +7,13 @@ is a note on stderr.
 
 from __future__ import annotations
 
-import argparse
 import base64
 import datetime
 import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from analyzer.cli import text
 from analyzer.common.errors import UsageError
@@ -22,6 +21,9 @@ from analyzer.common.times import moment_of_millis, rfc3339
 from analyzer.records import log_files as segments
 from analyzer.records import log_reader
 from analyzer.records.log_names import is_log, log_point
+
+if TYPE_CHECKING:
+    from analyzer.options.show import ShowOptions
 
 _NOT_HERE = (
     "filter",
@@ -38,7 +40,7 @@ _NOT_HERE = (
 )
 
 
-def show(options: argparse.Namespace, out: IO[str]) -> int:
+def show(options: ShowOptions, out: IO[str]) -> int:
     """Print all arguments; the exit code comes back. Raises UsageError and LogError."""
     for name in _NOT_HERE:
         if getattr(options, name):
@@ -61,7 +63,7 @@ def show(options: argparse.Namespace, out: IO[str]) -> int:
     return 0
 
 
-def _batches(found: Iterator[log_reader.Shown], options: argparse.Namespace, out: IO[str]) -> None:
+def _batches(found: Iterator[log_reader.Shown], options: ShowOptions, out: IO[str]) -> None:
     fields = _fields(options.fields)
     heading = "\t".join(fields) + "\n" if fields else "" if options.json else HEADING + "\n"
     for count, batch in enumerate(found, 1):
@@ -170,7 +172,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _entries(path: Path, options: argparse.Namespace, out: IO[str]) -> None:
+def _entries(path: Path, options: ShowOptions, out: IO[str]) -> None:
     """An index or a producer snapshot: a tab-separated line an entry, after one with the names."""
     found = segments.entries(path)
     rows = found.rows[: options.limit] if options.limit else found.rows

@@ -7,13 +7,12 @@ text are hex after `0x`; text of others is made fit for a terminal, so that a re
 
 from __future__ import annotations
 
-import argparse
 import base64
 import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,6 +26,9 @@ from analyzer.pipeline.points import FULL, AnalysisOptions, NamesAhead, nothing_
 from analyzer.pipeline.read_options import ReadOptions
 from captures.files import capture_points
 
+if TYPE_CHECKING:
+    from analyzer.options.show import ShowOptions
+
 _NOT_HERE = ("tree", "hex", "fields", "frames", "count_by", "sort", "budget", "page")
 _HEADING = "time\ttopic\tpartition\toffset\tkey\tvalue\n"
 _ROWS_AT_ONCE = 4096
@@ -35,7 +37,7 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
 Row = dict[str, Any]
 
 
-def show(options: argparse.Namespace, out: IO[str]) -> int:
+def show(options: ShowOptions, out: IO[str]) -> int:
     """Print the records of all arguments; the exit code comes back."""
     for name in _NOT_HERE:
         if getattr(options, name):
@@ -58,7 +60,7 @@ def show(options: argparse.Namespace, out: IO[str]) -> int:
     return 0
 
 
-def _rows(options: argparse.Namespace, notes: list[str]) -> Iterator[Row]:
+def _rows(options: ShowOptions, notes: list[str]) -> Iterator[Row]:
     rest = [argument for argument in options.captures if not is_dataset(argument)]
     for argument in options.captures:
         if is_dataset(argument):

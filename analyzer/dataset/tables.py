@@ -454,7 +454,7 @@ ABOUT: dict[str, str] = {
 """What one row of each table is."""
 
 MEANING = ("clients", "readers", "groups", "rebalances", "offsets", "transactions", "findings")
-"""Tables of what traffic means; empty without it (`--no-meaning`, `--filter`), and in datasets of format 1."""
+"""Tables of what traffic means; empty without it (`--no-analysis`, `--filter`), and in datasets of format 1."""
 
 RUN_TABLES = ("outcomes", "remaps", "audit")
 """Tables that only a replay writes."""

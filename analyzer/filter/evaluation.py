@@ -19,19 +19,20 @@ import itertools
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from analyzer.bulk.fields import MAX_CODES
-from analyzer.filter.conditions import IntegerRangeTest, apply_test
+from analyzer.filter.conditions import IntegerRangeTest, TextTest, apply_test
 from analyzer.filter.language import And, Node, Not, Or, source_of, tree_of
 from analyzer.filter.names import PACKETS, Columns, Operand, Path, body_values, column_values
-from analyzer.filter.sources import ApiKeys, ExchangeColumns, Ints, RowColumns, TableColumns, TopicName, distinct
+from analyzer.filter.sources import ApiKeys, ExchangeColumns, RowColumns, TableColumns, TopicName, null_of
 from analyzer.filter.terms import Comparison, Relation
 from analyzer.filter.tokens import INT64_MAX, INT64_MIN, FilterError
 from analyzer.filter.values import ENUMERATED
+from analyzer.frame.counting import select_codes
 from analyzer.protocol import schema
 
 if TYPE_CHECKING:
@@ -63,27 +64,19 @@ def _column_verdict(source: ExchangeColumns, node: Comparison, about: Columns) -
     if about.form in ("integer", "time", "api"):
         passed = np.zeros(source.n, np.bool_)
         for name in about.names:
-            ints = source.integers(name)
-            if ints is None:
+            numbers = source.integers(name)
+            if numbers is None:
                 return _unknown(source.n)
-            passed |= ints[1] if test is None else ints[1] & apply_test(test, ints[0])
+            here = numbers != null_of(numbers)
+            passed |= here if test is None else here & apply_test(test, numbers)
     elif about.form in ("text", "address"):
         texts = source.texts(about.names[0]) if about.form == "text" else source.addresses(about.names)
         if texts is None:
             return _unknown(source.n)
-        passed = texts[1] if test is None else source.test_texts(test, texts)
-    elif about.form == "errors":
-        passing = source.rows_with_error(test)
-        if passing is None:
-            return _unknown(source.n)
-        passed = passing
+        passed = texts.codes >= 0 if test is None else select_codes(source.test_values(test, texts), texts.codes)
     else:
-        verdict = source.rows_with_text(about.names[0], test)
-        if verdict is None:
-            return _unknown(source.n)
-        if test is not None:
-            return verdict
-        passed = verdict[0]
+        verdict = source.rows_with(about.names[0], test) or _unknown(source.n)
+        return verdict[::-1] if present is False else verdict
     return _known(~passed if present is False else passed)
 
 
@@ -97,10 +90,8 @@ def _path_verdict(source: ExchangeColumns, node: Comparison) -> Verdict:
         if choice.implies is not None and here.any():
             assert isinstance(choice.implies.about, Columns)
             excluded = _column_verdict(source, choice.implies, choice.implies.about)[1]
-            excluded &= ~(
-                _may_omit_errors(source) if choice.implies.about.form == "errors" else _has_escaped_topic(source)
-            )
-            here &= ~excluded
+            incomplete = _may_omit_errors if choice.implies.about.form == "errors" else _has_escaped_topic
+            here &= ~excluded | incomplete(source)
         possible |= here
     nothing = np.zeros(source.n, np.bool_)
     return (~possible, nothing) if node.present is False else (nothing, ~possible)
@@ -108,21 +99,20 @@ def _path_verdict(source: ExchangeColumns, node: Comparison) -> Verdict:
 
 def _may_omit_errors(source: ExchangeColumns) -> np.ndarray:
     """Tell which responses have so many different errors that the table may not list all of them: bool[n]."""
-    counts = source.error_counts()
-    if counts is None:
+    column = source.lists("errors")
+    if column is None:
         return np.ones(source.n, np.bool_)
-    return np.asarray(counts >= MAX_CODES)
+    return np.asarray((np.diff(column.ends) >= MAX_CODES)[column.of])
 
 
 def _has_escaped_topic(source: ExchangeColumns) -> np.ndarray:
     """Tell which exchanges have a topic that is not UTF-8: bool[n]. The table shows such bytes as `\\xNN`, bodies show
     them otherwise; valid topic names have no backslash."""
-    listed = source.topics("topics")
-    if listed is None:
-        return np.ones(source.n, np.bool_)
-    used, where = distinct(listed.index, len(listed.values))
-    odd = np.fromiter(("\\" in listed.values[i] for i in used.tolist()), np.bool_, len(used))
-    return listed.rows(odd[where])
+    verdict = source.rows_with("topics", _BACKSLASH)
+    return np.ones(source.n, np.bool_) if verdict is None else verdict[0]
+
+
+_BACKSLASH: Final = TextTest(frozenset(), re.compile(r"\\"))
 
 
 def _relation_verdict(source: ExchangeColumns, node: Relation) -> Verdict:
@@ -142,22 +132,15 @@ def _relation_verdict(source: ExchangeColumns, node: Relation) -> Verdict:
     return _known(passed)
 
 
-def _widen(integers: Ints | None) -> Ints | None:
-    """Convert to int64, because both sides are multiplied by their units."""
-    return None if integers is None else (integers[0].astype(np.int64, copy=False), integers[1])
-
-
 def _operand_values(source: ExchangeColumns, operand: Operand) -> list[tuple[np.ndarray, np.ndarray] | None]:
-    """Get an operand's columns as (values, bool[n] present), text as objects; None for a column the source lacks."""
+    """Get an operand's columns as (values, bool[n] present): int64, because units are multiplied, or objects for text;
+    None for a column the source lacks."""
     assert isinstance(operand.about, Columns)
-    if operand.kind != "text":
-        return [_widen(source.integers(name)) for name in operand.about.names]
-    texts = source.texts(operand.about.names[0])
-    if texts is None:
-        return [None]
-    indices, present, values = texts
-    every = np.array([*values, ""], object)
-    return [(every[np.where(present, indices, np.int64(len(values)))], present)]
+    if operand.kind == "text":
+        texts = source.texts(operand.about.names[0])
+        return [texts and (np.array([*texts.values, ""], object)[texts.codes], texts.codes >= 0)]
+    columns = map(source.integers, operand.about.names)
+    return [None if x is None else (x.astype(np.int64, copy=False), x != null_of(x)) for x in columns]
 
 
 def _verdict(node: Node, leaf: Callable[[Comparison | Relation], Verdict]) -> Verdict:

@@ -1,14 +1,13 @@
 """Columns that filters are evaluated on: of rows of integers, of Arrow tables, of API keys.
 
-In: `Exchanges`, a table of exchanges, or the keys of APIs. Out: `ExchangeColumns`: columns of integers, of coded text
-and of lists by name; None for a column that the source does not have.
+In: `Exchanges`, a table of exchanges, or the keys of APIs. Out: `ExchangeColumns`: columns of integers, of text as
+codes and of lists by name, as in `analyzer.frame`: the smallest number of an array's type is null, and code -1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +16,9 @@ from analyzer.bulk import exchange_tables
 from analyzer.bulk.column_names import COLUMNS
 from analyzer.filter.conditions import Test, apply_test
 from analyzer.filter.values import ENUMERATED
+from analyzer.frame import arrow
+from analyzer.frame.counting import select_codes
+from analyzer.frame.list_columns import ListColumn
 from analyzer.protocol import schema
 from captures.kernels import NULL
 
@@ -24,33 +26,13 @@ if TYPE_CHECKING:
     from analyzer.bulk.rows import Exchanges
 
 TopicName = Callable[[str], str]
-Ints = tuple[np.ndarray, np.ndarray]  # int[n] values, of any width; bool[n] present
-Coded = tuple[np.ndarray, np.ndarray, Sequence[Any]]  # int[n] index in the values; bool[n] present; distinct values
 
 
-@dataclass(frozen=True, slots=True)
-class TextLists:
-    """A column of lists of text. Equal lists may be stored once.
+class Coded(NamedTuple):
+    """A column of text or addresses: int[n] index in `values`, -1 for null; the distinct values."""
 
-    list_of   int64[n]   number of each row's list; `lists` for a null
-    lists     number of lists
-    element   int64[m]   list of each element
-    index     int64[m]   index of the element in `values`
-    open      bool[m]    True if the element's text may change: a topic's id whose name is unknown yet
-    """
-
-    list_of: np.ndarray
-    lists: int
-    element: np.ndarray
-    index: np.ndarray
-    open: np.ndarray
-    values: Sequence[str]
-
-    def rows(self, passed: np.ndarray) -> np.ndarray:
-        """Mark rows with an element that passed (bool[m]): bool[n]."""
-        lists = np.zeros(self.lists + 1, np.bool_)
-        lists[self.element[passed]] = True
-        return np.asarray(lists[self.list_of])
+    codes: np.ndarray
+    values: Sequence[Any]
 
 
 class ExchangeColumns:
@@ -58,78 +40,71 @@ class ExchangeColumns:
 
     n: int
 
-    def integers(self, name: str) -> Ints | None:
+    def integers(self, name: str) -> np.ndarray | None:
         """Get a column of integers; times in microseconds since 1970; `api` is the key of an API that Kafka has."""
-        raise NotImplementedError
+        return None
 
     def texts(self, name: str) -> Coded | None:
         """Get a column of text."""
-        raise NotImplementedError
+        return None
 
     def addresses(self, names: tuple[str, ...]) -> Coded | None:
         """Get an address and its port as one column of (ip, port)."""
-        raise NotImplementedError
+        return None
 
-    def topics(self, name: str) -> TextLists | None:
-        """Get a column of lists of text."""
-        raise NotImplementedError
+    def lists(self, name: str) -> ListColumn | None:
+        """Get the column `topics` or `errors`."""
+        return None
 
-    def codes(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Get the errors: int64[m] row of each, int64[m] its code."""
-        raise NotImplementedError
+    def is_open(self, topic: str) -> bool:
+        """Tell whether a topic's text may change: an id whose name is not known yet."""
+        return False
 
-    def test_texts(self, test: Test, texts: Coded) -> np.ndarray:
-        """Test a column of text or addresses: bool[n]."""
-        return test_used_values(test, texts)
+    def test_values(self, test: Callable[[Any], bool], coded: Coded) -> np.ndarray:
+        """Test the distinct values of a column that occur: bool[values]."""
+        used = np.zeros(len(coded.values) + 1, np.bool_)
+        used[coded.codes] = True  # -1 marks the last
+        passed = np.zeros(len(coded.values), np.bool_)
+        for code in np.flatnonzero(used[:-1]).tolist():
+            passed[code] = test(coded.values[code])
+        return passed
 
-    def rows_with_error(self, test: Test | None) -> np.ndarray | None:
-        """Mark rows with an error whose code passes, or with any error if there is no test: bool[n]."""
-        errors = self.codes()
-        if errors is None:
-            return None
-        rows = np.zeros(self.n, np.bool_)
-        rows[errors[0] if test is None else errors[0][apply_test(test, errors[1])]] = True
-        return rows
+    def test_lists(self, column: ListColumn, test: Test | None) -> tuple[np.ndarray, np.ndarray]:
+        """Test the lists of a column, or without a test whether they have elements: bool[lists] certainly, bool[lists]
+        certainly not."""
+        if column.values is None:
+            true = column.filled() if test is None else column.having(apply_test(test, column.code))
+            return true, ~true
+        coded = Coded(column.code, column.values)
+        if test is None:
+            true = column.having(column.code >= 0)
+            return true, ~true
+        open_ = select_codes(self.test_values(self.is_open, coded), column.code)
+        passed = select_codes(self.test_values(test, coded), column.code)
+        true = column.having(passed & ~open_)
+        return true, ~true & ~column.having(open_)
 
-    def rows_with_text(self, name: str, test: Test | None) -> tuple[np.ndarray, np.ndarray] | None:
+    def rows_with(self, name: str, test: Test | None) -> tuple[np.ndarray, np.ndarray] | None:
         """Test a column of lists: bool[n] rows with an element that passes (without a test, with any element), bool[n]
         rows certainly without one."""
-        listed = self.topics(name)
-        if listed is None:
+        column = self.lists(name)
+        if column is None:
             return None
-        everything = np.ones(len(listed.index), np.bool_)
-        if test is None:
-            there = listed.rows(everything)
-            return there, ~there
-        right = test_used_values(test, (listed.index, everything, listed.values))
-        true = listed.rows(right & ~listed.open)
-        return true, ~true & ~listed.rows(listed.open)
-
-    def error_counts(self) -> np.ndarray | None:
-        """Count the errors of each row: int[n]."""
-        errors = self.codes()
-        return None if errors is None else np.bincount(errors[0], minlength=self.n)
+        true, false = self.test_lists(column, test)
+        return select_codes(true, column.of), select_codes(false, column.of)
 
     def api_keys(self) -> np.ndarray:
-        """Get the API's key of each row: int64[n], -1 for null."""
+        """Get the API's key of each row: int[n], -1 for null."""
         keys = self.integers("api_key")
-        if keys is None:
-            return np.full(self.n, -1, np.int64)
-        return np.where(keys[1], keys[0], -1)
+        return np.full(self.n, -1) if keys is None else np.where(keys == null_of(keys), -1, keys)
 
 
-def test_used_values(test: Test, texts: Coded) -> np.ndarray:
-    """Test a coded column, each distinct value that occurs once: bool[n]."""
-    indices, present, values = texts
-    used = np.zeros(len(values) + 1, np.bool_)
-    used[np.where(present, indices, len(values))] = True
-    passed = np.zeros(len(values) + 1, np.bool_)
-    for i in np.flatnonzero(used[:-1]).tolist():
-        passed[i] = test(values[i])
-    return np.asarray(passed[np.where(present, indices, len(values))])
+def null_of(values: np.ndarray) -> int:
+    """Get the number that stands for null in an array."""
+    return int(np.iinfo(values.dtype).min)
 
 
-def distinct(numbers: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+def _distinct(numbers: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Find the distinct numbers from 0 to count - 1, sorted, and each number's position among them; like `np.unique`
     with `return_inverse`, but in linear time."""
     used = np.zeros(count, np.bool_)
@@ -138,6 +113,11 @@ def distinct(numbers: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     place = np.zeros(count, np.int64)
     place[used_numbers] = np.arange(len(used_numbers))
     return used_numbers, place[numbers]
+
+
+def _known_apis(keys: np.ndarray) -> np.ndarray:
+    """Replace keys that Kafka does not have by null."""
+    return np.where((keys >= 0) & (keys < len(schema.apis())), keys, NULL)
 
 
 class TableColumns(ExchangeColumns):
@@ -161,61 +141,42 @@ class TableColumns(ExchangeColumns):
             self._arrays[name] = array
         return array
 
-    def integers(self, name: str) -> Ints | None:
-        array = self._array("api_key" if name == "api" else name)
-        present = np.asarray(array.is_valid().to_numpy(zero_copy_only=False), np.bool_)
-        kind = pa.int64()
-        if pa.types.is_null(array.type):
-            values = np.zeros(self.n, np.int64)
-        else:
-            values = array.cast(kind).fill_null(0).to_numpy(zero_copy_only=False)
+    def integers(self, name: str) -> np.ndarray:
         if name == "api":
-            present = present & np.asarray(self._array("api").is_valid().to_numpy(zero_copy_only=False), np.bool_)
-        return values, present
+            return np.where(self.texts("api").codes < 0, NULL, self.integers("api_key"))
+        return arrow.numbers(self._array(name), NULL)
 
     def _coded(self, array: Any) -> Coded:
         if pa.types.is_null(array.type):
-            return np.zeros(len(array), np.int64), np.zeros(len(array), np.bool_), ()
+            return Coded(np.full(len(array), -1), ())
         if not pa.types.is_dictionary(array.type):
             array = array.dictionary_encode()
         values = array.dictionary.to_pylist()
-        indices = array.indices.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-        present = np.asarray(array.indices.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+        codes = arrow.numbers(array.indices, -1)
         if None in values:
-            missing = np.fromiter((value is None for value in values), np.bool_, len(values))
-            present = present & ~missing[indices]
-        return indices, present, values
+            codes[codes == values.index(None)] = -1
+        return Coded(codes, values)
 
-    def texts(self, name: str) -> Coded | None:
+    def texts(self, name: str) -> Coded:
         return self._coded(self._array(name))
 
-    def addresses(self, names: tuple[str, ...]) -> Coded | None:
-        indices, has_ip, ips = self._coded(self._array(names[0]))
-        ports = self.integers(names[1])
-        assert ports is not None
-        present = has_ip & ports[1]
-        pairs, where = np.unique(np.where(present, indices << 16 | ports[0], 0), return_inverse=True)
-        values = [(ips[pair >> 16] if ips else "", pair & 0xFFFF) for pair in pairs.tolist()]
-        return where, present, values
+    def addresses(self, names: tuple[str, ...]) -> Coded:
+        ips, ports = self.texts(names[0]), self.integers(names[1])
+        present = (ips.codes >= 0) & (ports != NULL)
+        pairs, where = np.unique(np.where(present, ips.codes << 16 | ports, -1), return_inverse=True)
+        values = [(ips.values[pair >> 16], pair & 0xFFFF) if pair >= 0 else None for pair in pairs.tolist()]
+        return Coded(np.where(present, where, -1), values)
 
-    def topics(self, name: str) -> TextLists | None:
-        rows, elements = self._flat(name)
-        indices, present, values = self._coded(elements)
+    def lists(self, name: str) -> ListColumn:
+        array = self._array(name)
+        ends = np.concatenate([[0], np.cumsum(arrow.list_lengths(array))])
+        elements = arrow.list_elements(array)
+        if name == "errors":
+            return ListColumn(np.arange(self.n), ends, arrow.numbers(elements.field("code"), 0))
+        codes, values = self._coded(elements)
         if self.topic_name is not None:
             values = [value if value is None else self.topic_name(value) for value in values]
-        open_ = np.zeros(int(present.sum()), np.bool_)
-        return TextLists(np.arange(self.n), self.n, rows[present], indices[present], open_, values)
-
-    def codes(self) -> tuple[np.ndarray, np.ndarray] | None:
-        rows, elements = self._flat("errors")
-        codes = elements.field("code").cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-        return rows, codes
-
-    def _flat(self, name: str) -> tuple[np.ndarray, Any]:
-        """Flatten a column of lists: each element's row, and the elements."""
-        array = self._array(name)
-        lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-        return np.repeat(np.arange(self.n), lengths), array.flatten()
+        return ListColumn(np.arange(self.n), ends, codes, values=values)
 
 
 _TIMES: Final = ("request_time", "request_end", "response_time", "response_end")
@@ -233,119 +194,83 @@ class RowColumns(ExchangeColumns):
         self.topic_name = topic_name
         self.n = len(exchanges)
 
-    def _micros(self, name: str) -> Ints:
-        nanos = self.exchanges.column(name)
-        return nanos // 1000, nanos != NULL
+    def is_open(self, topic: str) -> bool:
+        return self.topic_name is None and len(topic) == _ID_LENGTH
 
-    def _between(self, first: str, last: str) -> Ints:
-        a, b = self._micros(first), self._micros(last)
-        present = a[1] & b[1]
-        return np.where(present, b[0] - a[0], 0), present
+    def _micros(self, name: str) -> np.ndarray:
+        return arrow.micros(self.exchanges.column(name))
 
-    def integers(self, name: str) -> Ints | None:
+    def integers(self, name: str) -> np.ndarray | None:
         if name in _TIMES:
             return self._micros(name)
         if name in ("latency_us", "total_us"):
             ends = ("request_end", "response_time") if name == "latency_us" else ("request_time", "response_end")
-            values, present = self._between(*ends)
-            return values, present & (values >= 0)
+            lasted = arrow.minus(self._micros(ends[1]), self._micros(ends[0]))
+            return np.where(lasted >= 0, lasted, NULL)
         if name == "queue_us":
             latency, _ = exchange_tables.latency_us(self.exchanges.columns)
-            queue = exchange_tables.queue_us(self.exchanges.columns, latency)
-            return queue, queue != NULL
+            return exchange_tables.queue_us(self.exchanges.columns, latency)
         if name == "throttle_us":
             throttle = self.exchanges.column("throttle_ms")
-            present = throttle != NULL
-            return np.where(present, throttle, 0) * 1000, present
+            return np.where(throttle == NULL, NULL, throttle * 1000)
         if name == "api":
-            keys = self.exchanges.column("api_key")
-            return keys, (keys >= 0) & (keys < len(schema.apis()))
+            return _known_apis(self.exchanges.column("api_key"))
         if name in ("client_port", "broker_port"):
             return self._end(1 if name == "client_port" else 3)
-        if name in COLUMNS:
-            values = self.exchanges.column(name)
-            return values, values != NULL
-        return None
+        return self.exchanges.column(name) if name in COLUMNS else None
 
-    def _end(self, which: int) -> Ints:
+    def _end(self, which: int) -> np.ndarray:
         """Get one of the four numbers in `Names.ends` for each row."""
-        used, where = distinct(self.exchanges.connection, len(self.names.ends))
-        ends = np.array([self.names.ends[i][which] for i in used.tolist()], np.int64)
-        return ends[where], np.ones(self.n, np.bool_)
+        used, where = _distinct(self.exchanges.connection, len(self.names.ends))
+        ends: np.ndarray = np.array([self.names.ends[i][which] for i in used.tolist()], np.int64)[where]
+        return ends
 
     def texts(self, name: str) -> Coded | None:
-        everywhere = np.ones(self.n, np.bool_)
         if name == "capture":
-            return np.zeros(self.n, np.int64), everywhere, (self.names.capture,)
+            return Coded(np.zeros(self.n, np.int64), (self.names.capture,))
         if name == "connection":
-            return self.exchanges.connection, everywhere, self.names.connections
+            return Coded(self.exchanges.connection, self.names.connections)
         if name in ("client_ip", "broker_ip"):
-            return (*self._end(0 if name == "client_ip" else 2), self.names.strings)
+            return Coded(self._end(0 if name == "client_ip" else 2), self.names.strings)
         if name in _TEXTS or name in ENUMERATED:
-            numbers = self.exchanges.column(name)
-            return numbers, numbers != NULL, ENUMERATED.get(name, self.names.strings)
+            codes = np.maximum(self.exchanges.column(name), -1)
+            return Coded(codes, ENUMERATED.get(name, self.names.strings))
         return None
 
-    def addresses(self, names: tuple[str, ...]) -> Coded | None:
+    def addresses(self, names: tuple[str, ...]) -> Coded:
         first = 0 if names[0] == "client_ip" else 2
         known = self.names
-        used, where = distinct(self.exchanges.connection, len(known.ends))
+        used, where = _distinct(self.exchanges.connection, len(known.ends))
         values = [(known.strings[known.ends[i][first]], known.ends[i][first + 1]) for i in used.tolist()]
-        return where, np.ones(self.n, np.bool_), values
+        return Coded(where, values)
 
-    def topics(self, name: str) -> TextLists | None:
-        numbers = self.exchanges.column("topics")
+    def lists(self, name: str) -> ListColumn:
+        numbers = self.exchanges.column(name)
         count = len(self.names.lists)
-        used, place = distinct(np.where(numbers == NULL, count, numbers), count + 1)
-        lists = [self.names.lists[i] for i in used.tolist() if i < count]
-        sizes = np.array([len(members) for members in lists], np.int64)
-        flat = np.array([number for members in lists for number in members], np.int64)
+        used, of = _distinct(np.where(numbers == NULL, count, numbers), count + 1)
+        lists = [self.names.lists[number] if number < count else () for number in used.tolist()]
+        if name == "errors":
+            lists = [members[::2] for members in lists]  # codes and counts alternate
+        ends = np.cumsum([0, *map(len, lists)])
+        flat = np.array([member for members in lists for member in members], np.int64)
+        if name == "errors":
+            return ListColumn(of, ends, flat)
         strings = self.names.strings
-        used_strings, index = distinct(flat, len(strings))
-        values = [strings[i] for i in used_strings.tolist()]
-        open_ = np.fromiter((len(value) == _ID_LENGTH for value in values), np.bool_, len(values))
+        used, codes = _distinct(flat, len(strings))
+        values = [strings[number] for number in used.tolist()]
         if self.topic_name is not None:
             values = list(map(self.topic_name, values))
-            open_[:] = False
-        # A row without a list has the number after the last list's.
-        return TextLists(place, len(lists), np.repeat(np.arange(len(lists)), sizes), index, open_[index], values)
-
-    def codes(self) -> tuple[np.ndarray, np.ndarray] | None:
-        errors = self.exchanges.column("errors")
-        has = np.flatnonzero(errors != NULL)
-        used, where = distinct(errors[has], len(self.names.lists))
-        lists = [self.names.lists[i][::2] for i in used.tolist()]
-        lengths = np.array([len(members) for members in lists], np.int64)
-        flat = np.array([code for members in lists for code in members], np.int64)
-        sizes = lengths[where]
-        # Element j of a row's list is in `flat` at the list's start plus j.
-        start = (np.cumsum(lengths) - lengths)[where] - (np.cumsum(sizes) - sizes)
-        return np.repeat(has, sizes), flat[np.arange(sizes.sum()) + np.repeat(start, sizes)]
+        return ListColumn(of, ends, codes, values=values)
 
 
 class ApiKeys(ExchangeColumns):
     """A row for each possible API key and one without a key: tells which APIs a filter can match at all."""
 
     def __init__(self) -> None:
-        self.keys = np.arange(-(1 << 15), (1 << 15) + 1)
+        self.keys = np.append(np.arange(-(1 << 15), 1 << 15), NULL)
         self.n = len(self.keys)
-        self.present = self.keys < 1 << 15
 
-    def integers(self, name: str) -> Ints | None:
+    def integers(self, name: str) -> np.ndarray | None:
         if name == "api_key":
-            return self.keys, self.present
-        if name == "api":
-            return self.keys, (self.keys >= 0) & (self.keys < len(schema.apis()))
-        return None
-
-    def texts(self, name: str) -> Coded | None:
-        return None
-
-    def addresses(self, names: tuple[str, ...]) -> Coded | None:
-        return None
-
-    def topics(self, name: str) -> TextLists | None:
-        return None
-
-    def codes(self) -> tuple[np.ndarray, np.ndarray] | None:
-        return None
+            return self.keys
+        return _known_apis(self.keys) if name == "api" else None

@@ -14,40 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from analyzer.filter import names
+from analyzer.filter import values as v
 from analyzer.filter.conditions import Test, TextTest
-from analyzer.filter.names import (
-    PATH_COLUMNS,
-    TYPES,
-    Columns,
-    Operand,
-    Path,
-    PathInfo,
-    body_values,
-    family,
-    names,
-    path_of,
-    paths,
-    resolve,
-    without_brackets,
-)
+from analyzer.filter.names import Columns, Operand, Path, PathInfo, body_values
 from analyzer.filter.tokens import Word, WordError
-from analyzer.filter.values import (
-    DURATION,
-    ENUMERATED,
-    PLAIN,
-    SIZE,
-    Binder,
-    addresses_of,
-    apis_of,
-    bools_of,
-    codes_of,
-    enumerated_as,
-    errors_of,
-    integers_of,
-    moments_of,
-    reals_of,
-    words_of,
-)
 from analyzer.protocol import errors as kafka_errors
 
 # --- comparisons ------------------------------------------------------------------------------------------------------
@@ -114,7 +85,7 @@ class Relation:
             for left, right in itertools.product(
                 body_values(element, left_about.parts[shared:]), body_values(element, right_about.parts[shared:])
             ):
-                if type(left) in TYPES[self.left.kind] and type(right) in TYPES[self.right.kind]:
+                if type(left) in names.TYPES[self.left.kind] and type(right) in names.TYPES[self.right.kind]:
                     yield left, right
 
     def holds(self, left: Any, right: Any) -> Any:
@@ -169,16 +140,16 @@ def _right_operand(left: Operand, operator: Word, values: Sequence[Word]) -> Ope
     """Resolve the value as a name; None if it is a value. Raises WordError if the two names cannot be compared."""
     if operator.text not in _HOLDS or values[0].end - values[0].start != len(values[0].text):
         return None  # a quoted word is a value
-    value = without_brackets(values[0])
-    path = value.text in paths()
+    value = names.without_brackets(values[0])
+    path = value.text in names.paths()
     if left.kind in ("text", "bool", "topics"):
         if not path and (left.kind == "bool" or value.text not in TEXT_NAMES):
             return None
-    elif not path and value.text not in names():
+    elif not path and value.text not in names.names():
         return None
     elif left.kind not in _COMPARABLE and not path:
         return None
-    right = resolve(value)
+    right = names.resolve(value)
     left_kind, right_kind = _COMPARABLE.get(left.kind), _COMPARABLE.get(right.kind)
     if left_kind is None or right_kind is None or left_kind != right_kind:
         text = f"`{left.word}` is {left_kind or 'no single value'}, `{right.word}` is {right_kind or 'no single value'}"
@@ -190,46 +161,46 @@ def _right_operand(left: Operand, operator: Word, values: Sequence[Word]) -> Ope
 
 # --- names beside values ----------------------------------------------------------------------------------------------
 
-_FAMILIES: Final[dict[str, Binder]] = {
-    "size": integers_of(SIZE),
-    "code": codes_of,
-    "duration": integers_of(DURATION, 1000, 1000),
-    "integer": integers_of(PLAIN),
-    "text": words_of,
-    "bool": bools_of,
-    "float64": reals_of,
+_FAMILIES: Final[dict[str, v.Binder]] = {
+    "size": v.integers_of(v.SIZE),
+    "code": v.codes_of,
+    "duration": v.integers_of(v.DURATION, 1000, 1000),
+    "integer": v.integers_of(v.PLAIN),
+    "text": v.words_of,
+    "bool": v.bools_of,
+    "float64": v.reals_of,
 }
 
 
-def _binder(column: Operand) -> Binder:
+def _binder(column: Operand) -> v.Binder:
     """Choose how values that a column is compared with are read."""
     assert isinstance(column.about, Columns)
     name = column.about.names[0]
     if column.kind == "duration":
         if column.unit != 1:
-            return integers_of(DURATION, column.unit, column.unit)
-        return integers_of(DURATION, 1 if column.word == name else None)
-    if name in ENUMERATED:
-        return enumerated_as(name)
+            return v.integers_of(v.DURATION, column.unit, column.unit)
+        return v.integers_of(v.DURATION, 1 if column.word == name else None)
+    if name in v.ENUMERATED:
+        return v.enumerated_as(name)
     return {
-        "api": apis_of,
-        "errors": errors_of,
-        "code": codes_of,
-        "topics": words_of,
-        "text": words_of,
-        "time": moments_of,
-        "address": addresses_of,
-        "size": integers_of(SIZE),
-        "integer": integers_of(PLAIN),
+        "api": v.apis_of,
+        "errors": v.errors_of,
+        "code": v.codes_of,
+        "topics": v.words_of,
+        "text": v.words_of,
+        "time": v.moments_of,
+        "address": v.addresses_of,
+        "size": v.integers_of(v.SIZE),
+        "integer": v.integers_of(v.PLAIN),
     }[column.kind]
 
 
 def _opaque(name: Word, operator: Word) -> WordError:
-    secret = any(info.secret for info in paths()[name.text])
+    secret = any(info.secret for info in names.paths()[name.text])
     if secret:
         hint = "write `is null` or `is not null`"
         return WordError(operator, f"`{name.text}` is secret: it cannot be compared", hint)
-    inner = sorted((path for path in paths() if path.startswith(name.text + ".")), key=len)[:3]
+    inner = sorted((path for path in names.paths() if path.startswith(name.text + ".")), key=len)[:3]
     hint = f"write `is null` or `is not null`{', or go on to a field in it: ' if inner else ''}" + ", ".join(
         f"`{path}`" for path in inner
     )
@@ -247,22 +218,22 @@ def _implied_comparison(about: Path, infos: Sequence[PathInfo], test: Test) -> C
 
 
 def _path(name: Word, operator: Word, values: Sequence[Word], source: str) -> Comparison:
-    infos = paths()[name.text]
-    column = PATH_COLUMNS.get(name.text)
+    infos = names.paths()[name.text]
+    column = names.PATH_COLUMNS.get(name.text)
     if column is not None:
-        scale = SIZE if name.text.endswith("Bytes") else DURATION if name.text.endswith("Ms") else PLAIN
-        smallest = 1000 if scale is DURATION else 1
+        scale = v.SIZE if name.text.endswith("Bytes") else v.DURATION if name.text.endswith("Ms") else v.PLAIN
+        smallest = 1000 if scale is v.DURATION else 1
         about = Columns((column[0],), "integer")
         if operator.text in ("is null", "is not null"):
             return Comparison(about, operator.text == "is not null", source)
-        return Comparison(about, None, source, integers_of(scale, smallest, smallest // column[1])(operator, values))
-    path = path_of(name.text)
+        return Comparison(about, None, source, v.integers_of(scale, smallest, smallest // column[1])(operator, values))
+    path = names.path_of(name.text)
     if operator.text in ("is null", "is not null"):
         everywhere = ApiTest(frozenset(info.api_key for info in infos), (), None)
         return Comparison(path, operator.text == "is not null", source, choices=(everywhere,))
     families: dict[str, list[PathInfo]] = {}
     for info in infos:
-        families.setdefault(family(name.text, info), []).append(info)
+        families.setdefault(names.family(name.text, info), []).append(info)
     choices: list[ApiTest] = []
     problem: WordError | None = None
     for kind, members in families.items():
@@ -275,7 +246,7 @@ def _path(name: Word, operator: Word, values: Sequence[Word], source: str) -> Co
             problem = error
             continue
         apis = frozenset(info.api_key for info in members)
-        choices.append(ApiTest(apis, TYPES[kind], test, _implied_comparison(path, members, test)))
+        choices.append(ApiTest(apis, names.TYPES[kind], test, _implied_comparison(path, members, test)))
     if not choices:
         assert problem is not None
         raise problem
@@ -285,12 +256,12 @@ def _path(name: Word, operator: Word, values: Sequence[Word], source: str) -> Co
 def compare(name: Word, operator: Word, values: Sequence[Word], source: str) -> Comparison | Relation:
     """Bind a comparison to columns or a path. `operator`: == != < <= > >= ~ !~, `in`, `not in`, `is null` or `is not
     null`. Raises WordError."""
-    name = without_brackets(name)
-    left = resolve(name)
+    name = names.without_brackets(name)
+    left = names.resolve(name)
     right = _right_operand(left, operator, values) if values else None
     if right is not None:
         return Relation(left, operator.text, right, source)
-    if name.text in paths():
+    if name.text in names.paths():
         return _path(name, operator, values, source)
     assert isinstance(left.about, Columns)
     if operator.text in ("is null", "is not null"):

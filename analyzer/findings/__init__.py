@@ -1,4 +1,4 @@
-"""What is wrong in a capture, or worth knowing: rules over the stored tables, and the table `findings` that they make.
+"""Find what is wrong in a capture, or worth knowing: rules over the stored tables, and the table `findings`.
 
 In: tables of a dataset, in memory or as files (`source`), by capture point (`seen`). Out: rows of `tables.FINDINGS`
 (`judging`). Rules:

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from analyzer.common.times import micros
-from analyzer.findings.query import Asked, Evidence
+from analyzer.findings.query import Evidence, Query
 from analyzer.findings.wording import UNREAD
 from analyzer.frame import arrow, spill
 from analyzer.frame.columns import ColumnSet
@@ -126,7 +126,7 @@ def _whatever(wanted: ColumnSet, greatest: Sequence[str] = ()) -> ColumnSet:
     return ColumnSet(numbers, wanted.texts, greatest)
 
 
-KEPT: Final[Mapping[str, ColumnSet]] = {
+CACHED: Final[Mapping[str, ColumnSet]] = {
     "exchanges": _whatever(
         LARGE["exchanges"],
         ("broker_us", "latency_us", "max_wait_ms", "queue_us", "request_bytes", "response_bytes"),
@@ -141,15 +141,16 @@ greatest value."""
 @dataclass(frozen=True, slots=True)
 class Exchanges:
     """Arrays with a value an exchange. link int32: its connection; api, version, error int16 (NO_CODE: absent); status
-    int8; asked, answered int64: first byte of the request, last of the answer; exchange, reply int32 (least: null)."""
+    int8; request_time, response_end int64: first byte of the request, last of the
+    answer; exchange, reply int32 (least: null)."""
 
     link: np.ndarray
     api: np.ndarray
     version: np.ndarray
     error: np.ndarray
     status: np.ndarray
-    asked: np.ndarray
-    answered: np.ndarray
+    request_time: np.ndarray
+    response_end: np.ndarray
     exchange: np.ndarray
     reply: np.ndarray
 
@@ -169,8 +170,8 @@ class Partitions:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What an address asked of an end point in vain: how often it was refused, and how often nobody answered; the most
-    within a minute; us."""
+    """Failed connection attempts of an address to an end point: how many were refused, and how many got no answer; the
+    most within a minute; times in us."""
 
     client: str
     server: str
@@ -188,11 +189,11 @@ class Attempt:
 class CaptureFrame:
     """One capture point."""
 
-    def __init__(self, source: RowGroups, entry: Mapping[str, Any], asked: Asked) -> None:
+    def __init__(self, source: RowGroups, entry: Mapping[str, Any], query: Query) -> None:
         self.source = source
         self.entry = entry
         self.name: str = entry["name"]
-        self.asked = asked
+        self.query = query
         self.memo: dict[Hashable, Any] = {}
         """What was worked out for several rules."""
         self._tables: dict[str, StoredFrame] = {}
@@ -205,7 +206,7 @@ class CaptureFrame:
 
     @property
     def means(self) -> bool:
-        """What the traffic means was worked out."""
+        """Whether the analysis of the traffic was run."""
         return bool(self.entry.get("meaning", False))
 
     @property
@@ -215,28 +216,32 @@ class CaptureFrame:
 
     def unrecognised(self, like: str) -> list[Mapping[str, Any]]:
         """Its connections without Kafka that look like this."""
-        return [one for one in self.source.unrecognised if one["capture"] == self.name and one["looks_like"] == like]
+        return [
+            connection
+            for connection in self.source.unrecognised
+            if connection["capture"] == self.name and connection["looks_like"] == like
+        ]
 
     @functools.cached_property
     def attempts(self) -> list[Attempt]:
         """Connections that were asked for and never were. Not those that nobody answered where the capture holds what
         clients send alone: who answered would not have been heard."""
-        made = [
+        attempts = [
             Attempt(
-                one["client"],
-                one["server"],
-                one["refused"],
-                one["unanswered"],
-                one["most_in_a_minute"],
-                micros(one["first_time"], NULL),
-                micros(one["last_time"], NULL),
+                entry["client"],
+                entry["server"],
+                entry["refused"],
+                entry["unanswered"],
+                entry["most_in_a_minute"],
+                micros(entry["first_time"], NULL),
+                micros(entry["last_time"], NULL),
             )
-            for one in self.entry.get("attempts", ())
+            for entry in self.entry.get("attempts", ())
         ]
-        if not made or not self.one_way.any():
-            return made
-        heard = {self.brokers[broker] for broker in arrow.distinct(self.broker_of[~self.one_way]).tolist()}
-        return [one for one in made if one.refused or one.server in heard]
+        if not attempts or not self.one_way.any():
+            return attempts
+        answering = {self.brokers[broker] for broker in arrow.distinct(self.broker_of[~self.one_way]).tolist()}
+        return [attempt for attempt in attempts if attempt.refused or attempt.server in answering]
 
     # ------------------------------------------------------------------------------------- connections and clients
 
@@ -284,17 +289,19 @@ class CaptureFrame:
         if not len(empty):
             return codes, names
         rows = self.exchanges
-        said, ids = self.table("exchanges").text("client_id")
+        id_codes, ids = self.table("exchanges").text("client_id")
         none = codes_of(ids, "")
-        told = spill.where(
-            len(said),
-            lambda block: (said[block] >= 0) & ~arrow.among(said[block], none) & arrow.among(rows.link[block], empty),
+        named_rows = spill.where(
+            len(id_codes),
+            lambda block: (
+                (id_codes[block] >= 0) & ~arrow.among(id_codes[block], none) & arrow.among(rows.link[block], empty)
+            ),
         )
-        told = told[np.lexsort((rows.exchange[told], rows.link[told]))]
-        told = told[first_rows(rows.link[told])]
+        named_rows = named_rows[np.lexsort((rows.exchange[named_rows], rows.link[named_rows]))]
+        named_rows = named_rows[first_rows(rows.link[named_rows])]
         known = {name: number for number, name in enumerate(names)}
         codes = codes.copy()
-        codes[rows.link[told]] = [known.setdefault(ids[said[row]], len(known)) for row in told.tolist()]
+        codes[rows.link[named_rows]] = [known.setdefault(ids[id_codes[row]], len(known)) for row in named_rows.tolist()]
         return codes, [*known]
 
     unread: np.ndarray
@@ -431,8 +438,8 @@ class CaptureFrame:
         link, links = _by_links(links, *read.text("connection"))
         codes, statuses = read.text("status")
         status = spill.take(np.array([*(STATUSES.index(text) for text in statuses), -1], np.int8), codes)
-        api, version, error, asked, answered, exchange, reply = (read[name] for name in _OF_EXCHANGES)
-        return Exchanges(link, api, version, error, status, asked, answered, exchange, reply), links
+        api, version, error, request_time, response_end, exchange, reply = (read[name] for name in _OF_EXCHANGES)
+        return Exchanges(link, api, version, error, status, request_time, response_end, exchange, reply), links
 
     @functools.cached_property
     def set_back(self) -> tuple[int, int] | None:
@@ -445,7 +452,7 @@ class CaptureFrame:
         latest = NULL
         some, ahead = np.zeros(0, np.int64), np.zeros(0, np.int64)  # the last times, and the latest before each
         for block in spill.blocks(len(self.exchanges)):
-            times = self.exchanges.answered[block]
+            times = self.exchanges.response_end[block]
             times = times[(times != NULL) & in_order[self.exchanges.link[block]]]
             before = np.maximum.accumulate(np.append(latest, times))
             some, ahead = np.append(some, times), np.append(ahead, before[:-1])
@@ -503,8 +510,8 @@ class CaptureFrame:
     def api_of(self, owner: np.ndarray) -> np.ndarray:
         """int16: the API of some exchanges, NO_CODE where it is none (-1)."""
         known = self.exchanges.api if len(self.exchanges) else np.full(1, NO_CODE, np.int16)
-        found: np.ndarray = np.where(owner >= 0, known[owner], NO_CODE)
-        return found
+        apis: np.ndarray = np.where(owner >= 0, known[owner], NO_CODE)
+        return apis
 
     def parts_of(self, key: int) -> np.ndarray:
         """Rows of topic-partitions of exchanges of this API."""
@@ -514,17 +521,17 @@ class CaptureFrame:
     @functools.cached_property
     def client(self) -> np.ndarray:
         """int32[exchanges]: the client of each."""
-        return _taken(self.client_of, self.exchanges.link)
+        return _take(self.client_of, self.exchanges.link)
 
     @functools.cached_property
     def broker(self) -> np.ndarray:
         """int32[exchanges]: the broker of each."""
-        return _taken(self.broker_of, self.exchanges.link)
+        return _take(self.broker_of, self.exchanges.link)
 
     @functools.cached_property
     def span(self) -> tuple[int, int]:
         """The first and the last moment of the capture point, us."""
-        times = [self.exchanges.asked, self.exchanges.answered]
+        times = [self.exchanges.request_time, self.exchanges.response_end]
         times += [self.link_times("first_time"), self.link_times("last_time")]
         known = [extent for part in times if (extent := spill.value_range(part, NULL)) is not None]
         if not known:  # all of it is encrypted, say
@@ -564,8 +571,8 @@ class CaptureFrame:
         """int32[rows]: the topic-partition of each row of a table, and (topic, partition) of these. Worked out once."""
         if ("placed", rows.name) not in self.memo:
             self.memo["placed", rows.name] = self._placed(rows)
-        found: tuple[np.ndarray, list[tuple[str, int]]] = self.memo["placed", rows.name]
-        return found
+        numbered: tuple[np.ndarray, list[tuple[str, int]]] = self.memo["placed", rows.name]
+        return numbered
 
     def _placed(self, rows: StoredFrame) -> tuple[np.ndarray, list[tuple[str, int]]]:
         topics, names = rows.text("topic")
@@ -574,7 +581,7 @@ class CaptureFrame:
         numbers = {name: number for number, name in enumerate(names)}
         for topic_id in by_id:
             numbers.setdefault(self.topic_names.get(topic_id, topic_id), len(numbers))
-        of_id = np.array([*(numbers[self.topic_names.get(one, one)] for one in by_id), -1], np.int32)
+        of_id = np.array([*(numbers[self.topic_names.get(topic_id, topic_id)] for topic_id in by_id), -1], np.int32)
         names = list(numbers)
         partition = rows.numbers("partition", np.int32)
         low = int(partition.min(initial=0))
@@ -590,23 +597,23 @@ class CaptureFrame:
             return key
 
         known, inverse = number_values(spill.compute(len(topics), np.int64, keys))
-        places = [(names[one // span - 1] if one >= span else "", one % span + low) for one in known.tolist()]
+        places = [(names[key // span - 1] if key >= span else "", key % span + low) for key in known.tolist()]
         return inverse, places
 
     def owners(self, rows: StoredFrame) -> np.ndarray:
         """int32[rows]: the exchange that each row of a table belongs to, -1 where there is none. Worked out once."""
         if ("owners", rows.name) not in self.memo:
             self.memo["owners", rows.name] = self._owners(rows)
-        found: np.ndarray = self.memo["owners", rows.name]
-        return found
+        owners: np.ndarray = self.memo["owners", rows.name]
+        return owners
 
     def _owners(self, rows: StoredFrame) -> np.ndarray:
         link, _ = _by_links(self.links, *rows.text("connection"))
-        asked = rows.numbers("exchange", np.int32)
+        exchange = rows.numbers("exchange", np.int32)
         out = spill.full(len(link), -1, np.int32)
         null = np.iinfo(np.int32).min
-        orphan = asked == null
-        self._requests.join(out, link, asked, ~orphan)
+        orphan = exchange == null
+        self._requests.join(out, link, exchange, ~orphan)
         if orphan.any():
             alone = np.where(self.exchanges.exchange == null, self.exchanges.reply, null)
             answered = rows.numbers("reply", np.int32)
@@ -652,8 +659,8 @@ class CaptureFrame:
         """The key of an exchange."""
         null = np.iinfo(np.int32).min
         numbers = (int(self.exchanges.exchange[row]), int(self.exchanges.reply[row]))
-        asked, answered = (None if number == null else number for number in numbers)
-        return self.links[self.exchanges.link[row]], asked, answered
+        exchange, reply = (None if number == null else number for number in numbers)
+        return self.links[self.exchanges.link[row]], exchange, reply
 
     def who(self, client: int | None = None, broker: int | None = None, link: int | None = None) -> dict[str, Any]:
         """Whom a finding is about."""
@@ -691,21 +698,21 @@ def _end(address: str, port: int) -> str:
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
-def _taken(values: np.ndarray, at: np.ndarray) -> np.ndarray:
+def _take(values: np.ndarray, at: np.ndarray) -> np.ndarray:
     return spill.take(values, at) if len(values) else np.zeros(0, np.int32)
 
 
 T = TypeVar("T")
 
 
-def once(made: Callable[[CaptureFrame], T]) -> Callable[[CaptureFrame], T]:
-    """What several rules ask for is worked out for the first of them."""
+def once(compute: Callable[[CaptureFrame], T]) -> Callable[[CaptureFrame], T]:
+    """Compute a result that several rules use once for each capture point."""
 
-    @functools.wraps(made)
-    def kept(seen: CaptureFrame) -> T:
-        if kept not in seen.memo:
-            seen.memo[kept] = made(seen)
-        found: T = seen.memo[kept]
-        return found
+    @functools.wraps(compute)
+    def cached(capture: CaptureFrame) -> T:
+        if cached not in capture.memo:
+            capture.memo[cached] = compute(capture)
+        result: T = capture.memo[cached]
+        return result
 
-    return kept
+    return cached

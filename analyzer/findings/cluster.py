@@ -11,8 +11,8 @@ import numpy as np
 from analyzer.common.leader_epochs import Epochs
 from analyzer.findings import root_causes
 from analyzer.findings.capture import SECOND, CaptureFrame
-from analyzer.findings.error_answers import about, found, of, taken, times
-from analyzer.findings.rules import Found, Limits, rule
+from analyzer.findings.error_answers import about, claim, match_of, of, times
+from analyzer.findings.rules import Limits, Match, rule
 from analyzer.findings.wording import client, count, lasting, moment, name, place, size, some
 from analyzer.frame import arrow
 from analyzer.frame.columns import encode
@@ -20,7 +20,7 @@ from analyzer.frame.frame import NULL
 from analyzer.frame.grouping import busiest_window, max_by, split
 from analyzer.protocol import api_keys
 
-_NO_LEADER = taken((api_keys.METADATA, api_keys.LIST_OFFSETS, api_keys.FETCH, api_keys.PRODUCE), (5,))
+_NO_LEADER = claim((api_keys.METADATA, api_keys.LIST_OFFSETS, api_keys.FETCH, api_keys.PRODUCE), (5,))
 
 
 @rule(
@@ -30,38 +30,40 @@ _NO_LEADER = taken((api_keys.METADATA, api_keys.LIST_OFFSETS, api_keys.FETCH, ap
     "svc-a (10.0.0.4) asks for Metadata 10.0 times a second.",
     why="Usual is once in five minutes, and bursts at a back-off of 0.1 to 1 s; healthy clients were seen to ask up "
     "to 1.3 times a second over ten seconds, for an unknown topic twice.",
-    unless="In the first five seconds of the client; within ten seconds of a lost broker or a moved leader.",
+    suppressed_when="In the first five seconds of the client; within ten seconds of a lost broker or a moved leader.",
     advice="Look for an unknown topic, a partition without a leader, a client that asks for each message.",
-    judge="forged: fifty in ten seconds, and forty-nine",
+    evidence="forged: fifty in ten seconds, and forty-nine",
     rate=5,
     window_s=10,
     start_s=5,
     by_clock=True,
 )
-def metadata_storm(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    rows = seen.of_one(seen.of_api(api_keys.METADATA))
+def metadata_storm(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    rows = capture.of_one(capture.of_api(api_keys.METADATA))
     if len(rows) < at.rate * at.window_s:
         return
-    known = seen.exchanges.asked != NULL
-    first = -max_by(seen.client[known], -seen.exchanges.asked[known], len(seen.clients), -np.iinfo(np.int64).max)
-    for mine in split(rows, seen.client[rows], least=at.rate * at.window_s):
-        begun = int(first[seen.client[mine[0]]]) + int(at.start_s * SECOND)
-        mine = mine[seen.exchanges.asked[mine] >= begun]
-        mine = mine[np.argsort(seen.exchanges.asked[mine], kind="stable")]
-        asked = seen.exchanges.asked[mine]
-        most, start, past = busiest_window(asked, int(at.window_s * SECOND))
-        if most < at.rate * at.window_s or root_causes.near(seen, int(asked[start]), int(asked[past - 1])):
+    known = capture.exchanges.request_time != NULL
+    first = -max_by(
+        capture.client[known], -capture.exchanges.request_time[known], len(capture.clients), -np.iinfo(np.int64).max
+    )
+    for group_rows in split(rows, capture.client[rows], least=at.rate * at.window_s):
+        begun = int(first[capture.client[group_rows[0]]]) + int(at.start_s * SECOND)
+        group_rows = group_rows[capture.exchanges.request_time[group_rows] >= begun]
+        group_rows = group_rows[np.argsort(capture.exchanges.request_time[group_rows], kind="stable")]
+        requested = capture.exchanges.request_time[group_rows]
+        most, start, past = busiest_window(requested, int(at.window_s * SECOND))
+        if most < at.rate * at.window_s or root_causes.near(capture, int(requested[start]), int(requested[past - 1])):
             continue
-        who = seen.who(int(seen.client[mine[0]]))
+        who = capture.who(int(capture.client[group_rows[0]]))
         text = f"{client(who)} asks for Metadata {most / at.window_s:.1f} times a second."
-        yield Found(
+        yield Match(
             text,
             most,
-            int(asked[start]),
-            int(asked[past - 1]),
+            int(requested[start]),
+            int(requested[past - 1]),
             who,
             {"api": "Metadata"},
-            (int(mine[start]), int(mine[start]), int(mine[past - 1])),
+            (int(group_rows[start]), int(group_rows[start]), int(group_rows[past - 1])),
         )
 
 
@@ -72,11 +74,11 @@ def metadata_storm(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     "svc-a (10.0.0.4) asks for the metadata of all topics, up to 1.3 MB each time: 14 times, 10:01:03 to 10:12:40.",
     why="Usual is once in five minutes, and of the topics that a client uses. Such an answer grows with the cluster, "
     "and is made and sent whole for each client that asks so.",
-    unless="Fewer than three answers of a megabyte, and fewer than ten of a tenth of that within ten minutes, or all "
-    "of these within five; the request names topics, as its size shows.",
+    suppressed_when="Fewer than three answers of a megabyte, and fewer than ten of a tenth of that within ten minutes, "
+    "or all of these within five; the request names topics, as its size shows.",
     advice="Subscribe to topics by name, not by a pattern; let monitoring ask less often (metadata.max.age.ms, "
     "topic.metadata.refresh.interval.ms, its own interval).",
-    judge="forged: three answers of a megabyte, and two; ten of 100 kB, and nine; requests that name a topic",
+    evidence="forged: three answers of a megabyte, and two; ten of 100 kB, and nine; requests that name a topic",
     bytes=1_000_000,
     answers=3,
     small=100_000,
@@ -85,30 +87,32 @@ def metadata_storm(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     spread_s=300,
     by_clock=True,
 )
-def all_topics(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
+def all_topics(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     least = min(at.small, at.bytes)
-    rows = seen.of_one(seen.of_api(api_keys.METADATA))
-    if not len(rows) or seen.greatest("response_bytes") < least:
+    rows = capture.of_one(capture.of_api(api_keys.METADATA))
+    if not len(rows) or capture.greatest("response_bytes") < least:
         return
     asked_bytes, told_bytes = (np.zeros(len(rows), np.int64) for _ in range(2))
-    for places, part in seen.table("exchanges").chosen(rows, ["request_bytes", "response_bytes"]):
+    for places, part in capture.table("exchanges").chosen(rows, ["request_bytes", "response_bytes"]):
         for column, values in zip(part.columns, (asked_bytes, told_bytes), strict=True):
             values[places] = arrow.numbers(column.combine_chunks(), NULL)
-    large = (told_bytes >= least) & (asked_bytes == _bytes_without_topics(seen, rows))
+    large = (told_bytes >= least) & (asked_bytes == _bytes_without_topics(capture, rows))
     rows, told_bytes = rows[large], told_bytes[large]
-    asked = seen.exchanges.asked[rows]
-    for mine in split(np.arange(len(rows)), seen.client[rows], least=min(at.answers, at.times)):
-        mine = mine[np.argsort(asked[mine], kind="stable")]
-        most, start, past = busiest_window(asked[mine], int(at.window_s * SECOND))
-        spread = int(asked[mine[past - 1]] - asked[mine[start]]) >= at.spread_s * SECOND
-        if (told_bytes[mine] >= at.bytes).sum() < at.answers and not (most >= at.times and spread):
+    requested = capture.exchanges.request_time[rows]
+    for group_rows in split(np.arange(len(rows)), capture.client[rows], least=min(at.answers, at.times)):
+        group_rows = group_rows[np.argsort(requested[group_rows], kind="stable")]
+        most, start, past = busiest_window(requested[group_rows], int(at.window_s * SECOND))
+        spread = int(requested[group_rows[past - 1]] - requested[group_rows[start]]) >= at.spread_s * SECOND
+        if (told_bytes[group_rows] >= at.bytes).sum() < at.answers and not (most >= at.times and spread):
             continue
-        who, worst = seen.who(int(seen.client[rows[mine[0]]])), mine[told_bytes[mine].argmax()]
-        since, until = int(asked[mine[0]]), int(asked[mine[-1]])
+        who, worst = capture.who(int(capture.client[rows[group_rows[0]]])), group_rows[told_bytes[group_rows].argmax()]
+        since, until = int(requested[group_rows[0]]), int(requested[group_rows[-1]])
         text = f"{client(who)} asks for the metadata of all topics, up to {size(int(told_bytes[worst]))} each time: "
-        text += f"{count(len(mine), 'time')}, {moment(since)} to {moment(until)}."
-        what = {"api": "Metadata", "bytes": str(int(told_bytes[mine].sum()))}
-        yield Found(text, len(mine), since, until, who, what, tuple(rows[[mine[0], worst, mine[-1]]].tolist()))
+        text += f"{count(len(group_rows), 'time')}, {moment(since)} to {moment(until)}."
+        what = {"api": "Metadata", "bytes": str(int(told_bytes[group_rows].sum()))}
+        yield Match(
+            text, len(group_rows), since, until, who, what, tuple(rows[[group_rows[0], worst, group_rows[-1]]].tolist())
+        )
 
 
 _HEADER, _BODIES = 14, (4, 4, 4, 4, 5, 5, 5, 5, 7, 6, 6, 5, 5, 5)
@@ -116,15 +120,15 @@ _HEADER, _BODIES = 14, (4, 4, 4, 4, 5, 5, 5, 5, 7, 6, 6, 5, 5, 5)
 fields of its header from 9 on."""
 
 
-def _bytes_without_topics(seen: CaptureFrame, rows: np.ndarray) -> np.ndarray:
+def _bytes_without_topics(capture: CaptureFrame, rows: np.ndarray) -> np.ndarray:
     """int64[rows]: the size of a Metadata request of that version and client that names no topic; -1 where it is not
     known."""
-    ids = np.array([len((named or "").encode()) for _, named in seen.clients], np.int64)
-    version = seen.exchanges.version[rows].astype(np.int64)
+    ids = np.array([len((named or "").encode()) for _, named in capture.clients], np.int64)
+    version = capture.exchanges.version[rows].astype(np.int64)
     known = (version >= 0) & (version < len(_BODIES))
     body = np.array(_BODIES, np.int64)[np.where(known, version, 0)]
-    found: np.ndarray = np.where(known, _HEADER + ids[seen.client[rows]] + body, -1)
-    return found
+    sizes: np.ndarray = np.where(known, _HEADER + ids[capture.client[rows]] + body, -1)
+    return sizes
 
 
 @rule(
@@ -134,14 +138,14 @@ def _bytes_without_topics(seen: CaptureFrame, rows: np.ndarray) -> np.ndarray:
     "There is no leader for orders-3, svc-a (10.0.0.4) is told: LEADER_NOT_AVAILABLE (5), 40 times, 10:01:03 to "
     "10:01:40.",
     why="A topic that was made a moment ago has its leaders within 0.3 s; an election takes seconds: 30 s.",
-    unless="It passed within 30 s.",
+    suppressed_when="It passed within 30 s.",
     advice="Bring back a replica of it; unclean elections lose records.",
-    judge="forged: three such answers over 31 s, and over 29 s",
+    evidence="forged: three such answers over 31 s, and over 29 s",
 )
-def leader_missing(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    for trouble in of(seen, _NO_LEADER):
-        text = f"There is no leader{about(trouble)}, {client(seen.who(trouble.client))} is told: {trouble.error}, "
-        yield found(seen, trouble, f"{text}{times(trouble)}.")
+def leader_missing(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    for trouble in of(capture, _NO_LEADER):
+        text = f"There is no leader{about(trouble)}, {client(capture.who(trouble.client))} is told: {trouble.error}, "
+        yield match_of(capture, trouble, f"{text}{times(trouble)}.")
 
 
 class _Shrunk(NamedTuple):
@@ -161,39 +165,47 @@ class _Shrunk(NamedTuple):
     "orders-1, orders-2 and 3 more.",
     why="A replica that is behind for 30 s (replica.lag.time.max.ms) leaves the in-sync set; one that is not back a "
     "minute later is down, or too slow, and one loss more is lost records or a partition that nobody can write to.",
-    unless="No answer to Metadata said the same of that topic a minute later; a reassignment was asked for before, or "
-    "others came into the set; the topic was made anew, or its id is not said (Metadata before version 10). What was "
-    "so from the beginning is not told, for how many replicas there are to be the tables do not have.",
+    suppressed_when="No answer to Metadata said the same of that topic a minute later; a reassignment was asked for "
+    "before, or others came into the set; the topic was made anew, or its id is not said (Metadata before version 10). "
+    "What was so from the beginning is not told, for how many replicas there are to be the tables do not have.",
     advice="Look after that node, its disks and its network. Where replicas were taken away on purpose, nothing.",
-    judge="Kafka 4.3, a node of which was killed; cluster-kraft-3.9 and cluster-zk-2.8 with a threshold of a second; "
-    "forged: an in-sync set that is smaller for a minute, and for less; one that grows again; a reassignment",
+    evidence="Kafka 4.3, a node of which was killed; cluster-kraft-3.9 and cluster-zk-2.8 with a threshold of a "
+    "second; forged: an in-sync set that is smaller for a minute, and for less; one that grows again; a reassignment",
     seconds=60,
     by_clock=True,
 )
-def under_replicated(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
+def under_replicated(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     least = int(at.seconds * SECOND)
-    if seen.span[1] - seen.span[0] < least:
+    if capture.span[1] - capture.span[0] < least:
         return
-    reassigned = seen.exchanges.asked[seen.of_api(api_keys.ALTER_PARTITION_REASSIGNMENTS)]
-    by_then = int(reassigned.min(initial=seen.span[1]))
-    shrunk = [one for one in _shrunk(seen) if one.until - one.since >= least and one.since <= by_then]
-    told = _told_of(seen, {one.place[0] for one in shrunk}, least + min((one.since for one in shrunk), default=0))
+    reassigned = capture.exchanges.request_time[capture.of_api(api_keys.ALTER_PARTITION_REASSIGNMENTS)]
+    by_then = int(reassigned.min(initial=capture.span[1]))
+    shrunk = [
+        shrinking
+        for shrinking in _shrunk(capture)
+        if shrinking.until - shrinking.since >= least and shrinking.since <= by_then
+    ]
+    reports = _told_of(
+        capture,
+        {shrinking.place[0] for shrinking in shrunk},
+        least + min((shrinking.since for shrinking in shrunk), default=0),
+    )
     by: dict[tuple[int, ...], list[tuple[_Shrunk, int]]] = defaultdict(list)
-    for one in shrunk:
-        rows, times_ = told.get(one.place[0], (_NONE, _NONE))
-        after = int(np.searchsorted(times_, one.until))
-        if after and int(times_[after - 1]) - one.since >= least:
-            by[one.missing].append((one, int(rows[after - 1])))
-    for missing, mine in by.items():
-        places, lasts = sorted({one.place for one, _ in mine}), [row for _, row in mine]
-        ends = [int(seen.exchanges.answered[row]) for row in lasts]
-        since = min(one.since for one, _ in mine)
-        lasted = min(end - one.since for end, (one, _) in zip(ends, mine, strict=True))
+    for shrinking in shrunk:
+        rows, times_ = reports.get(shrinking.place[0], (_NONE, _NONE))
+        after = int(np.searchsorted(times_, shrinking.until))
+        if after and int(times_[after - 1]) - shrinking.since >= least:
+            by[shrinking.missing].append((shrinking, int(rows[after - 1])))
+    for missing, group in by.items():
+        places, lasts = sorted({shrinking.place for shrinking, _ in group}), [row for _, row in group]
+        ends = [int(capture.exchanges.response_end[row]) for row in lasts]
+        since = min(shrinking.since for shrinking, _ in group)
+        lasted = min(end - shrinking.since for end, (shrinking, _) in zip(ends, group, strict=True))
         nodes = f"node{'s' * (len(missing) > 1)} {some([str(node) for node in missing])}"
         text = f"By {moment(since)} {nodes} had left the in-sync replicas of {count(len(places), 'partition')}, and "
         text += f"{'was' if len(missing) == 1 else 'were'} not back {lasting(lasted)} later: "
         text += f"{some([place(where) for where in places])}."
-        yield Found(
+        yield Match(
             text,
             len(places),
             since,
@@ -209,13 +221,13 @@ def under_replicated(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
 _NONE = np.zeros(0, np.int64)
 
 
-def _shrunk(seen: CaptureFrame) -> Iterator[_Shrunk]:
+def _shrunk(capture: CaptureFrame) -> Iterator[_Shrunk]:
     """In-sync sets that were told to be smaller than before, until they were told to be larger or others."""
     full: dict[tuple[str, int], tuple[frozenset[int], int]] = {}  # the last, and the smallest size
     open_: dict[tuple[str, int], _Shrunk] = {}
     current = Epochs()
-    for row in root_causes.leaders_in_time(seen, ["time", "topic", "topic_id", "partition", "leader_epoch", "isr"]):
-        if not row["isr"] or not row["topic"] or row["topic_id"] is None or row["topic"] in seen.remade:
+    for row in root_causes.leaders_in_time(capture, ["time", "topic", "topic_id", "partition", "leader_epoch", "isr"]):
+        if not row["isr"] or not row["topic"] or row["topic_id"] is None or row["topic"] in capture.remade:
             continue  # two clusters may have topics of one name
         if current.passed(row["topic_id"], row["partition"], row["leader_epoch"]):
             continue
@@ -230,29 +242,29 @@ def _shrunk(seen: CaptureFrame) -> Iterator[_Shrunk]:
         if was is not None and was.missing != missing:
             yield open_.pop(where)._replace(until=row["time"])
         if missing and where not in open_:
-            open_[where] = _Shrunk(where, missing, row["time"], seen.span[1] + 1)
+            open_[where] = _Shrunk(where, missing, row["time"], capture.span[1] + 1)
     yield from open_.values()
 
 
-def _told_of(seen: CaptureFrame, topics: set[str], since: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _told_of(capture: CaptureFrame, topics: set[str], since: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Metadata answers that named these topics, from then on, in order of their times, and these."""
-    rows = seen.of_api(api_keys.METADATA) if topics else _NONE
-    rows = rows[(seen.exchanges.error[rows] == 0) & (seen.exchanges.answered[rows] >= since)]
+    rows = capture.of_api(api_keys.METADATA) if topics else _NONE
+    rows = rows[(capture.exchanges.error[rows] == 0) & (capture.exchanges.response_end[rows] >= since)]
     known = {topic: number for number, topic in enumerate(topics)}
-    found_ = []
-    for places, part in seen.table("exchanges").chosen(rows, ["topics"]):
+    matches = []
+    for places, part in capture.table("exchanges").chosen(rows, ["topics"]):
         lists, text = part.column(0).combine_chunks(), dict(known)
         items = encode(lists.values, text)
         owners = np.repeat(np.arange(len(lists)), np.diff(lists.offsets.to_numpy().astype(np.int64)))
-        ours = np.flatnonzero((items >= 0) & (items < len(topics)))
-        found_.append((items[ours], rows[places[owners[ours]]]))
-    if not found_:
+        is_listed = np.flatnonzero((items >= 0) & (items < len(topics)))
+        matches.append((items[is_listed], rows[places[owners[is_listed]]]))
+    if not matches:
         return {}
-    topic, row = (np.concatenate(parts) for parts in zip(*found_, strict=True))
-    order = np.argsort(seen.exchanges.answered[row], kind="stable")
+    topic, row = (np.concatenate(parts) for parts in zip(*matches, strict=True))
+    order = np.argsort(capture.exchanges.response_end[row], kind="stable")
     topic, row, listed = topic[order], row[order], list(known)
-    time = seen.exchanges.answered[row]
-    return {listed[int(topic[mine[0]])]: (row[mine], time[mine]) for mine in split(None, topic)}
+    time = capture.exchanges.response_end[row]
+    return {listed[int(topic[group_rows[0]])]: (row[group_rows], time[group_rows]) for group_rows in split(None, topic)}
 
 
 @rule(
@@ -262,22 +274,22 @@ def _told_of(seen: CaptureFrame, topics: set[str], since: int) -> dict[str, tupl
     "Metadata sends clients to 10.1.0.5:9092; none of 3 clients (10.0.0.4, 10.0.0.5, 10.0.0.6) got a connection there "
     "in 14 tries: 14 unanswered.",
     why="Two tries: a client waits 10 s for each, and one may be an accident.",
-    unless="Somebody got a connection there (connect-failed then); the address is a name, which a capture cannot "
-    "resolve; the broker went away (broker-lost).",
+    suppressed_when="Somebody got a connection there (connect-failed then); the address is a name, which a capture "
+    "cannot resolve; the broker went away (broker-lost).",
     advice="advertised.listeners: an address that clients reach, for each listener.",
-    judge="forged: an advertised address that refuses two SYNs, and one to which another client is connected",
+    evidence="forged: an advertised address that refuses two SYNs, and one to which another client is connected",
     tries=2,
 )
-def unreachable(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    for server, mine in root_causes.unreachable(seen).items():
-        tries, clients = sum(one.times for one in mine), sorted({one.client for one in mine})
+def unreachable(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    for server, attempts in root_causes.unreachable(capture).items():
+        tries, clients = sum(attempt.times for attempt in attempts), sorted({attempt.client for attempt in attempts})
         if tries < at.tries:
             continue
         named = f"none of {count(len(clients), 'client')}" if len(clients) > 1 else "no client"
         text = f"Metadata sends clients to {name(server)}; {named} ({some(clients)}) got a connection there in "
-        since, until = min(one.since for one in mine), max(one.until for one in mine)
-        yield Found(
-            f"{text}{count(tries, 'try', 'tries')}: {root_causes.outcome(mine)}.",
+        since, until = min(attempt.since for attempt in attempts), max(attempt.until for attempt in attempts)
+        yield Match(
+            f"{text}{count(tries, 'try', 'tries')}: {root_causes.outcome(attempts)}.",
             tries,
             since,
             until,

@@ -1,4 +1,5 @@
-"""What brokers answered with an error: every code of Kafka has a judgement, and every run that is a fault is told once.
+"""Rules about error answers of brokers: every code of Kafka has a severity, and every run that is a fault is reported
+once.
 
 Rules that know more of a code take it (`TAKEN`); the rest is told here."""
 
@@ -12,40 +13,44 @@ import numpy as np
 from analyzer.findings import root_causes
 from analyzer.findings.capture import CaptureFrame, api_name
 from analyzer.findings.query import Severity
-from analyzer.findings.rules import Found, Limits, rule
+from analyzer.findings.rules import Limits, Match, rule
 from analyzer.findings.runs import EVERY, Run, Trouble, runs, together
 from analyzer.findings.wording import client, count, moment, name, place, some
 from analyzer.protocol import api_keys
 from analyzer.protocol.error_severity import GRACE_S
 
-TAKEN: list[Callable[[Run], bool]] = []
+CLAIMS: list[Callable[[Run], bool]] = []
 """Who takes runs for a rule of its own: true where it does."""
 
 
-TOLD: list[Callable[[CaptureFrame, Trouble], bool]] = []
+EXPLANATIONS: list[Callable[[CaptureFrame, Trouble], bool]] = []
 """Who tells of a trouble that nobody takes where a capture shows what it comes of: true where one does."""
 
 
-def taken(api: tuple[int, ...], codes: tuple[int, ...], every: bool = False) -> Callable[[Run], bool]:
+def claim(api: tuple[int, ...], codes: tuple[int, ...], every: bool = False) -> Callable[[Run], bool]:
     """Take the runs of these codes of these APIs (of all where none is named); `every`: also those that pass."""
 
     def named(key: int, code: int) -> bool:
         return code in codes and (not api or key in api)
 
-    def mine(run: Run) -> bool:
+    def is_claimed(run: Run) -> bool:
         return named(run.api, run.code)
 
-    TAKEN.append(mine)
+    CLAIMS.append(is_claimed)
     if every:
         EVERY.append(named)
-    return mine
+    return is_claimed
 
 
-def of(seen: CaptureFrame, mine: Callable[[Run], bool], lasting: bool = True) -> list[Trouble]:
+def of(capture: CaptureFrame, is_claimed: Callable[[Run], bool], lasting: bool = True) -> list[Trouble]:
     """A rule's runs, by client and thing; `lasting`: those that are faults, else all (that are `taken` so). Runs that a
     lost broker or a moved leader explains are left out."""
     return together(
-        [run for run in runs(seen) if mine(run) and (run.lasting or not lasting) and not _explained(seen, run)]
+        [
+            run
+            for run in runs(capture)
+            if is_claimed(run) and (run.lasting or not lasting) and not _explained(capture, run)
+        ]
     )
 
 
@@ -53,9 +58,9 @@ _OF_MOVES = (3, 5, 6, 14, 15, 16, 74, 75, 100, 103, 9, 13, 19, 20, 22, 25, 56, 7
 """What clients are told while leaders and coordinators move."""
 
 
-def _explained(seen: CaptureFrame, run: Run) -> bool:
+def _explained(capture: CaptureFrame, run: Run) -> bool:
     """It passed, and began with the loss of a broker or a moved leader."""
-    return run.code in _OF_MOVES and run.cleared and root_causes.near(seen, run.since, run.until)
+    return run.code in _OF_MOVES and run.cleared and root_causes.near(capture, run.since, run.until)
 
 
 def about(trouble: Trouble) -> str:
@@ -85,7 +90,7 @@ def times(trouble: Trouble) -> str:
 
 
 def what(trouble: Trouble) -> dict[str, str | None]:
-    """What a finding is about."""
+    """The subject of a finding."""
     thing = trouble.thing
     partitions = ",".join(str(partition) for _, partition in trouble.places[:20])
     return {
@@ -98,21 +103,21 @@ def what(trouble: Trouble) -> dict[str, str | None]:
     }
 
 
-def found(
-    seen: CaptureFrame,
+def match_of(
+    capture: CaptureFrame,
     trouble: Trouble,
     text: str,
     severity: Severity | None = None,
     cause: str | None = None,
     proven: bool | None = None,
-) -> Found:
+) -> Match:
     """A finding about it."""
-    return Found(
+    return Match(
         text,
         trouble.answers,
         trouble.since,
         trouble.until,
-        seen.who(trouble.client),
+        capture.who(trouble.client),
         what(trouble),
         trouble.evidence,
         severity=severity,
@@ -122,7 +127,7 @@ def found(
 
 
 def _untaken(run: Run) -> bool:
-    return not any(mine(run) for mine in TAKEN)
+    return not any(is_claimed(run) for is_claimed in CLAIMS)
 
 
 @rule(
@@ -133,22 +138,22 @@ def _untaken(run: Run) -> bool:
     "answers came after.",
     why="Each of Kafka's errors has a judgement and a grace: at first sight; or a run of three answers beyond the "
     "grace (5 s, or 30 s for what elections and loading take), or of ten over a second.",
-    unless="The error belongs to the protocol's course (`judgements.json`), passed within its grace, was what "
+    suppressed_when="The error belongs to the protocol's course (`judgements.json`), passed within its grace, was what "
     "somebody's question deserved (admin-refused), or a broker's loss explains it.",
     advice="The error's own meaning says what to do; begin with the first exchange named.",
-    judge="forged: each code of the enum, once, as a run that passes and as one that stays",
+    evidence="forged: each code of the enum, once, as a run that passes and as one that stays",
 )
-def error_answers(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    for trouble in of(seen, _untaken):
+def error_answers(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    for trouble in of(capture, _untaken):
         judgement = trouble.runs[0].judgement
-        if judgement.kind == "admin" or any(tells(seen, trouble) for tells in TOLD):
+        if judgement.kind == "admin" or any(tells(capture, trouble) for tells in EXPLANATIONS):
             continue
         after = "good answers came after" if trouble.cleared else "no good answer came after"
-        text = f"{client(seen.who(trouble.client))} got {trouble.error} to {api_name(trouble.api)}{about(trouble)} "
+        text = f"{client(capture.who(trouble.client))} got {trouble.error} to {api_name(trouble.api)}{about(trouble)} "
         text += f"{times(trouble)}; {after}. {judgement.why}"
         # At first sight it is one; a run that lasted and passed is one to look after.
         severity: Severity = "error" if judgement.grace_s == 0 or not trouble.cleared else "warning"
-        yield found(seen, trouble, text, severity)
+        yield match_of(capture, trouble, text, severity)
 
 
 _ALREADY_EXISTS = 36
@@ -160,22 +165,24 @@ _ALREADY_EXISTS = 36
     "note",
     "admin (10.0.0.4) was refused CreateTopics for topic orders: TOPIC_ALREADY_EXISTS (36), 1 time, 10:01:03.",
     why="A fact: it answers what somebody asked.",
-    unless="Brokers that ask their controller for an internal topic, each as it needs one (TOPIC_ALREADY_EXISTS).",
+    suppressed_when="Brokers that ask their controller for an internal topic, each as it needs one "
+    "(TOPIC_ALREADY_EXISTS).",
     advice="Ask whoever asked.",
-    judge="errors-librdkafka-4.3, admin-*; forged: a topic that is there, asked for by an application and by a broker",
+    evidence="errors-librdkafka-4.3, admin-*; forged: a topic that is there, asked for by an application and by a "
+    "broker",
 )
-def admin_refused(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    for trouble in of(seen, _untaken, lasting=False):
-        if trouble.code == _ALREADY_EXISTS and seen.between_brokers[trouble.client]:
+def admin_refused(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    for trouble in of(capture, _untaken, lasting=False):
+        if trouble.code == _ALREADY_EXISTS and capture.between_brokers[trouble.client]:
             continue
         if trouble.runs[0].judgement.kind == "admin":
-            text = f"{client(seen.who(trouble.client))} was refused {api_name(trouble.api)}{about(trouble)}: "
-            yield found(seen, trouble, text + f"{trouble.error}, {times(trouble)}.")
+            text = f"{client(capture.who(trouble.client))} was refused {api_name(trouble.api)}{about(trouble)}: "
+            yield match_of(capture, trouble, text + f"{trouble.error}, {times(trouble)}.")
 
 
 # ---------------------------------------------------------------------------------------------- topics that are missing
 
-_MISSING = taken((api_keys.METADATA,), (3,))
+_MISSING = claim((api_keys.METADATA,), (3,))
 
 
 def _misnamed(run: Run) -> bool:
@@ -183,7 +190,7 @@ def _misnamed(run: Run) -> bool:
     return run.api == api_keys.METADATA and run.code == 17 and run.lasts(GRACE_S)
 
 
-TAKEN.append(_misnamed)
+CLAIMS.append(_misnamed)
 
 
 @rule(
@@ -194,28 +201,28 @@ TAKEN.append(_misnamed)
     why="A topic that was created a moment ago is known within 0.2 s; a name that does not exist was asked for 14 "
     "times in 10 s. Three answers over 5 s, or ten over one. So is a name that no topic can have (a note, "
     "admin-refused, where it was asked for less often).",
-    unless="The topic is there later (then it was being created).",
+    suppressed_when="The topic is there later (then it was being created).",
     advice="Create it, or mend the name; allow.auto.create.topics hides such mistakes.",
-    judge="errors-librdkafka-4.3; captures that create topics say nothing",
+    evidence="errors-librdkafka-4.3; captures that create topics say nothing",
 )
-def topic_missing(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    troubles = [*of(seen, _MISSING), *of(seen, _misnamed, lasting=False)]
-    troubles = sorted(troubles, key=lambda one: (-one.answers, one.since))
+def topic_missing(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    troubles = [*of(capture, _MISSING), *of(capture, _misnamed, lasting=False)]
+    troubles = sorted(troubles, key=lambda trouble: (-trouble.answers, trouble.since))
     if not troubles:
         return
-    known = {topic for topic, _ in seen.places_known}
+    known = {topic for topic, _ in capture.places_known}
     nearest, looked_for = Nearest(known), 0
     for trouble in troubles:
         named = trouble.thing.topics or (trouble.thing.topic,)
-        asked = [topic for topic in named if topic and topic not in known]
-        if not asked or trouble.cleared:
+        missing = [topic for topic in named if topic and topic not in known]
+        if not missing or trouble.cleared:
             continue
         looked_for += 1
-        near = nearest.to(asked[0]) if looked_for <= _LOOKED_FOR else None
+        near = nearest.to(missing[0]) if looked_for <= _LOOKED_FOR else None
         why = "which does not exist" if trouble.code == 3 else "a name that no topic can have"
-        text = f"{client(seen.who(trouble.client))} keeps asking for topic {some(asked)}, {why}: {times(trouble)}."
+        text = f"{client(capture.who(trouble.client))} keeps asking for topic {some(missing)}, {why}: {times(trouble)}."
         cause = f"there is a topic {name(near)}" if near else None
-        yield found(seen, trouble, text, None, cause, False if near else None)
+        yield match_of(capture, trouble, text, None, cause, False if near else None)
 
 
 _LOOKED_FOR = 200

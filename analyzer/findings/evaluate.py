@@ -33,8 +33,8 @@ from analyzer.findings import (  # noqa: F401  (each registers its rules)
     versions,
 )
 from analyzer.findings.capture import CaptureFrame
-from analyzer.findings.query import SEVERITIES, Asked, Evidence, Severity
-from analyzer.findings.rules import FAMILIES, RULES, Finding, Found, Rule, concerns, limits_of
+from analyzer.findings.query import SEVERITIES, Evidence, Query, Severity
+from analyzer.findings.rules import FAMILIES, RULES, Finding, Match, Rule, concerns, limits_of
 from analyzer.findings.wording import UNREAD, count
 from analyzer.frame.frame import NULL
 from analyzer.frame.parquet import RowGroups
@@ -43,42 +43,47 @@ from analyzer.frame.spill import reuse
 MOST = 50
 """Findings of one code and severity that are told one by one in a capture point: more are no reading matter."""
 
-USUAL = Asked()
+USUAL = Query()
 
 _ORDER = {family: number for number, family in enumerate(FAMILIES)}
 
 
-def judged(source: RowGroups, asked: Asked = USUAL) -> list[tuple[str, Finding]]:
+def judged(source: RowGroups, query: Query = USUAL) -> list[tuple[str, Finding]]:
     """(capture point, finding) of a dataset, worst first, then by time. Raises DatasetError where files are damaged."""
-    found = [
+    findings = [
         (entry["name"], finding)
         for entry in source.captures
-        for finding in of_point(CaptureFrame(source, entry, asked))
+        for finding in of_point(CaptureFrame(source, entry, query))
     ]
-    return sorted(found, key=lambda one: (_rank(one[1]), one[0]))
+    return sorted(findings, key=lambda pair: (_rank(pair[1]), pair[0]))
 
 
-def concerned(asked: Asked) -> frozenset[str]:
+def concerned(query: Query) -> frozenset[str]:
     """The rules whose findings may not be those that `analyze` stored."""
-    return frozenset(code for code, rule in RULES.items() if concerns(asked, rule))
+    return frozenset(code for code, rule in RULES.items() if concerns(query, rule))
 
 
-def of_point(seen: CaptureFrame, only: Collection[str] | None = None) -> list[Finding]:
+def of_point(capture: CaptureFrame, only: Collection[str] | None = None) -> list[Finding]:
     """Findings of one capture point, of these rules or of all, worst first, then by time."""
-    rows = len(seen.table("connections")) + len(seen.table("exchanges")) + len(seen.sealed) + len(seen.attempts)
+    rows = (
+        len(capture.table("connections"))
+        + len(capture.table("exchanges"))
+        + len(capture.sealed)
+        + len(capture.attempts)
+    )
     if not rows:
         return []  # log segments, or no Kafka: notes of the analysis say so
     rules = [rule for rule in _in_order() if only is None or rule.code in only]
-    if any(rule.by_clock for rule in rules) and seen.set_back is not None:
+    if any(rule.by_clock for rule in rules) and capture.set_back is not None:
         rules = [rule for rule in rules if not rule.by_clock]
-    made: list[Finding] = []
+    findings: list[Finding] = []
     with reuse():
         if only is None:
-            seen.load()
+            capture.load()
         for rule in rules:
-            some = [_finding(seen, rule, found) for found in rule.look(seen, limits_of(rule, seen.asked))]
-            made += _told(rule, some)
-    return sorted(made, key=_rank)
+            some = [_finding(capture, rule, match) for match in rule.check(capture, limits_of(rule, capture.query))]
+            findings += _reported(rule, some)
+    return sorted(findings, key=_rank)
 
 
 def _in_order() -> Iterable[Rule]:
@@ -92,53 +97,53 @@ def _rank(finding: Finding) -> tuple[Any, ...]:
     return severity, finding.family != "quality", since, _ORDER[finding.family], finding.code, finding.text
 
 
-def _finding(seen: CaptureFrame, rule: Rule, found: Found) -> Finding:
-    rows = [seen.key(row) for row in found.rows]
-    proof: list[Evidence] = rows or [(seen.links[link], None, None) for link in found.links]
+def _finding(capture: CaptureFrame, rule: Rule, match: Match) -> Finding:
+    rows = [capture.key(row) for row in match.rows]
+    proof: list[Evidence] = rows or [(capture.links[link], None, None) for link in match.links]
     proof = proof * 3 if len(proof) == 1 else [proof[0], proof[-1], proof[-1]] if len(proof) == 2 else proof
     first, worst, last = (proof[0], proof[1], proof[-1]) if proof else (None, None, None)
     return Finding(
-        found.severity or rule.severity,
+        match.severity or rule.severity,
         rule.code,
         rule.family,
-        found.text,
-        _words(found.who),
-        _words(found.what),
-        found.count,
-        _moment(found.since),
-        _moment(found.until),
-        found.cause,
-        found.proven,
-        found.advice or rule.advice,
+        match.text,
+        _words(match.who),
+        _words(match.what),
+        match.count,
+        _moment(match.since),
+        _moment(match.until),
+        match.cause,
+        match.proven,
+        match.advice or rule.advice,
         first,
         worst,
         last,
     )
 
 
-def _words(said: Mapping[str, str | None]) -> dict[str, str]:
-    return {name: str(value) for name, value in said.items() if value is not None and name != UNREAD}
+def _words(texts: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: str(value) for name, value in texts.items() if value is not None and name != UNREAD}
 
 
 def _moment(time: int | None) -> int | None:
     return None if time is None or time == NULL else time
 
 
-def _told(rule: Rule, some: list[Finding]) -> Iterator[Finding]:
+def _reported(rule: Rule, some: list[Finding]) -> Iterator[Finding]:
     """Of each severity the largest; the rest as one."""
     for severity in SEVERITIES:
-        mine = [one for one in some if one.severity == severity]
-        if len(mine) <= MOST:
-            yield from mine
+        same = [finding for finding in some if finding.severity == severity]
+        if len(same) <= MOST:
+            yield from same
             continue
-        by_size = sorted(mine, key=lambda one: (-one.count, _rank(one)))
+        by_size = sorted(same, key=lambda finding: (-finding.count, _rank(finding)))
         yield from by_size[:MOST]
         yield _rest(rule, severity, by_size[MOST:])
 
 
 def _rest(rule: Rule, severity: Severity, some: list[Finding]) -> Finding:
-    since = [one.since for one in some if one.since is not None]
-    until = [one.until for one in some if one.until is not None]
+    since = [finding.since for finding in some if finding.since is not None]
+    until = [finding.until for finding in some if finding.until is not None]
     text = f"{count(len(some), 'more finding')} like these {MOST}, of smaller counts."
     return Finding(
         severity,
@@ -147,7 +152,7 @@ def _rest(rule: Rule, severity: Severity, some: list[Finding]) -> Finding:
         text,
         {},
         {"findings": str(len(some))},
-        sum(one.count for one in some),
+        sum(finding.count for finding in some),
         min(since, default=None),
         max(until, default=None),
         None,
@@ -162,18 +167,18 @@ def _rest(rule: Rule, severity: Severity, some: list[Finding]) -> Finding:
 # ------------------------------------------------------------------------------------------------------- as a table
 
 
-def as_table(found: Iterable[tuple[str, Finding]]) -> pa.Table:
+def as_table(findings: Iterable[tuple[str, Finding]]) -> pa.Table:
     """Rows of `findings`."""
-    return pa.Table.from_pylist([row(*one) for one in found], schema=tables.schema("findings"))
+    return pa.Table.from_pylist([row(*pair) for pair in findings], schema=tables.schema("findings"))
 
 
 def row(capture: str, finding: Finding) -> dict[str, Any]:
     """A finding's columns by name."""
     evidence = {name: _evidence(getattr(finding, name)) for name in ("first", "worst", "last")}
     names = ("severity", "code", "family", "text", "count", "since", "until", "cause", "proven", "advice")
-    said = {name: getattr(finding, name) for name in names}
+    values = {name: getattr(finding, name) for name in names}
     pairs = {name: sorted(getattr(finding, name).items()) for name in ("who", "what")}
-    return {"capture": capture, **said, **pairs, **evidence}
+    return {"capture": capture, **values, **pairs, **evidence}
 
 
 def _evidence(key: Evidence | None) -> dict[str, Any] | None:
@@ -181,7 +186,7 @@ def _evidence(key: Evidence | None) -> dict[str, Any] | None:
 
 
 def stored(source: RowGroups) -> list[tuple[str, Finding]]:
-    """What `analyze` stores of the capture points that it read: nothing of those whose meaning it left out."""
+    """Findings that `analyze` stores: of the capture points that it analysed."""
     return [
         (entry["name"], finding)
         for entry in source.captures
@@ -194,13 +199,13 @@ LISTED = 10
 """Findings that the summary of `kwire analyze` shows."""
 
 
-def summary(found: Iterable[tuple[str, Finding]]) -> dict[str, Any]:
+def summary(findings: Iterable[tuple[str, Finding]]) -> dict[str, Any]:
     """How many there are of each severity, and the worst."""
-    ordered = sorted(found, key=lambda one: (_rank(one[1]), one[0]))
-    severities = [one.severity for _, one in ordered]
+    ordered = sorted(findings, key=lambda pair: (_rank(pair[1]), pair[0]))
+    severities = [finding.severity for _, finding in ordered]
     counts: dict[str, Any] = {severity: severities.count(severity) for severity in reversed(SEVERITIES)}
     worst = [
-        {"capture": capture, "severity": one.severity, "code": one.code, "text": one.text}
-        for capture, one in ordered[:LISTED]
+        {"capture": capture, "severity": finding.severity, "code": finding.code, "text": finding.text}
+        for capture, finding in ordered[:LISTED]
     ]
     return {**counts, "worst": worst}

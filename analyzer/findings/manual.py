@@ -49,9 +49,9 @@ def markdown() -> str:
     policies = ", ".join(f"`{name}={value}`" for name, value in POLICIES.items())
     parts = [_HEAD.format(count=len(RULES), most=evaluate.MOST, policies=policies)]
     for family, about in FAMILIES.items():
-        mine = [rule for rule in RULES.values() if rule.family == family]
+        family_rules = [rule for rule in RULES.values() if rule.family == family]
         parts.append(f"\n## {family.capitalize()}\n\n{about}\n")
-        parts += [_section(rule) for rule in mine]
+        parts += [_section(rule) for rule in family_rules]
     return "".join(parts)
 
 
@@ -59,7 +59,12 @@ def _section(rule: Rule) -> str:
     lines = [f"\n### {rule.code}\n", f"*{rule.severity}*: {rule.sentence}\n"]
     if rule.limits:
         lines.append("- Thresholds: " + ", ".join(f"`{name}` = {value:g}" for name, value in rule.limits.items()) + ".")
-    for title, text in (("Why", rule.why), ("Not when", rule.unless), ("Do", rule.advice), ("Judged by", rule.judge)):
+    for title, text in (
+        ("Why", rule.why),
+        ("Not when", rule.suppressed_when),
+        ("Do", rule.advice),
+        ("Judged by", rule.evidence),
+    ):
         ended = text if text.endswith(".") else text + "."
         filled = textwrap.wrap(f"- {title}: {ended}", 119, subsequent_indent="  ", break_on_hyphens=False)
         lines.append("\n".join(filled))
@@ -69,16 +74,16 @@ def _section(rule: Rule) -> str:
 def explained(rule: Rule) -> str:
     """One rule, for a terminal."""
     limits = ", ".join(f"{name} = {value:g}" for name, value in rule.limits.items())
-    said = (
+    parts = (
         ("says", rule.sentence),
         ("why", rule.why),
-        ("not when", rule.unless),
+        ("not when", rule.suppressed_when),
         ("do", rule.advice),
-        ("judged by", rule.judge),
+        ("judged by", rule.evidence),
         ("thresholds", limits or "none"),
     )
     out = [f"{rule.code}: {rule.severity}, family {rule.family}"]
-    for title, text in said:
+    for title, text in parts:
         first, *rest = textwrap.wrap(text, 86, break_on_hyphens=False)
         out += [f"  {title:<10}  {first}", *(f"{'':14}{line}" for line in rest)]
     return "\n".join(out) + "\n"

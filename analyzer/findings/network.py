@@ -11,7 +11,7 @@ import numpy as np
 
 from analyzer.findings import root_causes
 from analyzer.findings.capture import HELD, IN_FLIGHT, SECOND, UNANSWERED, Attempt, CaptureFrame, api_name
-from analyzer.findings.rules import Found, Limits, rule
+from analyzer.findings.rules import Limits, Match, rule
 from analyzer.findings.wording import client, count, lasting, moment, name, share
 from analyzer.frame import arrow, spill
 from analyzer.frame.frame import NULL, codes_of
@@ -34,37 +34,37 @@ _IDLE = (
 _LOGIN = (api_keys.SASL_HANDSHAKE, api_keys.SASL_AUTHENTICATE)
 
 
-def _next_answered(seen: CaptureFrame, rows: np.ndarray) -> np.ndarray:
+def _next_answered(capture: CaptureFrame, rows: np.ndarray) -> np.ndarray:
     """bool[rows]: on the same connection a later request was answered."""
-    last = np.full(len(seen.links), -1, np.int64)
-    for block in spill.blocks(len(seen.exchanges)):
-        answered = block.start + np.flatnonzero(seen.exchanges.status[block] == 0)
-        link, exchange = seen.exchanges.link[answered], seen.exchanges.exchange[answered]
-        last = np.maximum(last, max_by(link, exchange, len(seen.links), -1))
-    later: np.ndarray = last[seen.exchanges.link[rows]] > seen.exchanges.exchange[rows]
+    last = np.full(len(capture.links), -1, np.int64)
+    for block in spill.blocks(len(capture.exchanges)):
+        answered = block.start + np.flatnonzero(capture.exchanges.status[block] == 0)
+        link, exchange = capture.exchanges.link[answered], capture.exchanges.exchange[answered]
+        last = np.maximum(last, max_by(link, exchange, len(capture.links), -1))
+    later: np.ndarray = last[capture.exchanges.link[rows]] > capture.exchanges.exchange[rows]
     return later
 
 
-def _silent(seen: CaptureFrame) -> np.ndarray:
+def _silent(capture: CaptureFrame) -> np.ndarray:
     """Exchanges that no answer came to although one was owed, as far as the capture can show."""
-    rows = np.flatnonzero(seen.exchanges.status == UNANSWERED)
+    rows = np.flatnonzero(capture.exchanges.status == UNANSWERED)
     if not len(rows):
         return rows
-    link, api = seen.exchanges.link[rows], seen.exchanges.api[rows]
-    fin = np.array([end == "fin" for end in seen.closed], bool)[link]
-    last = ~_next_answered(seen, rows)
+    link, api = capture.exchanges.link[rows], capture.exchanges.api[rows]
+    fin = np.array([end == "fin" for end in capture.closed], bool)[link]
+    last = ~_next_answered(capture, rows)
     left_open = arrow.among(api, _IDLE) & last
-    table, state = seen.table("exchanges").text("request_state")
+    table, state = capture.table("exchanges").text("request_state")
     decoded = arrow.among(table[rows], codes_of(state, "decoded"))
-    refused = arrow.among(link, seen.exchanges.link[seen.exchanges.error == 58])
+    refused = arrow.among(link, capture.exchanges.link[capture.exchanges.error == 58])
     chosen: np.ndarray = rows[
-        seen.whole[link]
+        capture.whole[link]
         & decoded
         & ~refused
         & ~arrow.among(api, _LOGIN)
         & ~(fin & left_open)
-        & ~(last & seen.loses)
-        & ~root_causes.explained(seen, rows)
+        & ~(last & capture.loses)
+        & ~root_causes.explained(capture, rows)
     ]
     return chosen
 
@@ -75,43 +75,43 @@ def _silent(seen: CaptureFrame) -> np.ndarray:
     "error",
     "12 Produce requests of svc-a (10.0.0.4) to 10.0.0.1:9092 got no answer: the connection was reset.",
     why="No threshold: TCP and a living broker always deliver, so one is enough.",
-    unless="acks=0; the capture ended first; bytes are missing from the connection, or one of its directions, or "
-    "packets from the capture while no later answer came (what is lost at an end leaves no hole); the client closed "
+    suppressed_when="acks=0; the capture ended first; bytes are missing from the connection, or one of its directions, "
+    "or packets from the capture while no later answer came (what is lost at an end leaves no hole); the client closed "
     "it in order with nothing open but what it waits in (Fetch, heartbeats, JoinGroup); the login failed; the request "
     "cannot be decoded; its broker went away (broker-lost tells how many). A note: fewer than three, and the "
     "connection was closed in order.",
     advice="Look where it died: a reset is the broker's or a middlebox's, later answers mean a fault of the broker.",
-    judge="forged: a request that later answers pass by; errors-librdkafka-4.3, cluster-*",
+    evidence="forged: a request that later answers pass by; errors-librdkafka-4.3, cluster-*",
     closes=3,
 )
-def request_unanswered(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    rows = _silent(seen)
+def request_unanswered(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    rows = _silent(capture)
     # A close without an answer to what a broker does not take is told by version-refused and frame-oversized.
     rows = rows[
-        ~arrow.among(rows, root_causes.refused_versions(seen)) & ~arrow.among(rows, root_causes.oversized(seen))
+        ~arrow.among(rows, root_causes.refused_versions(capture)) & ~arrow.among(rows, root_causes.oversized(capture))
     ]
     if not len(rows):
         return
-    later = _next_answered(seen, rows)
-    reset = np.array([end == "rst" for end in seen.closed], bool)[seen.exchanges.link[rows]]
+    later = _next_answered(capture, rows)
+    reset = np.array([end == "rst" for end in capture.closed], bool)[capture.exchanges.link[rows]]
     causes = np.where(later, 0, np.where(reset, 1, 2))
-    keys = seen.client[rows], seen.broker[rows], seen.exchanges.api[rows], causes
+    keys = capture.client[rows], capture.broker[rows], capture.exchanges.api[rows], causes
     for some in split(np.arange(len(rows)), *keys):
-        mine, cause = rows[some], _CAUSES[causes[some[0]]]
-        who = seen.who(int(seen.client[mine[0]]), int(seen.broker[mine[0]]))
+        group_rows, cause = rows[some], _CAUSES[causes[some[0]]]
+        who = capture.who(int(capture.client[group_rows[0]]), int(capture.broker[group_rows[0]]))
         # Who closes in order is not known: one that does with a last request open may just have left.
-        left = cause == _CAUSES[2] and len(mine) < at.closes
-        api = api_name(int(seen.exchanges.api[mine[0]]))
-        text = f"{count(len(mine), api + ' request')} of {client(who)} to {who['broker']} got no answer: {cause}."
-        asked = seen.exchanges.asked[mine]
-        yield Found(
+        left = cause == _CAUSES[2] and len(group_rows) < at.closes
+        api = api_name(int(capture.exchanges.api[group_rows[0]]))
+        text = f"{count(len(group_rows), api + ' request')} of {client(who)} to {who['broker']} got no answer: {cause}."
+        requested = capture.exchanges.request_time[group_rows]
+        yield Match(
             text,
-            len(mine),
-            int(asked.min()),
-            int(asked.max()),
+            len(group_rows),
+            int(requested.min()),
+            int(requested.max()),
             who,
             {"api": api},
-            tuple(mine[[0, 0, -1]].tolist()),
+            tuple(group_rows[[0, 0, -1]].tolist()),
             cause=cause,
             proven=True,
             severity="note" if left else None,
@@ -136,69 +136,73 @@ TIMEOUTS = (30 * SECOND, 60 * SECOND)
     "given up.",
     why="30 s is request.timeout.ms of Kafka's Java client, 60 s socket.timeout.ms of librdkafka; what clients are set "
     "to is not on the wire.",
-    unless="The answer is one that the broker holds (Fetch, JoinGroup, SyncGroup); the client did not go within 1 s of "
-    "the timeout; there was an answer, and the client did not connect again within 1 s of the timeout and before it, "
-    "or asked on after; bytes are missing, or packets from the capture and no answer was seen.",
+    suppressed_when="The answer is one that the broker holds (Fetch, JoinGroup, SyncGroup); the client did not go "
+    "within 1 s of the timeout; there was an answer, and the client did not connect again within 1 s of the timeout "
+    "and before it, or asked on after; bytes are missing, or packets from the capture and no answer was seen.",
     advice="The broker's latency first, then the client's timeout.",
-    judge="forged: a connection closed 30 s after its request; one closed after 20 s says nothing; a late answer to "
+    evidence="forged: a connection closed 30 s after its request; one closed after 20 s says nothing; a late answer to "
     "who had connected again, and one that was taken",
     around_s=1,
     by_clock=True,
 )
-def answer_after_timeout(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    rows = seen.exchanges
-    if seen.span[1] - seen.span[0] < (30 - at.around_s) * SECOND:
+def answer_after_timeout(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    rows = capture.exchanges
+    if capture.span[1] - capture.span[0] < (30 - at.around_s) * SECOND:
         return
-    ended = seen.link_times("last_time")
+    ended = capture.link_times("last_time")
 
     def are_old(block: slice) -> Any:
-        asked, answered, link = rows.asked[block], rows.answered[block], rows.link[block]
-        waited = np.where(answered != NULL, answered, ended[link]) - asked
-        old = (asked != NULL) & (waited >= (30 - at.around_s) * SECOND)
-        known = seen.whole[link] & ((answered != NULL) | (not seen.loses))
+        requested, answered, link = rows.request_time[block], rows.response_end[block], rows.link[block]
+        waited = np.where(answered != NULL, answered, ended[link]) - requested
+        old = (requested != NULL) & (waited >= (30 - at.around_s) * SECOND)
+        known = capture.whole[link] & ((answered != NULL) | (not capture.loses))
         return old & ~arrow.among(rows.api[block], HELD) & known & (rows.status[block] != 1)
 
     chosen = spill.where(len(rows), are_old)
-    found: dict[tuple[int, int, int, int], list[int]] = {}
+    late_answers: dict[tuple[int, int, int, int], list[int]] = {}
     around = int(at.around_s * SECOND)
     if not len(chosen):
         return
-    begun, last = _begun(seen), max_by(rows.link, rows.asked, len(seen.links), NULL)
+    begun, last = _begun(capture), max_by(rows.link, rows.request_time, len(capture.links), NULL)
     for row in chosen.tolist():
-        link, answered = int(rows.link[row]), int(rows.answered[row])
-        pair = int(seen.client[row]), int(seen.broker[row])
+        link, answered = int(rows.link[row]), int(rows.response_end[row])
+        pair = int(capture.client[row]), int(capture.broker[row])
         for timeout in TIMEOUTS:
-            until = int(rows.asked[row]) + timeout
+            until = int(rows.request_time[row]) + timeout
             given_up = abs(int(ended[link]) - until) <= around
             if answered != NULL:  # it stays open until then on the broker's side: whoever is back asks there no more
                 back = np.searchsorted(begun[pair], [until - around, min(until + around + 1, answered)])
                 given_up = answered > until >= last[link] and bool(back[1] > back[0])
-            if given_up and seen.closed[link] != "open":
-                found.setdefault((*pair, int(rows.api[row]), timeout), []).append(row)
-    for (who_, broker, api, timeout), mine in found.items():
-        who = seen.who(who_, broker)
-        text = f"{count(len(mine), api_name(api) + ' request')} of {client(who)} to {who['broker']} took longer than "
+            if given_up and capture.closed[link] != "open":
+                late_answers.setdefault((*pair, int(rows.api[row]), timeout), []).append(row)
+    for (who_, broker, api, timeout), answers in late_answers.items():
+        who = capture.who(who_, broker)
+        text = (
+            f"{count(len(answers), api_name(api) + ' request')} of {client(who)} to {who['broker']} took longer than "
+        )
         text += f"the client's timeout of {timeout // SECOND} s: it had given up"
-        late = [int(rows.answered[row] - rows.asked[row]) for row in mine if rows.answered[row] != NULL]
+        late = [
+            int(rows.response_end[row] - rows.request_time[row]) for row in answers if rows.response_end[row] != NULL
+        ]
         text += f"; {count(len(late), 'answer')} came after {lasting(max(late))} or less." if late else "."
-        yield Found(
+        yield Match(
             text,
-            len(mine),
-            int(rows.asked[mine[0]]),
-            int(rows.asked[mine[-1]]),
+            len(answers),
+            int(rows.request_time[answers[0]]),
+            int(rows.request_time[answers[-1]]),
             who,
             {"api": api_name(api)},
-            (mine[0], mine[0], mine[-1]),
+            (answers[0], answers[0], answers[-1]),
             cause="the client's own timeout",
             proven=False,
         )
 
 
-def _begun(seen: CaptureFrame) -> dict[tuple[int, ...], np.ndarray]:
+def _begun(capture: CaptureFrame) -> dict[tuple[int, ...], np.ndarray]:
     """By client and broker when their connections began, in order."""
-    first = seen.link_times("first_time")
-    links = np.flatnonzero((seen.link_numbers("opened") > 0) & (first != NULL))
-    pairs = rows_by_key(first[links], seen.client_of[links], seen.broker_of[links])
+    first = capture.link_times("first_time")
+    links = np.flatnonzero((capture.link_numbers("opened") > 0) & (first != NULL))
+    pairs = rows_by_key(first[links], capture.client_of[links], capture.broker_of[links])
     return defaultdict(lambda: np.zeros(0, np.int64), {pair: np.sort(times) for pair, times in pairs.items()})
 
 
@@ -209,35 +213,38 @@ def _begun(seen: CaptureFrame) -> dict[tuple[int, ...], np.ndarray]:
     "2.1 % of the packets between orders (10.0.0.7) and 10.0.0.1:9092 were sent again (120 of 5,700).",
     why="Ours: fewer than one in a hundred TCP mends by itself, with ten at least so that the share says something; "
     "200 ms is Linux's least timeout, a spike that applications see.",
-    unless="The capture holds packets twice (capture-duplicated): those are counted apart, and where a connection has "
-    "nearly all of its packets twice, none of them is said to have been sent again. What was slow where a reader had "
-    "no room (tcp-zero-window) waited for that; what is large takes its time: at 10 MB a second, and the way besides "
-    "(slow-transfer tells of slower ones).",
+    suppressed_when="The capture holds packets twice (capture-duplicated): those are counted apart, and where a "
+    "connection has nearly all of its packets twice, none of them is said to have been sent again. What was slow where "
+    "a reader had no room (tcp-zero-window) waited for that; what is large takes its time: at 10 MB a second, and the "
+    "way besides (slow-transfer tells of slower ones).",
     advice="Look at the path, the network card and the MTU.",
-    judge="net-lossy-4.3 (2 % loss) against net-vlan-4.3; forged: a packet of a small answer, and of a large one",
+    evidence="net-lossy-4.3 (2 % loss) against net-vlan-4.3; forged: a packet of a small answer, and of a large one",
     share=0.01,
     packets=10,
     repair_ms=200,
     rate=10_000_000,
 )
-def retransmission(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    again = np.where(seen.doubled, 0, seen.link_numbers("retransmissions"))
-    packets = seen.link_numbers("client_packets") + seen.link_numbers("broker_packets")
-    repaired = _repaired(seen, at.repair_ms, at.rate) if again.any() else {}
-    for client_, broker, links in _pairs(seen, np.flatnonzero(again)):
+def retransmission(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    again = np.where(capture.doubled, 0, capture.link_numbers("retransmissions"))
+    packets = capture.link_numbers("client_packets") + capture.link_numbers("broker_packets")
+    repaired = _repaired(capture, at.repair_ms, at.rate) if again.any() else {}
+    for client_, broker, links in _pairs(capture, np.flatnonzero(again)):
         lost, whole = int(again[links].sum()), int(packets[links].sum())
         slow = repaired.get((client_, broker), links[:0])
         if (lost < at.packets or lost < at.share * whole) and not len(slow):
             continue
-        who = seen.who(client_, broker)
+        who = capture.who(client_, broker)
         text = f"{share(lost, whole)} of the packets between {client(who)} and {who['broker']} were sent again "
         text += f"({lost:,} of {whole:,})"
         if len(slow):
-            longest = int(seen.column("network_us")[slow].max())
+            longest = int(capture.column("network_us")[slow].max())
             text += f"; {count(len(slow), 'exchange')} took {lasting(longest)} or less on the network"
         worst = int(links[again[links].argmax()])
-        since, until = int(seen.link_times("first_time")[links].min()), int(seen.link_times("last_time")[links].max())
-        yield Found(
+        since, until = (
+            int(capture.link_times("first_time")[links].min()),
+            int(capture.link_times("last_time")[links].max()),
+        )
+        yield Match(
             text + ".",
             lost,
             since,
@@ -250,32 +257,32 @@ def retransmission(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
         )
 
 
-def _repaired(seen: CaptureFrame, repair_ms: float, rate: float) -> dict[tuple[int, ...], np.ndarray]:
+def _repaired(capture: CaptureFrame, repair_ms: float, rate: float) -> dict[tuple[int, ...], np.ndarray]:
     """By client and broker the exchanges whose time on the network is longer than TCP's least timeout, without the way
     itself and what their bytes take at that rate, on connections where something was sent again."""
-    network = seen.column("network_us")
+    network = capture.column("network_us")
     slow = spill.where(len(network), lambda block: network[block] >= repair_ms * 1000)
-    link = seen.exchanges.link[slow]
-    sent = sum(np.maximum(seen.column(name)[slow], 0) for name in ("request_bytes", "response_bytes"))
-    rest = network[slow] - seen.link_numbers("rtt_us")[link] - sent * SECOND / rate
-    waited = seen.link_numbers("zero_windows")[link] > 0  # those waited for room
-    slow = slow[(rest >= repair_ms * 1000) & ~waited & (seen.link_numbers("retransmissions")[link] > 0)]
-    return rows_by_key(slow, seen.client[slow], seen.broker[slow])
+    link = capture.exchanges.link[slow]
+    sent = sum(np.maximum(capture.column(name)[slow], 0) for name in ("request_bytes", "response_bytes"))
+    rest = network[slow] - capture.link_numbers("rtt_us")[link] - sent * SECOND / rate
+    waited = capture.link_numbers("zero_windows")[link] > 0  # those waited for room
+    slow = slow[(rest >= repair_ms * 1000) & ~waited & (capture.link_numbers("retransmissions")[link] > 0)]
+    return rows_by_key(slow, capture.client[slow], capture.broker[slow])
 
 
-def _pairs(seen: CaptureFrame, links: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
+def _pairs(capture: CaptureFrame, links: np.ndarray) -> Iterator[tuple[int, int, np.ndarray]]:
     """Of connections: (client, broker, all connections between these two)."""
-    pair = seen.client_of.astype(np.int64) << 32 | seen.broker_of
+    pair = capture.client_of.astype(np.int64) << 32 | capture.broker_of
     every = np.flatnonzero(arrow.among(pair, arrow.distinct(pair[links]))) if len(links) else links
-    for (client_, broker), mine in rows_by_key(every, seen.client_of[every], seen.broker_of[every]).items():
-        yield client_, broker, mine
+    for (client_, broker), pair_links in rows_by_key(every, capture.client_of[every], capture.broker_of[every]).items():
+        yield client_, broker, pair_links
 
 
-def _these(seen: CaptureFrame, links: np.ndarray) -> np.ndarray:
+def _these(capture: CaptureFrame, links: np.ndarray) -> np.ndarray:
     """bool[links]: it is one of these connections."""
-    found = np.zeros(len(seen.links), bool)
-    found[links] = True
-    return found
+    is_used = np.zeros(len(capture.links), bool)
+    is_used[links] = True
+    return is_used
 
 
 @rule(
@@ -285,45 +292,47 @@ def _these(seen: CaptureFrame, links: np.ndarray) -> np.ndarray:
     "billing-3 (10.0.0.9) stopped reading from 10.0.0.1:9092: answers waited for room for up to 4.2 s (12 packets said "
     "so).",
     why="Shorter stalls are usual with receive buffers of 32 to 64 KiB; 200 ms is a pause that applications see.",
-    unless="No exchange of the connection took 200 ms to be transferred: then the window opened again at once. A note: "
-    "the broker does not read while a quota's pauses last (client-throttled).",
+    suppressed_when="No exchange of the connection took 200 ms to be transferred: then the window opened again at "
+    "once. A note: the broker does not read while a quota's pauses last (client-throttled).",
     advice="Look at the reader: garbage collection, CPU, or work done in the thread that reads.",
-    judge="forged: a zero window while an answer is on its way",
+    evidence="forged: a zero window while an answer is on its way",
     stall_ms=200,
 )
-def zero_window(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    said = seen.link_numbers("zero_windows")
-    full = np.flatnonzero(said)
+def zero_window(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    windows = capture.link_numbers("zero_windows")
+    full = np.flatnonzero(windows)
     if not len(full):
         return
-    rows = seen.exchanges
-    ours = spill.true_rows(arrow.among(rows.link, full))
-    paused = arrow.distinct(rows.link[ours[seen.column("throttle_us")[ours] > 0]])
-    answer = _span(seen.column("response_time")[ours], rows.answered[ours])
-    request = _span(rows.asked[ours], seen.column("request_end")[ours])
+    rows = capture.exchanges
+    full_rows = spill.true_rows(arrow.among(rows.link, full))
+    paused = arrow.distinct(rows.link[full_rows[capture.column("throttle_us")[full_rows] > 0]])
+    answer = _span(capture.column("response_time")[full_rows], rows.response_end[full_rows])
+    request = _span(rows.request_time[full_rows], capture.column("request_end")[full_rows])
     sides = []
     for waited, blame in ((answer, "client"), (request, "broker")):
         long = np.flatnonzero(waited >= at.stall_ms * 1000)
-        sides.append((waited, blame, rows_by_key(long, seen.client[ours[long]], seen.broker[ours[long]])))
-    for client_, broker, links in _pairs(seen, full):
+        sides.append(
+            (waited, blame, rows_by_key(long, capture.client[full_rows[long]], capture.broker[full_rows[long]]))
+        )
+    for client_, broker, links in _pairs(capture, full):
         for waited, blame, of_pairs in sides:
             stalled = of_pairs.get((client_, broker))
             if stalled is None:
                 continue
-            who = seen.who(client_, broker)
+            who = capture.who(client_, broker)
             reader, other = (client(who), who["broker"]) if blame == "client" else (who["broker"], client(who))
             worst = int(waited[stalled].max())
             what = "answers" if blame == "client" else "requests"
             text = f"{reader} stopped reading from {other}: {what} waited for room for up to {lasting(worst)} "
-            text += f"({count(int(said[links].sum()), 'packet')} said so)."
-            mine_rows = ours[stalled]
-            places = (int(mine_rows[0]), int(ours[stalled[waited[stalled].argmax()]]), int(mine_rows[-1]))
+            text += f"({count(int(windows[links].sum()), 'packet')} said so)."
+            mine_rows = full_rows[stalled]
+            places = (int(mine_rows[0]), int(full_rows[stalled[waited[stalled].argmax()]]), int(mine_rows[-1]))
             quota = blame == "broker" and bool(arrow.among(rows.link[mine_rows], paused).all())
-            yield Found(
+            yield Match(
                 text,
                 len(stalled),
-                int(rows.asked[places[0]]),
-                int(rows.asked[places[2]]),
+                int(rows.request_time[places[0]]),
+                int(rows.request_time[places[2]]),
                 who,
                 {},
                 places,
@@ -346,39 +355,39 @@ def _span(first: np.ndarray, last: np.ndarray) -> np.ndarray:
     "warning",
     "14 connections of svc-a (10.0.0.4) to 10.0.0.1:9092 were reset with requests open.",
     why="An orderly client drains first: one reset is a crash, three in a minute a pattern.",
-    unless="Fewer than three in a minute (a note); the connection was idle for nine minutes (idle-close); its broker "
-    "went away (broker-lost tells how many), or was asked for more than it takes (frame-oversized); bytes are missing "
-    "from it, or packets from the capture: what it waited for may have come.",
+    suppressed_when="Fewer than three in a minute (a note); the connection was idle for nine minutes (idle-close); its "
+    "broker went away (broker-lost tells how many), or was asked for more than it takes (frame-oversized); bytes are "
+    "missing from it, or packets from the capture: what it waited for may have come.",
     advice="Find out who sent the reset (kwire show --follow CONNECTION), then read its log at that second.",
-    judge="forged: three resets in a minute, and two; cluster-*",
+    evidence="forged: three resets in a minute, and two; cluster-*",
     resets=3,
     window_s=60,
 )
-def connection_reset(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    rows = seen.exchanges
-    still = spill.true_rows(rows.status == IN_FLIGHT) if not seen.loses else seen.left_open[:0]
-    open_ = arrow.distinct(np.concatenate([rows.link[seen.left_open], rows.link[still]]))
-    open_ = open_[~root_causes.explained_links(seen)[open_] & seen.unbroken[open_]]
-    open_ = open_[~arrow.among(open_, arrow.distinct(rows.link[root_causes.oversized(seen)]))]
-    reset = np.array([link for link in open_.tolist() if seen.closed[link] == "rst"], np.int64)
-    ended = seen.link_times("last_time")
-    wanted = _these(seen, reset)
-    for client_, broker, links in _pairs(seen, reset):
-        mine = links[wanted[links]]
-        mine = mine[np.argsort(ended[mine], kind="stable")]
-        most, _, _ = busiest_window(ended[mine], int(at.window_s * SECOND))
-        who = seen.who(client_, broker)
-        many = most >= at.resets and not seen.mixed[client_]
-        text = f"{count(len(mine), 'connection')} of {client(who)} to {who['broker']} "
-        text += f"{'was' if len(mine) == 1 else 'were'} reset with requests open."
-        yield Found(
+def connection_reset(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    rows = capture.exchanges
+    still = spill.true_rows(rows.status == IN_FLIGHT) if not capture.loses else capture.left_open[:0]
+    open_ = arrow.distinct(np.concatenate([rows.link[capture.left_open], rows.link[still]]))
+    open_ = open_[~root_causes.explained_links(capture)[open_] & capture.unbroken[open_]]
+    open_ = open_[~arrow.among(open_, arrow.distinct(rows.link[root_causes.oversized(capture)]))]
+    reset = np.array([link for link in open_.tolist() if capture.closed[link] == "rst"], np.int64)
+    ended = capture.link_times("last_time")
+    wanted = _these(capture, reset)
+    for client_, broker, links in _pairs(capture, reset):
+        group_links = links[wanted[links]]
+        group_links = group_links[np.argsort(ended[group_links], kind="stable")]
+        most, _, _ = busiest_window(ended[group_links], int(at.window_s * SECOND))
+        who = capture.who(client_, broker)
+        many = most >= at.resets and not capture.mixed[client_]
+        text = f"{count(len(group_links), 'connection')} of {client(who)} to {who['broker']} "
+        text += f"{'was' if len(group_links) == 1 else 'were'} reset with requests open."
+        yield Match(
             text,
-            len(mine),
-            int(ended[mine[0]]),
-            int(ended[mine[-1]]),
+            len(group_links),
+            int(ended[group_links[0]]),
+            int(ended[group_links[-1]]),
             who,
             {},
-            links=(int(mine[0]), int(mine[0]), int(mine[-1])),
+            links=(int(group_links[0]), int(group_links[0]), int(group_links[-1])),
             severity=None if many else "note",
         )
 
@@ -389,34 +398,35 @@ def connection_reset(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     "note",
     "2 idle connections of svc-a (10.0.0.4) to 10.0.0.1:9092 were closed after 10 min.",
     why="Brokers close what was idle for connections.max.idle.ms (10 min), Java clients after 9 min: nine minutes.",
-    unless="A request was open.",
+    suppressed_when="A request was open.",
     advice="Nothing; librdkafka logs it as an error all the same.",
-    judge="forged: a connection that closes ten minutes after its last exchange",
+    evidence="forged: a connection that closes ten minutes after its last exchange",
     idle_s=535,
     by_clock=True,
 )
-def idle_close(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    rows = seen.exchanges
-    last = max_by(rows.link, rows.answered, len(seen.links), NULL)
-    open_ = np.zeros(len(seen.links), bool)
+def idle_close(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    rows = capture.exchanges
+    last = max_by(rows.link, rows.response_end, len(capture.links), NULL)
+    open_ = np.zeros(len(capture.links), bool)
     open_[rows.link[rows.status == UNANSWERED]] = True
-    ended = seen.link_times("last_time")
-    closed = np.array([end != "open" for end in seen.closed], bool)
+    ended = capture.link_times("last_time")
+    closed = np.array([end != "open" for end in capture.closed], bool)
     idle = np.flatnonzero(closed & ~open_ & (last != NULL) & (ended - np.maximum(last, 0) >= at.idle_s * SECOND))
-    wanted = _these(seen, idle)
-    for client_, broker, links in _pairs(seen, idle):
-        mine = links[wanted[links]]
-        who = seen.who(client_, broker)
-        text = f"{count(len(mine), 'idle connection')} of {client(who)} to {who['broker']} "
-        text += f"{'was' if len(mine) == 1 else 'were'} closed after {lasting(int((ended - last)[mine].max()))}."
-        yield Found(
+    wanted = _these(capture, idle)
+    for client_, broker, links in _pairs(capture, idle):
+        group_links = links[wanted[links]]
+        who = capture.who(client_, broker)
+        text = f"{count(len(group_links), 'idle connection')} of {client(who)} to {who['broker']} "
+        idle_time = lasting(int((ended - last)[group_links].max()))
+        text += f"{'was' if len(group_links) == 1 else 'were'} closed after {idle_time}."
+        yield Match(
             text,
-            len(mine),
-            int(ended[mine].min()),
-            int(ended[mine].max()),
+            len(group_links),
+            int(ended[group_links].min()),
+            int(ended[group_links].max()),
             who,
             {},
-            links=(int(mine[0]), int(mine[-1])),
+            links=(int(group_links[0]), int(group_links[-1])),
         )
 
 
@@ -428,38 +438,38 @@ def idle_close(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     "less.",
     why="Clients that fail wait 50 ms to 10 s before they connect again, which makes up to 60 a minute; a healthy "
     "admin script was seen to open 12 in 10 s.",
-    unless="The median connection lives 5 s or longer; connections that only asked for versions and metadata, and got "
-    "them, are how clients begin and do not count. A note: none of them read, wrote or was a member of a group, and "
-    "all were answered well, as those of a tool that is started again and again.",
+    suppressed_when="The median connection lives 5 s or longer; connections that only asked for versions and metadata, "
+    "and got them, are how clients begin and do not count. A note: none of them read, wrote or was a member of a "
+    "group, and all were answered well, as those of a tool that is started again and again.",
     advice="See why they close: login, version, size, timeout. One producer a process, not one a message.",
-    judge="forged: thirty connections in a minute, and twenty-nine",
+    evidence="forged: thirty connections in a minute, and twenty-nine",
     opened=30,
     window_s=60,
     life_s=5,
     by_clock=True,
 )
-def reconnect_loop(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    first, last = seen.link_times("first_time"), seen.link_times("last_time")
-    fresh = np.flatnonzero((seen.link_numbers("opened") > 0) & (first != NULL))
-    if not any(True for _ in split(fresh, seen.client_of[fresh], seen.broker_of[fresh], least=at.opened)):
+def reconnect_loop(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    first, last = capture.link_times("first_time"), capture.link_times("last_time")
+    fresh = np.flatnonzero((capture.link_numbers("opened") > 0) & (first != NULL))
+    if not any(True for _ in split(fresh, capture.client_of[fresh], capture.broker_of[fresh], least=at.opened)):
         return
-    fresh = fresh[~_bootstraps(seen)[fresh] & ~seen.mixed[seen.client_of[fresh]]]
-    errands = _served(seen, ~arrow.among(seen.exchanges.api, _WORK))
-    wanted = _these(seen, fresh)
-    for client_, broker, links in _pairs(seen, fresh):
-        mine = links[wanted[links]]
-        mine = mine[np.argsort(first[mine], kind="stable")]
-        most, start, stop = busiest_window(first[mine], int(at.window_s * SECOND))
+    fresh = fresh[~_bootstraps(capture)[fresh] & ~capture.mixed[capture.client_of[fresh]]]
+    errands = _served(capture, ~arrow.among(capture.exchanges.api, _WORK))
+    wanted = _these(capture, fresh)
+    for client_, broker, links in _pairs(capture, fresh):
+        group_links = links[wanted[links]]
+        group_links = group_links[np.argsort(first[group_links], kind="stable")]
+        most, start, stop = busiest_window(first[group_links], int(at.window_s * SECOND))
         if most < at.opened:
             continue
-        some = mine[start:stop]
+        some = group_links[start:stop]
         life = int(np.median((last - first)[some]))
         if life >= at.life_s * SECOND:
             continue
-        who, looks = seen.who(client_, broker), bool(errands[some].all())
+        who, looks = capture.who(client_, broker), bool(errands[some].all())
         text = f"{client(who)} opened {most:,} connections to {who['broker']} in the minute from "
         text += f"{moment(int(first[some[0]]))}; half of them lived {lasting(life)} or less."
-        yield Found(
+        yield Match(
             text,
             most,
             int(first[some[0]]),
@@ -473,9 +483,9 @@ def reconnect_loop(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
         )
 
 
-def _bootstraps(seen: CaptureFrame) -> np.ndarray:
+def _bootstraps(capture: CaptureFrame) -> np.ndarray:
     """bool[links]: it asked for versions and metadata, was answered, and that was all."""
-    return _served(seen, arrow.among(seen.exchanges.api, (api_keys.API_VERSIONS, api_keys.METADATA, *_LOGIN)))
+    return _served(capture, arrow.among(capture.exchanges.api, (api_keys.API_VERSIONS, api_keys.METADATA, *_LOGIN)))
 
 
 _WORK = (
@@ -492,11 +502,11 @@ _WORK = (
 """What applications ask, and tools that look do not."""
 
 
-def _served(seen: CaptureFrame, asked: np.ndarray) -> np.ndarray:
+def _served(capture: CaptureFrame, links: np.ndarray) -> np.ndarray:
     """bool[links]: it has such exchanges alone (`asked` is bool[exchanges]), and all were answered well."""
-    rows = seen.exchanges
-    good = asked & (rows.status == 0) & (rows.error == 0)
-    out = np.zeros(len(seen.links), bool)
+    rows = capture.exchanges
+    good = links & (rows.status == 0) & (rows.error == 0)
+    out = np.zeros(len(capture.links), bool)
     out[rows.link] = True
     for block in spill.blocks(len(rows)):
         out[rows.link[block][~good[block]]] = False
@@ -510,23 +520,23 @@ def _served(seen: CaptureFrame, asked: np.ndarray) -> np.ndarray:
     "10.0.0.1:9092 got 400 new connections in 10 s, 8 times its usual rate.",
     why="Against the broker's own rate: five times the median, and a hundred at least, which a broker of few clients "
     "never sees. KIP-612 exists for this.",
-    unless="Fewer than six windows of 10 s, or in the first 30 s of the broker.",
+    suppressed_when="Fewer than six windows of 10 s, or in the first 30 s of the broker.",
     advice="Stagger restarts, set max.connection.creation.rate, one client a process.",
-    judge="forged: 150 connections in 10 s after a minute of one a second; and 90",
+    evidence="forged: 150 connections in 10 s after a minute of one a second; and 90",
     opened=100,
     factor=5,
     window_s=10,
     by_clock=True,
 )
-def connection_storm(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    first = seen.link_times("first_time")
-    fresh = np.flatnonzero((seen.link_numbers("opened") > 0) & (first != NULL))
-    begin, end = seen.span
+def connection_storm(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    first = capture.link_times("first_time")
+    fresh = np.flatnonzero((capture.link_numbers("opened") > 0) & (first != NULL))
+    begin, end = capture.span
     width = int(at.window_s * SECOND)
     windows = (end - begin) // width
     if windows < 6:
         return
-    for links in split(fresh, seen.broker_of[fresh]):
+    for links in split(fresh, capture.broker_of[fresh]):
         links = links[np.argsort(first[links], kind="stable")]
         most, at_, past = busiest_window(first[links], width)
         counts = np.bincount((first[links] - begin) // width, minlength=windows)
@@ -534,16 +544,16 @@ def connection_storm(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
         since = int(first[links[at_]])
         if most < at.opened or most < at.factor * max(usual, 1) or since < int(first[links[0]]) + 30 * SECOND:
             continue
-        broker = int(seen.broker_of[links[0]])
-        text = f"{seen.brokers[broker]} got {most:,} new connections in {at.window_s:.0f} s"
+        broker = int(capture.broker_of[links[0]])
+        text = f"{capture.brokers[broker]} got {most:,} new connections in {at.window_s:.0f} s"
         text += f", {most / usual:.0f} times its usual rate." if usual else ", where it usually gets none."
         some = links[at_:past]
-        yield Found(
+        yield Match(
             text,
             most,
             since,
             int(first[some[-1]]),
-            seen.who(broker=broker),
+            capture.who(broker=broker),
             {},
             links=(int(some[0]), int(some[0]), int(some[-1])),
         )
@@ -556,9 +566,9 @@ def connection_storm(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     "10.0.0.4 asked 10.0.0.1:9092 for a connection 12 times in vain, 10:01:03 to 10:01:40: 12 refused.",
     why="A client waits 10 s (Java) or 30 s (librdkafka) for a connection and tries again after 0.05 to 10 s: three in "
     "a minute are no accident of one packet.",
-    unless="Fewer than three in a minute; nobody answers, and of that port's packets none were captured elsewhere "
-    "(capture-one-way); nobody heard Kafka at that port, and it is not 9092; the broker went away "
-    "meanwhile or within the minute before (broker-lost); metadata sends clients there and nobody gets in "
+    suppressed_when="Fewer than three in a minute; nobody answers, and of that port's packets none were captured "
+    "elsewhere (capture-one-way); nobody heard Kafka at that port, and it is not 9092; the broker went away meanwhile "
+    "or within the minute before (broker-lost); metadata sends clients there and nobody gets in "
     "(advertised-address-unreachable). A note: it lasted for less than a minute, and connections came about after "
     "(clients wait so for a broker that starts); or the broker's last connections were closed within the minute "
     "before; or both, for connections came about in between and had all ended before the last try. Where some came "
@@ -566,7 +576,7 @@ def connection_storm(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     "more that were answered is not counted.",
     advice="Refused: nothing listens there. Unanswered: a firewall, a route, or a full backlog "
     "(socket.listen.backlog.size).",
-    judge="forged: three SYNs refused in a minute, and two; three before the broker listens, and before and after; "
+    evidence="forged: three SYNs refused in a minute, and two; three before the broker listens, and before and after; "
     "three unanswered where packets are missing, of 29 that got in, and of 30; "
     "admin-java-4.3 (a note), cluster-kraft-3.9 (notes: a controller that starts, serves, and stops)",
     tries=3,
@@ -574,29 +584,31 @@ def connection_storm(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     start_s=60,
     by_clock=True,
 )
-def connect_failed(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    told = {one.server for several in root_causes.unreachable(seen).values() for one in several}
-    for one in seen.attempts:
+def connect_failed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    reported = {attempt.server for several in root_causes.unreachable(capture).values() for attempt in several}
+    for attempt in capture.attempts:
         lost = any(
-            seen.brokers[loss.broker] == one.server and one.since - at.lost_s * SECOND <= loss.time <= one.until
-            for loss in root_causes.losses(seen)
+            capture.brokers[loss.broker] == attempt.server
+            and attempt.since - at.lost_s * SECOND <= loss.time <= attempt.until
+            for loss in root_causes.losses(capture)
         )
-        if one.most < at.tries or one.server in told or lost:
+        if attempt.most < at.tries or attempt.server in reported or lost:
             continue
-        if seen.loses and one.unanswered and _answers_are_missing(seen, one):
-            one = replace(one, unanswered=0)
-            if one.refused < at.tries:
+        if capture.loses and attempt.unanswered and _answers_are_missing(capture, attempt):
+            attempt = replace(attempt, unanswered=0)
+            if attempt.refused < at.tries:
                 continue
-        text = f"{name(one.client)} asked {name(one.server)} for a connection {count(one.times, 'time')} in vain, "
-        text += f"{moment(one.since)} to {moment(one.until)}: {root_causes.outcome([one])}"
-        cause, proven, usual, got_in = _listening(seen, one, int(at.start_s * SECOND))
+        text = f"{name(attempt.client)} asked {name(attempt.server)} for a connection "
+        text += f"{count(attempt.times, 'time')} in vain, "
+        text += f"{moment(attempt.since)} to {moment(attempt.until)}: {root_causes.outcome([attempt])}"
+        cause, proven, usual, got_in = _listening(capture, attempt, int(at.start_s * SECOND))
         text += f"; {count(got_in, 'connection')} to it came about meanwhile." if got_in else "."
-        yield Found(
+        yield Match(
             text,
-            one.times,
-            one.since,
-            one.until,
-            {"client_ip": one.client, "broker": one.server},
+            attempt.times,
+            attempt.since,
+            attempt.until,
+            {"client_ip": attempt.client, "broker": attempt.server},
             {},
             cause=cause,
             proven=proven,
@@ -604,34 +616,38 @@ def connect_failed(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
         )
 
 
-def _answers_are_missing(seen: CaptureFrame, one: Attempt) -> bool:
+def _answers_are_missing(capture: CaptureFrame, attempt: Attempt) -> bool:
     """Of a capture that lacks packets: so many were refused there, or got in meanwhile, that the few without an answer
     may have had one."""
-    return 10 * one.unanswered <= one.refused + _listening(seen, one, 0)[3]
+    return 10 * attempt.unanswered <= attempt.refused + _listening(capture, attempt, 0)[3]
 
 
-def _listening(seen: CaptureFrame, one: Attempt, around: int) -> tuple[str, bool, bool, int]:
+def _listening(capture: CaptureFrame, attempt: Attempt, around: int) -> tuple[str, bool, bool, int]:
     """Of an end point that was asked in vain: the cause, whether it is proven, whether it is usual (the broker began to
     listen soon after, or had just stopped), and how many connections came about between the first try and the last."""
-    known = one.server in seen.brokers
-    served = np.flatnonzero(seen.broker_of == seen.brokers.index(one.server)) if known else np.zeros(0, np.int64)
-    first, last = (seen.link_times(name)[served] for name in ("first_time", "last_time"))
-    closed = np.array([seen.closed[link] != "open" for link in served.tolist()], bool)
-    before, within = first < one.since, (first > one.since) & (first < one.until)
-    within &= seen.link_numbers("opened")[served] > 0
+    known = attempt.server in capture.brokers
+    served = (
+        np.flatnonzero(capture.broker_of == capture.brokers.index(attempt.server)) if known else np.zeros(0, np.int64)
+    )
+    first, last = (capture.link_times(name)[served] for name in ("first_time", "last_time"))
+    closed = np.array([capture.closed[link] != "open" for link in served.tolist()], bool)
+    before, within = first < attempt.since, (first > attempt.since) & (first < attempt.until)
+    within &= capture.link_numbers("opened")[served] > 0
     got_in = int(within.sum())
-    if one.unanswered:
+    if attempt.unanswered:
         many = "a full backlog, a firewall or packets lost on the way" if got_in else "nobody answers there"
         return many, False, False, got_in
     if got_in:
         # It starts, serves and stops: nothing of it may be left at the last try, nor be waited for from long before.
-        started = before.any() or first[within].min() - one.since < around
-        usual = bool(started and closed[first < one.until].all() and (last[first < one.until] <= one.until).all())
+        started = before.any() or first[within].min() - attempt.since < around
+        usual = bool(
+            started and closed[first < attempt.until].all() and (last[first < attempt.until] <= attempt.until).all()
+        )
         return "it listened for a part of that time", True, usual, got_in
-    if one.until - one.since < around and (first >= one.until).any():
+    if attempt.until - attempt.since < around and (first >= attempt.until).any():
         return "the broker did not listen yet", True, True, 0
-    gone = before & closed & (last <= one.since)
-    if gone.any() and (gone == before).all() and last[gone].max() >= one.since - around:
+    gone = before & closed & (last <= attempt.since)
+    if gone.any() and (gone == before).all() and last[gone].max() >= attempt.since - around:
         return "the broker had closed its last connections", True, True, 0
     # Connections that go on are no proof of a port that listens, nor of one that does not.
-    return "nothing listens there", not (before & (last > one.since)).any(), False, 0
+    return "nothing listens there", not (before & (last > attempt.since)).any(), False, 0

@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 
 from analyzer.findings.capture import NO_CODE, OF_BATCHES, SECOND, CaptureFrame, once
-from analyzer.findings.error_answers import about, found, of, taken, times
+from analyzer.findings.error_answers import about, claim, match_of, of, times
 from analyzer.findings.query import Severity
-from analyzer.findings.rules import Found, Limits, rule
+from analyzer.findings.rules import Limits, Match, rule
 from analyzer.findings.runs import Trouble
 from analyzer.findings.wording import client, count, lasting, listed, name, place, share, size, some
 from analyzer.frame import arrow, grouping, spill
-from analyzer.frame.frame import NULL, codes_of
+from analyzer.frame.frame import NULL, Frame, codes_of
 from analyzer.frame.grouping import busiest_window, first_rows, rows_by_key, sort_by, split, sum_positive_by
 from analyzer.protocol import api_keys
 
-_TOO_LARGE = taken((api_keys.PRODUCE,), (10, 18))
-_REPLICAS = taken((api_keys.PRODUCE,), (19, 20))
-_EXPIRED = taken((api_keys.PRODUCE,), (7,))
+_TOO_LARGE = claim((api_keys.PRODUCE,), (10, 18))
+_REPLICAS = claim((api_keys.PRODUCE,), (19, 20))
+_EXPIRED = claim((api_keys.PRODUCE,), (7,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,9 @@ class Batches:
 
 
 @once
-def batches(seen: CaptureFrame) -> Batches:
+def batches(capture: CaptureFrame) -> Batches:
     """The batches that clients wrote, in order."""
-    table = seen.table("batches")
+    table = capture.table("batches")
     if not len(table):
         none = np.zeros(0, np.int64)
         return Batches(none, none, none, [], *[none] * 7)
@@ -55,11 +55,11 @@ def batches(seen: CaptureFrame) -> Batches:
     table.load({**OF_BATCHES.numbers, **dict.fromkeys(rest, np.int64)}, OF_BATCHES.texts)
     side, sides = table.text("side")
     chosen = spill.true_rows(arrow.among(side, codes_of(sides, "produce")))
-    places, known = seen.placed(table)
-    owner, place_ = spill.take(seen.owners(table), chosen), spill.take(places, chosen)
+    places, known = capture.placed(table)
+    owner, place_ = spill.take(capture.owners(table), chosen), spill.take(places, chosen)
     columns = zip(_COLUMNS, table.together(tuple(_COLUMNS.values())), strict=True)
     values = {field: spill.take(column, chosen) for field, column in columns}
-    error, at = _answers(seen, owner, place_, known)
+    error, at = _answers(capture, owner, place_, known)
     return Batches(chosen, owner, place_, known, **values, error=error, at=at)
 
 
@@ -73,49 +73,24 @@ _COLUMNS = {
 
 
 def _answers(
-    seen: CaptureFrame, owner: np.ndarray, place_: np.ndarray, places: list[tuple[str, int]]
+    capture: CaptureFrame, owner: np.ndarray, place_: np.ndarray, places: list[tuple[str, int]]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Of batches the error and the base offset that the answer gave to their topic-partition (of `places`)."""
-    parts, offset = seen.partitions, seen.table("partitions")["offset"]
+    parts, offset = capture.partitions, capture.table("partitions")["offset"]
     if not len(owner) or not len(parts.owner):
         return np.full(len(owner), NO_CODE, np.int16), np.full(len(owner), NULL, np.int64)
-    numbers = {name: number for number, name in enumerate(seen.places)}
-    asked = np.array([numbers.get(one, -1) for one in places], np.int32)
-    # Mostly a request names one partition: then the exchange's first is it, and nothing is sorted.
-    first = spill.full(len(seen.exchanges) + 1, 0, np.int32)
-    for block in reversed(list(spill.blocks(len(parts.owner)))):  # of what is written twice the last stays
-        first[parts.owner[block][::-1]] = np.arange(block.stop - 1, block.start - 1, -1)
-    spot = spill.take(first, owner)
-
-    def is_first(block: slice) -> Any:
-        at = spot[block]
-        return (parts.owner[at] == owner[block]) & (parts.place[at] == asked[place_[block]])
-
-    same = spill.compute(len(spot), np.bool_, is_first)
-    rest = spill.true_rows(~same)
-    if not len(rest):
-        return spill.take(parts.error, spot), spill.take(offset, spot)
-
-    def their_key(block: slice) -> Any:
-        return (parts.owner[block].astype(np.int64) << 32) | parts.place[block]
-
-    theirs = spill.compute(len(parts.owner), np.int64, their_key)
-    order = np.argsort(theirs, kind="stable")
-    ordered = spill.take(theirs, order)
-    for block in spill.blocks(len(rest)):
-        some = rest[block]
-        mine = (owner[some].astype(np.int64) << 32) | (asked[place_[some]].astype(np.int64) & 0xFFFFFFFF)
-        spot[some] = order[np.minimum(np.searchsorted(ordered, mine), len(order) - 1)]
-        same[some] = theirs[spot[some]] == mine
-
-    def answered(values: np.ndarray, absent: int) -> np.ndarray:
-        return spill.compute(len(spot), values.dtype, lambda block: np.where(same[block], values[spot[block]], absent))
-
-    return answered(parts.error, NO_CODE), answered(offset, NULL)
+    numbers = {name: number for number, name in enumerate(capture.places)}
+    number_of = np.array([numbers.get(name, -1) for name in places], np.int32)
+    batch_keys = Frame(len(owner), {"exchange": owner, "topic_partition": spill.take(number_of, place_)})
+    columns = {"exchange": parts.owner, "topic_partition": parts.place, "error_code": parts.error, "offset": offset}
+    answers = batch_keys.left_join(
+        Frame(len(offset), columns), on=("exchange", "topic_partition"), take=("error_code", "offset")
+    )
+    return answers["error_code"], answers["offset"]
 
 
-def _who(seen: CaptureFrame, client_: int) -> str:
-    return client(seen.who(client_))
+def _who(capture: CaptureFrame, client_: int) -> str:
+    return client(capture.who(client_))
 
 
 @rule(
@@ -125,21 +100,21 @@ def _who(seen: CaptureFrame, client_: int) -> str:
     "svc-a (10.0.0.4) was refused for err-0: MESSAGE_TOO_LARGE (10), 4 times, 10:01:03 to 10:01:09; the request had "
     "1.3 MB, the limit is 1,048,588 bytes unless set.",
     why="The broker decides: one is a lost record for most applications.",
-    unless="The client splits the batch, and all of its parts are stored within 5 s (a note).",
+    suppressed_when="The client splits the batch, and all of its parts are stored within 5 s (a note).",
     advice="Raise max.message.bytes and the consumers' limits, or split what is sent.",
-    judge="errors-librdkafka-4.3; forged: refused and split",
+    evidence="errors-librdkafka-4.3; forged: refused and split",
     split_s=5,
 )
-def too_large(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    troubles = of(seen, _TOO_LARGE)
-    sent_by = _sent_by(seen, troubles) if troubles else {}
+def too_large(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    troubles = of(capture, _TOO_LARGE)
+    sent_by = _sent_by(capture, troubles) if troubles else {}
     for trouble in troubles:
-        sent = int(seen.column("request_bytes")[trouble.rows].max())
-        text = f"{_who(seen, trouble.client)} was refused{about(trouble)}: {trouble.error}, {times(trouble)}; the "
+        sent = int(capture.column("request_bytes")[trouble.rows].max())
+        text = f"{_who(capture, trouble.client)} was refused{about(trouble)}: {trouble.error}, {times(trouble)}; the "
         text += f"request had {size(sent)}, the limit is 1,048,588 bytes unless set."
-        split = _split(seen, trouble, sent_by, int(at.split_s * SECOND))
-        yield found(
-            seen,
+        split = _split(capture, trouble, sent_by, int(at.split_s * SECOND))
+        yield match_of(
+            capture,
             trouble,
             text,
             "note" if split else None,
@@ -152,35 +127,35 @@ _SentBy = dict[int, dict[tuple[str, int], list[np.ndarray]]]
 """By client, then by topic-partition, rows of `Batches`."""
 
 
-def _sent_by(seen: CaptureFrame, troubles: list[Trouble]) -> _SentBy:
-    """What these clients sent to the topic-partitions of their troubles."""
-    made = batches(seen)
+def _sent_by(capture: CaptureFrame, troubles: list[Trouble]) -> _SentBy:
+    """Batches that these clients sent to the topic-partitions of their troubles."""
+    written = batches(capture)
     wanted = {where for trouble in troubles for where in trouble.places}
-    places = [number for number, where in enumerate(made.places) if where in wanted]
-    rows = spill.where(len(made.place), lambda block: arrow.among(made.place[block], places))
-    found: _SentBy = defaultdict(lambda: defaultdict(list))
-    for (client_, where), mine in rows_by_key(
-        rows, seen.client[np.maximum(made.owner[rows], 0)], made.place[rows]
+    places = [number for number, where in enumerate(written.places) if where in wanted]
+    rows = spill.where(len(written.place), lambda block: arrow.among(written.place[block], places))
+    sent_by: _SentBy = defaultdict(lambda: defaultdict(list))
+    for (client_, where), group_rows in rows_by_key(
+        rows, capture.client[np.maximum(written.owner[rows], 0)], written.place[rows]
     ).items():
-        found[client_][made.places[where]].append(mine)
-    return found
+        sent_by[client_][written.places[where]].append(group_rows)
+    return sent_by
 
 
-def _split(seen: CaptureFrame, trouble: Trouble, sent_by: _SentBy, within: int) -> bool:
+def _split(capture: CaptureFrame, trouble: Trouble, sent_by: _SentBy, within: int) -> bool:
     """Every refusal was followed by good answers to this client and partition that hold as many records, in two
     batches or more."""
-    made = batches(seen)
+    written = batches(capture)
     sent = sent_by.get(trouble.client, {})
-    mine = [rows for where in trouble.places for rows in sent.get(where, ())]
-    rows = np.sort(np.concatenate([np.zeros(0, np.int64), *mine]))
-    by_owner, batch_of = sort_by(spill.take(made.owner, rows), rows)
-    good = rows[made.error[rows] == 0]
-    asked, good = sort_by(seen.exchanges.asked[np.maximum(made.owner[good], 0)], good)
+    parts = [rows for where in trouble.places for rows in sent.get(where, ())]
+    rows = np.sort(np.concatenate([np.zeros(0, np.int64), *parts]))
+    by_owner, batch_of = sort_by(spill.take(written.owner, rows), rows)
+    good = rows[written.error[rows] == 0]
+    requested, good = sort_by(capture.exchanges.request_time[np.maximum(written.owner[good], 0)], good)
     for row in trouble.rows.tolist():
-        time = int(seen.exchanges.answered[row])
-        later = good[slice(*np.searchsorted(asked, [time, time + within + 1]).tolist())]
+        time = int(capture.exchanges.response_end[row])
+        later = good[slice(*np.searchsorted(requested, [time, time + within + 1]).tolist())]
         refused = batch_of[slice(*np.searchsorted(by_owner, [row, row + 1]).tolist())]
-        if len(later) < 2 or made.records[later].sum() < made.records[refused].sum() or not len(refused):
+        if len(later) < 2 or written.records[later].sum() < written.records[refused].sum() or not len(refused):
             return False
     return True
 
@@ -191,21 +166,21 @@ def _split(seen: CaptureFrame, trouble: Trouble, sent_by: _SentBy, within: int) 
     "error",
     "rep-0 lacks in-sync replicas: lab-producer (127.0.0.1) was refused 65 times, 10:01:03 to 10:01:24.",
     why="30 s is replica.lag.time.max.ms, the time that a dead replica may still block.",
-    unless="Under 30 s and the client wrote again after (a warning). NOT_ENOUGH_REPLICAS_AFTER_APPEND is stored: a "
-    "retry without idempotence duplicates.",
+    suppressed_when="Under 30 s and the client wrote again after (a warning). NOT_ENOUGH_REPLICAS_AFTER_APPEND is "
+    "stored: a retry without idempotence duplicates.",
     advice="Bring the replica back; do not lower min.insync.replicas.",
-    judge="cluster-kraft-3.9, cluster-zk-2.8",
+    evidence="cluster-kraft-3.9, cluster-zk-2.8",
     block_s=30,
 )
-def not_enough_replicas(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    for trouble in of(seen, _REPLICAS):
+def not_enough_replicas(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    for trouble in of(capture, _REPLICAS):
         where = place(trouble.places[0]) if len(trouble.places) == 1 else f"topic {name(trouble.thing.topic)}"
-        text = f"{where} lacks in-sync replicas: {_who(seen, trouble.client)} was refused {times(trouble)}."
+        text = f"{where} lacks in-sync replicas: {_who(capture, trouble.client)} was refused {times(trouble)}."
         # A capture that ends while the client still tries does not show that it gave up.
-        tried_on = trouble.cleared or trouble.until >= seen.span[1] - at.block_s * SECOND
+        tried_on = trouble.cleared or trouble.until >= capture.span[1] - at.block_s * SECOND
         brief = trouble.longest < at.block_s * SECOND and tried_on
         cause = "stored all the same: a retry duplicates" if trouble.code == 20 else None
-        yield found(seen, trouble, text, "warning" if brief else None, cause, True if cause else None)
+        yield match_of(capture, trouble, text, "warning" if brief else None, cause, True if cause else None)
 
 
 @rule(
@@ -215,16 +190,17 @@ def not_enough_replicas(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     "2 Produce requests of svc-a (10.0.0.4) for t-0 were not replicated in time (REQUEST_TIMED_OUT, 30.0 s): the "
     "records may be stored.",
     why="The broker answers so when the request's own timeout (30 s unless set) has passed without the followers.",
-    unless="The answer came after less than 1 s: then the error is told as it is, for it may have another origin.",
+    suppressed_when="The answer came after less than 1 s: then the error is told as it is, for it may have another "
+    "origin.",
     advice="Find the slow or dead follower: its disk, its network.",
-    judge="forged: an answer with the error after 30 s, and one at once",
+    evidence="forged: an answer with the error after 30 s, and one at once",
     least_s=1,
 )
-def timed_out(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    for trouble in of(seen, _EXPIRED):
-        waited = int(seen.column("latency_us")[trouble.rows].max())
+def timed_out(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    for trouble in of(capture, _EXPIRED):
+        waited = int(capture.column("latency_us")[trouble.rows].max())
         late = waited >= at.least_s * SECOND
-        text = f"{count(trouble.answers, 'Produce request')} of {_who(seen, trouble.client)}{about(trouble)} "
+        text = f"{count(trouble.answers, 'Produce request')} of {_who(capture, trouble.client)}{about(trouble)} "
         text += "was " if trouble.answers == 1 else "were "
         if late or waited < 0:
             text += f"not replicated in time (REQUEST_TIMED_OUT{f', {lasting(waited)}' if late else ''}): the records "
@@ -234,7 +210,7 @@ def timed_out(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
             text += "followers unless told otherwise."
         cause = "followers did not fetch in time" if late else "the error came long before the timeout"
         known = waited >= 0  # not where the answer seems to come before its request
-        yield found(seen, trouble, text, None, cause if known else None, late if known else None)
+        yield match_of(capture, trouble, text, None, cause if known else None, late if known else None)
 
 
 @rule(
@@ -243,49 +219,51 @@ def timed_out(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     "note",
     "svc-a (10.0.0.4) writes t with acks=0 (40 requests): losses stay invisible.",
     why="A fact, no threshold; with --policy acks=all a warning.",
-    unless="Never otherwise.",
+    suppressed_when="Never otherwise.",
     advice="acks=1 or all where a loss matters.",
-    judge="errors-librdkafka-4.3, old-java-0.10.2",
-    minds=("acks",),
+    evidence="errors-librdkafka-4.3, old-java-0.10.2",
+    depends_on=("acks",),
 )
-def acks_zero(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    strict = seen.asked.policies.get("acks") == "all"
-    acks = seen.column("acks")
+def acks_zero(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    strict = capture.query.policies.get("acks") == "all"
+    acks = capture.column("acks")
     wrong = (acks == 0) | ((acks == 1) if strict else False)
-    rows = spill.true_rows(wrong & (seen.exchanges.api == api_keys.PRODUCE))
-    parts = list(split(rows, spill.take(seen.client, rows), spill.take(acks, rows)))
-    for mine, topics in zip(parts, _topics(seen, parts), strict=True):
-        who, level = seen.who(int(seen.client[mine[0]])), int(acks[mine[0]])
-        text = f"{client(who)} writes {some(topics)} with acks={level} ({count(len(mine), 'request')}): losses "
+    rows = spill.true_rows(wrong & (capture.exchanges.api == api_keys.PRODUCE))
+    parts = list(split(rows, spill.take(capture.client, rows), spill.take(acks, rows)))
+    for group_rows, topics in zip(parts, _topics(capture, parts), strict=True):
+        who, level = capture.who(int(capture.client[group_rows[0]])), int(acks[group_rows[0]])
+        text = f"{client(who)} writes {some(topics)} with acks={level} ({count(len(group_rows), 'request')}): losses "
         text += "stay invisible." if level == 0 else "of the leader lose what was acknowledged."
-        asked = seen.exchanges.asked[mine]
-        yield Found(
+        requested = capture.exchanges.request_time[group_rows]
+        yield Match(
             text,
-            len(mine),
-            int(asked.min()),
-            int(asked.max()),
+            len(group_rows),
+            int(requested.min()),
+            int(requested.max()),
             who,
             {"topic": ",".join(topics[:20]) or None},
-            tuple(mine[[0, 0, -1]].tolist()),
+            tuple(group_rows[[0, 0, -1]].tolist()),
             severity="warning" if strict else None,
         )
 
 
-def _topics(seen: CaptureFrame, parts: list[np.ndarray]) -> list[list[str]]:
+def _topics(capture: CaptureFrame, parts: list[np.ndarray]) -> list[list[str]]:
     """Topics of exchanges, of which each is in one part at most."""
     if not parts:
         return []
-    rows = seen.partitions
-    part_of = spill.full(len(seen.exchanges) + 1, -1, np.int32)  # the last is of topic-partitions without an exchange
-    for number, mine in enumerate(parts):
-        part_of[mine] = number
-    found = [np.zeros(0, np.int64)]
+    rows = capture.partitions
+    part_of = spill.full(
+        len(capture.exchanges) + 1, -1, np.int32
+    )  # the last is of topic-partitions without an exchange
+    for number, part_rows in enumerate(parts):
+        part_of[part_rows] = number
+    pairs = [np.zeros(0, np.int64)]
     for block in spill.blocks(len(rows.place)):
         part = part_of[rows.owner[block]].astype(np.int64)
-        found.append(arrow.distinct((part << 32 | rows.place[block])[part >= 0]))
+        pairs.append(arrow.distinct((part << 32 | rows.place[block])[part >= 0]))
     topics: list[set[str]] = [set() for _ in parts]
-    for one in arrow.distinct(np.concatenate(found)).tolist():
-        topics[one >> 32].add(seen.places[one & 0xFFFFFFFF][0])
+    for pair in arrow.distinct(np.concatenate(pairs)).tolist():
+        topics[pair >> 32].add(capture.places[pair & 0xFFFFFFFF][0])
     return [sorted(some) for some in topics]
 
 
@@ -297,21 +275,21 @@ class _Repeat:
     again: int
 
 
-def _repeats(seen: CaptureFrame, made: Batches) -> list[_Repeat]:
+def _repeats(capture: CaptureFrame, written: Batches) -> list[_Repeat]:
     """Batches of idempotent producers that came in two requests (same producer, epoch, partition and sequence), in
     order of the time of the second."""
-    chosen = spill.true_rows((made.producer >= 0) & (made.sequence >= 0) & (made.owner >= 0))  # NULL is below
-    key = [spill.take(column, chosen) for column in (made.producer, made.epoch, made.place, made.sequence)]
-    found_ = []
-    for mine in split(chosen, *key, least=2):
-        first = int(mine[0])
-        for row in mine[1:].tolist():
+    chosen = spill.true_rows((written.producer >= 0) & (written.sequence >= 0) & (written.owner >= 0))  # NULL is below
+    key = [spill.take(column, chosen) for column in (written.producer, written.epoch, written.place, written.sequence)]
+    repeats = []
+    for group_rows in split(chosen, *key, least=2):
+        first = int(group_rows[0])
+        for row in group_rows[1:].tolist():
             # A sequence begins again after 2**31 records, and after an epoch; a batch that was split begins as it did.
-            if made.records[row] == made.records[first] and made.owner[row] != made.owner[first]:
-                found_.append(_Repeat(first, row))
-                if made.error[first] != 0 and made.error[row] == 0:
+            if written.records[row] == written.records[first] and written.owner[row] != written.owner[first]:
+                repeats.append(_Repeat(first, row))
+                if written.error[first] != 0 and written.error[row] == 0:
                     first = row
-    return sorted(found_, key=lambda repeat: int(seen.exchanges.asked[made.owner[repeat.again]]))
+    return sorted(repeats, key=lambda repeat: int(capture.exchanges.request_time[written.owner[repeat.again]]))
 
 
 @rule(
@@ -321,34 +299,34 @@ def _repeats(seen: CaptureFrame, made: Batches) -> list[_Repeat]:
     "svc-a (10.0.0.4) sent 37 batches again, 3 of them after they had been stored.",
     why="Retries are designed for; where one batch in a hundred (of a thousand at least) is repeated, something keeps "
     "failing, and it is a warning.",
-    unless="Bytes that TCP sent again; parts of a batch that was split.",
+    suppressed_when="Bytes that TCP sent again; parts of a batch that was split.",
     advice="Follow the first failure of each pair.",
-    judge="forged: a batch sent twice; cluster-*",
+    evidence="forged: a batch sent twice; cluster-*",
     share=0.01,
     batches=1000,
 )
-def produce_retried(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    made = batches(seen)
+def produce_retried(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    written = batches(capture)
     by_client: dict[int, list[_Repeat]] = defaultdict(list)
-    for repeat in _repeats(seen, made):
-        by_client[int(seen.client[made.owner[repeat.first]])].append(repeat)
+    for repeat in _repeats(capture, written):
+        by_client[int(capture.client[written.owner[repeat.first]])].append(repeat)
     if not by_client:
         return
-    whole = np.bincount(seen.client[made.owner[made.owner >= 0]], minlength=len(seen.clients))
+    whole = np.bincount(capture.client[written.owner[written.owner >= 0]], minlength=len(capture.clients))
     for client_, repeats in by_client.items():
-        stored = sum(int(made.error[repeat.first] == 0) for repeat in repeats)
-        text = f"{_who(seen, client_)} sent {count(len(repeats), 'batch', 'batches')} again"
+        stored = sum(int(written.error[repeat.first] == 0) for repeat in repeats)
+        text = f"{_who(capture, client_)} sent {count(len(repeats), 'batch', 'batches')} again"
         text += f", {stored:,} of them after {'it' if stored == 1 else 'they'} had been stored" * bool(stored)
         many = whole[client_] >= at.batches and len(repeats) >= at.share * whole[client_]
-        rows = [int(made.owner[repeat.again]) for repeat in repeats]
-        yield Found(
+        rows = [int(written.owner[repeat.again]) for repeat in repeats]
+        yield Match(
             text + ".",
             len(repeats),
-            int(seen.exchanges.asked[rows[0]]),
-            int(seen.exchanges.asked[rows[-1]]),
-            seen.who(client_),
+            int(capture.exchanges.request_time[rows[0]]),
+            int(capture.exchanges.request_time[rows[-1]]),
+            capture.who(client_),
             {},
-            (int(made.owner[repeats[0].first]), rows[0], rows[-1]),
+            (int(written.owner[repeats[0].first]), rows[0], rows[-1]),
             severity="warning" if many else None,
         )
 
@@ -359,31 +337,33 @@ def produce_retried(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     "error",
     "2 batches of svc-a (10.0.0.4) to t-0 are stored twice, at two offsets each.",
     why="A broker gives a repeated batch its old offset; two offsets are two copies.",
-    unless="The second answer has the first's offset: the broker noticed.",
+    suppressed_when="The second answer has the first's offset: the broker noticed.",
     advice="Find out why the broker forgot the producer (restart with old state, expired id).",
-    judge="forged: a batch acknowledged at two offsets",
+    evidence="forged: a batch acknowledged at two offsets",
 )
-def duplicate_records(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    made = batches(seen)
+def duplicate_records(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    written = batches(capture)
     twice: dict[tuple[int, int], list[_Repeat]] = defaultdict(list)
-    for repeat in _repeats(seen, made):
+    for repeat in _repeats(capture, written):
         first, again = repeat.first, repeat.again
-        good = made.error[first] == 0 and made.error[again] == 0
-        if good and made.at[first] >= 0 and made.at[again] >= 0 and made.at[first] != made.at[again]:
-            twice[int(seen.client[made.owner[first]]), int(made.place[first])].append(repeat)
+        good = written.error[first] == 0 and written.error[again] == 0
+        if good and written.at[first] >= 0 and written.at[again] >= 0 and written.at[first] != written.at[again]:
+            twice[int(capture.client[written.owner[first]]), int(written.place[first])].append(repeat)
     for (client_, where), repeats in twice.items():
-        text = f"{count(len(repeats), 'batch', 'batches')} of {_who(seen, client_)} to {place(made.places[where])} "
+        text = (
+            f"{count(len(repeats), 'batch', 'batches')} of {_who(capture, client_)} to {place(written.places[where])} "
+        )
         text += f"{'is' if len(repeats) == 1 else 'are'} stored twice, at two offsets each."
-        rows = [int(made.owner[repeat.again]) for repeat in repeats]
-        topic, partition = made.places[where]
-        yield Found(
+        rows = [int(written.owner[repeat.again]) for repeat in repeats]
+        topic, partition = written.places[where]
+        yield Match(
             text,
             len(repeats),
-            int(seen.exchanges.asked[rows[0]]),
-            int(seen.exchanges.asked[rows[-1]]),
-            seen.who(client_),
+            int(capture.exchanges.request_time[rows[0]]),
+            int(capture.exchanges.request_time[rows[-1]]),
+            capture.who(client_),
             {"topic": topic, "partition": str(partition)},
-            (int(made.owner[repeats[0].first]), rows[0], rows[-1]),
+            (int(written.owner[repeats[0].first]), rows[0], rows[-1]),
             cause="both answers have their own offset",
             proven=True,
         )
@@ -393,7 +373,7 @@ _RETRIABLE = (3, 5, 6, 7, 19, 20, 56, 74, 75, 89, 100)
 
 
 def _passed(
-    asked: np.ndarray, answered: np.ndarray, alike: np.ndarray, failed: np.ndarray, good: np.ndarray
+    requested: np.ndarray, answered: np.ndarray, alike: np.ndarray, failed: np.ndarray, good: np.ndarray
 ) -> Iterator[tuple[int, int, int]]:
     """Of batches of one client to one topic-partition: those that `failed`, each with the first good one that was sent
     before its answer came, and with the first good one like it (`alike`) that was sent after. In time that grows with
@@ -401,18 +381,18 @@ def _passed(
     stored, rows = np.flatnonzero(good), np.flatnonzero(failed)
     if not len(stored) or not len(rows):
         return
-    sent, stored = sort_by(asked[stored], stored)
+    sent, stored = sort_by(requested[stored], stored)
     like = np.argsort(alike[stored], kind="stable")  # of those that are alike by time
     kinds, times, first = alike[stored][like], sent[like], stored[like]
     # The first from each on that is like it: others stand farther away than all rows are.
-    first = np.minimum.accumulate((first + kinds * len(asked))[::-1])[::-1] - kinds * len(asked)
+    first = np.minimum.accumulate((first + kinds * len(requested))[::-1])[::-1] - kinds * len(requested)
     begins, ends = (np.searchsorted(kinds, alike[rows], side=side).tolist() for side in ("left", "right"))
-    since, until = np.searchsorted(sent, asked[rows], "right"), np.searchsorted(sent, answered[rows], "left")
+    since, until = np.searchsorted(sent, requested[rows], "right"), np.searchsorted(sent, answered[rows], "left")
     under_way = zip(since.tolist(), until.tolist(), strict=True)
-    for row, begin, end, (one, past) in zip(rows.tolist(), begins, ends, under_way, strict=True):
+    for row, begin, end, (first_stored, past) in zip(rows.tolist(), begins, ends, under_way, strict=True):
         at = begin + int(np.searchsorted(times[begin:end], answered[row], "left"))
-        if at < end and one < past:
-            yield row, int(stored[one:past].min()), int(first[at])
+        if at < end and first_stored < past:
+            yield row, int(stored[first_stored:past].min()), int(first[at])
 
 
 @rule(
@@ -422,44 +402,48 @@ def _passed(
     "svc-a (10.0.0.4) retries without idempotence with several requests open: order in t-3 was inverted 2 times.",
     why="Proven by the offsets: an earlier batch failed, a later one was stored, then the earlier. Once is what the "
     "first second of a topic may bring (a note; seen with librdkafka, pcapng-comments-4.3).",
-    unless="The producer is idempotent; the batches came from two clients.",
+    suppressed_when="The producer is idempotent; the batches came from two clients.",
     advice="enable.idempotence, or one request in flight.",
-    judge="forged: fail, succeed, retry; and with a producer id",
+    evidence="forged: fail, succeed, retry; and with a producer id",
     turns=2,
     by_clock=True,
 )
-def retry_may_reorder(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    made = batches(seen)
-    if not (made.error > 0).any():
+def retry_may_reorder(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    written = batches(capture)
+    if not (written.error > 0).any():
         return
-    plain = spill.true_rows((made.producer < 0) & (made.owner >= 0))  # NULL is below
-    failed = plain[arrow.among(made.error[plain], _RETRIABLE)]
+    plain = spill.true_rows((written.producer < 0) & (written.owner >= 0))  # NULL is below
+    failed = plain[arrow.among(written.error[plain], _RETRIABLE)]
     if not len(failed):
         return
-    stamps = [seen.table("batches").numbers(f"{which}_timestamp") for which in ("first", "last")]
-    first, last = (spill.take(one, made.row) for one in stamps)
-    asked, answered = seen.exchanges.asked, seen.exchanges.answered
-    for mine in split(plain, spill.take(seen.client, spill.take(made.owner, plain)), spill.take(made.place, plain)):
-        retried = arrow.among(made.error[mine], _RETRIABLE)
+    stamps = [capture.table("batches").numbers(f"{which}_timestamp") for which in ("first", "last")]
+    first, last = (spill.take(stamp, written.row) for stamp in stamps)
+    requested, answered = capture.exchanges.request_time, capture.exchanges.response_end
+    for group_rows in split(
+        plain, spill.take(capture.client, spill.take(written.owner, plain)), spill.take(written.place, plain)
+    ):
+        retried = arrow.among(written.error[group_rows], _RETRIABLE)
         if not retried.any():
             continue
-        owner = made.owner[mine]
-        alike = grouping.group(*(column[mine] for column in (made.records, made.size, first, last))).numbers()
-        threes = _passed(asked[owner], answered[owner], alike, retried, made.error[mine] == 0)
-        at_ = made.at[mine]
+        owner = written.owner[group_rows]
+        alike = grouping.group(
+            *(column[group_rows] for column in (written.records, written.size, first, last))
+        ).numbers()
+        threes = _passed(requested[owner], answered[owner], alike, retried, written.error[group_rows] == 0)
+        at_ = written.at[group_rows]
         some_ = [owner[[*three]].tolist() for three in threes if at_[three[2]] > at_[three[1]] >= 0]
         if not some_:
             continue
-        client_, where = int(seen.client[owner[0]]), int(made.place[mine[0]])
-        topic, partition = made.places[where]
-        text = f"{_who(seen, client_)} retries without idempotence with several requests open: order in "
-        text += f"{place(made.places[where])} was inverted {count(len(some_), 'time')}."
-        yield Found(
+        client_, where = int(capture.client[owner[0]]), int(written.place[group_rows[0]])
+        topic, partition = written.places[where]
+        text = f"{_who(capture, client_)} retries without idempotence with several requests open: order in "
+        text += f"{place(written.places[where])} was inverted {count(len(some_), 'time')}."
+        yield Match(
             text,
             len(some_),
-            int(asked[some_[0][0]]),
-            int(asked[some_[-1][2]]),
-            seen.who(client_),
+            int(requested[some_[0][0]]),
+            int(requested[some_[-1][2]]),
+            capture.who(client_),
             {"topic": topic, "partition": str(partition)},
             (some_[0][0], some_[0][1], some_[-1][2]),
             cause="offsets of the batches",
@@ -474,34 +458,39 @@ def retry_may_reorder(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     "note",
     "Topic t is written with idempotence by svc-a (10.0.0.4) and without by svc-b (10.0.0.5).",
     why="A fact: librdkafka's default is off, Java's on since 3.0.",
-    unless="All writers of the topic are of one kind.",
+    suppressed_when="All writers of the topic are of one kind.",
     advice="Agree on one setting.",
-    judge="forged: two producers; txn-librdkafka-4.3 says nothing",
+    evidence="forged: two producers; txn-librdkafka-4.3 says nothing",
 )
-def mixed_idempotence(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    made = batches(seen)
+def mixed_idempotence(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    written = batches(capture)
     kinds: dict[str, tuple[dict[int, int], dict[int, int]]] = {}
-    safe = made.producer >= 0  # NULL is below
+    safe = written.producer >= 0  # NULL is below
     if safe.all() or not safe.any():
         return
-    good = spill.true_rows(made.owner >= 0)
-    owner = spill.take(made.owner, good)
-    columns = spill.take(made.place, good), spill.take(seen.client, owner), spill.take(safe.view(np.int8), good)
-    firsts = np.sort(np.array([mine[0] for mine in split(None, *columns)], np.int64))
+    good = spill.true_rows(written.owner >= 0)
+    owner = spill.take(written.owner, good)
+    columns = spill.take(written.place, good), spill.take(capture.client, owner), spill.take(safe.view(np.int8), good)
+    firsts = np.sort(np.array([group_rows[0] for group_rows in split(None, *columns)], np.int64))
     first = zip(*(column[firsts].tolist() for column in (*columns, owner)), strict=True)
     for where, client_, kind, row in first:
-        kinds.setdefault(made.places[where][0], ({}, {}))[kind].setdefault(client_, row)
+        kinds.setdefault(written.places[where][0], ({}, {}))[kind].setdefault(client_, row)
     for topic, (without, with_) in kinds.items():
         if without and with_:
-            text = f"Topic {name(topic)} is written with idempotence by {_several(seen, with_)} and without by "
+            text = f"Topic {name(topic)} is written with idempotence by {_several(capture, with_)} and without by "
             rows = next(iter(with_.values())), next(iter(without.values()))
-            yield Found(
-                text + f"{_several(seen, without)}.", len(with_) + len(without), *seen.span, {}, {"topic": topic}, rows
+            yield Match(
+                text + f"{_several(capture, without)}.",
+                len(with_) + len(without),
+                *capture.span,
+                {},
+                {"topic": topic},
+                rows,
             )
 
 
-def _several(seen: CaptureFrame, clients: dict[int, int]) -> str:
-    return listed([_who(seen, one) for one in list(clients)[:3]], len(clients))
+def _several(capture: CaptureFrame, clients: dict[int, int]) -> str:
+    return listed([_who(capture, client_number) for client_number in list(clients)[:3]], len(clients))
 
 
 @rule(
@@ -512,11 +501,11 @@ def _several(seen: CaptureFrame, clients: dict[int, int]) -> str:
     "linger.ms=5 would make about 200.",
     why="1 KiB is 6 % of the default batch of 16 KiB: headers and requests cost more than what they carry. A warning "
     "from 1,000 a second over 10 s on. What a shorter capture holds is told for as long as it is.",
-    unless="Batches of 1 KiB or 3 records in the median; fewer than 100 a second over 10 s (1,000 in all); a capture "
-    "of less than a second; batches that are a transaction each or every other one, whose ends send them whatever "
-    "linger.ms is (tiny-transactions).",
+    suppressed_when="Batches of 1 KiB or 3 records in the median; fewer than 100 a second over 10 s (1,000 in all); a "
+    "capture of less than a second; batches that are a transaction each or every other one, whose ends send them "
+    "whatever linger.ms is (tiny-transactions).",
     advice="linger.ms, one producer, the sticky partitioner.",
-    judge="forged: 1,000 small requests in 10 s, and 900",
+    evidence="forged: 1,000 small requests in 10 s, and 900",
     rate=100,
     much=1000,
     window_s=10,
@@ -525,72 +514,77 @@ def _several(seen: CaptureFrame, clients: dict[int, int]) -> str:
     linger_ms=5,
     by_clock=True,
 )
-def tiny_batches(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    made = batches(seen)
-    if not len(made.row):
+def tiny_batches(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    written = batches(capture)
+    if not len(written.row):
         return
-    for mine, some_ in _often(seen, made, at.rate * at.window_s):
-        sizes, records = spill.take(made.size, some_), spill.take(made.records, some_)
+    for requests, some_ in _often(capture, written, at.rate * at.window_s):
+        sizes, records = spill.take(written.size, some_), spill.take(written.records, some_)
         # Compressed batches of the old formats do not say how many records they hold: NULL is below, and may be many.
         counted = records >= 0
         records = np.where(counted, records, np.iinfo(np.int64).max) if not counted.all() else records
         if not (_mostly_below(sizes, at.small_bytes) and _mostly_below(records, at.records)):
             continue
-        asked, by_time = sort_by(spill.take(seen.exchanges.asked, mine), mine)
-        most, first, past = busiest_window(asked, int(at.window_s * SECOND))
-        seconds = min(at.window_s, seen.seconds)
+        requested, by_time = sort_by(spill.take(capture.exchanges.request_time, requests), requests)
+        most, first, past = busiest_window(requested, int(at.window_s * SECOND))
+        seconds = min(at.window_s, capture.seconds)
         if most < at.rate * at.window_s or seconds < 1:
             continue
-        if 2 * _ended(seen, int(seen.client[mine[0]]), int(asked[first]), int(asked[past - 1])) >= most:
+        if (
+            2 * _ended(capture, int(capture.client[requests[0]]), int(requested[first]), int(requested[past - 1]))
+            >= most
+        ):
             continue
         rate = most / seconds
-        fewer = _lingering(asked[first:past], int(at.linger_ms * 1000)) / seconds
-        who = seen.who(int(seen.client[mine[0]]), int(seen.broker[mine[0]]))
+        fewer = _lingering(requested[first:past], int(at.linger_ms * 1000)) / seconds
+        who = capture.who(int(capture.client[requests[0]]), int(capture.broker[requests[0]]))
         text = f"{client(who)} sends {rate:,.0f} Produce requests a second to {who['broker']} "
         text += f"(in the {lasting(seconds * SECOND)} of the capture) " if seconds < at.window_s else ""
         text += "with "
         text += f"{np.mean(records, where=counted):.1f} records ({size(float(np.median(sizes)))}) each; "
         text += f"linger.ms={at.linger_ms:.0f} would make about {fewer:,.0f}."
         worst = int(by_time[first])
-        yield Found(
+        yield Match(
             text,
             most,
-            int(asked[first]),
-            int(asked[past - 1]),
+            int(requested[first]),
+            int(requested[past - 1]),
             who,
             {},
-            (int(mine[0]), worst, int(mine[-1])),
+            (int(requests[0]), worst, int(requests[-1])),
             severity="warning" if most >= at.much * at.window_s else None,
         )
 
 
-def _ended(seen: CaptureFrame, client_: int, since: int, until: int) -> int:
+def _ended(capture: CaptureFrame, client_: int, since: int, until: int) -> int:
     """How many transactions a client ended in that time."""
-    ends = _ends(seen).get((client_,))
+    ends = _ends(capture).get((client_,))
     return 0 if ends is None else int(np.diff(np.searchsorted(ends, [since, until + 1]))[0])
 
 
 @once
-def _ends(seen: CaptureFrame) -> dict[tuple[int, ...], np.ndarray]:
+def _ends(capture: CaptureFrame) -> dict[tuple[int, ...], np.ndarray]:
     """By client when it ended transactions, in order."""
-    rows = seen.of_api(api_keys.END_TXN)
-    times_, rows = sort_by(spill.take(seen.exchanges.asked, rows), rows)
-    return rows_by_key(times_, spill.take(seen.client, rows))
+    rows = capture.of_api(api_keys.END_TXN)
+    times_, rows = sort_by(spill.take(capture.exchanges.request_time, rows), rows)
+    return rows_by_key(times_, spill.take(capture.client, rows))
 
 
-def _often(seen: CaptureFrame, made: Batches, least: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def _often(capture: CaptureFrame, written: Batches, least: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """(Produce requests, rows of `Batches` in them) of each client and broker with at least so many, where they hold
     some."""
-    rows = seen.of_one(spill.true_rows((seen.exchanges.api == api_keys.PRODUCE) & (seen.exchanges.asked != NULL)))
-    whose = spill.take(seen.client, rows), spill.take(seen.broker, rows)
-    if len(made.owner) == len(rows) and (made.owner == rows).all():  # mostly: one batch a request
+    rows = capture.of_one(
+        spill.true_rows((capture.exchanges.api == api_keys.PRODUCE) & (capture.exchanges.request_time != NULL))
+    )
+    whose = spill.take(capture.client, rows), spill.take(capture.broker, rows)
+    if len(written.owner) == len(rows) and (written.owner == rows).all():  # mostly: one batch a request
         yield from ((spill.take(rows, places), places) for places in split(None, *whose, least=least))
         return
     often = list(split(rows, *whose, least=least))
-    number_of = spill.full(len(seen.exchanges) + 1, -1, np.int32)
-    for number, mine in enumerate(often):
-        number_of[mine] = number
-    group = spill.take(number_of, made.owner)
+    number_of = spill.full(len(capture.exchanges) + 1, -1, np.int32)
+    for number, requests in enumerate(often):
+        number_of[requests] = number
+    group = spill.take(number_of, written.owner)
     of_group = spill.true_rows(group >= 0)
     for some_ in split(of_group, spill.take(group, of_group)):
         yield often[group[some_[0]]], some_
@@ -620,43 +614,43 @@ def _lingering(times_: np.ndarray, linger: int) -> int:
     "Topic t: 18.0 MB a second uncompressed (1.1 GB in all).",
     why="Ours: below 1 MB a second or 100 MB compression is not worth its CPU. With --policy compression=required a "
     "warning.",
-    unless="Less than that. What it would save is not told: the dataset holds no record bytes to try it on.",
+    suppressed_when="Less than that. What it would save is not told: the dataset holds no record bytes to try it on.",
     advice="compression.type on the producer; try lz4 or zstd on a sample.",
-    judge="forged rows: 120 MB of codec none, and of lz4",
-    minds=("compression",),
+    evidence="forged rows: 120 MB of codec none, and of lz4",
+    depends_on=("compression",),
     rate=1_000_000,
     total=100_000_000,
 )
-def no_compression(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    made = batches(seen)
-    begin, end = seen.span
+def no_compression(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    written = batches(capture)
+    begin, end = capture.span
     seconds = max((end - begin) / SECOND, 1)
     enough = min(at.total, at.rate * seconds) if seconds >= 10 else at.total
-    if sum(int(np.maximum(made.size[block], 0).sum()) for block in spill.blocks(len(made.size))) < enough:
+    if sum(int(np.maximum(written.size[block], 0).sum()) for block in spill.blocks(len(written.size))) < enough:
         return
-    codec, codecs = seen.table("batches").text("codec")
+    codec, codecs = capture.table("batches").text("codec")
     none = codes_of(codecs, "none")
 
     def are_plain(block: slice) -> np.ndarray:
-        return arrow.among(codec[made.row[block]], none) & (made.owner[block] >= 0)
+        return arrow.among(codec[written.row[block]], none) & (written.owner[block] >= 0)
 
-    some_ = spill.where(len(made.row), are_plain)
-    strict = seen.asked.policies.get("compression") == "required"
+    some_ = spill.where(len(written.row), are_plain)
+    strict = capture.query.policies.get("compression") == "required"
     topics: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    numbers = [made.places[where][0] for where in range(len(made.places))]
-    sums = sum_positive_by(spill.take(made.place, some_), spill.take(made.size, some_), len(numbers))
+    numbers = [written.places[where][0] for where in range(len(written.places))]
+    sums = sum_positive_by(spill.take(written.place, some_), spill.take(written.size, some_), len(numbers))
     first: dict[str, int] = {}
     for where, amount in enumerate(sums.tolist()):
         if amount:
             topics[numbers[where]][0] += int(amount)
     shown = some_[:: max(1, len(some_) // 100_000)]
-    for batch in sorted(int(mine[0]) for mine in split(shown, made.place[shown])):
-        first.setdefault(made.places[made.place[batch]][0], int(made.owner[batch]))
+    for batch in sorted(int(group_rows[0]) for group_rows in split(shown, written.place[shown])):
+        first.setdefault(written.places[written.place[batch]][0], int(written.owner[batch]))
     for topic, (amount, _) in topics.items():
         if amount >= enough:
             text = f"Topic {name(topic)}: {size(amount / seconds)} a second uncompressed ({size(amount)} in all)."
             rows = (first[topic],) if topic in first else ()
-            yield Found(
+            yield Match(
                 text,
                 amount,
                 begin,
@@ -676,27 +670,27 @@ def no_compression(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     why="A fact: a batch with one codec in the request that stored it, and another in an answer to Fetch at the same "
     "offset. A broker whose compression.type is not `producer` takes each batch apart and compresses it anew. Ten "
     "batches.",
-    unless="Fewer; batches of the old message formats, which brokers convert for old readers; another batch at that "
-    "offset, as its records, producer and times say; a topic that was made anew.",
+    suppressed_when="Fewer; batches of the old message formats, which brokers convert for old readers; another batch "
+    "at that offset, as its records, producer and times say; a topic that was made anew.",
     advice="Give producers the codec that the topic is to have, or set its compression.type to `producer`: that takes "
     "work from the broker.",
-    judge="forged: ten batches of lz4 that come back as zstd, and nine; a real topic with compression.type=gzip",
+    evidence="forged: ten batches of lz4 that come back as zstd, and nine; a real topic with compression.type=gzip",
     batches=10,
 )
-def recompressed(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    made = batches(seen)
-    if not len(made.row):
+def recompressed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    produced = batches(capture)
+    if not len(produced.row):
         return
-    table = seen.table("batches")
-    (codec, codecs), (side, sides), (where, _) = table.text("codec"), table.text("side"), seen.placed(table)
+    table = capture.table("batches")
+    (codec, codecs), (side, sides), (where, _) = table.text("codec"), table.text("side"), capture.placed(table)
     fetched, kinds = codes_of(sides, "fetch"), len(codecs) + 1
 
     def kind(some_: np.ndarray | slice) -> np.ndarray:
         """Place and codec of batches as one."""
-        found_: np.ndarray = where[some_].astype(np.int64) * kinds + codec[some_]
-        return found_
+        kinds_of: np.ndarray = where[some_].astype(np.int64) * kinds + codec[some_]
+        return kinds_of
 
-    written = spill.distinct(spill.compute(len(made.row), np.int64, lambda block: kind(made.row[block])))
+    written = spill.distinct(spill.compute(len(produced.row), np.int64, lambda block: kind(produced.row[block])))
     topics = arrow.distinct(written // kinds)
 
     def is_other(block: slice) -> Any:
@@ -706,41 +700,45 @@ def recompressed(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     other = spill.where(len(side), is_other)  # mostly none: then nothing more is read
     if len(other) < at.batches:
         return
-    ours = spill.where(len(made.row), lambda block: arrow.among(made.place[block], arrow.distinct(where[other])))
-    ours = ours[(made.error[ours] == 0) & (made.at[ours] >= 0) & (made.owner[ours] >= 0)]
+    written_rows = spill.where(
+        len(produced.row), lambda block: arrow.among(produced.place[block], arrow.distinct(where[other]))
+    )
+    written_rows = written_rows[
+        (produced.error[written_rows] == 0) & (produced.at[written_rows] >= 0) & (produced.owner[written_rows] >= 0)
+    ]
     wanted = ("base_offset", "record_count", "producer_id", "producer_epoch", "base_sequence", "magic", "is_control")
     base, *alike, magic, control = table.together(wanted)
     stamps = [table.numbers(f"{which}_timestamp") for which in ("first", "last")]
     given, given_kinds = table.text("timestamp_type")
     of_clients = codes_of(given_kinds, "CreateTime")
-    rows = np.concatenate([made.row[ours], other])
-    keys = grouping.group(where[rows], np.concatenate([made.at[ours], base[other]])).numbers()
+    rows = np.concatenate([produced.row[written_rows], other])
+    keys = grouping.group(where[rows], np.concatenate([produced.at[written_rows], base[other]])).numbers()
     of_key = np.full(len(rows), -1, np.int64)
-    of_key[keys[: len(ours)]] = np.arange(len(ours))  # of what was written twice the last
-    ours_at = of_key[keys[len(ours) :]]
+    of_key[keys[: len(written_rows)]] = np.arange(len(written_rows))  # of what was written twice the last
+    ours_at = of_key[keys[len(written_rows) :]]
     other, ours_at = other[ours_at >= 0], ours_at[ours_at >= 0]
-    mine = made.row[ours[ours_at]]
-    same = (magic[mine] == 2) & (magic[other] == 2) & (control[other] != 1)
+    table_rows = produced.row[written_rows[ours_at]]
+    same = (magic[table_rows] == 2) & (magic[other] == 2) & (control[other] != 1)
     for column in alike:
-        same &= column[mine] == column[other]
+        same &= column[table_rows] == column[other]
     by_broker = ~arrow.among(given[other], of_clients)  # it gave the times
-    same &= by_broker | ((stamps[0][mine] == stamps[0][other]) & (stamps[1][mine] == stamps[1][other]))
-    other, ours_at, mine = other[same], ours[ours_at[same]], mine[same]
-    told: dict[tuple[str, str, str], list[int]] = defaultdict(list)
+    same &= by_broker | ((stamps[0][table_rows] == stamps[0][other]) & (stamps[1][table_rows] == stamps[1][other]))
+    other, ours_at, table_rows = other[same], written_rows[ours_at[same]], table_rows[same]
+    changes: dict[tuple[str, str, str], list[int]] = defaultdict(list)
     firsts = first_rows(ours_at, codec[other])
-    for batch, one in zip(ours_at[firsts].tolist(), other[firsts].tolist(), strict=True):
-        topic = made.places[made.place[batch]][0]
-        told[topic, codecs[codec[made.row[batch]]], codecs[codec[one]]].append(int(made.owner[batch]))
-    for (topic, before, after), owners in told.items():
-        if len(owners) >= at.batches and topic not in seen.remade:
+    for batch, read_row in zip(ours_at[firsts].tolist(), other[firsts].tolist(), strict=True):
+        topic = produced.places[produced.place[batch]][0]
+        changes[topic, codecs[codec[produced.row[batch]]], codecs[codec[read_row]]].append(int(produced.owner[batch]))
+    for (topic, before, after), owners in changes.items():
+        if len(owners) >= at.batches and topic not in capture.remade:
             text = f"Topic {name(topic)}: {len(owners):,} batches that were written with {name(before)} are read with "
             text += f"{name(after)}: the broker changes their codec."
-            asked = seen.exchanges.asked[owners]
-            yield Found(
+            requested = capture.exchanges.request_time[owners]
+            yield Match(
                 text,
                 len(owners),
-                int(asked.min()),
-                int(asked.max()),
+                int(requested.min()),
+                int(requested.max()),
                 {},
                 {"topic": topic},
                 (owners[0], owners[0], owners[-1]),
@@ -756,38 +754,39 @@ def recompressed(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     "The checksum of 2 batches to t-0 is wrong on the wire.",
     why="CRC32C over all of the payload: no false positives. librdkafka does not check unless told to (check.crcs), so "
     "that it may go unseen.",
-    unless="Bytes of the batch are missing, or copies of them differ (then the checksum is not told).",
+    suppressed_when="Bytes of the batch are missing, or copies of them differ (then the checksum is not told).",
     advice="Keep the capture; look at the network and at the memory of the sender, or of the host that captured.",
-    judge="forged: a batch with a flipped bit",
+    evidence="forged: a batch with a flipped bit",
 )
-def crc_bad(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    table = seen.table("batches")
+def crc_bad(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    table = capture.table("batches")
     wrong = spill.true_rows(table.numbers("crc_ok", np.int8) == 0)
     wrong = wrong[table.numbers("partial", np.int8)[wrong] != 1] if len(wrong) else wrong
     if not len(wrong):
         return
-    owner, (where, places) = seen.owners(table), seen.placed(table)
-    for mine in split(wrong, where[wrong]):
-        rows = [int(row) for row in owner[mine].tolist() if row >= 0]
-        conflicts = seen.link_numbers("overlap_conflicts")[seen.exchanges.link[rows]].any() if rows else False
+    owner, (where, places) = capture.owners(table), capture.placed(table)
+    for group_rows in split(wrong, where[wrong]):
+        rows = [int(row) for row in owner[group_rows].tolist() if row >= 0]
+        conflicts = capture.link_numbers("overlap_conflicts")[capture.exchanges.link[rows]].any() if rows else False
         if conflicts:
             continue
-        topic, partition = places[int(where[mine[0]])]
-        text = f"The checksum of {count(len(mine), 'batch', 'batches')} to {place((topic, partition))} is wrong on the "
-        who = seen.who(int(seen.client[rows[0]])) if rows else {}
-        time = int(seen.exchanges.asked[rows[0]]) if rows else None
-        yield Found(
+        topic, partition = places[int(where[group_rows[0]])]
+        text = f"The checksum of {count(len(group_rows), 'batch', 'batches')} to "
+        text += f"{place((topic, partition))} is wrong on the "
+        who = capture.who(int(capture.client[rows[0]])) if rows else {}
+        time = int(capture.exchanges.request_time[rows[0]]) if rows else None
+        yield Match(
             text + "wire.",
-            len(mine),
+            len(group_rows),
             time,
-            int(seen.exchanges.asked[rows[-1]]) if rows else None,
+            int(capture.exchanges.request_time[rows[-1]]) if rows else None,
             who,
             {"topic": topic, "partition": str(partition)},
             tuple(rows[:1] + rows[:1] + rows[-1:]),
         )
 
 
-_BAD_TIME = taken((api_keys.PRODUCE,), (32,))
+_BAD_TIME = claim((api_keys.PRODUCE,), (32,))
 
 
 @rule(
@@ -797,62 +796,68 @@ _BAD_TIME = taken((api_keys.PRODUCE,), (32,))
     "Records of svc-a (10.0.0.4) in t are up to 3.0 h ahead of the capture's clock (40 batches).",
     why="5 min is beyond what a clock drifts with NTP (a note); 1 h is log.message.timestamp.after.max.ms, where "
     "brokers begin to refuse.",
-    unless="The broker gives the timestamps (LogAppendTime); the past, which replays and mirrors write.",
+    suppressed_when="The broker gives the timestamps (LogAppendTime); the past, which replays and mirrors write.",
     advice="Set the clock; retention by time goes wrong with it.",
-    judge="forged: records two hours ahead, and one minute ahead",
+    evidence="forged: records two hours ahead, and one minute ahead",
     note_s=300,
     refused_s=3600,
     by_clock=True,
 )
-def timestamps_off(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    made = batches(seen)
-    ahead = _ahead(seen, made, at.note_s * SECOND)
+def timestamps_off(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    written = batches(capture)
+    ahead = _ahead(capture, written, at.note_s * SECOND)
     off = spill.true_rows(ahead >= at.note_s * SECOND)
-    topic_of = np.array([0] * len(made.places), np.int64)
+    topic_of = np.array([0] * len(written.places), np.int64)
     topics: dict[str, int] = {}
-    for number, (topic, _) in enumerate(made.places):
+    for number, (topic, _) in enumerate(written.places):
         topic_of[number] = topics.setdefault(topic, len(topics))
     listed = list(topics)
     if len(off):
-        for mine in split(off, seen.client[made.owner[off]], topic_of[made.place[off]]):
-            most = int(ahead[mine].max())
-            topic = listed[int(topic_of[made.place[mine[0]]])]
-            who = seen.who(int(seen.client[made.owner[mine[0]]]))
+        for group_rows in split(off, capture.client[written.owner[off]], topic_of[written.place[off]]):
+            most = int(ahead[group_rows].max())
+            topic = listed[int(topic_of[written.place[group_rows[0]]])]
+            who = capture.who(int(capture.client[written.owner[group_rows[0]]]))
             text = f"Records of {client(who)} in {name(topic)} are up to {_hours(most)} ahead of the capture's clock "
-            text += f"({count(len(mine), 'batch', 'batches')})."
-            rows = int(made.owner[mine[0]]), int(made.owner[mine[ahead[mine].argmax()]]), int(made.owner[mine[-1]])
+            text += f"({count(len(group_rows), 'batch', 'batches')})."
+            rows = (
+                int(written.owner[group_rows[0]]),
+                int(written.owner[group_rows[ahead[group_rows].argmax()]]),
+                int(written.owner[group_rows[-1]]),
+            )
             severity: Severity = "warning" if most >= at.refused_s * SECOND else "note"
-            yield Found(
+            yield Match(
                 text,
-                len(mine),
-                int(seen.exchanges.asked[rows[0]]),
-                int(seen.exchanges.asked[rows[2]]),
+                len(group_rows),
+                int(capture.exchanges.request_time[rows[0]]),
+                int(capture.exchanges.request_time[rows[2]]),
                 who,
                 {"topic": topic},
                 rows,
                 severity=severity,
             )
-    for trouble in of(seen, _BAD_TIME):
-        text = f"Records of {_who(seen, trouble.client)}{about(trouble)} were refused for their time: {trouble.error}, "
-        yield found(seen, trouble, text + f"{times(trouble)}.")
+    for trouble in of(capture, _BAD_TIME):
+        text = (
+            f"Records of {_who(capture, trouble.client)}{about(trouble)} were refused for their time: {trouble.error}, "
+        )
+        yield match_of(capture, trouble, text + f"{times(trouble)}.")
 
 
-def _ahead(seen: CaptureFrame, made: Batches, least: float) -> np.ndarray:
+def _ahead(capture: CaptureFrame, written: Batches, least: float) -> np.ndarray:
     """int64[batches]: how far the last timestamps that clients gave are ahead of the capture's clock, us; empty where
     none is so far ahead."""
-    table = seen.table("batches")
-    if table.greatest("last_timestamp") - seen.span[0] < least:
+    table = capture.table("batches")
+    if table.greatest("last_timestamp") - capture.span[0] < least:
         return np.zeros(0, np.int64)
     kinds, names_ = table.text("timestamp_type")
     of_clients = codes_of(names_, "CreateTime")
     last = table["last_timestamp"]
 
     def of_block(block: slice) -> np.ndarray:
-        row, owner = made.row[block], made.owner[block]
-        ours = arrow.among(kinds[row], of_clients) & (last[row] != NULL) & (owner >= 0)
-        return np.where(ours, last[row] - seen.exchanges.asked[np.maximum(owner, 0)], 0)
+        row, owner = written.row[block], written.owner[block]
+        is_of_client = arrow.among(kinds[row], of_clients) & (last[row] != NULL) & (owner >= 0)
+        return np.where(is_of_client, last[row] - capture.exchanges.request_time[np.maximum(owner, 0)], 0)
 
-    return spill.compute(len(made.row), np.int64, of_block)
+    return spill.compute(len(written.row), np.int64, of_block)
 
 
 def _hours(micros: int) -> str:
@@ -865,25 +870,25 @@ def _hours(micros: int) -> str:
     "note",
     "t-7 takes 64.0 % of the bytes of 24 partitions of t.",
     why="Five times its fair share is a queue for one consumer while others idle.",
-    unless="Fewer than 10 partitions seen; under 100 MB and 10,000 records; under 30 %.",
+    suppressed_when="Fewer than 10 partitions seen; under 100 MB and 10,000 records; under 30 %.",
     advice="Look at the keys and the partitioner.",
-    judge="forged rows: one of twelve partitions with half of the records; all alike",
+    evidence="forged rows: one of twelve partitions with half of the records; all alike",
     partitions=10,
     bytes=100_000_000,
     records=10_000,
     fair=5,
     share=0.3,
 )
-def hot_partition(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    made = batches(seen)
-    if max(Counter(topic for topic, _ in made.places).values(), default=0) < at.partitions:
+def hot_partition(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    written = batches(capture)
+    if max(Counter(topic for topic, _ in written.places).values(), default=0) < at.partitions:
         return
-    valid = spill.true_rows(made.owner >= 0)
-    where = spill.take(made.place, valid)
-    amounts = sum_positive_by(where, spill.take(made.size, valid), len(made.places))
-    records = sum_positive_by(where, spill.take(made.records, valid), len(made.places))
+    valid = spill.true_rows(written.owner >= 0)
+    where = spill.take(written.place, valid)
+    amounts = sum_positive_by(where, spill.take(written.size, valid), len(written.places))
+    records = sum_positive_by(where, spill.take(written.records, valid), len(written.places))
     topics: dict[str, list[int]] = defaultdict(list)
-    for number, (topic, _) in enumerate(made.places):
+    for number, (topic, _) in enumerate(written.places):
         if amounts[number]:
             topics[topic].append(number)
     for topic, numbers in topics.items():
@@ -892,13 +897,13 @@ def hot_partition(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
         fair = whole / len(numbers)
         enough = len(numbers) >= at.partitions and (whole >= at.bytes or many >= at.records)
         if enough and amounts[hot] >= at.fair * fair and amounts[hot] >= at.share * whole:
-            partition = made.places[hot][1]
+            partition = written.places[hot][1]
             text = f"{place((topic, partition))} takes {share(float(amounts[hot]), whole)} of the bytes of "
-            rows = made.owner[valid[where == hot]]
-            yield Found(
+            rows = written.owner[valid[where == hot]]
+            yield Match(
                 text + f"{len(numbers)} partitions of {name(topic)}.",
                 int(amounts[hot]),
-                *seen.span,
+                *capture.span,
                 {},
                 {"topic": topic, "partition": str(partition)},
                 tuple(rows[[0, 0, -1]].tolist()),

@@ -15,7 +15,7 @@ Evidence = tuple[str, int | None, int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Query:
     """How findings are asked for. limits: thresholds other than the rules' own, by code and name; target: the lowest
     version of each API that the release of an upgrade offers, by key, and its name; policies: what the owner has
     decided, as `acks` = `all`."""

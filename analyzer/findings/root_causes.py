@@ -17,7 +17,7 @@ import numpy as np
 
 from analyzer.common.leader_epochs import Epochs
 from analyzer.findings.capture import SECOND, UNANSWERED, Attempt, CaptureFrame, once
-from analyzer.findings.rules import RULES, Found, Limits, limits_of, rule
+from analyzer.findings.rules import RULES, Limits, Match, limits_of, rule
 from analyzer.findings.wording import count, moment, place, some
 from analyzer.frame import arrow, grouping, spill
 from analyzer.frame.frame import NULL
@@ -40,25 +40,25 @@ class Loss:
 
 
 @once
-def losses(seen: CaptureFrame) -> list[Loss]:
+def losses(capture: CaptureFrame) -> list[Loss]:
     """Brokers that went away: two clients' connections or more broke off within a second, nothing of the broker was
     heard for a second after, and others led its partitions then, or those clients came back to it."""
-    return list(_losses(seen))
+    return list(_losses(capture))
 
 
-def _losses(seen: CaptureFrame) -> Iterator[Loss]:
-    ended, first, unready = seen.link_times("last_time"), seen.link_times("first_time"), _unready(seen)
-    closed = np.array([end != "open" for end in seen.closed], bool) & (ended != NULL)
-    closed &= ~seen.one_way  # of a broker that is not heard nobody knows when it was silent
-    answered = seen.exchanges.answered
+def _losses(capture: CaptureFrame) -> Iterator[Loss]:
+    ended, first, unready = capture.link_times("last_time"), capture.link_times("first_time"), _unready(capture)
+    closed = np.array([end != "open" for end in capture.closed], bool) & (ended != NULL)
+    closed &= ~capture.one_way  # of a broker that is not heard nobody knows when it was silent
+    answered = capture.exchanges.response_end
     answered_by: dict[tuple[int, ...], np.ndarray] = {}  # a broker's exchanges, once somebody asks
-    order = np.argsort(seen.broker_of, kind="stable")
-    bounds = np.searchsorted(seen.broker_of[order], np.arange(len(seen.brokers) + 1)).tolist()
+    order = np.argsort(capture.broker_of, kind="stable")
+    bounds = np.searchsorted(capture.broker_of[order], np.arange(len(capture.brokers) + 1)).tolist()
     for broker, (begin, end) in enumerate(pairwise(bounds)):
         every = order[begin:end]
         links = every[closed[every]]
         links = links[np.argsort(ended[links], kind="stable")]
-        times, client = ended[links], seen.client_of[links]
+        times, client = ended[links], capture.client_of[links]
         past = np.searchsorted(times, times + _TOGETHER_US, side="right")
         # Of each connection and those that ended within a second: whether they are several clients', and one broke off.
         changes = np.flatnonzero(client[1:] != client[:-1]) + 1
@@ -69,23 +69,23 @@ def _losses(seen: CaptureFrame) -> Iterator[Loss]:
             continue
         # Connections that stayed open, and talk on, are those of a broker that lives.
         if not answered_by:
-            told = spill.where(len(answered), lambda block: answered[block] != NULL)
-            answered_by = rows_by_key(told, spill.take(seen.broker, told))
-        heard = np.sort(answered[answered_by.get((broker,), links[:0])])
+            answered_rows = spill.where(len(answered), lambda block: answered[block] != NULL)
+            answered_by = rows_by_key(answered_rows, spill.take(capture.broker, answered_rows))
+        answers = np.sort(answered[answered_by.get((broker,), links[:0])])
         last = times[past - 1]
-        after = np.searchsorted(heard, last, side="right")
-        quiet = np.append(heard, _NEVER)[after] > last + SECOND
+        after = np.searchsorted(answers, last, side="right")
+        quiet = np.append(answers, _NEVER)[after] > last + SECOND
         opened = every[np.argsort(first[every], kind="stable")]
         back_from = np.searchsorted(first[opened], last + SECOND, side="right")
         back_until = np.searchsorted(first[opened], last + _BACK_US, side="left")
-        crowd = _Crowd(client.tolist(), seen.client_of[opened].tolist())
+        crowd = _Crowd(client.tolist(), capture.client_of[opened].tolist())
         known = 0
         for at in np.flatnonzero(crowds & quiet).tolist():
             if at < known:
                 continue
             # Clients that run one after the other are no crowd: those who come back were there together.
             back = crowd.back((at, int(past[at])), (int(back_from[at]), int(back_until[at])))
-            if back >= 2 or _led_elsewhere(seen, int(times[at])):
+            if back >= 2 or _led_elsewhere(capture, int(times[at])):
                 known = int(past[at])
                 yield Loss(broker, int(times[at]), links[at:known])
 
@@ -124,22 +124,22 @@ class _Crowd:
         self._spans[side] = begin, max(end, until)
 
 
-def _led_elsewhere(seen: CaptureFrame, time: int) -> bool:
+def _led_elsewhere(capture: CaptureFrame, time: int) -> bool:
     """Leaders moved within ten seconds."""
-    return _near(_move_times(seen), time, time)
+    return _near(_move_times(capture), time, time)
 
 
 @once
-def _move_times(seen: CaptureFrame) -> np.ndarray:
-    return np.array(sorted(move.time for move in moves(seen)), np.int64)
+def _move_times(capture: CaptureFrame) -> np.ndarray:
+    return np.array(sorted(move.time for move in moves(capture)), np.int64)
 
 
-def _unready(seen: CaptureFrame) -> np.ndarray:
+def _unready(capture: CaptureFrame) -> np.ndarray:
     """bool[links]: the connection broke off with a request open, or by a reset. An answer may be what the capture lost
     at its end: that alone makes no broker that went."""
-    reset = np.array([end == "rst" for end in seen.closed], bool)
-    open_ = seen.exchanges.link[seen.exchanges.status == UNANSWERED]
-    broken: np.ndarray = reset | (arrow.among(np.arange(len(reset)), arrow.distinct(open_)) & seen.unbroken)
+    reset = np.array([end == "rst" for end in capture.closed], bool)
+    open_ = capture.exchanges.link[capture.exchanges.status == UNANSWERED]
+    broken: np.ndarray = reset | (arrow.among(np.arange(len(reset)), arrow.distinct(open_)) & capture.unbroken)
     return broken
 
 
@@ -153,48 +153,48 @@ class Move:
     after: int | None
 
 
-def leaders_in_time(seen: CaptureFrame, columns: list[str]) -> list[dict[str, Any]]:
+def leaders_in_time(capture: CaptureFrame, columns: list[str]) -> list[dict[str, Any]]:
     """Rows of `leaders` in order of time, one of the columns. What was told in a connection with holes is later in the
     table than it was told."""
-    return sorted(seen.table("leaders").every(columns), key=lambda row: NULL if row["time"] is None else row["time"])
+    return sorted(capture.table("leaders").every(columns), key=lambda row: NULL if row["time"] is None else row["time"])
 
 
 @once
-def moves(seen: CaptureFrame) -> list[Move]:
+def moves(capture: CaptureFrame) -> list[Move]:
     """Changes of leaders that were seen to be others before."""
     known: dict[tuple[str, int, str | None], int | None] = {}
     current = Epochs()
-    made = []
+    moves_seen = []
     columns = ["time", "topic", "topic_id", "partition", "leader", "leader_epoch"]
-    for row in leaders_in_time(seen, columns):
+    for row in leaders_in_time(capture, columns):
         if current.passed(row["topic_id"], row["partition"], row["leader_epoch"]):
             continue
-        topic = row["topic"] or seen.topic_names.get(row["topic_id"], row["topic_id"]) or ""
+        topic = row["topic"] or capture.topic_names.get(row["topic_id"], row["topic_id"]) or ""
         # Another topic of that name has leaders of its own.
-        one = topic, row["partition"], row["topic_id"] if topic in seen.remade else None
-        if one in known and known[one] != row["leader"]:
-            made.append(Move(row["time"], one[:2], known[one], row["leader"]))
-        known[one] = row["leader"]
-    return made
+        partition = topic, row["partition"], row["topic_id"] if topic in capture.remade else None
+        if partition in known and known[partition] != row["leader"]:
+            moves_seen.append(Move(row["time"], partition[:2], known[partition], row["leader"]))
+        known[partition] = row["leader"]
+    return moves_seen
 
 
 @once
-def times(seen: CaptureFrame) -> np.ndarray:
+def times(capture: CaptureFrame) -> np.ndarray:
     """When something of that kind happened, sorted, us."""
-    found = [loss.time for loss in losses(seen)] + [move.time for move in moves(seen)]
-    return np.array(sorted(found), np.int64)
+    moments = [loss.time for loss in losses(capture)] + [move.time for move in moves(capture)]
+    return np.array(sorted(moments), np.int64)
 
 
-def near(seen: CaptureFrame, since: int, until: int) -> bool:
+def near(capture: CaptureFrame, since: int, until: int) -> bool:
     """Whether a broker was lost or a leader moved within ten seconds of that time."""
-    return _near(times(seen), since, until)
+    return _near(times(capture), since, until)
 
 
-def near_each(seen: CaptureFrame, when: np.ndarray) -> np.ndarray:
+def near_each(capture: CaptureFrame, when: np.ndarray) -> np.ndarray:
     """bool[n]: the same of each of these times."""
-    causes = np.append(times(seen), np.iinfo(np.int64).max)
-    found: np.ndarray = causes[np.searchsorted(causes, when - AROUND_US)] <= when + AROUND_US
-    return found
+    causes = np.append(times(capture), np.iinfo(np.int64).max)
+    result: np.ndarray = causes[np.searchsorted(causes, when - AROUND_US)] <= when + AROUND_US
+    return result
 
 
 def _near(causes: np.ndarray, since: int, until: int) -> bool:
@@ -203,27 +203,27 @@ def _near(causes: np.ndarray, since: int, until: int) -> bool:
     return at < len(causes) and int(causes[at]) <= until + AROUND_US
 
 
-def explained_links(seen: CaptureFrame) -> np.ndarray:
+def explained_links(capture: CaptureFrame) -> np.ndarray:
     """bool[links]: the connection broke off with its broker."""
-    out = np.zeros(len(seen.links), bool)
-    for loss in losses(seen):
+    out = np.zeros(len(capture.links), bool)
+    for loss in losses(capture):
         out[loss.links] = True
     return out
 
 
-def explained(seen: CaptureFrame, rows: np.ndarray) -> np.ndarray:
+def explained(capture: CaptureFrame, rows: np.ndarray) -> np.ndarray:
     """bool[rows]: the exchange's connection broke off with its broker."""
-    marked: np.ndarray = explained_links(seen)[seen.exchanges.link[rows]]
+    marked: np.ndarray = explained_links(capture)[capture.exchanges.link[rows]]
     return marked
 
 
-def unreachable(seen: CaptureFrame) -> dict[str, list[Attempt]]:
+def unreachable(capture: CaptureFrame) -> dict[str, list[Attempt]]:
     """By end point that metadata sends clients to, and that no client was connected to: attempts to be."""
-    found: dict[str, list[Attempt]] = defaultdict(list)
-    for one in seen.attempts:
-        if one.server in _elsewhere(seen):
-            found[one.server].append(one)
-    return found
+    by_server: dict[str, list[Attempt]] = defaultdict(list)
+    for attempt in capture.attempts:
+        if attempt.server in _elsewhere(capture):
+            by_server[attempt.server].append(attempt)
+    return by_server
 
 
 def end_point(host: str | None, port: int | None) -> str:
@@ -231,54 +231,57 @@ def end_point(host: str | None, port: int | None) -> str:
     return f"[{host}]:{port}" if ":" in (host or "") else f"{host}:{port}"
 
 
-def has_brokers_elsewhere(seen: CaptureFrame) -> bool:
+def has_brokers_elsewhere(capture: CaptureFrame) -> bool:
     """Whether Metadata names brokers that the capture has no connection to: what was said there it does not show."""
-    return bool(_elsewhere(seen))
+    return bool(_elsewhere(capture))
 
 
 @once
-def _elsewhere(seen: CaptureFrame) -> set[str]:
+def _elsewhere(capture: CaptureFrame) -> set[str]:
     """End points that Metadata names, and that nobody was connected to."""
-    told = {end_point(row["host"], row["port"]) for row in seen.table("brokers").every(["host", "port"])}
-    return told - set(seen.brokers)
+    stated = {end_point(row["host"], row["port"]) for row in capture.table("brokers").every(["host", "port"])}
+    return stated - set(capture.brokers)
 
 
 def outcome(some: list[Attempt]) -> str:
     """`12 refused, 2 unanswered`."""
-    counts = {"refused": sum(one.refused for one in some), "unanswered": sum(one.unanswered for one in some)}
+    counts = {
+        "refused": sum(attempt.refused for attempt in some),
+        "unanswered": sum(attempt.unanswered for attempt in some),
+    }
     return ", ".join(f"{number:,} {word}" for word, number in counts.items() if number)
 
 
 @once
-def refused_versions(seen: CaptureFrame) -> np.ndarray:
+def refused_versions(capture: CaptureFrame) -> np.ndarray:
     """Exchanges without an answer whose version the broker does not offer, as it said itself."""
-    rows = spill.true_rows(seen.exchanges.status == UNANSWERED)
-    offers = _offers(seen) if len(rows) else {}
-    found = [rows[:0]]
-    for mine in split(rows, seen.broker[rows], seen.exchanges.api[rows]) if offers else ():
-        api, version = int(seen.exchanges.api[mine[0]]), seen.exchanges.version[mine]
-        lowest, highest = offers.get((seen.brokers[seen.broker[mine[0]]], api), (0, 1 << 15))
+    rows = spill.true_rows(capture.exchanges.status == UNANSWERED)
+    offers = _offers(capture) if len(rows) else {}
+    refused = [rows[:0]]
+    for group_rows in split(rows, capture.broker[rows], capture.exchanges.api[rows]) if offers else ():
+        api, version = int(capture.exchanges.api[group_rows[0]]), capture.exchanges.version[group_rows]
+        lowest, highest = offers.get((capture.brokers[capture.broker[group_rows[0]]], api), (0, 1 << 15))
         if api != api_keys.API_VERSIONS:
-            found.append(mine[(version < lowest) | (version > highest)])
-    return np.sort(np.concatenate(found))
+            refused.append(group_rows[(version < lowest) | (version > highest)])
+    return np.sort(np.concatenate(refused))
 
 
 @once
-def oversized(seen: CaptureFrame) -> np.ndarray:
+def oversized(capture: CaptureFrame) -> np.ndarray:
     """Requests that are larger than brokers take unless they are told to, and on which the connection was closed."""
-    least = 4 + limits_of(RULES["frame-oversized"], seen.asked).bytes  # with its length
-    rows = seen.left_open
-    if not len(rows) or seen.greatest("request_bytes") <= least:
+    least = 4 + limits_of(RULES["frame-oversized"], capture.query).bytes  # with its length
+    rows = capture.left_open
+    if not len(rows) or capture.greatest("request_bytes") <= least:
         return rows[:0]
-    closed = np.array([end != "open" for end in seen.closed], bool)
-    link = seen.exchanges.link[rows]
-    found: np.ndarray = rows[(seen.column("request_bytes")[rows] > least) & (closed & seen.whole)[link]]
-    return found
+    closed = np.array([end != "open" for end in capture.closed], bool)
+    link = capture.exchanges.link[rows]
+    result: np.ndarray = rows[(capture.column("request_bytes")[rows] > least) & (closed & capture.whole)[link]]
+    return result
 
 
-def _offers(seen: CaptureFrame) -> dict[tuple[str, int], tuple[int, int]]:
+def _offers(capture: CaptureFrame) -> dict[tuple[str, int], tuple[int, int]]:
     """By broker and API the versions that it offers, as it said last."""
-    table = seen.table("api_versions")
+    table = capture.table("api_versions")
     if not len(table):
         return {}
     numbers = dict.fromkeys(("api_key", "min", "max"), np.int64)
@@ -299,40 +302,40 @@ def _offers(seen: CaptureFrame) -> dict[tuple[str, int], tuple[int, int]]:
     "6 partitions moved.",
     why="Two clients' connections that break off within a second, and a broker that is silent after, are no "
     "accident of one client.",
-    unless="The connections ended in order with nothing open, or the broker went on answering within a second; one "
-    "direction of them only was captured. How many requests had no answer is not told of connections with holes, nor "
-    "where packets are missing at all: what was lost at a connection's end leaves no hole.",
+    suppressed_when="The connections ended in order with nothing open, or the broker went on answering within a "
+    "second; one direction of them only was captured. How many requests had no answer is not told of connections with "
+    "holes, nor where packets are missing at all: what was lost at a connection's end leaves no hole.",
     advice="Read that broker's log at that second; a planned restart is meant to be orderly.",
-    judge="cluster-kraft-3.9 and cluster-zk-2.8 (SIGKILL of a leader); clients that leave in order say nothing",
+    evidence="cluster-kraft-3.9 and cluster-zk-2.8 (SIGKILL of a leader); clients that leave in order say nothing",
     by_clock=True,
 )
-def broker_lost(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    known = losses(seen)
+def broker_lost(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    known = losses(capture)
     if not known:
         return
-    silent = seen.left_open
+    silent = capture.left_open
     silent_of, in_time = (
-        rows_by_key(silent, seen.exchanges.link[silent]),
-        sorted(moves(seen), key=lambda move: move.time),
+        rows_by_key(silent, capture.exchanges.link[silent]),
+        sorted(moves(capture), key=lambda move: move.time),
     )
     for loss in known:
-        clients = {int(seen.client_of[link]) for link in loss.links.tolist()}
-        mine = [silent_of[link,] for link in loss.links.tolist() if (link,) in silent_of]
-        rows = np.sort(np.concatenate([silent[:0], *mine]))
+        clients = {int(capture.client_of[link]) for link in loss.links.tolist()}
+        unanswered = [silent_of[link,] for link in loss.links.tolist() if (link,) in silent_of]
+        rows = np.sort(np.concatenate([silent[:0], *unanswered]))
         open_ = len(rows)
         begin = bisect.bisect_left(in_time, loss.time - AROUND_US, key=lambda move: move.time)
         moved = in_time[begin : bisect.bisect_right(in_time, loss.time + AROUND_US, key=lambda move: move.time)]
-        text = f"{seen.brokers[loss.broker]} went away at {moment(loss.time)}: "
+        text = f"{capture.brokers[loss.broker]} went away at {moment(loss.time)}: "
         text += f"{count(len(loss.links), 'connection')} of {count(len(clients), 'client')} broke off"
         text += f", {count(open_, 'request')} had no answer" * bool(open_)
         text += f", leaders of {count(len({m.place for m in moved}), 'partition')} moved" * bool(moved)
         places = (int(rows[0]), int(rows[0]), int(rows[-1])) if len(rows) else ()
-        yield Found(
+        yield Match(
             text + ".",
             len(loss.links),
             loss.time,
             loss.time + AROUND_US,
-            seen.who(broker=loss.broker),
+            capture.who(broker=loss.broker),
             {"requests": str(open_), "partitions": str(len(moved))},
             places,
             links=(int(loss.links[0]), int(loss.links[-1])),
@@ -345,13 +348,13 @@ def broker_lost(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     "note",
     "Leaders of 6 partitions moved between 10:01:03 and 10:01:05: orders-0, orders-1, orders-2 and 3 more.",
     why="A fact, which explains NOT_LEADER_OR_FOLLOWER and what follows it.",
-    unless="Their broker went away then: broker-lost tells it. The topic was made anew, as its ids say.",
+    suppressed_when="Their broker went away then: broker-lost tells it. The topic was made anew, as its ids say.",
     advice="Nothing, where it was meant (a restart, a reassignment, a preferred election).",
-    judge="cluster-*; captures of one broker say nothing",
+    evidence="cluster-*; captures of one broker say nothing",
 )
-def leaders_moved(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    lost = np.array(sorted(loss.time for loss in losses(seen)), np.int64)
-    rest = [move for move in moves(seen) if not _near(lost, move.time, move.time)]
+def leaders_moved(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    lost = np.array(sorted(loss.time for loss in losses(capture)), np.int64)
+    rest = [move for move in moves(capture) if not _near(lost, move.time, move.time)]
     groups: dict[int, list[Move]] = defaultdict(list)
     last, key = None, 0
     for move in sorted(rest, key=lambda move: (move.time, move.place)):
@@ -359,10 +362,10 @@ def leaders_moved(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
             key = move.time
         groups[key].append(move)
         last = move.time
-    for mine in groups.values():
-        places = sorted({move.place for move in mine})
-        began, ended = moment(mine[0].time), moment(mine[-1].time)
+    for moves_of in groups.values():
+        places = sorted({move.place for move in moves_of})
+        began, ended = moment(moves_of[0].time), moment(moves_of[-1].time)
         when = f"between {began} and {ended}" if began != ended else f"at {began}"
         whose = "Leaders" if len(places) > 1 else "The leader"
         text = f"{whose} of {count(len(places), 'partition')} moved {when}: {some([place(where) for where in places])}."
-        yield Found(text, len(mine), mine[0].time, mine[-1].time, {}, {"partitions": str(len(places))})
+        yield Match(text, len(moves_of), moves_of[0].time, moves_of[-1].time, {}, {"partitions": str(len(places))})

@@ -1,7 +1,7 @@
-"""A rule: what it says, why its threshold is what it is, when it keeps silent; and what a rule finds.
+"""Define rules of findings, and their matches.
 
 In: functions decorated with `rule`, one a code. Out: `RULES`, in order of their families. The documentation
-(`FINDINGS.md`, `kwire findings --explain`) is made of the same words (`manual`).
+(`FINDINGS.md`, `kwire findings --explain`) is generated from their texts (`manual`).
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from analyzer.findings.capture import CaptureFrame
-from analyzer.findings.query import Asked, Evidence, Severity
+from analyzer.findings.query import Evidence, Query, Severity
 
 FAMILIES = {
     "quality": "What the capture itself lacks. Said first, for it silences others.",
@@ -28,14 +28,14 @@ FAMILIES = {
     "versions": "Versions of clients against what brokers take.",
     "protocol": "Messages that are not as Kafka's protocol has them.",
 }
-"""Families of rules, in the order in which they are told."""
+"""Families of rules, in the order in which they are reported."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a rule found. Times in us since the epoch. `rows`: the exchanges that show it, as rows of `seen.exchanges`:
-    first, worst, last; `links`: where there is no exchange, connections. `severity`: where it is not the rule's.
-    `key`: what it is about, for rules that take symptoms of others away."""
+class Match:
+    """A match of a rule. Times in us since the epoch. `rows`: the exchanges that show it, as rows of
+    `capture.exchanges`: first, worst, last; `links`: connections, where there is no exchange. `severity`: if it is not
+    the rule's."""
 
     text: str
     count: int
@@ -74,22 +74,22 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`sentence`: an example of what it says; `unless`: when it keeps silent; `judge`: what proves it; `limits`: its
-    thresholds by name; `minds`: what else of `Asked` it answers to: policies, or `target`;
-    `by_clock`: it argues with the order or the length of times."""
+    """A rule. `sentence`: an example of its text; `why`: the reason for its threshold; `suppressed_when`: when it
+    reports nothing; `evidence`: the traffic that proves it; `limits`: its thresholds by name; `depends_on`: what else
+    of a `Query` it depends on: policies, or `target`; `by_clock`: it uses the order or the length of times."""
 
     code: str
     family: str
     severity: Severity
     sentence: str
     why: str
-    unless: str
+    suppressed_when: str
     advice: str
-    judge: str
+    evidence: str
     limits: Mapping[str, float]
-    minds: frozenset[str]
+    depends_on: frozenset[str]
     by_clock: bool
-    look: Callable[[CaptureFrame, Limits], Iterator[Found]]
+    check: Check
 
 
 class Limits:
@@ -104,6 +104,9 @@ class Limits:
         except KeyError:
             raise AttributeError(name) from None
 
+
+Check: TypeAlias = Callable[[CaptureFrame, Limits], Iterator[Match]]
+"""Finds the matches of a rule in a capture point."""
 
 POLICIES = {"acks": "all", "compression": "required", "tls": "required"}
 """What `--policy NAME=VALUE` takes: a fact that is a note becomes a rule."""
@@ -121,39 +124,37 @@ def rule(
     sentence: str,
     *,
     why: str,
-    unless: str,
+    suppressed_when: str,
     advice: str,
-    judge: str,
-    minds: tuple[str, ...] = (),
+    evidence: str,
+    depends_on: tuple[str, ...] = (),
     by_clock: bool = False,
     **limits: float,
-) -> Callable[[Callable[[CaptureFrame, Limits], Iterator[Found]]], Callable[[CaptureFrame, Limits], Iterator[Found]]]:
-    """Make a function a rule."""
+) -> Callable[[Check], Check]:
+    """Register a function as the check of a rule."""
 
-    def take(
-        look: Callable[[CaptureFrame, Limits], Iterator[Found]],
-    ) -> Callable[[CaptureFrame, Limits], Iterator[Found]]:
+    def register(check: Check) -> Check:
         assert code not in RULES, code
         assert family in FAMILIES, family
-        silent = unless + _CLOCK if by_clock else unless
-        told = (code, family, severity, sentence, why, silent, advice, judge)
-        RULES[code] = Rule(*told, limits, frozenset(minds), by_clock, look)
-        return look
+        suppressed = suppressed_when + _CLOCK if by_clock else suppressed_when
+        texts = (code, family, severity, sentence, why, suppressed, advice, evidence)
+        RULES[code] = Rule(*texts, limits, frozenset(depends_on), by_clock, check)
+        return check
 
-    return take
-
-
-def limits_of(one: Rule, asked: Asked) -> Limits:
-    """A rule's thresholds, with those that were asked for."""
-    return Limits({name: asked.limits.get((one.code, name), value) for name, value in one.limits.items()})
+    return register
 
 
-def concerns(asked: Asked, one: Rule) -> bool:
-    """Whether a rule may answer otherwise than it answers `kwire analyze`."""
-    own = any((one.code, name) in asked.limits for name in one.limits)
-    return own or bool(one.minds & {*asked.policies, *(("target",) if asked.target is not None else ())})
+def limits_of(rule: Rule, query: Query) -> Limits:
+    """A rule's thresholds, with those that the query changes."""
+    return Limits({name: query.limits.get((rule.code, name), value) for name, value in rule.limits.items()})
 
 
-def replaced(found: Found, **changes: Any) -> Found:
-    """The same with other values."""
-    return dataclasses.replace(found, **changes)
+def concerns(query: Query, rule: Rule) -> bool:
+    """Whether a rule may find other matches than it finds for `kwire analyze`."""
+    has_limits = any((rule.code, name) in query.limits for name in rule.limits)
+    return has_limits or bool(rule.depends_on & {*query.policies, *(("target",) if query.target is not None else ())})
+
+
+def replaced(match: Match, **changes: Any) -> Match:
+    """Copy a match with other values."""
+    return dataclasses.replace(match, **changes)

@@ -29,12 +29,12 @@ TRIES = 10
 TRIED_US = SECOND
 
 _NAMED_ALL = (api_keys.METADATA,)
-_KEPT = "runs"
+_MEMO = "runs"
 
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """What an answer is about; topic and partition where the answer said which. `topics`: those that it may be about,
+    """The subject of an answer: topic and partition where the answer named them. `topics`: those that it may be about,
     where they are several and known; `several`: the topic is the first of them."""
 
     group: str | None = None
@@ -61,7 +61,7 @@ class Run:
 
     @property
     def judgement(self) -> Judgement:
-        """What such an error means as this API's answer."""
+        """The severity of such an error as an answer of this API."""
         return judge(self.code, api_name(self.api))
 
     @property
@@ -96,57 +96,57 @@ def _asked_for(api: int, code: int) -> bool:
     return any(asks(api, code) for asks in EVERY) or judge(code, api_name(api)).kind == "admin"
 
 
-def runs(seen: CaptureFrame) -> list[Run]:
+def runs(capture: CaptureFrame) -> list[Run]:
     """All of a capture point that are faults or `_asked_for`, by client, API and time. Worked out once."""
-    if _KEPT not in seen.memo:
-        found = [*_of_partitions(seen), *_of_exchanges(seen)]
-        order = sorted(found, key=lambda run: (run.since, run.client, run.api, run.code, str(run.thing)))
-        seen.memo[_KEPT] = order
-    kept: list[Run] = seen.memo[_KEPT]
-    return kept
+    if _MEMO not in capture.memo:
+        runs_of = [*_of_partitions(capture), *_of_exchanges(capture)]
+        order = sorted(runs_of, key=lambda run: (run.since, run.client, run.api, run.code, str(run.thing)))
+        capture.memo[_MEMO] = order
+    cached: list[Run] = capture.memo[_MEMO]
+    return cached
 
 
-def _of_partitions(seen: CaptureFrame) -> list[Run]:
+def _of_partitions(capture: CaptureFrame) -> list[Run]:
     """Runs by topic-partition."""
-    parts, rows = seen.partitions, seen.exchanges
-    said = (parts.error != NO_CODE) & (parts.owner >= 0)
-    broken = said & (parts.error != 0)
+    parts, rows = capture.partitions, capture.exchanges
+    has_error = (parts.error != NO_CODE) & (parts.owner >= 0)
+    broken = has_error & (parts.error != 0)
     if not broken.any():
         return []
 
-    (group, groups), places = seen.groups, len(seen.places)
-    if ((len(groups) + 1) * places).bit_length() + len(seen.clients).bit_length() > _ROOM:
+    (group, groups), places = capture.groups, len(capture.places)
+    if ((len(groups) + 1) * places).bit_length() + len(capture.clients).bit_length() > _ROOM:
         group, groups = np.full(len(rows), -1, np.int32), []
     bits = ((len(groups) + 1) * places).bit_length()
 
     def keys(at: slice | np.ndarray) -> np.ndarray:
         """Client, API, group and place as one integer."""
         owner = np.maximum(parts.owner[at], 0)
-        key = seen.client[owner].astype(np.int64) << 10 | (rows.api[owner].astype(np.int64) & 0x3FF)
+        key = capture.client[owner].astype(np.int64) << 10 | (rows.api[owner].astype(np.int64) & 0x3FF)
         about = (group[owner].astype(np.int64) + 1) * places + parts.place[at]
-        found: np.ndarray = key << bits | about
-        return found
+        keys_of: np.ndarray = key << bits | about
+        return keys_of
 
     concerned = _different(keys, spill.true_rows(broken))
-    chosen = spill.where(len(said), lambda block: said[block] & arrow.among_ordered(keys(block), concerned))
+    chosen = spill.where(len(has_error), lambda block: has_error[block] & arrow.among_ordered(keys(block), concerned))
     owner = spill.take(parts.owner, chosen)
-    made = []
+    results = []
     key = spill.compute(len(chosen), np.int64, lambda block: keys(chosen[block]))
-    for packed, code, which, cleared in _runs(seen, key, bits, spill.take(parts.error, chosen), owner):
+    for packed, code, which, cleared in _runs(capture, key, bits, spill.take(parts.error, chosen), owner):
         client, api = packed >> bits + 10, packed >> bits & 0x3FF
         of_group, place = divmod(packed & (1 << bits) - 1, places)
-        thing = Thing(groups[of_group - 1] if of_group else None, None, *seen.places[place])
-        made.append(_run(seen, client, api, code, thing, which, cleared))
-    return made
+        thing = Thing(groups[of_group - 1] if of_group else None, None, *capture.places[place])
+        results.append(_run(capture, client, api, code, thing, which, cleared))
+    return results
 
 
 _ROOM: Final = 53
 """Bits of a key beside its API. Of more clients, groups and topic-partitions than that groups are not told apart."""
 
 
-def _of_exchanges(seen: CaptureFrame) -> list[Run]:
+def _of_exchanges(capture: CaptureFrame) -> list[Run]:
     """Runs of answers whose error is not that of a topic-partition."""
-    rows, parts = seen.exchanges, seen.partitions
+    rows, parts = capture.exchanges, capture.partitions
     placed = np.zeros(len(rows), bool)
     for block in spill.blocks(len(parts.owner)):
         owner, error = parts.owner[block], parts.error[block]
@@ -157,28 +157,30 @@ def _of_exchanges(seen: CaptureFrame) -> list[Run]:
 
     def keys(at: slice | np.ndarray) -> np.ndarray:
         """Client and API as one integer."""
-        key: np.ndarray = (seen.client[at].astype(np.int64) << 10) | (rows.api[at].astype(np.int64) & 0x3FF)
+        key: np.ndarray = (capture.client[at].astype(np.int64) << 10) | (rows.api[at].astype(np.int64) & 0x3FF)
         return key
 
-    def told(block: slice) -> Any:
+    def has_answer(block: slice) -> Any:
         return (rows.error[block] != NO_CODE) & arrow.among_ordered(keys(block), concerned) & ~placed[block]
 
     concerned = _different(keys, broken)
-    chosen = spill.where(len(rows), told)
+    chosen = spill.where(len(rows), has_answer)
     numbers: dict[Thing, int] = {}
     several = set[int]()
     about = spill.empty(len(chosen), np.int32)
-    for places, some in seen.table("exchanges").chosen(chosen, ["group_id", "transactional_id", "topics", "api_key"]):
+    for places, some in capture.table("exchanges").chosen(
+        chosen, ["group_id", "transactional_id", "topics", "api_key"]
+    ):
         for start in range(0, len(some), _TOGETHER):
             at = places[start : start + _TOGETHER]
             about[at] = _about(some.slice(start, _TOGETHER), rows.error[chosen[at]] != 0, numbers, several)
     things = [replace(thing, several=number in several) for thing, number in numbers.items()]
     whole = spill.compute(len(chosen), np.int64, lambda block: (keys(chosen[block]) << 32) | about[block])
-    made = []
-    for packed, code, which, cleared in _runs(seen, whole, 32, spill.take(rows.error, chosen), chosen):
+    results = []
+    for packed, code, which, cleared in _runs(capture, whole, 32, spill.take(rows.error, chosen), chosen):
         client, api = packed >> 42, (packed >> 32) & 0x3FF
-        made.append(_run(seen, client, api, code, things[packed & 0xFFFFFFFF], which, cleared))
-    return made
+        results.append(_run(capture, client, api, code, things[packed & 0xFFFFFFFF], which, cleared))
+    return results
 
 
 _TOGETHER: Final = 1 << 16
@@ -195,7 +197,7 @@ def _about(rows: pa.Table, wrong: np.ndarray, numbers: dict[Thing, int], several
     ends = lists.offsets.to_numpy().astype(np.int64)
     many = np.diff(ends)
     items = np.append(encode(lists.values, texts[2]), -1)
-    columns = [_one(rows, name, text) for name, text in zip(_WHOM, texts, strict=False)]
+    columns = [_single(rows, name, text) for name, text in zip(_WHOM, texts, strict=False)]
     columns.append(items[np.where(many > 0, ends[:-1], -1)])
     named = arrow.among(arrow.numbers(rows.column("api_key").combine_chunks(), NULL), _NAMED_ALL) & (many > 0)
     key = named.astype(np.int64) | (wrong & ~named & (many > 1)).astype(np.int64) << 1
@@ -213,30 +215,30 @@ def _about(rows: pa.Table, wrong: np.ndarray, numbers: dict[Thing, int], several
             return Thing(topic=" ".join(topics), topics=topics)
         at = [packed >> shift & ((1 << _BITS) - 1) for shift in (2 * _BITS, _BITS, 0)]
         group_id, transactional_id, topic = (
-            text[numbered[one]] for text, numbered, one in zip(strings, used, at, strict=True)
+            text[numbered[position]] for text, numbered, position in zip(strings, used, at, strict=True)
         )
         return Thing(topic=topic) if packed >> 3 * _BITS == 1 else Thing(group_id, transactional_id, topic)
 
-    number = np.array([numbers.setdefault(thing(one), len(numbers)) for one in known.tolist()], np.int64)
+    number = np.array([numbers.setdefault(thing(key), len(numbers)) for key in known.tolist()], np.int64)
     several.update(number[known >> 3 * _BITS == 2].tolist())
-    found: np.ndarray = number[np.searchsorted(known, key)]
-    return found
+    result: np.ndarray = number[np.searchsorted(known, key)]
+    return result
 
 
 _WHOM: Final = ("group_id", "transactional_id")
 
 
-def _one(rows: pa.Table, name: str, text: dict[str, int]) -> np.ndarray:
+def _single(rows: pa.Table, name: str, text: dict[str, int]) -> np.ndarray:
     """A column of strings as their numbers."""
     return np.concatenate([encode(chunk, text) for chunk in rows.column(name).chunks])
 
 
 def _runs(
-    seen: CaptureFrame, key: np.ndarray, api_at: int, code: np.ndarray, row: np.ndarray
+    capture: CaptureFrame, key: np.ndarray, api_at: int, code: np.ndarray, row: np.ndarray
 ) -> Iterator[tuple[int, int, np.ndarray, bool]]:
     """(key, error, its exchanges in order of time, cleared) of runs: answers with one error between two good ones of
     the same key, whose bits have the API from `api_at` on."""
-    answered = spill.take(seen.exchanges.answered, row)
+    answered = spill.take(capture.exchanges.response_end, row)
     if ((answered[1:] < answered[:-1]) | ((answered[1:] == answered[:-1]) & (row[1:] < row[:-1]))).any():
         in_time = np.lexsort((row, answered))
         key, code, row = (spill.take(values, in_time) for values in (key, code, row))
@@ -259,24 +261,24 @@ def _runs(
     rows = spill.take(row, spill.take(order, places))
     of = np.searchsorted(starts, places[firsts], side="right") - 1
     codes, tries = code[places[firsts]], pasts - firsts
-    since, until = (seen.exchanges.answered[rows[at]] for at in (firsts, pasts - 1))
+    since, until = (capture.exchanges.response_end[rows[at]] for at in (firsts, pasts - 1))
     pair = (known[of] >> api_at & 0x3FF) << 16 | codes.astype(np.int64) & 0xFFFF
-    told = since == NULL  # how long it lasted is not known
-    for one in arrow.distinct(pair).tolist():
-        mine = np.flatnonzero(pair == one)
-        api, error = one >> 16, int(codes[mine[0]])
+    is_unknown = since == NULL  # how long it lasted is not known
+    for value in arrow.distinct(pair).tolist():
+        same_pair = np.flatnonzero(pair == value)
+        api, error = value >> 16, int(codes[same_pair[0]])
         grace_s = judge(error, api_name(api)).grace_s
-        told[mine] |= _asked_for(api, error) | _lasts(grace_s, tries[mine], (until - since)[mine])
-    chosen = np.flatnonzero(told)
+        is_unknown[same_pair] |= _asked_for(api, error) | _lasts(grace_s, tries[same_pair], (until - since)[same_pair])
+    chosen = np.flatnonzero(is_unknown)
     for at in chosen[np.argsort(places[firsts[chosen]], kind="stable")].tolist():
         cleared = bool(last_good[of[at]] > places[pasts[at] - 1])
         yield int(known[of[at]]), int(codes[at]), rows[firsts[at] : pasts[at]], cleared
 
 
-def _run(seen: CaptureFrame, client: int, api: int, code: int, thing: Thing, rows: np.ndarray, cleared: bool) -> Run:
-    times = seen.exchanges.answered[rows]
+def _run(capture: CaptureFrame, client: int, api: int, code: int, thing: Thing, rows: np.ndarray, cleared: bool) -> Run:
+    times = capture.exchanges.response_end[rows]
     known = times[times != NULL]
-    since, until = (int(known.min()), int(known.max())) if len(known) else (seen.span[0], seen.span[0])
+    since, until = (int(known.min()), int(known.max())) if len(known) else (capture.span[0], capture.span[0])
     return Run(int(client), int(api), int(code), thing, rows, since, until, cleared)
 
 
@@ -303,8 +305,8 @@ class Trouble:
     @functools.cached_property
     def rows(self) -> np.ndarray:
         """Their exchanges, each once."""
-        found: np.ndarray = arrow.distinct(np.concatenate([run.rows for run in self.runs]))
-        return found
+        result: np.ndarray = arrow.distinct(np.concatenate([run.rows for run in self.runs]))
+        return result
 
     @functools.cached_property
     def since(self) -> int:
@@ -342,11 +344,11 @@ def together(some: list[Run]) -> list[Trouble]:
     for run in some:
         thing = run.thing
         parts[run.client, run.api, run.code, thing.group, thing.transaction, thing.topic].append(run)
-    made = []
-    for (client, api, code, group, transaction, topic), mine in parts.items():
-        where = {(run.thing.topic or "", run.thing.partition) for run in mine if run.thing.partition is not None}
+    troubles = []
+    for (client, api, code, group, transaction, topic), runs_of in parts.items():
+        where = {(run.thing.topic or "", run.thing.partition) for run in runs_of if run.thing.partition is not None}
         places = sorted(where)
-        several = any(run.thing.several for run in mine)
-        thing = Thing(group, transaction, topic, topics=mine[0].thing.topics, several=several)
-        made.append(Trouble(client, api, code, mine[0].error, thing, places, mine))
-    return made
+        several = any(run.thing.several for run in runs_of)
+        thing = Thing(group, transaction, topic, topics=runs_of[0].thing.topics, several=several)
+        troubles.append(Trouble(client, api, code, runs_of[0].error, thing, places, runs_of))
+    return troubles

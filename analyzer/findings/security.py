@@ -1,4 +1,4 @@
-"""Who may, who may not, and what crosses the network in the clear."""
+"""Rules about authentication, authorization, and traffic in the clear."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from analyzer.findings.capture import ANSWERED, SECOND, CaptureFrame, api_name, once
-from analyzer.findings.error_answers import about, found, of, taken, times
-from analyzer.findings.rules import Found, Limits, rule
+from analyzer.findings.error_answers import about, claim, match_of, of, times
+from analyzer.findings.rules import Limits, Match, rule
 from analyzer.findings.wording import client, count, listed, moment, name, size
 from analyzer.frame import arrow, spill
 from analyzer.frame.frame import NULL
 from analyzer.frame.grouping import max_by, split
 from analyzer.protocol import api_keys
 
-_LOGIN = taken((api_keys.SASL_HANDSHAKE, api_keys.SASL_AUTHENTICATE), (33, 34, 58))
-_RIGHTS = taken((), (29, 30, 31, 53, 65))
+_LOGIN = claim((api_keys.SASL_HANDSHAKE, api_keys.SASL_AUTHENTICATE), (33, 34, 58))
+_RIGHTS = claim((), (29, 30, 31, 53, 65))
 
 
-def _principal(seen: CaptureFrame, client_: int, column: str = "principal") -> str | None:
+def _principal(capture: CaptureFrame, client_: int, column: str = "principal") -> str | None:
     """The name that a client logged in with, or (`refused_principal`) was not let in with, where the table `clients`
     has it."""
-    return _principals(seen).get(seen.clients[client_], {}).get(column)
+    return _principals(capture).get(capture.clients[client_], {}).get(column)
 
 
 @once
-def _principals(seen: CaptureFrame) -> dict[tuple[str, str | None], dict[str, str | None]]:
-    rows = seen.table("clients").every(["client_id", "client_ip", "principal", "refused_principal"])
+def _principals(capture: CaptureFrame) -> dict[tuple[str, str | None], dict[str, str | None]]:
+    rows = capture.table("clients").every(["client_id", "client_ip", "principal", "refused_principal"])
     return {(row["client_ip"], row["client_id"]): row for row in rows}
 
 
-def _mechanisms(seen: CaptureFrame) -> list[str | None]:
+def _mechanisms(capture: CaptureFrame) -> list[str | None]:
     """Of each connection the SASL mechanism it asked for."""
-    codes, mechanisms = seen.table("connections").text("sasl_mechanism")
+    codes, mechanisms = capture.table("connections").text("sasl_mechanism")
     return [mechanisms[code] if code >= 0 else None for code in codes.tolist()]
 
 
@@ -47,46 +47,46 @@ def _mechanisms(seen: CaptureFrame) -> list[str | None]:
     "10:01:03 to 10:01:09.",
     why="A refusal is final for that try. The name may show, the secret never. To tokens that are no requests (of "
     "clients before SaslAuthenticate) the broker says a refusal by closing the connection, some 0.1 s later.",
-    unless="A login of the same client succeeded after (a warning). A close without an answer: bytes are missing, or "
-    "packets from the capture; more than 2 s passed; the broker said something after the token; a note of fewer than "
-    "three, for who closed is not known, and a client may just have left.",
+    suppressed_when="A login of the same client succeeded after (a warning). A close without an answer: bytes are "
+    "missing, or packets from the capture; more than 2 s passed; the broker said something after the token; a note of "
+    "fewer than three, for who closed is not known, and a client may just have left.",
     advice="The secret, or the mechanism: the answer to SaslHandshake lists those there are.",
-    judge="sasl-librdkafka-4.3; forged: refused, and refused and then let in; closed on a token, and after an answer "
-    "to it",
+    evidence="sasl-librdkafka-4.3; forged: refused, and refused and then let in; closed on a token, and after an "
+    "answer to it",
     close_s=2,
     closes=3,
 )
-def authentication_failed(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    mechanisms = _mechanisms(seen)
-    good = seen.of_api(api_keys.SASL_AUTHENTICATE)
-    good = good[seen.exchanges.error[good] == 0]
-    troubles = of(seen, _LOGIN)
+def authentication_failed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    mechanisms = _mechanisms(capture)
+    good = capture.of_api(api_keys.SASL_AUTHENTICATE)
+    good = good[capture.exchanges.error[good] == 0]
+    troubles = of(capture, _LOGIN)
     # SCRAM's first message is answered well although the second will not be: what counts is what came after.
-    final = good[_went_on(seen)[seen.exchanges.link[good]]] if troubles else good
-    last_in = max_by(seen.client[final], seen.exchanges.asked[final], len(seen.clients), NULL)
+    final = good[_went_on(capture)[capture.exchanges.link[good]]] if troubles else good
+    last_in = max_by(capture.client[final], capture.exchanges.request_time[final], len(capture.clients), NULL)
     for trouble in troubles:
         last = int(trouble.rows[-1])
-        link = int(seen.exchanges.link[last])
+        link = int(capture.exchanges.link[last])
         mechanism = mechanisms[link] if link < len(mechanisms) else None
-        principal = _principal(seen, trouble.client, "refused_principal")
+        principal = _principal(capture, trouble.client, "refused_principal")
         let_in = bool(last_in[trouble.client] > trouble.until)
-        who = seen.who(trouble.client, int(seen.broker[last]))
+        who = capture.who(trouble.client, int(capture.broker[last]))
         text = f"{who['broker']} refused the login of {client(who)}" + (f" by {name(mechanism)}" if mechanism else "")
         text += (f" as {name(principal)}" if principal else "") + f": {trouble.error}, {times(trouble)}"
         text += "; it was let in after." if let_in else "."
-        yield found(seen, trouble, text, "warning" if let_in else None)
-    shut = _shut_out(seen, int(at.close_s * SECOND))
-    into = spill.true_rows(_went_on(seen)) if shut else np.zeros(0, np.int64)
-    began, ends = seen.link_times("first_time"), seen.link_times("last_time")
-    last_into = max_by(seen.client_of[into], began[into], len(seen.clients), NULL)
+        yield match_of(capture, trouble, text, "warning" if let_in else None)
+    shut = _shut_out(capture, int(at.close_s * SECOND))
+    into = spill.true_rows(_went_on(capture)) if shut else np.zeros(0, np.int64)
+    began, ends = capture.link_times("first_time"), capture.link_times("last_time")
+    last_into = max_by(capture.client_of[into], began[into], len(capture.clients), NULL)
     for (client_, broker, mechanism), links in shut.items():
-        who, principal, ended = seen.who(client_, broker), _principal(seen, client_), ends[links]
+        who, principal, ended = capture.who(client_, broker), _principal(capture, client_), ends[links]
         let_in = bool(last_into[client_] > ended.max())
         text = f"{count(len(links), 'connection')} of {client(who)} to {who['broker']} ended on the login by "
         text += name(mechanism) + (f" as {name(principal)}" if principal else "") + ", without an answer, "
         text += f"{moment(int(ended.min()))} to {moment(int(ended.max()))}" if len(links) > 1 else moment(int(ended[0]))
         text += "; it was let in after." if let_in else "."
-        yield Found(
+        yield Match(
             text,
             len(links),
             int(ended.min()),
@@ -100,35 +100,42 @@ def authentication_failed(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
         )
 
 
-def _shut_out(seen: CaptureFrame, within: int) -> dict[tuple[int, int, str], list[int]]:
+def _shut_out(capture: CaptureFrame, within: int) -> dict[tuple[int, int, str], list[int]]:
     """By client, broker and mechanism connections that ended soon after a token that is no request, to which nothing
     was said."""
-    codes, mechanisms = seen.table("connections").text("sasl_mechanism")
-    closed = np.array([end != "open" for end in seen.closed], bool)
+    codes, mechanisms = capture.table("connections").text("sasl_mechanism")
+    closed = np.array([end != "open" for end in capture.closed], bool)
     asking = spill.true_rows(codes >= 0)
-    asking = asking[(closed & seen.whole & ~_went_on(seen))[asking]] if len(asking) and not seen.loses else asking[:0]
+    asking = (
+        asking[(closed & capture.whole & ~_went_on(capture))[asking]]
+        if len(asking) and not capture.loses
+        else asking[:0]
+    )
     if not len(asking):
         return {}
-    rows, sizes = seen.exchanges, seen.column("response_bytes")
-    tokens, said = seen.link_numbers("opaque_sasl_bytes"), seen.link_numbers("broker_bytes")
-    ended, ours = seen.link_times("last_time"), spill.true_rows(arrow.among(rows.link, asking))
-    found_: dict[tuple[int, int, str], list[int]] = defaultdict(list)
-    for mine in split(ours, rows.link[ours]):
-        link, last = int(rows.link[mine[0]]), int(mine[rows.asked[mine].argmax()])
+    rows, sizes = capture.exchanges, capture.column("response_bytes")
+    tokens, broker_bytes = capture.link_numbers("opaque_sasl_bytes"), capture.link_numbers("broker_bytes")
+    ended, asking_rows = capture.link_times("last_time"), spill.true_rows(arrow.among(rows.link, asking))
+    shut_out: dict[tuple[int, int, str], list[int]] = defaultdict(list)
+    for group_rows in split(asking_rows, rows.link[asking_rows]):
+        link, last = int(rows.link[group_rows[0]]), int(group_rows[rows.request_time[group_rows].argmax()])
         sent = rows.api[last] == api_keys.SASL_HANDSHAKE and rows.error[last] == 0 and tokens[link] > 0
-        silent = said[link] <= np.maximum(sizes[mine], 0).sum() and ended[link] - rows.asked[last] <= within
+        silent = (
+            broker_bytes[link] <= np.maximum(sizes[group_rows], 0).sum()
+            and ended[link] - rows.request_time[last] <= within
+        )
         if sent and silent:
-            found_[int(seen.client_of[link]), int(seen.broker_of[link]), mechanisms[codes[link]]].append(link)
-    return found_
+            shut_out[int(capture.client_of[link]), int(capture.broker_of[link]), mechanisms[codes[link]]].append(link)
+    return shut_out
 
 
-def _went_on(seen: CaptureFrame) -> np.ndarray:
+def _went_on(capture: CaptureFrame) -> np.ndarray:
     """bool[links]: the client asked for something else than a login on that connection, and was answered."""
-    asked = ~arrow.among(
-        seen.exchanges.api, (api_keys.SASL_HANDSHAKE, api_keys.SASL_AUTHENTICATE, api_keys.API_VERSIONS)
+    has_asked = ~arrow.among(
+        capture.exchanges.api, (api_keys.SASL_HANDSHAKE, api_keys.SASL_AUTHENTICATE, api_keys.API_VERSIONS)
     )
-    went_on = np.zeros(len(seen.links), bool)
-    went_on[seen.exchanges.link[asked & (seen.exchanges.status <= 1)]] = True
+    went_on = np.zeros(len(capture.links), bool)
+    went_on[capture.exchanges.link[has_asked & (capture.exchanges.status <= 1)]] = True
     return went_on
 
 
@@ -139,16 +146,16 @@ def _went_on(seen: CaptureFrame) -> np.ndarray:
     "carol, svc-a (10.0.0.4), may not use Metadata for topic secret: TOPIC_AUTHORIZATION_FAILED (29), 4 times, "
     "10:01:03 to 10:01:09.",
     why="Deterministic, no threshold.",
-    unless="Metadata of all topics: what is hidden is left out there, not refused.",
+    suppressed_when="Metadata of all topics: what is hidden is left out there, not refused.",
     advice="An ACL for that principal.",
-    judge="sasl-librdkafka-4.3; forged: one refusal",
+    evidence="sasl-librdkafka-4.3; forged: one refusal",
 )
-def authorization_failed(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    for trouble in of(seen, _RIGHTS):
-        principal = _principal(seen, trouble.client)
+def authorization_failed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    for trouble in of(capture, _RIGHTS):
+        principal = _principal(capture, trouble.client)
         who = f"{name(principal)}, " if principal else ""
-        text = f"{who}{client(seen.who(trouble.client))}, may not use {api_name(trouble.api)}{about(trouble)}: "
-        yield found(seen, trouble, f"{text}{trouble.error}, {times(trouble)}.")
+        text = f"{who}{client(capture.who(trouble.client))}, may not use {api_name(trouble.api)}{about(trouble)}: "
+        yield match_of(capture, trouble, f"{text}{trouble.error}, {times(trouble)}.")
 
 
 _CHANGES: Mapping[str, tuple[int, ...]] = {
@@ -166,30 +173,33 @@ _CHANGES: Mapping[str, tuple[int, ...]] = {
     "alice, admin (10.0.0.4), had 4 changes of ACLs accepted: 3 CreateAcls, 1 DeleteAcls, 10:01:03 to 10:01:09.",
     why="A fact: the list of who changed what an auditor asks for. Which resources it was, and which values, only the "
     "requests say; a request for configs or quotas may have asked to validate them only (validateOnly).",
-    unless="The request was refused, wholly or in part (admin-refused and others tell it), or its answer was not "
-    "captured; it asked for no change at all, as its answer's size shows (MirrorMaker, where there are no ACLs to take "
-    "over); what a broker passes on for its client to a controller (Envelope).",
+    suppressed_when="The request was refused, wholly or in part (admin-refused and others tell it), or its answer was "
+    "not captured; it asked for no change at all, as its answer's size shows (MirrorMaker, where there are no ACLs to "
+    "take over); what a broker passes on for its client to a controller (Envelope).",
     advice="See whether it was meant: kwire show --filter 'api == CreateAcls' --tree shows each, its secrets left out.",
-    judge="admin-librdkafka-4.3, admin-java-4.3; forged: an ACL that was made, and one that was refused",
+    evidence="admin-librdkafka-4.3, admin-java-4.3; forged: an ACL that was made, and one that was refused",
 )
-def changed(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    rows = seen.of_api(*(key for keys in _CHANGES.values() for key in keys))
-    rows = rows[(seen.exchanges.status[rows] == ANSWERED) & (seen.exchanges.error[rows] == 0)]
+def changed(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    rows = capture.of_api(*(key for keys in _CHANGES.values() for key in keys))
+    rows = rows[(capture.exchanges.status[rows] == ANSWERED) & (capture.exchanges.error[rows] == 0)]
     if len(rows):
-        answer = seen.column("response_bytes")[rows]
+        answer = capture.column("response_bytes")[rows]
         rows = rows[(answer == NULL) | (answer > _OF_NO_CHANGE)]
     for what, keys in _CHANGES.items():
-        mine = rows[arrow.among(seen.exchanges.api[rows], keys)]
-        for some in split(mine, seen.client[mine]):
-            client_, api = int(seen.client[some[0]]), seen.exchanges.api[some]
+        changes = rows[arrow.among(capture.exchanges.api[rows], keys)]
+        for some in split(changes, capture.client[changes]):
+            client_, api = int(capture.client[some[0]]), capture.exchanges.api[some]
             many = {api_name(key): number for key in keys if (number := int((api == key).sum()))}
-            who, principal = seen.who(client_), _principal(seen, client_)
-            since, until = int(seen.exchanges.asked[some].min()), int(seen.exchanges.asked[some].max())
+            who, principal = capture.who(client_), _principal(capture, client_)
+            since, until = (
+                int(capture.exchanges.request_time[some].min()),
+                int(capture.exchanges.request_time[some].max()),
+            )
             text = f"{name(principal)}, " if principal else ""
             text += f"{client(who)}, had {count(len(some), 'change')} of {what} accepted: "
-            text += f"{', '.join(f'{number:,} {one}' for one, number in many.items())}, "
+            text += f"{', '.join(f'{number:,} {change}' for change, number in many.items())}, "
             text += moment(since) + (f" to {moment(until)}." if moment(until) != moment(since) else ".")
-            yield Found(
+            yield Match(
                 text,
                 len(some),
                 since,
@@ -214,31 +224,31 @@ _REVEALING = ("PLAIN", "OAUTHBEARER")
     "SASL/PLAIN passwords of 3 clients cross the network unencrypted: svc-a (10.0.0.4), svc-b (10.0.0.5), svc-c "
     "(10.0.0.6).",
     why="A fact. SCRAM does not show the password, but can be guessed at offline: a note.",
-    unless="On the loopback interface (a note); inside TLS.",
+    suppressed_when="On the loopback interface (a note); inside TLS.",
     advice="SASL_SSL; SCRAM rather than PLAIN.",
-    judge="sasl-librdkafka-4.3 (loopback: a note); forged: PLAIN between two hosts, and SCRAM",
+    evidence="sasl-librdkafka-4.3 (loopback: a note); forged: PLAIN between two hosts, and SCRAM",
 )
-def in_clear(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    tls = seen.table("connections").numbers("tls", np.int8)
+def in_clear(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    tls = capture.table("connections").numbers("tls", np.int8)
     by: dict[tuple[str, bool], list[int]] = defaultdict(list)
-    for link, mechanism in enumerate(_mechanisms(seen)):
+    for link, mechanism in enumerate(_mechanisms(capture)):
         if mechanism is not None and tls[link] != 1 and mechanism.upper() in (*_REVEALING, *_SCRAM):
-            near = _loopback(seen.clients[int(seen.client_of[link])][0])
+            near = _loopback(capture.clients[int(capture.client_of[link])][0])
             by[mechanism.upper(), near].append(link)
     for (mechanism, near), links in by.items():
-        clients = sorted({int(seen.client_of[link]) for link in links})
-        named = listed([client(seen.who(one)) for one in clients[:3]], len(clients))
+        clients = sorted({int(capture.client_of[link]) for link in links})
+        named = listed([client(capture.who(client_number)) for client_number in clients[:3]], len(clients))
         what = "Tokens" if mechanism == "OAUTHBEARER" else "Passwords" if mechanism == "PLAIN" else "Proofs"
         text = f"{what} by SASL/{name(mechanism)} of {count(len(clients), 'client')} cross "
         text += f"{'the loopback interface' if near else 'the network'} unencrypted: {named}."
         warns = mechanism in _REVEALING and not near
-        first = seen.link_times("first_time")[links]
-        yield Found(
+        first = capture.link_times("first_time")[links]
+        yield Match(
             text,
             len(links),
             int(first.min()),
             int(first.max()),
-            seen.who(clients[0]),
+            capture.who(clients[0]),
             {"mechanism": mechanism},
             links=(links[0], links[0], links[-1]),
             severity=None if warns else "note",
@@ -261,24 +271,24 @@ def _loopback(address: str) -> bool:
     "note",
     "1.1 GB of 14 clients cross the network unencrypted.",
     why="A fact; with --policy tls=required a warning.",
-    unless="On the loopback interface; what was decrypted for us.",
+    suppressed_when="On the loopback interface; what was decrypted for us.",
     advice="A TLS listener, where the network is not trusted.",
-    judge="forged: two hosts, and the loopback interface",
-    minds=("tls",),
+    evidence="forged: two hosts, and the loopback interface",
+    depends_on=("tls",),
 )
-def plain_traffic(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    tls, decoded = seen.table("connections").numbers("tls", np.int8), seen.link_numbers("decoded_bytes")
-    near = np.array([_loopback(address) for address, _ in seen.clients], bool)
+def plain_traffic(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    tls, decoded = capture.table("connections").numbers("tls", np.int8), capture.link_numbers("decoded_bytes")
+    near = np.array([_loopback(address) for address, _ in capture.clients], bool)
     plain = np.flatnonzero((tls != 1) & (decoded[: len(tls)] > 0))
-    plain = plain[~near[seen.client_of[plain]]]
+    plain = plain[~near[capture.client_of[plain]]]
     if len(plain):
-        clients = len(arrow.distinct(seen.client_of[plain]))
-        strict = seen.asked.policies.get("tls") == "required"
+        clients = len(arrow.distinct(capture.client_of[plain]))
+        strict = capture.query.policies.get("tls") == "required"
         text = f"{size(int(decoded[plain].sum()))} of {count(clients, 'client')} cross the network unencrypted."
-        yield Found(
+        yield Match(
             text,
             len(plain),
-            *seen.span,
+            *capture.span,
             links=tuple(plain[[0, 0, -1]].tolist()),
             severity="warning" if strict else None,
         )

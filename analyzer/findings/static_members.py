@@ -10,15 +10,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from analyzer.findings.capture import SECOND, CaptureFrame
-from analyzer.findings.error_answers import taken
-from analyzer.findings.rules import Found, Limits, rule
+from analyzer.findings.error_answers import claim
+from analyzer.findings.rules import Limits, Match, rule
 from analyzer.findings.runs import runs
 from analyzer.findings.wording import client, count, listed, moment, name
 from analyzer.frame import arrow
 from analyzer.frame.grouping import busiest_window, split
 from analyzer.protocol import api_keys
 
-_STATIC = taken(
+_STATIC = claim(
     (
         api_keys.JOIN_GROUP,
         api_keys.SYNC_GROUP,
@@ -42,35 +42,38 @@ _STATIC = taken(
     why="The coordinator answers so to a member whose group.instance.id another one has taken: the first was still "
     "alive. Where it happens to two members within ten minutes, they take it from each other: who lost it is started "
     "again within five, Kubernetes' longest back-off.",
-    unless="Only one member was fenced, or each later than that after the one before (a warning): at a restart the old "
-    "process may still have been there.",
+    suppressed_when="Only one member was fenced, or each later than that after the one before (a warning): at a "
+    "restart the old process may still have been there.",
     advice="A group.instance.id for each process: from the host's or the pod's name, not from a file that all share.",
-    judge="forged: two members fenced in turn, and one; two within ten minutes, and an hour apart; a real group of two "
-    "members of one name",
+    evidence="forged: two members fenced in turn, and one; two within ten minutes, and an hour apart; a real group of "
+    "two members of one name",
     often=2,
     window_s=600,
 )
-def instance_twice(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    some = [run for run in runs(seen) if _STATIC(run)]
+def instance_twice(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    some = [run for run in runs(capture) if _STATIC(run)]
     if not some:
         return
-    joined = _joined_as(seen)
+    joined = _joined_as(capture)
     instance = {(group, who): named for (group, named), some in joined.items() for _, who, _ in some}
-    member, members = seen.table("exchanges").text("member_id")
+    member, members = capture.table("exchanges").text("member_id")
     fenced: dict[tuple[str | None, str | None], list[tuple[str, np.ndarray]]] = defaultdict(list)
     for run in some:
-        for mine in split(run.rows, member[run.rows]):
-            who = members[member[mine[0]]] if member[mine[0]] >= 0 else ""
-            made = _OF_STATIC.fullmatch(who)  # where its join was not captured
-            named = instance.get((run.thing.group, who), made.group(1) if made else None)
-            fenced[run.thing.group, named].append((who, mine))
-    for (group, named), theirs in fenced.items():
-        rows = arrow.distinct(np.concatenate([mine for _, mine in theirs]))
-        clients = {seen.clients[one] for one in arrow.distinct(seen.client[rows]).tolist()}
-        when = seen.exchanges.answered[rows]
+        for group_rows in split(run.rows, member[run.rows]):
+            who = members[member[group_rows[0]]] if member[group_rows[0]] >= 0 else ""
+            matched = _OF_STATIC.fullmatch(who)  # where its join was not captured
+            named = instance.get((run.thing.group, who), matched.group(1) if matched else None)
+            fenced[run.thing.group, named].append((who, group_rows))
+    for (group, named), fencings in fenced.items():
+        rows = arrow.distinct(np.concatenate([group_rows for _, group_rows in fencings]))
+        clients = {capture.clients[client_number] for client_number in arrow.distinct(capture.client[rows]).tolist()}
+        when = capture.exchanges.response_end[rows]
         if (group, named) in joined:
-            clients |= _takers(joined[group, named], [(who, seen.exchanges.answered[mine]) for who, mine in theirs])
-        who_ = seen.who(int(seen.client[rows[0]]))
+            clients |= _takers(
+                joined[group, named],
+                [(who, capture.exchanges.response_end[group_rows]) for who, group_rows in fencings],
+            )
+        who_ = capture.who(int(capture.client[rows[0]]))
         if len(clients) > 1 and named is not None:
             shown = sorted(client({"client_id": id_, "client_ip": ip}) for ip, id_ in clients)
             text = f"Static member {name(named)} of group {name(group)} is {count(len(clients), 'client')} at once, "
@@ -81,11 +84,11 @@ def instance_twice(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
         text += f"FENCED_INSTANCE_ID (82), {count(len(rows), 'time')}, {moment(int(when.min()))}"
         text += f" to {moment(int(when.max()))}." if len(rows) > 1 else "."
         firsts: dict[str, int] = {}
-        for who, mine in theirs:
-            first = int(seen.exchanges.answered[mine].min())
+        for who, group_rows in fencings:
+            first = int(capture.exchanges.response_end[group_rows].min())
             firsts[who] = min(first, firsts.get(who, first))
         often = busiest_window(np.sort([*firsts.values()]), int(at.window_s * SECOND))[0] >= at.often
-        yield Found(
+        yield Match(
             text,
             len(rows),
             int(when.min()),
@@ -106,23 +109,23 @@ _Client = tuple[str, str | None]
 """Address, client id."""
 
 
-def _joined_as(seen: CaptureFrame) -> dict[tuple[str | None, str | None], list[tuple[int, str, _Client]]]:
+def _joined_as(capture: CaptureFrame) -> dict[tuple[str | None, str | None], list[tuple[int, str, _Client]]]:
     """By group and static name who joined with it: when, as which member, and which client that was; by time."""
     wanted = ["time", "group_id", "member_id", "group_instance_id", "client_id", "client_ip", "event", "error"]
-    found_: dict[tuple[str | None, str | None], list[tuple[int, str, _Client]]] = defaultdict(list)
-    for row in seen.table("groups").every(wanted):
+    joins: dict[tuple[str | None, str | None], list[tuple[int, str, _Client]]] = defaultdict(list)
+    for row in capture.table("groups").every(wanted):
         named = row["group_instance_id"]
         if named is not None and row["event"] == "join" and row["error"] is None and row["member_id"]:
-            one = row["time"], row["member_id"], (row["client_ip"], row["client_id"])
-            found_[row["group_id"], named].append(one)
-    return found_
+            join = row["time"], row["member_id"], (row["client_ip"], row["client_id"])
+            joins[row["group_id"], named].append(join)
+    return joins
 
 
 def _takers(joined: list[tuple[int, str, _Client]], fenced: list[tuple[str, np.ndarray]]) -> set[_Client]:
-    """Who had the name of members when these were told that they have it no more."""
+    """Clients that held the name of members when these were told that they had lost it."""
     times = [time for time, _, _ in joined]
-    found_ = set()
+    takers = set()
     for who, when in fenced:
         before = joined[: bisect.bisect_right(times, int(when.min()))]
-        found_ |= {taker for _, other, taker in before[-1:] if other != who}
-    return found_
+        takers |= {taker for _, other, taker in before[-1:] if other != who}
+    return takers

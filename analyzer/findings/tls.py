@@ -12,7 +12,7 @@ import numpy as np
 from analyzer.common.times import micros
 from analyzer.common.times import moment as date
 from analyzer.findings.capture import SECOND, CaptureFrame, once
-from analyzer.findings.rules import Found, Limits, rule
+from analyzer.findings.rules import Limits, Match, rule
 from analyzer.findings.wording import client, count, moment, name
 from analyzer.frame.frame import NULL
 
@@ -37,13 +37,13 @@ class _Sealed(NamedTuple):
 
 
 @once
-def _connections(seen: CaptureFrame) -> list[_Sealed]:
-    """Those of the table, then those in which nothing was understood."""
-    return [*_of_table(seen), *_of_manifest(seen)]
+def _connections(capture: CaptureFrame) -> list[_Sealed]:
+    """TLS connections: those of the table, then those in which nothing could be decoded."""
+    return [*_of_table(capture), *_of_manifest(capture)]
 
 
-def _of_table(seen: CaptureFrame) -> Iterator[_Sealed]:
-    rows = seen.table("connections")
+def _of_table(capture: CaptureFrame) -> Iterator[_Sealed]:
+    rows = capture.table("connections")
     if not len(rows):
         return
     (subjects, by_name), (failures, reasons) = rows.text("tls_subject"), rows.text("tls_failure")
@@ -53,8 +53,8 @@ def _of_table(seen: CaptureFrame) -> Iterator[_Sealed]:
     for link in np.flatnonzero((subjects >= 0) | (failures >= 0) | (ends != NULL)).tolist():
         yield _Sealed(
             link,
-            seen.links[link],
-            seen.who(link=link),
+            capture.links[link],
+            capture.who(link=link),
             int(times[link]),
             by_name[subjects[link]] if subjects[link] >= 0 else None,
             int(ends[link]) if ends[link] != NULL else None,
@@ -63,27 +63,27 @@ def _of_table(seen: CaptureFrame) -> Iterator[_Sealed]:
         )
 
 
-def _of_manifest(seen: CaptureFrame) -> Iterator[_Sealed]:
-    for one in seen.sealed:
-        said = one.get("tls") or {}
-        asking, _, asked = one["connection"].rpartition("#")[0].partition("-")
-        if "first_time" not in said or asked.rpartition(":")[2] in map(str, _OTHERS):
+def _of_manifest(capture: CaptureFrame) -> Iterator[_Sealed]:
+    for connection in capture.sealed:
+        tls_facts = connection.get("tls") or {}
+        asking, _, broker_end = connection["connection"].rpartition("#")[0].partition("-")
+        if "first_time" not in tls_facts or broker_end.rpartition(":")[2] in map(str, _OTHERS):
             continue
-        who = {"client_ip": asking.rpartition(":")[0], "broker": asked, "connection": one["connection"]}
-        until = said.get("tls_not_after")
+        who = {"client_ip": asking.rpartition(":")[0], "broker": broker_end, "connection": connection["connection"]}
+        until = tls_facts.get("tls_not_after")
         yield _Sealed(
             None,
-            one["connection"],
+            connection["connection"],
             who,
-            micros(said["first_time"], 0),
-            said.get("tls_subject"),
+            micros(tls_facts["first_time"], 0),
+            tls_facts.get("tls_subject"),
             micros(until, 0) if until else None,
-            said.get("tls_failure"),
+            tls_facts.get("tls_failure"),
         )
 
 
 def _links(some: list[_Sealed]) -> tuple[int, ...]:
-    known = [one.link for one in some if one.link is not None]
+    known = [connection.link for connection in some if connection.link is not None]
     return (known[0], known[0], known[-1]) if known else ()
 
 
@@ -94,24 +94,28 @@ def _links(some: list[_Sealed]) -> tuple[int, ...]:
     "The certificate CN=broker-1 of 10.0.0.1:9093 ended at 2026-01-01T00:00:00Z; 12 connections were made with it "
     "since.",
     why="A fact, by the capture's clock against the certificate's end. A warning: it ends within two weeks.",
-    unless="It is valid for more than `days`; TLS 1.3 without keys, and sessions resumed: neither shows a certificate.",
+    suppressed_when="It is valid for more than `days`; TLS 1.3 without keys, and sessions resumed: neither shows a "
+    "certificate.",
     advice="Renew it: put the new one into the broker's keystore; brokers take it over without a restart by an "
     "AlterConfigs of ssl.keystore.location. Clients that connect all the same do not check it.",
-    judge="forged: a certificate that ended a second before, and one that ends later; a day before it ends (a warning)",
+    evidence="forged: a certificate that ended a second before, and one that ends later; a day before it ends (a "
+    "warning)",
     days=14,
 )
-def certificate_expired(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
+def certificate_expired(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     by: dict[tuple[str, str | None, int, bool], list[_Sealed]] = defaultdict(list)
-    for one in _connections(seen):
-        if one.until is not None and one.until - one.time < at.days * _DAY:
-            by[one.who["broker"], one.subject, one.until, one.until < one.time].append(one)
+    for connection in _connections(capture):
+        if connection.until is not None and connection.until - connection.time < at.days * _DAY:
+            by[
+                connection.who["broker"], connection.subject, connection.until, connection.until < connection.time
+            ].append(connection)
     for (broker, subject, until, over), some in by.items():
-        since, last = min(one.time for one in some), max(one.time for one in some)
+        since, last = min(connection.time for connection in some), max(connection.time for connection in some)
         shown = f"{name(subject)} " if subject else ""
         text = f"The certificate {shown}of {broker} "
-        made = f"{count(len(some), 'connection')} {'was' if len(some) == 1 else 'were'} made with it"
-        text += f"ended at {_day(until)}; {made} since." if over else f"ends at {_day(until)}; {made}."
-        yield Found(
+        made_with = f"{count(len(some), 'connection')} {'was' if len(some) == 1 else 'were'} made with it"
+        text += f"ended at {_day(until)}; {made_with} since." if over else f"ends at {_day(until)}; {made_with}."
+        yield Match(
             text,
             len(some),
             since,
@@ -147,7 +151,7 @@ _PARLEY: Final = (
 
 
 def _advice(server: bool, alert: str) -> str | None:
-    """What to do about an alert, by who said it; None: the rule's own words."""
+    """Advice about an alert, by the side that sent it; None: the rule's own advice."""
     if alert == "certificate_required" or (server and alert in _DOUBTED):
         return (
             "The broker asks for a client's certificate (ssl.client.auth): give the client a keystore whose "
@@ -176,13 +180,13 @@ _COMPARE: Final = "Compare security.protocol of the client with the listener's (
     "error",
     "3 TLS handshakes of 10.0.0.4 with 10.0.0.1:9093 failed, 10:01:03 to 10:01:09: the client said unknown_ca.",
     why="No threshold: who sends such an alert gives the connection up.",
-    unless="The alert closes in order (close_notify); ports 443 and 8443, where no Kafka was heard.",
+    suppressed_when="The alert closes in order (close_notify); ports 443 and 8443, where no Kafka was heard.",
     advice="Look at the log of the side that said it. What is sealed (TLS 1.3) only keys tell: --keylog.",
-    judge="forged: an unknown_ca of the client, and a close_notify; what OpenSSL's client says of a certificate that "
-    "nobody signed; Kafka 4.3's to a client of the clear",
+    evidence="forged: an unknown_ca of the client, and a close_notify; what OpenSSL's client says of a certificate "
+    "that nobody signed; Kafka 4.3's to a client of the clear",
 )
-def tls_alert(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    for (failure, clear, *_), some in _failures(seen).items():
+def tls_alert(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    for (failure, clear, *_), some in _failures(capture).items():
         side, _, alert = failure.partition(": ")
         if alert in _SILENT:
             continue
@@ -193,7 +197,7 @@ def tls_alert(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
             text = f"{who} spoke in the clear to {broker}, a listener of TLS, {count(len(some), 'time')}, "
             advice, cause = _COMPARE, "the listener speaks TLS"
         what = "broke off with an alert that is sealed" if alert == "sealed" else f"said {name(alert)}"
-        yield Found(
+        yield Match(
             f"{text}{_span(some)}: the {side} {what}.",
             len(some),
             some[0].time,
@@ -214,17 +218,18 @@ def tls_alert(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     "10.0.0.4 spoke TLS to 10.0.0.1:9092 7 times, 10:01:03 to 10:01:09, and got no answer: no TLS listener.",
     why="A listener of TLS answers a ClientHello, by a hello or an alert. One in the clear takes it for a request of "
     "369,296,129 bytes or so, and closes.",
-    unless="The capture ended first, lacks bytes, or has one side only; ports 443 and 8443, where no Kafka was heard.",
+    suppressed_when="The capture ended first, lacks bytes, or has one side only; ports 443 and 8443, where no Kafka "
+    "was heard.",
     advice=_COMPARE,
-    judge="forged: a ClientHello and the end of the connection, and one with an answer",
+    evidence="forged: a ClientHello and the end of the connection, and one with an answer",
 )
-def not_tls(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    for (failure, *_), some in _failures(seen).items():
+def not_tls(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    for (failure, *_), some in _failures(capture).items():
         alert = failure.partition(": ")[2]
         if alert in _SILENT:
             text = f"{client(some[0].who)} spoke TLS to {some[0].who['broker']} {count(len(some), 'time')}, "
             got = "no answer" if alert == "no answer" else "an answer that is none"
-            yield Found(
+            yield Match(
                 f"{text}{_span(some)}, and got {got}: no TLS listener.",
                 len(some),
                 some[0].time,
@@ -243,11 +248,11 @@ def _span(some: list[_Sealed]) -> str:
     return f"{first} to {last}" if len(some) > 1 else first
 
 
-def _failures(seen: CaptureFrame) -> dict[tuple[str, bool, str, str, str], list[_Sealed]]:
+def _failures(capture: CaptureFrame) -> dict[tuple[str, bool, str, str, str], list[_Sealed]]:
     """By what failed and between whom, in order of time. Of most nobody knows the client's id."""
     by: dict[tuple[str, bool, str, str, str], list[_Sealed]] = defaultdict(list)
-    for one in sorted(_connections(seen), key=lambda one: one.time):
-        if one.failure is not None:
-            who = one.who.get("client_ip") or "", one.who.get("client_id") or "", one.who["broker"]
-            by[one.failure, one.clear, *who].append(one)
+    for connection in sorted(_connections(capture), key=lambda connection: connection.time):
+        if connection.failure is not None:
+            who = connection.who.get("client_ip") or "", connection.who.get("client_id") or "", connection.who["broker"]
+            by[connection.failure, connection.clear, *who].append(connection)
     return by

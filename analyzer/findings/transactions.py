@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from analyzer.findings.capture import SECOND, CaptureFrame, once
-from analyzer.findings.error_answers import TOLD, about, found, of, taken, times
+from analyzer.findings.error_answers import EXPLANATIONS, about, claim, match_of, of, times
 from analyzer.findings.fetch import reads
-from analyzer.findings.rules import Found, Limits, rule
+from analyzer.findings.rules import Limits, Match, rule
 from analyzer.findings.runs import Run, Trouble, runs
 from analyzer.findings.wording import client, count, lasting, name, place, share
 from analyzer.frame import arrow, spill
@@ -28,9 +28,9 @@ _OF_TRANSACTIONS = (
     api_keys.TXN_OFFSET_COMMIT,
     api_keys.PRODUCE,
 )
-_FENCED = taken(_OF_TRANSACTIONS, (47, 90), every=True)
-_SEQUENCE = taken((api_keys.PRODUCE,), (45, 59), every=True)
-_WAITING = taken(_OF_TRANSACTIONS, (51,))
+_FENCED = claim(_OF_TRANSACTIONS, (47, 90), every=True)
+_SEQUENCE = claim((api_keys.PRODUCE,), (45, 59), every=True)
+_WAITING = claim(_OF_TRANSACTIONS, (51,))
 
 
 @rule(
@@ -39,52 +39,52 @@ _WAITING = taken(_OF_TRANSACTIONS, (51,))
     "error",
     "Transactional id tx-1 is used by 2 clients (svc-a (10.0.0.4), svc-b (10.0.0.9)): 8 fencings.",
     why="Fencing is how one producer takes over from another: once is right, back and forth is two owners.",
-    unless="It happened once, or to one client whose successor took over (a note); its transaction went on beyond its "
-    "timeout, and nobody else was seen to take it (transaction-timed-out); producers of several transactional ids, or "
-    "of none, that write one topic; KIP-890 raises the epoch "
-    "of every transaction, and answers the new one.",
+    suppressed_when="It happened once, or to one client whose successor took over (a note); its transaction went on "
+    "beyond its timeout, and nobody else was seen to take it (transaction-timed-out); producers of several "
+    "transactional ids, or of none, that write one topic; KIP-890 raises the epoch of every transaction, and answers "
+    "the new one.",
     advice="A transactional.id for each instance.",
-    judge="forged: two clients fenced in turn, and one fenced once",
+    evidence="forged: two clients fenced in turn, and one fenced once",
     often=2,
 )
-def producer_fenced(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
+def producer_fenced(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     by_id: dict[tuple[str | None, str, int], list[tuple[Run, list[int]]]] = defaultdict(list)
-    for run in runs(seen):
+    for run in runs(capture):
         # An epoch that is refused and raised again by the same producer is KIP-360, and passes.
         if not (_FENCED(run) and (run.code == 90 or run.lasting)):
             continue
-        said: dict[str | None, list[int]] = defaultdict(list)
-        for row, told in zip(run.rows.tolist(), _transaction_of(seen, run.rows), strict=True):
-            said[run.thing.transaction or told].append(row)
-        for transaction, mine in said.items():
+        by_transaction: dict[str | None, list[int]] = defaultdict(list)
+        for row, transaction in zip(run.rows.tolist(), _transaction_of(capture, run.rows), strict=True):
+            by_transaction[run.thing.transaction or transaction].append(row)
+        for transaction, own_rows in by_transaction.items():
             # Who has no transactional id shares none: another client is another producer.
             of_client = -1 if transaction is not None else run.client
-            by_id[transaction, "" if transaction is not None else _topic(run), of_client].append((run, mine))
-    late = _since(seen)
+            by_id[transaction, "" if transaction is not None else _topic(run), of_client].append((run, own_rows))
+    late = _since(capture)
     for (transaction, topic, _), some in by_id.items():
-        rows = arrow.distinct(np.array([row for _, mine in some for row in mine]))
+        rows = arrow.distinct(np.array([row for _, own_rows in some for row in own_rows]))
         clients = sorted({run.client for run, _ in some})
         many = len(clients) > 1 and len(rows) >= at.often
         what = f"Transactional id {name(transaction)}" if transaction is not None else f"A producer of {name(topic)}"
-        named = ", ".join(client(seen.who(one)) for one in clients[:3])
+        named = ", ".join(client(capture.who(client_number)) for client_number in clients[:3])
         fenced, cause = f"{named} was fenced {count(len(rows), 'time')}", "another producer took over"
         if many:
             text = f"{what} is used by {count(len(clients), 'client')} ({named}): {count(len(rows), 'fencing')}."
             cause = "several owners of one transactional id"
-        elif transaction is not None and _taken_by(seen, transaction) == set(clients):
+        elif transaction is not None and _taken_by(capture, transaction) == set(clients):
             if transaction in late:
                 continue
             text = f"{what}: {fenced}, and nobody else was seen to take it."
             cause = "its transaction timed out"
         else:
             text = f"{what} was taken over: {fenced}."
-        answered = seen.exchanges.answered[rows]
-        yield Found(
+        answered = capture.exchanges.response_end[rows]
+        yield Match(
             text,
             len(rows),
             int(answered.min()),
             int(answered.max()),
-            seen.who(clients[0]),
+            capture.who(clients[0]),
             {"transactional_id": transaction},
             tuple(rows[[0, 0, -1]].tolist()),
             severity=None if many else "note",
@@ -93,20 +93,20 @@ def producer_fenced(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
         )
 
 
-def _transaction_of(seen: CaptureFrame, rows: np.ndarray) -> list[str | None]:
+def _transaction_of(capture: CaptureFrame, rows: np.ndarray) -> list[str | None]:
     """The transactional id that each exchange says: Produce does, and is about topics."""
-    codes, said = seen.table("exchanges").text("transactional_id")
-    return [said[code] if code >= 0 else None for code in codes[rows].tolist()]
+    codes, ids = capture.table("exchanges").text("transactional_id")
+    return [ids[code] if code >= 0 else None for code in codes[rows].tolist()]
 
 
-def _taken_by(seen: CaptureFrame, transaction: str) -> set[int]:
+def _taken_by(capture: CaptureFrame, transaction: str) -> set[int]:
     """The clients that InitProducerId gave an id."""
-    codes, said = seen.table("exchanges").text("transactional_id")
-    rows = seen.of_api(api_keys.INIT_PRODUCER_ID)
-    if transaction not in said:
+    codes, ids = capture.table("exchanges").text("transactional_id")
+    rows = capture.of_api(api_keys.INIT_PRODUCER_ID)
+    if transaction not in ids:
         return set()
-    mine = rows[(codes[rows] == said.index(transaction)) & (seen.exchanges.error[rows] == 0)]
-    return set(seen.client[mine].tolist())
+    own_rows = rows[(codes[rows] == ids.index(transaction)) & (capture.exchanges.error[rows] == 0)]
+    return set(capture.client[own_rows].tolist())
 
 
 def _topic(run: Run) -> str:
@@ -120,24 +120,24 @@ def _topic(run: Run) -> str:
     "svc-a (10.0.0.4) was refused for t-3: OUT_OF_ORDER_SEQUENCE_NUMBER (45), 2 times, 10:01:03 to 10:01:04; records "
     "may be lost.",
     why="librdkafka stops for good, Java drops the batch and goes on: one is an outage or a hole.",
-    unless="The batch was sent behind one that failed: then this is the expected echo.",
+    suppressed_when="The batch was sent behind one that failed: then this is the expected echo.",
     advice="Unclean election, retention or DeleteRecords under the producer, a broker restarted with old state.",
-    judge="forged: a gap by itself, and one behind a failed batch",
+    evidence="forged: a gap by itself, and one behind a failed batch",
 )
-def sequence_gap(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    for trouble in of(seen, _SEQUENCE, lasting=False):
-        rows = [row for row in trouble.rows.tolist() if not _behind(seen, row, trouble.places)]
+def sequence_gap(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    for trouble in of(capture, _SEQUENCE, lasting=False):
+        rows = [row for row in trouble.rows.tolist() if not _behind(capture, row, trouble.places)]
         if not rows or (trouble.code == 59 and not any(run.lasting for run in trouble.runs)):
             continue
-        text = f"{client(seen.who(trouble.client))} was refused{about(trouble)}: {trouble.error}, {times(trouble)}; "
-        yield found(seen, trouble, f"{text}records may be lost.")
+        text = f"{client(capture.who(trouble.client))} was refused{about(trouble)}: {trouble.error}, {times(trouble)}; "
+        yield match_of(capture, trouble, f"{text}records may be lost.")
 
 
-def _behind(seen: CaptureFrame, row: int, places: list[tuple[str, int]]) -> bool:
+def _behind(capture: CaptureFrame, row: int, places: list[tuple[str, int]]) -> bool:
     """It was asked before an earlier request of the same connection to those partitions was answered, and failed."""
-    rows, failed = seen.exchanges, _failed(seen)
+    rows, failed = capture.exchanges, _failed(capture)
     # Whatever failed while this one was on its way, or just before, leaves a hole before it.
-    recent = rows.asked[row] - SECOND
+    recent = rows.request_time[row] - SECOND
     return any(
         exchange < rows.exchange[row] and answered >= recent
         for where in places
@@ -145,18 +145,18 @@ def _behind(seen: CaptureFrame, row: int, places: list[tuple[str, int]]) -> bool
     )
 
 
-def _failed(seen: CaptureFrame) -> dict[tuple[int, tuple[str, int]], list[tuple[int, int]]]:
+def _failed(capture: CaptureFrame) -> dict[tuple[int, tuple[str, int]], list[tuple[int, int]]]:
     """(ordinal, time of the answer) of what failed, by connection and topic-partition. Worked out once."""
-    if "failed" not in seen.memo:
-        rows, parts = seen.exchanges, seen.partitions
-        found_ = defaultdict(list)
+    if "failed" not in capture.memo:
+        rows, parts = capture.exchanges, capture.partitions
+        failures = defaultdict(list)
         for part in np.flatnonzero((parts.owner >= 0) & (parts.error > 0)).tolist():
             owner = int(parts.owner[part])
-            key = int(rows.link[owner]), seen.places[parts.place[part]]
-            found_[key].append((int(rows.exchange[owner]), int(rows.answered[owner])))
-        seen.memo["failed"] = found_
-    kept: dict[tuple[int, tuple[str, int]], list[tuple[int, int]]] = seen.memo["failed"]
-    return kept
+            key = int(rows.link[owner]), capture.places[parts.place[part]]
+            failures[key].append((int(rows.exchange[owner]), int(rows.response_end[owner])))
+        capture.memo["failed"] = failures
+    cached: dict[tuple[int, tuple[str, int]], list[tuple[int, int]]] = capture.memo["failed"]
+    return cached
 
 
 @rule(
@@ -168,41 +168,41 @@ def _failed(seen: CaptureFrame) -> dict[tuple[int, tuple[str, int]], list[tuple[
     why="The coordinator must abort at the transaction's timeout, and looks for such every 10 s: beyond it nothing "
     "will. The timeout is what InitProducerId said of the transactions of that partition; 15 min, the most that "
     "brokers allow unless told otherwise, where none was seen.",
-    unless="The log did not grow; the offset moved within that time.",
+    suppressed_when="The log did not grow; the offset moved within that time.",
     advice="Find the producer (DescribeProducers), abort it (kafka-transactions.sh, KIP-664); 4.0 prevents it "
     "(KIP-890).",
-    judge="forged: a stable offset that stands for 16 min, and for 14; for 80 s where transactions may last 60, and "
+    evidence="forged: a stable offset that stands for 16 min, and for 14; for 80 s where transactions may last 60, and "
     "for 70",
     timeout_s=900,
     slack_s=15,
     by_clock=True,
 )
-def hanging(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    timeouts = _timeouts(seen)
+def hanging(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    timeouts = _timeouts(capture)
     shortest = min(at.timeout_s, min(timeouts.values(), default=int(1e18)) / SECOND + at.slack_s)
-    if seen.span[1] - seen.span[0] < shortest * SECOND:
+    if capture.span[1] - capture.span[0] < shortest * SECOND:
         return
-    read = reads(seen)
+    read = reads(capture)
     known = spill.true_rows((read.stable >= 0) & (read.end >= 0))
-    for mine in split(known, spill.take(read.place, known)):
-        last = int(read.stable[mine[-1]])
-        same = mine[read.stable[mine] == last]
+    for group_rows in split(known, spill.take(read.place, known)):
+        last = int(read.stable[group_rows[-1]])
+        same = group_rows[read.stable[group_rows] == last]
         since, until = int(read.time[same[0]]), int(read.time[same[-1]])
-        end = int(read.end[mine].max())
-        topic, partition = seen.places[read.place[mine[0]]]
-        said = timeouts.get((topic, partition))
-        least = at.timeout_s * SECOND if said is None else said + at.slack_s * SECOND
+        end = int(read.end[group_rows].max())
+        topic, partition = capture.places[read.place[group_rows[0]]]
+        timeout = timeouts.get((topic, partition))
+        least = at.timeout_s * SECOND if timeout is None else timeout + at.slack_s * SECOND
         if until - since < least or end <= last or int(read.end[same[0]]) >= end:
             continue
         text = f"The last stable offset of {place((topic, partition))} stands at {last:,} since "
         text += f"{lasting(until - since)}, "
         text += f"while its end moved to {end:,}: readers of committed data are stuck."
-        yield Found(
+        yield Match(
             text,
             end - last,
             since,
             until,
-            seen.who(broker=int(seen.broker[read.owner[mine[0]]])),
+            capture.who(broker=int(capture.broker[read.owner[group_rows[0]]])),
             {"topic": topic, "partition": str(partition)},
             (int(read.owner[same[0]]), int(read.owner[same[-1]]), int(read.owner[same[-1]])),
             cause="a transaction that nobody ends",
@@ -210,15 +210,15 @@ def hanging(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
         )
 
 
-def _timeouts(seen: CaptureFrame) -> dict[tuple[str, int], int]:
+def _timeouts(capture: CaptureFrame) -> dict[tuple[str, int], int]:
     """By topic-partition the longest that a transaction which wrote there may last, us, where InitProducerId said it;
     not where the limit of one is not known."""
-    table = seen.table("transactions")
+    table = capture.table("transactions")
     longest: dict[tuple[str, int], int] = {}
     unknown = set()
     for row in table.every(["partitions", "timeout_ms"]) if len(table) else ():
-        for one in row["partitions"] or ():
-            where = one["topic"], one["partition"]
+        for partition in row["partitions"] or ():
+            where = partition["topic"], partition["partition"]
             if row["timeout_ms"] is None:
                 unknown.add(where)
             else:
@@ -234,24 +234,24 @@ def _timeouts(seen: CaptureFrame) -> dict[tuple[str, int], int]:
     why="The coordinator aborts a transaction that is open for longer than transaction.timeout.ms, which "
     "InitProducerId says, and looks for such every 10 s. Its producer is fenced then: what it wrote is not read by who "
     "reads committed data only, and offsets that it committed do not count.",
-    unless="Another client was seen to take the transactional id (producer-fenced); when it began, or its timeout, was "
-    "not seen; its producer ended it. Nor where nobody was seen to abort it, and its producer did not come back to be "
-    "refused.",
+    suppressed_when="Another client was seen to take the transactional id (producer-fenced); when it began, or its "
+    "timeout, was not seen; its producer ended it. Nor where nobody was seen to abort it, and its producer did not "
+    "come back to be refused.",
     advice="Shorter transactions, or a longer transaction.timeout.ms (up to transaction.max.timeout.ms, 15 min); a new "
     "producer after the error. See what the application did meanwhile.",
-    judge="forged rows: fenced by nobody after 60 s, and before; by another; aborted by a marker, and by EndTxn; an "
+    evidence="forged rows: fenced by nobody after 60 s, and before; by another; aborted by a marker, and by EndTxn; an "
     "EndTxn that finds none; real producers that wait, with what brokers say to each other and without",
     by_clock=True,
 )
-def timed_out(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    for (transaction, client_id), some in _late(seen).items():
-        worst = max(some, key=lambda one: one.lasted)
+def timed_out(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    for (transaction, client_id), some in _late(capture).items():
+        worst = max(some, key=lambda late: late.lasted)
         text = f"{count(len(some), 'transaction')} of {name(client_id)} ({name(transaction)}) went on beyond "
         text += f"{'its' if len(some) == 1 else 'their'} timeout of {lasting(worst.timeout)}, for "
         text += f"{'' if len(some) == 1 else 'up to '}{lasting(worst.lasted)}: the coordinator aborted "
         text += f"{'it' if len(some) == 1 else 'them'}."
-        proof = tuple(one.row for one in (some[0], worst, some[-1]) if one.row is not None)
-        yield Found(
+        proof = tuple(late.row for late in (some[0], worst, some[-1]) if late.row is not None)
+        yield Match(
             text,
             len(some),
             some[0].until - some[0].lasted,
@@ -280,36 +280,38 @@ _Whose = tuple[str | None, str | None]
 
 
 @once
-def _late(seen: CaptureFrame) -> dict[_Whose, list[_Late]]:
+def _late(capture: CaptureFrame) -> dict[_Whose, list[_Late]]:
     """Transactions that a coordinator aborted after their time was over, or whose producer was refused by then, and
     nobody was seen to take their id; in order."""
-    table, rows = seen.table("transactions"), seen.exchanges
+    table, rows = capture.table("transactions"), capture.exchanges
     lasted, timeout, began, ended = table.together(("duration_us", "timeout_ms", "began", "ended"))
     (whose, ids), (client_, clients) = table.text("transactional_id"), table.text("client_id")
     outcome, outcomes = table.text("outcome")
     limited = (timeout > 0) & (table.text("fenced_by")[0] < 0)
     over = limited & (lasted // 1000 >= timeout) & (began != NULL) & (ended != NULL)
     over &= arrow.among(outcome, codes_of(outcomes, "fenced", "aborted"))
-    found_: list[tuple[int, _Late]] = []
+    late_ends: list[tuple[int, _Late]] = []
     chosen = np.flatnonzero(over)
     for row, shown in zip(chosen.tolist(), table.rows(chosen, ["outcome", "evidence"]), strict=True):
         proof = shown["evidence"] or {}
-        end = seen.row_of(proof["connection"], proof["exchange"]) if proof.get("exchange") is not None else None
+        end = capture.row_of(proof["connection"], proof["exchange"]) if proof.get("exchange") is not None else None
         # What its producer aborted by itself is another matter.
         if shown["outcome"] == "fenced" or (end is not None and int(rows.api[end]) == api_keys.WRITE_TXN_MARKERS):
-            found_.append((row, _Late(int(lasted[row]), int(timeout[row]) * 1000, int(ended[row]), end)))
-    refused = _no_transaction(seen)
+            late_ends.append((row, _Late(int(lasted[row]), int(timeout[row]) * 1000, int(ended[row]), end)))
+    refused = _no_transaction(capture)
     open_ = limited & (began != NULL) & arrow.among(outcome, codes_of(outcomes, "open"))
     for row in np.flatnonzero(open_ & arrow.among(whose, codes_of(ids, *refused))).tolist():
         ends = refused[ids[whose[row]]]
-        at = bisect.bisect_left(ends, int(began[row]), key=lambda end: int(rows.asked[end]))
-        went_on = int(rows.asked[ends[at]] - began[row]) if at < len(ends) else 0
+        at = bisect.bisect_left(ends, int(began[row]), key=lambda end: int(rows.request_time[end]))
+        went_on = int(rows.request_time[ends[at]] - began[row]) if at < len(ends) else 0
         if went_on >= int(timeout[row]) * 1000:
-            found_.append((row, _Late(went_on, int(timeout[row]) * 1000, int(rows.asked[ends[at]]), ends[at])))
+            late_ends.append(
+                (row, _Late(went_on, int(timeout[row]) * 1000, int(rows.request_time[ends[at]]), ends[at]))
+            )
     by_whose: dict[_Whose, list[_Late]] = defaultdict(list)
-    for row, one in sorted(found_, key=lambda pair: pair[0]):
+    for row, late in sorted(late_ends, key=lambda pair: pair[0]):
         named = ids[whose[row]] if whose[row] >= 0 else None
-        by_whose[named, clients[client_[row]] if client_[row] >= 0 else None].append(one)
+        by_whose[named, clients[client_[row]] if client_[row] >= 0 else None].append(late)
     return by_whose
 
 
@@ -317,36 +319,36 @@ _INVALID_TXN_STATE = 48
 """To EndTxn, where the coordinator ended the transaction by itself (KIP-890)."""
 
 
-def _no_transaction(seen: CaptureFrame) -> dict[str, list[int]]:
+def _no_transaction(capture: CaptureFrame) -> dict[str, list[int]]:
     """By transactional id the EndTxns that found none open, by time."""
-    rows = seen.exchanges
-    ends = seen.of_api(api_keys.END_TXN)
-    ends = ends[(rows.error[ends] == _INVALID_TXN_STATE) & (rows.asked[ends] != NULL)]
+    rows = capture.exchanges
+    ends = capture.of_api(api_keys.END_TXN)
+    ends = ends[(rows.error[ends] == _INVALID_TXN_STATE) & (rows.request_time[ends] != NULL)]
     if not len(ends):
         return {}
-    codes, said = seen.table("exchanges").text("transactional_id")
+    codes, ids = capture.table("exchanges").text("transactional_id")
     ends = ends[codes[ends] >= 0]
-    ends = ends[np.argsort(rows.asked[ends], kind="stable")]
-    return {said[key]: mine.tolist() for (key,), mine in rows_by_key(ends, codes[ends]).items()}
+    ends = ends[np.argsort(rows.request_time[ends], kind="stable")]
+    return {ids[key]: own_rows.tolist() for (key,), own_rows in rows_by_key(ends, codes[ends]).items()}
 
 
 @once
-def _since(seen: CaptureFrame) -> dict[str | None, int]:
+def _since(capture: CaptureFrame) -> dict[str | None, int]:
     """Transactional ids of which transaction-timed-out tells, each with the first moment."""
     since: dict[str | None, int] = {}
-    for (transaction, _), some in _late(seen).items() if seen.set_back is None else ():
-        since[transaction] = min(since.get(transaction, some[0].until), *(one.until for one in some))
+    for (transaction, _), some in _late(capture).items() if capture.set_back is None else ():
+        since[transaction] = min(since.get(transaction, some[0].until), *(late.until for late in some))
     return since
 
 
-def _told_as_late(seen: CaptureFrame, trouble: Trouble) -> bool:
+def _told_as_late(capture: CaptureFrame, trouble: Trouble) -> bool:
     if (trouble.api, trouble.code) != (api_keys.END_TXN, _INVALID_TXN_STATE):
         return False
-    since = _since(seen).get(trouble.thing.transaction)
+    since = _since(capture).get(trouble.thing.transaction)
     return since is not None and trouble.since >= since
 
 
-TOLD.append(_told_as_late)
+EXPLANATIONS.append(_told_as_late)
 
 
 @rule(
@@ -357,15 +359,15 @@ TOLD.append(_told_as_late)
     "10:01:03 to 10:01:09.",
     why="The previous transaction completes within 44 ms in captures; five seconds, or ten answers in a second, do "
     "not.",
-    unless="It passed before.",
+    suppressed_when="It passed before.",
     advice="Slow markers: the brokers that lead the transaction's partitions.",
-    judge="forged: ten such answers over a second, and nine",
+    evidence="forged: ten such answers over a second, and nine",
 )
-def transaction_retries(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    for trouble in of(seen, _WAITING):
-        text = f"{client(seen.who(trouble.client))} waited {lasting(trouble.longest)} for its previous transaction "
+def transaction_retries(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    for trouble in of(capture, _WAITING):
+        text = f"{client(capture.who(trouble.client))} waited {lasting(trouble.longest)} for its previous transaction "
         text += f"({name(trouble.thing.transaction)}): {trouble.error}, {times(trouble)}."
-        yield found(seen, trouble, text)
+        yield match_of(capture, trouble, text)
 
 
 @rule(
@@ -375,37 +377,42 @@ def transaction_retries(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     "svc-a makes 25.0 transactions a second (tx-1) of 2.0 records each: every one is some answers of the coordinator, "
     "and a marker in each partition that it writes to.",
     why="Ours: ten a second over ten seconds, with fewer than ten records in the median.",
-    unless="Fewer, or larger; how many records they hold is not known; a capture of less than ten seconds.",
+    suppressed_when="Fewer, or larger; how many records they hold is not known; a capture of less than ten seconds.",
     advice="End transactions by time (of Kafka Streams: commit.interval.ms), not for each record.",
-    judge="forged rows: 100 transactions of nine records in 10 s, and 99; of ten records; a real producer of one "
+    evidence="forged rows: 100 transactions of nine records in 10 s, and 99; of ten records; a real producer of one "
     "record each",
     rate=10,
     window_s=10,
     records=10,
     by_clock=True,
 )
-def tiny_transactions(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    table = seen.table("transactions")
-    if len(table) < at.rate * at.window_s or seen.seconds < at.window_s:
+def tiny_transactions(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    table = capture.table("transactions")
+    if len(table) < at.rate * at.window_s or capture.seconds < at.window_s:
         return
     began, records = table.together(("began", "records"))
     whose, ids = table.text("transactional_id")
     outcome, outcomes = table.text("outcome")
     over = arrow.among(outcome, codes_of(outcomes, "committed", "aborted"))
     rows = spill.true_rows(over & (began != NULL) & (records >= 0) & (whose >= 0))
-    for mine in split(rows, whose[rows], least=at.rate * at.window_s):
-        when, mine = sort_by(began[mine], mine)
+    for group_rows in split(rows, whose[rows], least=at.rate * at.window_s):
+        when, group_rows = sort_by(began[group_rows], group_rows)
         most, first, past = busiest_window(when, int(at.window_s * SECOND))
-        mine = mine[first:past]
-        if most < at.rate * at.window_s or np.median(records[mine]) >= at.records:
+        group_rows = group_rows[first:past]
+        if most < at.rate * at.window_s or np.median(records[group_rows]) >= at.records:
             continue
-        some = table.rows(mine[[0, -1]], ["client_id", "evidence"])
-        transaction, client_id = ids[whose[mine[0]]], some[0]["client_id"]
+        some = table.rows(group_rows[[0, -1]], ["client_id", "evidence"])
+        transaction, client_id = ids[whose[group_rows[0]]], some[0]["client_id"]
         text = f"{name(client_id)} makes {most / at.window_s:.1f} transactions a second ({name(transaction)}) of "
-        text += f"{records[mine].mean():.1f} records each: every one is some answers of the coordinator, and a marker "
-        shown = [one["evidence"] for one in some if one["evidence"]]
-        proof = [row for one in shown if (row := seen.row_of(one["connection"], one["exchange"])) is not None]
-        yield Found(
+        text += f"{records[group_rows].mean():.1f} records each: every one is some answers of the coordinator, "
+        text += "and a marker "
+        shown = [row["evidence"] for row in some if row["evidence"]]
+        proof = [
+            row
+            for evidence in shown
+            if (row := capture.row_of(evidence["connection"], evidence["exchange"])) is not None
+        ]
+        yield Match(
             f"{text}in each partition that it writes to.",
             most,
             int(when[first]),
@@ -424,37 +431,39 @@ def tiny_transactions(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     "producer id of its own.",
     why="Ten a minute: a producer is meant to live as long as its process, and its id is remembered for a day "
     "(producer.id.expiration.ms) by the brokers to whose partitions it wrote.",
-    unless="All within half a minute, as processes that start together; producers with a transactional id, whose id "
-    "is theirs; connections that last for more than a minute, or have no end in the capture.",
+    suppressed_when="All within half a minute, as processes that start together; producers with a transactional id, "
+    "whose id is theirs; connections that last for more than a minute, or have no end in the capture.",
     advice="One producer for the process, not one for each message or request.",
-    judge="forged: ten producers in a minute, and nine; ten that stay; a real script that makes one for each record",
+    evidence="forged: ten producers in a minute, and nine; ten that stay; a real script that makes one for each record",
     often=10,
     window_s=60,
     spread_s=30,
     life_s=60,
     by_clock=True,
 )
-def producer_churn(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
-    rows, known = seen.exchanges, seen.of_one(seen.of_api(api_keys.INIT_PRODUCER_ID))
-    known = known[(rows.error[known] == 0) & (rows.asked[known] != NULL)]
+def producer_churn(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
+    rows, known = capture.exchanges, capture.of_one(capture.of_api(api_keys.INIT_PRODUCER_ID))
+    known = known[(rows.error[known] == 0) & (rows.request_time[known] != NULL)]
     if len(known) < at.often:
         return
-    known = known[seen.table("exchanges").text("transactional_id")[0][known] < 0]
+    known = known[capture.table("exchanges").text("transactional_id")[0][known] < 0]
     known = known[first_rows(rows.link[known])]
-    life = seen.link_times("last_time")[rows.link[known]] - rows.asked[known]
-    closed = np.array([end != "open" for end in seen.closed], bool)[rows.link[known]]
+    life = capture.link_times("last_time")[rows.link[known]] - rows.request_time[known]
+    closed = np.array([end != "open" for end in capture.closed], bool)[rows.link[known]]
     short = closed & (life >= 0) & (life <= at.life_s * SECOND)
     known, life = known[short], life[short]
-    for places in split(None, seen.client[known], least=at.often):
-        asked, places = sort_by(rows.asked[known[places]], places)
-        most, first, past = busiest_window(asked, int(at.window_s * SECOND))
-        if most < at.often or asked[past - 1] - asked[first] < at.spread_s * SECOND:
+    for places in split(None, capture.client[known], least=at.often):
+        requested, places = sort_by(rows.request_time[known[places]], places)
+        most, first, past = busiest_window(requested, int(at.window_s * SECOND))
+        if most < at.often or requested[past - 1] - requested[first] < at.spread_s * SECOND:
             continue
-        mine, longest = known[places[first:past]], int(life[places[first:past]].max())
-        who = seen.who(int(seen.client[mine[0]]))
+        window, longest = known[places[first:past]], int(life[places[first:past]].max())
+        who = capture.who(int(capture.client[window[0]]))
         text = f"{client(who)} made {count(most, 'idempotent producer')} within a minute, each gone after "
         text += f"{lasting(longest)} at most: each takes a producer id of its own."
-        yield Found(text, most, int(asked[first]), int(asked[past - 1]), who, {}, tuple(mine[[0, 0, -1]].tolist()))
+        yield Match(
+            text, most, int(requested[first]), int(requested[past - 1]), who, {}, tuple(window[[0, 0, -1]].tolist())
+        )
 
 
 @rule(
@@ -463,16 +472,16 @@ def producer_churn(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
     "warning",
     "12 of 80 transactions of svc-a (tx-1) were aborted (15.0 %).",
     why="Ours: one in ten, of twenty at least.",
-    unless="Fewer transactions, or a smaller share.",
+    suppressed_when="Fewer transactions, or a smaller share.",
     advice="What makes the application give up: look at the errors before each EndTxn.",
-    judge="forged rows: two of twenty aborted, and one",
+    evidence="forged rows: two of twenty aborted, and one",
     share=0.1,
     transactions=20,
 )
-def aborts_many(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
+def aborts_many(capture: CaptureFrame, at: Limits) -> Iterator[Match]:
     by_id: dict[str | None, list[str]] = defaultdict(list)
     clients: dict[str | None, str | None] = {}
-    for row in seen.table("transactions").every(["transactional_id", "outcome", "client_id"]):
+    for row in capture.table("transactions").every(["transactional_id", "outcome", "client_id"]):
         by_id[row["transactional_id"]].append(row["outcome"])
         clients.setdefault(row["transactional_id"], row["client_id"])
     for transaction, outcomes in by_id.items():
@@ -480,6 +489,6 @@ def aborts_many(seen: CaptureFrame, at: Limits) -> Iterator[Found]:
         if len(outcomes) >= at.transactions and aborted >= at.share * len(outcomes):
             text = f"{aborted:,} of {count(len(outcomes), 'transaction')} of {name(clients[transaction])} "
             text += f"({name(transaction)}) were aborted ({share(aborted, len(outcomes))})."
-            yield Found(
-                text, aborted, *seen.span, {"client_id": clients[transaction]}, {"transactional_id": transaction}
+            yield Match(
+                text, aborted, *capture.span, {"client_id": clients[transaction]}, {"transactional_id": transaction}
             )

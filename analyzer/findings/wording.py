@@ -9,9 +9,9 @@ from typing import Any
 from analyzer.common.escapes import printable
 
 
-def count(number: int, one: str, many: str = "") -> str:
+def count(number: int, singular: str, many: str = "") -> str:
     """`1 exchange`, `2,000 exchanges`."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+    return f"{number:,} {singular if number == 1 else many or singular + 's'}"
 
 
 def share(part: float, whole: float) -> str:
@@ -79,5 +79,5 @@ def some(names: list[str], most: int = 3) -> str:
 
 
 def listed(shown: Sequence[str], of: int) -> str:
-    """The same of what is shown of so many, in words that are made."""
+    """Like `some`, for names that are texts already, of `many` in all."""
     return ", ".join(shown) + (f" and {of - len(shown)} more" if of > len(shown) else "")

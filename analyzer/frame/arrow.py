@@ -30,20 +30,20 @@ def plain(table: pa.Table, name: str) -> pa.Table:
 def distinct(values: np.ndarray) -> np.ndarray:
     """Each value once, in order. (`np.unique` of this form loads NumPy's masked arrays.)"""
     ordered = np.sort(values)
-    found: np.ndarray = ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
-    return found
+    result: np.ndarray = ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
+    return result
 
 
 def numbers(values: pa.Array, null: int) -> np.ndarray:
     """Integers, times (as they are stored) or truths as int64[n], `null` where there is none."""
-    found = np.empty(len(values), np.int64)
-    put_numbers(values, null, found)
-    return found
+    out = np.empty(len(values), np.int64)
+    put_numbers(values, null, out)
+    return out
 
 
 def put_numbers(values: pa.Array, null: int, out: np.ndarray) -> None:
-    """The same into an array of integers of that length. (PyArrow's own casts load its functions, which takes longer
-    than a small capture.)"""
+    """Write integers, times or truths into an array of that length, `null` where there is none. (PyArrow's own casts
+    load its functions, which takes longer than a small capture.)"""
     length, offset = len(values), values.offset
     if values.null_count == length:
         out[:] = null
@@ -60,8 +60,8 @@ def put_numbers(values: pa.Array, null: int, out: np.ndarray) -> None:
 def stored(values: pa.Array) -> np.ndarray:
     """Integers or times as they are stored, whatever stands where there is none."""
     sign = "u" if pa.types.is_unsigned_integer(values.type) else "i"
-    found = np.frombuffer(values.buffers()[1], f"{sign}{values.type.bit_width // 8}")
-    return found[values.offset : values.offset + len(values)]
+    values_stored = np.frombuffer(values.buffers()[1], f"{sign}{values.type.bit_width // 8}")
+    return values_stored[values.offset : values.offset + len(values)]
 
 
 def absent(values: pa.Array) -> np.ndarray:
@@ -102,8 +102,8 @@ def among(values: np.ndarray, few: Sequence[int] | np.ndarray) -> np.ndarray:
     """bool[n]: which integers are one of `few`. (`np.isin` loads NumPy's masked arrays.)"""
     if len(few) <= 8:
         within = np.zeros(len(values), np.bool_)
-        for one in few:
-            within |= values == one
+        for number in few:
+            within |= values == number
         return within
     ordered = np.sort(np.asarray(few, np.int64))
     if ordered[0] >= 0 and ordered[-1] < _LISTED:
@@ -117,9 +117,10 @@ def among(values: np.ndarray, few: Sequence[int] | np.ndarray) -> np.ndarray:
 
 
 def among_ordered(values: np.ndarray, some: np.ndarray) -> np.ndarray:
-    """The same of some that are in order, one at least: for who asks about the same again and again."""
-    found: np.ndarray = some[np.minimum(np.searchsorted(some, values), len(some) - 1)] == values
-    return found
+    """bool[n]: like `among`, for one number or more in ascending order; callers that look up the same set repeatedly
+    sort it once."""
+    is_among: np.ndarray = some[np.minimum(np.searchsorted(some, values), len(some) - 1)] == values
+    return is_among
 
 
 def compact(numbers: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -158,8 +159,8 @@ def zeros(count: int, kind: type[np.generic] | str) -> np.ndarray:
     size = count * np.dtype(kind).itemsize
     if size > len(_ZEROS):
         return np.zeros(count, kind)
-    found: np.ndarray = _ZEROS[:size].view(kind)
-    return found
+    result: np.ndarray = _ZEROS[:size].view(kind)
+    return result
 
 
 def nothing(kind: pa.DataType, count: int) -> pa.Array:
@@ -210,7 +211,7 @@ def dictionary(indices: np.ndarray, values: Any) -> pa.Array:
 
 
 def strings(numbers: np.ndarray, values: list[str]) -> pa.Array:
-    """The same where few of many `values` are in use: the column's dictionary has only those."""
+    """Like `dictionary`, for few of many `values`: the column's dictionary has only those in use."""
     used, local = compact(numbers, len(values))
     where = over(local, pa.int32(), _absent(numbers))
     return pa.DictionaryArray.from_arrays(where, pa.array([values[i] for i in used.tolist()], pa.string()), safe=False)

@@ -21,7 +21,7 @@ import pyarrow as pa
 _LEAST_BYTES: Final = 1 << 20
 """Below it fresh memory is as good."""
 
-_KEPT: Final = 8
+_MOST_FREE: Final = 8
 """Pieces that wait to be lent: two for each window that is put together, waits for more to make a row group, or is
 being stored. More are forgotten, the oldest first."""
 
@@ -30,7 +30,7 @@ class Lender:
     """Lends memory. To be asked from one thread; any may give back."""
 
     def __init__(self) -> None:
-        self._free: deque[np.ndarray] = deque(maxlen=_KEPT)
+        self._free: deque[np.ndarray] = deque(maxlen=_MOST_FREE)
 
     def numbers(self, *shape: int) -> np.ndarray:
         """int64 of this shape, of any content."""
@@ -49,13 +49,13 @@ class Lender:
         fitting = [piece for piece in list(self._free) if count <= len(piece) <= 4 * count]
         if not fitting:
             return np.empty(count + count // 4, np.int64)
-        found = min(fitting, key=len)
+        smallest = min(fitting, key=len)
         for _ in range(len(self._free)):
             piece = self._free.popleft()
-            if piece is found:
+            if piece is smallest:
                 break
             self._free.append(piece)
-        return found
+        return smallest
 
 
 def lent(array: np.ndarray) -> bool:

@@ -42,17 +42,17 @@ class Part:
 
     def column(self, name: str) -> list[Any]:
         """A column as `to_pylist` gives it. Raises KeyError."""
-        found = self.columns.get(name)
-        if found is None:
-            found = self.columns[name] = _objects(self.batch.column(name))
-        return found
+        values = self.columns.get(name)
+        if values is None:
+            values = self.columns[name] = _objects(self.batch.column(name))
+        return values
 
     def micros(self, name: str) -> list[int | None]:
         """A column of times as microseconds since 1970. Raises KeyError."""
-        found = self._micros.get(name)
-        if found is None:
-            found = self._micros[name] = self.batch.column(name).cast(pa.int64()).to_pylist()
-        return found
+        values = self._micros.get(name)
+        if values is None:
+            values = self._micros[name] = self.batch.column(name).cast(pa.int64()).to_pylist()
+        return values
 
 
 def _objects(values: pa.Array) -> list[Any]:

@@ -39,7 +39,7 @@ class Codes(NamedTuple):
         return spill.true_rows(self.matches(*texts))
 
     def take(self, rows: np.ndarray) -> Codes:
-        """The same column of these rows."""
+        """Take these rows of the column."""
         return Codes(spill.take(self.codes, rows), self.values)
 
     def rename(self, name: Callable[[str], str]) -> Codes:
@@ -63,7 +63,7 @@ class Lists:
     elements: Frame
 
     def take(self, rows: np.ndarray) -> Lists:
-        """The same column of these rows."""
+        """Take these rows of the column."""
         lengths = np.diff(self.offsets)[rows]
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         elements = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], lengths)
@@ -132,16 +132,19 @@ class Frame:
         return grouping.group(*map(self._key, names))
 
     def with_columns(self, **columns: Column) -> Frame:
-        """The same rows with more columns, or others of the same name."""
+        """Add columns, or replace those of the same name."""
         return Frame(len(self), columns, self.column)
 
     def left_join(self, other: Frame, on: Sequence[str], take: Sequence[str]) -> Frame:
-        """The same rows with integer columns of the first row of `other` that has equal values in the columns `on`;
-        null where there is none."""
+        """Add integer columns of the first row of `other` that has equal values in the columns `on`; null where there
+        is none."""
         match = grouping.left_join([self[name] for name in on], [other[name] for name in on])
+        is_complete = int(match.min(initial=0)) >= 0
 
         def joined(values: np.ndarray) -> np.ndarray:
             null = np.iinfo(values.dtype).min
+            if is_complete:
+                return spill.take(values, match)
             if not len(values):
                 return np.full(len(match), null, values.dtype)
 

@@ -22,14 +22,14 @@ _LARGEST: Final = (1 << 63) - 1
 
 
 def frozen(array: np.ndarray) -> np.ndarray:
-    """The same, not to be written to: kernels are compiled for that once."""
-    found = np.ascontiguousarray(array).view()
-    found.flags.writeable = False
-    return found
+    """Return a read-only view of an array, because kernels are compiled for that once."""
+    frozen_array = np.ascontiguousarray(array).view()
+    frozen_array.flags.writeable = False
+    return frozen_array
 
 
 def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """The same numbers in a row; one part is not copied."""
+    """Concatenate parts; a single part is not copied."""
     return frozen(parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *parts]))
 
 
@@ -45,10 +45,10 @@ class Numbers:
         self._narrow = {bits: self._narrowed(bits, columns) for bits, columns in narrow.items()}
 
     def _look(self, wanted: np.ndarray) -> list[list[int]]:
-        found = np.zeros((len(self.parts), int(wanted.max(initial=0)) + 1, 3), np.int64)
-        for part, its in zip(self.parts, found, strict=True):
+        statistics = np.zeros((len(self.parts), int(wanted.max(initial=0)) + 1, 3), np.int64)
+        for part, its in zip(self.parts, statistics, strict=True):
             cast.look(part, wanted, its)
-        absent, least, greatest = found.transpose(2, 1, 0)
+        absent, least, greatest = statistics.transpose(2, 1, 0)
         together = absent.sum(axis=1), least.min(axis=1, initial=_LARGEST), greatest.max(axis=1, initial=NULL)
         known: list[list[int]] = np.stack(together, axis=1).tolist()
         return known
@@ -103,7 +103,7 @@ class Numbers:
         return arrow.coded(self.formed(column, pa.int32()), values)
 
     def strings(self, column: int, values: list[str]) -> pa.Array:
-        """The same where few of many `values` are in use: the column's dictionary has only those."""
+        """Like `coded`, for few of many `values`: the column's dictionary has only those in use."""
         absent = self.absent(column)
         if absent == self.rows:
             return arrow.coded(arrow.nothing(pa.int32(), self.rows), [])
@@ -122,8 +122,8 @@ def in_use(values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 def narrow(columns: Iterable[tuple[int, pa.DataType]], more: Sequence[int] = ()) -> dict[int, list[int]]:
     """By bits: the columns of integers that are no wider, of these; `more`: of 32."""
-    found: dict[int, list[int]] = {8: [], 16: [], 32: [*more]}
+    by_bits: dict[int, list[int]] = {8: [], 16: [], 32: [*more]}
     for column, kind in columns:
         if pa.types.is_integer(kind) and kind.bit_width < _WIDE:
-            found[kind.bit_width].append(column)
-    return found
+            by_bits[kind.bit_width].append(column)
+    return by_bits

@@ -110,13 +110,14 @@ class RowGroups:
         if path not in self._files:
             metadata = pyarrow.parquet.read_metadata(path)
             positions = dict.fromkeys(metadata.schema.to_arrow_schema().names, -1)
-            texts = {column.name for column in tables.TABLES[table] if column.type == pa.string()} & {*positions}
+            kinds = {column.name: column.type for column in tables.TABLES[table] if column.name in positions}
+            texts = {name for name, kind in kinds.items() if kind in (pa.string(), pa.list_(pa.string()))}
             encoded = []
             for position in range(metadata.num_columns):
                 column_path = metadata.schema.column(position).path
                 if column_path in positions:
                     positions[column_path] = position
-                if column_path in texts:
+                if column_path.partition(".")[0] in texts:
                     encoded.append(column_path)
             self._files[path] = pyarrow.parquet.ParquetFile(path, metadata=metadata, read_dictionary=encoded), positions
         return self._files[path]
@@ -136,8 +137,8 @@ class RowGroups:
                         yield name, statistics
 
     def constants(self, table: str, row_group: RowGroup, columns: Iterable[str]) -> dict[str, int | str | None]:
-        """Those of the columns that have one value in all rows of a row group, by statistics, so that they need not be
-        read. None: all rows are null."""
+        """Columns that have one value in all rows of a row group, by statistics, so that they need not be read. None:
+        all rows are null."""
         values: dict[str, int | str | None] = {}
         for name, statistics in self._statistics(table, row_group, columns):
             if not statistics.has_null_count:

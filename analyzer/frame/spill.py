@@ -93,7 +93,7 @@ class _FilePool:
             ]
             if fitting:
                 return self._free.pop(min(fitting)[1])
-        with tempfile.TemporaryFile(dir=_folder()) as file:
+        with tempfile.TemporaryFile(dir=folder()) as file:
             os.posix_fallocate(file.fileno(), 0, size)  # else a full disk would end the process at some access
             return mmap.mmap(file.fileno(), size)
 
@@ -117,7 +117,7 @@ def reuse() -> Iterator[None]:
 
 
 @functools.cache
-def _folder() -> str:
+def folder() -> str:
     """Folder for large temporary files: often `/tmp` is memory itself."""
     usual = "/var/tmp"
     return usual if "TMPDIR" not in os.environ and os.access(usual, os.W_OK) else tempfile.gettempdir()
@@ -126,7 +126,7 @@ def _folder() -> str:
 def no_room(what: str, error: OSError) -> DatasetError:
     """Describe why a temporary file could not be written."""
     hint = "TMPDIR names a folder with more space"
-    return DatasetError(f"{_folder()}: cannot unpack {what}: {error.strerror or error}", hint)
+    return DatasetError(f"{folder()}: cannot unpack {what}: {error.strerror or error}", hint)
 
 
 class Heap:
@@ -141,7 +141,7 @@ class Heap:
         """Append bytes and return their offset and size."""
         try:
             if self._file is None:
-                self._file = tempfile.TemporaryFile(dir=_folder())  # noqa: SIM115 (it ends with this object)
+                self._file = tempfile.TemporaryFile(dir=folder())  # noqa: SIM115 (it ends with this object)
             self._file.seek(self._end)
             self._file.write(data)
         except OSError as error:
@@ -224,7 +224,7 @@ def concat(parts: Iterable[np.ndarray], dtype: Any = np.int64) -> np.ndarray:
     DatasetError where there is no room."""
     kind = np.dtype(dtype)
     try:
-        with tempfile.TemporaryFile(dir=_folder()) as file:
+        with tempfile.TemporaryFile(dir=folder()) as file:
             for part in parts:
                 file.write(np.ascontiguousarray(part, kind).data)
             file.flush()

@@ -10,7 +10,6 @@ one stretch.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -20,7 +19,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from analyzer import api
 from analyzer.cli import commands
@@ -34,8 +33,11 @@ from analyzer.live.rotations import Rotations
 from analyzer.live.stop_conditions import ended_by
 from analyzer.pipeline.points import AnalysisOptions
 from captures.files import CapturePoint
-from captures.live.capture_queue import Belt
+from captures.live.capture_queue import CaptureQueue
 from captures.live.taps import Tap
+
+if TYPE_CHECKING:
+    from analyzer.options.analyze import AnalyzeOptions
 
 _MOST_NAME: Final = 100
 
@@ -86,7 +88,7 @@ class DatasetRing:
                     shutil.rmtree(path, ignore_errors=True)
 
 
-def analyze(options: argparse.Namespace, tap: Tap) -> int:
+def analyze(options: AnalyzeOptions, tap: Tap) -> int:
     """`kwire analyze -i`."""
     commands.check_analysis(options)
     rotates = options.rotate_bytes is not None or options.rotate_seconds is not None
@@ -96,7 +98,7 @@ def analyze(options: argparse.Namespace, tap: Tap) -> int:
         )
     row = DatasetRing(options.out, tap.interface, options.keep) if rotates and not options.append else None
     choice, how = AnalysisOptions.from_arguments(options), live_reading(options)
-    belt = Belt(tap, options.spool)
+    belt = CaptureQueue(tap, options.spool)
     with ended_by(belt.stop, options.duration), belt:
         begun(tap, f"capturing on {tap.interface}")
         warm_up()  # where that was not possible before
@@ -122,7 +124,7 @@ def analyze(options: argparse.Namespace, tap: Tap) -> int:
 
 
 def _analyze_rotations(
-    options: argparse.Namespace, interface: str, row: DatasetRing | None, stretches: Rotations, onward: Continuation
+    options: AnalyzeOptions, interface: str, row: DatasetRing | None, stretches: Rotations, onward: Continuation
 ) -> None:
     """One after the other, and what is open in the end."""
     more = True
@@ -141,7 +143,7 @@ def _analyze_rotations(
             row.tidy()
 
 
-def _next_output(options: argparse.Namespace, interface: str, row: DatasetRing | None) -> _RotationOutput:
+def _next_output(options: AnalyzeOptions, interface: str, row: DatasetRing | None) -> _RotationOutput:
     now = time.time()
     if row is not None:
         out = row.next(now)

@@ -183,7 +183,7 @@ class Continuation:
         counted = self._counted if open_ones is None else open_ones
         if not len(those) or (not counted and open_ones is None):
             return window
-        born = [window.names.born[number] for number in those.number.tolist()]
+        born = [window.names.serials[number] for number in those.number.tolist()]
         columns = {name: values.copy() for name, values in those.columns.items()}
         for row, which in enumerate(born):
             before = counted.get(which)
@@ -218,7 +218,7 @@ def _first_asked(windows: Iterable[Window]) -> int:
     found = []
     for every in (window.every for window in windows):
         about = arrow.among(every.column("api_key"), ABOUT) | (every.column("transactional_id") != NULL)
-        found += every.column("ordinal")[about].tolist()
+        found += every.column("packet_index")[about].tolist()
     return min(found, default=NEVER)
 
 

@@ -15,7 +15,6 @@ the end its summary. Rules
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import secrets
@@ -24,7 +23,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -38,7 +37,10 @@ from analyzer.live.stop_conditions import ended_by
 from analyzer.pipeline.points import AnalysisOptions, PointResult, joined, manifest
 from analyzer.pipeline.read_options import ReadOptions
 from captures.files import CaptureError, CapturePoint
-from captures.live.follow import Follower, Found, Known, known_by, still_there, unread
+from captures.live.follow import CaptureFile, Follower, Known, as_read, still_there, unread
+
+if TYPE_CHECKING:
+    from analyzer.options.analyze import AnalyzeOptions
 
 LOOK_SECONDS: Final = 1.0
 """How often the folder is looked at."""
@@ -120,19 +122,19 @@ class FolderAnalysis:
                 f"{self._out / name}: {failure.strerror}", "analyse the captures into a new dataset"
             ) from None
 
-    def _fresh(self) -> list[Found]:
+    def _fresh(self) -> list[CaptureFile]:
         """Files that are not in the dataset for good, in order."""
-        return unread(self._follower.found(), self._known.read)
+        return unread(self._follower.captures(), self._known.read)
 
     @property
     def behind(self) -> bool:
         """There are whole files that are not in the dataset."""
         return len(self._fresh()) > 1
 
-    def _path(self, one: Found) -> str:
+    def _path(self, one: CaptureFile) -> str:
         return os.path.join(self._folder, one.name)
 
-    def _size(self, one: Found) -> int:
+    def _size(self, one: CaptureFile) -> int:
         try:
             return os.stat(self._path(one)).st_size
         except OSError:
@@ -160,9 +162,9 @@ class FolderAnalysis:
         self._looked = monotonic()
         return True
 
-    def _portion(self, whole: Sequence[Found]) -> list[Found]:
+    def _portion(self, whole: Sequence[CaptureFile]) -> list[CaptureFile]:
         """As many files as a step takes."""
-        taken: list[Found] = []
+        taken: list[CaptureFile] = []
         size = 0
         for one in whole:
             size += self._size(one)
@@ -171,7 +173,7 @@ class FolderAnalysis:
             taken.append(one)
         return taken
 
-    def _advance(self, taken: Sequence[Found], newest: Sequence[Found], last: bool) -> None:
+    def _advance(self, taken: Sequence[CaptureFile], newest: Sequence[CaptureFile], last: bool) -> None:
         with self._writer() as writer:
             if _step(writer.old) != self._known.step:
                 raise DatasetError(f"{self._out}: another process has changed it", "let one of them follow")
@@ -201,10 +203,10 @@ class FolderAnalysis:
             writer.advance(said, lambda entry: entry["path"] in kept, beside)
         self._known, self.result = known, result
 
-    def _take(self, writer: Writer, taken: Sequence[Found]) -> _Progress:
+    def _take(self, writer: Writer, taken: Sequence[CaptureFile]) -> _Progress:
         """Whole files: their rows are written, and what is known then."""
         known = self._known._replace(step=secrets.token_hex(4))
-        read = still_there(self._follower.found(), known.read)
+        read = still_there(self._follower.captures(), known.read)
         if not taken:
             return known._replace(read=tuple(read))
         course = self._course(known.snapshot)
@@ -212,14 +214,14 @@ class FolderAnalysis:
             if len(rows):
                 writer.write(name, rows)
         self._secrets = course.secrets
-        read += map(known_by, taken)
+        read += map(as_read, taken)
         snapshot = course.snapshot()
         del course
         if len(snapshot) > _LARGE:
             give_back()
         return known._replace(read=tuple(read), snapshot=snapshot, snapshot_name=f"follow-{known.step}.snapshot")
 
-    def _for_now(self, writer: Writer, known: _Progress, newest: Sequence[Found]) -> PointResult:
+    def _for_now(self, writer: Writer, known: _Progress, newest: Sequence[CaptureFile]) -> PointResult:
         """All that is true for now: as if the capture ended here."""
         course = self._course(known.snapshot)
         if newest:
@@ -262,7 +264,7 @@ def _progress_entry(known: _Progress) -> dict[str, Any]:
     }
 
 
-def follow(options: argparse.Namespace) -> int:
+def follow(options: AnalyzeOptions) -> int:
     """`kwire analyze --follow`."""
     commands.check_analysis(options)
     [folder] = options.captures

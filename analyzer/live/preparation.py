@@ -6,15 +6,18 @@ kernels are compiled before, or the first minute would not be seen.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from analyzer.common.escapes import printable
 from analyzer.pipeline.read_options import FEW_THREADS, ReadOptions, cores
 from captures.live.taps import Tap
+
+if TYPE_CHECKING:
+    from analyzer.options.common import ReadArguments
 
 WINDOW_BYTES = 1 << 20
 """Bytes of a live window: it is handed on 50 ms after its first byte in any case."""
@@ -35,7 +38,7 @@ def begun(tap: Tap, what: str) -> None:
     say(f"kwire: {what} ({tap.how}; {how}); Ctrl-C ends it")
 
 
-def reading(options: argparse.Namespace) -> ReadOptions:
+def reading(options: ReadArguments) -> ReadOptions:
     """How to read what comes live."""
     how = ReadOptions.from_arguments(options)
     threads = how.threads or min(FEW_THREADS, cores())

@@ -6,25 +6,28 @@ packets are said, and change no exit code; what was captured before a problem is
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import sys
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from analyzer.common.errors import UsageError
 from analyzer.live.preparation import begun, say
 from analyzer.live.stop_conditions import ended_by
 from captures.errors import CaptureError
-from captures.live.capture_queue import Belt, Drops
+from captures.live.capture_queue import CaptureQueue, Drops
 from captures.live.recording import STDOUT, Recording, Target
 from captures.live.taps import Tap
+
+if TYPE_CHECKING:
+    from analyzer.options.live import RecordOptions
 
 _TICK_SECONDS = 1.0
 _CLEAR = "\r\x1b[K"
 
 
-def target(options: argparse.Namespace) -> Target:
+def target(options: RecordOptions) -> Target:
     """Where to write. Raises UsageError for options that do nothing together."""
     found = Target(options.out, options.rotate_bytes, options.rotate_seconds, options.keep)
     if found.path == STDOUT and (found.rotate_bytes or found.rotate_seconds or found.keep):
@@ -36,10 +39,10 @@ def target(options: argparse.Namespace) -> Target:
     return found
 
 
-def record(options: argparse.Namespace, tap: Tap) -> int:
+def record(options: RecordOptions, tap: Tap) -> int:
     """`kwire record`."""
     to = target(options)
-    belt = Belt(tap, options.spool)
+    belt = CaptureQueue(tap, options.spool)
     since = monotonic()
     try:
         recording = Recording(tap, to)
@@ -65,7 +68,7 @@ def record(options: argparse.Namespace, tap: Tap) -> int:
     return 0
 
 
-def _write(belt: Belt, recording: Recording, since: float) -> None:
+def _write(belt: CaptureQueue, recording: Recording, since: float) -> None:
     """Until it is over."""
     due = monotonic() + _TICK_SECONDS
     while not belt.over:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from time import monotonic
 from typing import BinaryIO, Final, cast
 
-from captures.live.capture_queue import Belt
+from captures.live.capture_queue import CaptureQueue
 from captures.live.stream import LiveStream
 
 _LOOK_SECONDS: Final = 0.5
@@ -22,21 +22,21 @@ class Rotations:
     """See above. A stretch is over after `most_bytes` or `seconds`, where it has any packet. Read itself, it is the
     stretch that was begun last."""
 
-    def __init__(self, belt: Belt, most_bytes: int | None = None, seconds: float | None = None) -> None:
-        self._belt, self._most, self._seconds = belt, most_bytes, seconds
+    def __init__(self, belt: CaptureQueue, most_bytes: int | None = None, seconds: float | None = None) -> None:
+        self._queue, self._most, self._seconds = belt, most_bytes, seconds
         self._last: Rotation | None = None
 
     def next(self) -> BinaryIO:
         """The next stretch; the one before is over."""
         if self._last is not None:
             self._last.over = True
-        self._last = Rotation(self._belt, self._most, self._seconds)
+        self._last = Rotation(self._queue, self._most, self._seconds)
         return cast(BinaryIO, self._last)
 
     @property
     def over(self) -> bool:
         """Nothing follows the one that was begun last, as far as is known now."""
-        return self._belt.over
+        return self._queue.over
 
     def readinto1(self, into: memoryview) -> int:
         """See `Stretch`."""
@@ -56,8 +56,8 @@ class Rotations:
 
     def more(self) -> bool:
         """Whether anything follows: waits until that is known."""
-        while not self._belt.over:
-            if self._belt.waits(_LOOK_SECONDS):
+        while not self._queue.over:
+            if self._queue.waits(_LOOK_SECONDS):
                 return True
         return False
 
@@ -65,7 +65,7 @@ class Rotations:
 class Rotation(LiveStream):
     """One of them: what a reader asks of stdin."""
 
-    def __init__(self, belt: Belt, most_bytes: int | None, seconds: float | None) -> None:
+    def __init__(self, belt: CaptureQueue, most_bytes: int | None, seconds: float | None) -> None:
         super().__init__(belt)
         self._most = most_bytes
         self._until = None if seconds is None else monotonic() + seconds
@@ -80,9 +80,9 @@ class Rotation(LiveStream):
     def _more(self) -> bool:
         if self.over or self._full():
             return False
-        if not self._belt.waits(_LOOK_SECONDS):
-            return not self._belt.over
-        chunk = None if self.over else self._belt.take(0.0)
+        if not self._queue.waits(_LOOK_SECONDS):
+            return not self._queue.over
+        chunk = None if self.over else self._queue.take(0.0)
         if chunk is not None:
             self._rest = memoryview(chunk.data)
             self._bytes += len(chunk.data)

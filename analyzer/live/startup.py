@@ -6,29 +6,33 @@ interface is open.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from analyzer.common.errors import UsageError
-from analyzer.live.options import asked
 from analyzer.live.preparation import say, warm_up
 from captures.live import interfaces
-from captures.live.open_interface import opened
-from captures.live.taps import Tap
+from captures.live.open_interface import CaptureOptions, opened
+from captures.live.taps import SNAPLEN, Tap
+
+if TYPE_CHECKING:
+    from analyzer.options.analyze import AnalyzeOptions
+    from analyzer.options.common import LiveOptions
+    from analyzer.options.live import RecordOptions, WatchOptions
 
 
-def listening(options: argparse.Namespace) -> Tap:
+def listening(options: LiveOptions) -> Tap:
     """The interface, opened; rights are given up. Raises CaptureError."""
-    tap = opened(asked(options))
+    tap = opened(CaptureOptions(options.interface or "", options.bpf, options.snaplen or SNAPLEN, options.via))
     said = interfaces.give_up_rights()
     if said:
         say(f"note: {said}")
     return tap
 
 
-def record(options: argparse.Namespace) -> int:
+def record(options: RecordOptions) -> int:
     """`kwire record`."""
     tap = listening(options)
     try:
@@ -39,7 +43,7 @@ def record(options: argparse.Namespace) -> int:
         tap.close()
 
 
-def analyze(options: argparse.Namespace) -> int:
+def analyze(options: AnalyzeOptions) -> int:
     """`kwire analyze -i`."""
     if options.captures:
         raise UsageError("-i captures itself: a CAPTURE beside it is one too many", "leave out one of them")
@@ -50,7 +54,7 @@ def analyze(options: argparse.Namespace) -> int:
     return with_kernels(options, "analyze", "analyze")
 
 
-def follow(options: argparse.Namespace) -> int:
+def follow(options: AnalyzeOptions) -> int:
     """`kwire analyze --follow`."""
     if options.engine == "spark":
         raise UsageError("--follow works in this process", "leave out --engine spark")
@@ -67,7 +71,7 @@ def follow(options: argparse.Namespace) -> int:
     return following.follow(options)
 
 
-def watch(options: argparse.Namespace) -> int:
+def watch(options: WatchOptions) -> int:
     """`kwire watch`."""
     if (options.interface is None) == (options.source is None):
         raise UsageError(
@@ -88,16 +92,14 @@ def watch(options: argparse.Namespace) -> int:
     return watching.watch_source(options)
 
 
-def with_kernels(options: argparse.Namespace, module: str, function: str) -> int:
+def with_kernels(options: LiveOptions, module: str, function: str) -> int:
     """Listen, then call a function that decodes. Kernels are ready before the first packet comes; where sudo was
     called, only from the second run on: they are the caller's, who we are once the interface is open."""
     if interfaces.caller() is None:
         warm_up()
     tap = listening(options)
     try:
-        run: Callable[[argparse.Namespace, Tap], int] = getattr(
-            importlib.import_module(f"analyzer.live.{module}"), function
-        )
+        run: Callable[[LiveOptions, Tap], int] = getattr(importlib.import_module(f"analyzer.live.{module}"), function)
         return run(options, tap)
     finally:
         tap.close()

@@ -8,14 +8,13 @@ comes once.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import time_ns
-from typing import Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from analyzer.cli.text import json_text
 from analyzer.common.errors import UsageError
@@ -29,10 +28,13 @@ from analyzer.live.stop_conditions import ended_by
 from analyzer.live.watch_session import WatchSession
 from analyzer.pipeline.points import AnalysisOptions, parsed
 from captures.files import CapturePoint, capture_points
-from captures.live.capture_queue import Belt
+from captures.live.capture_queue import CaptureQueue
 from captures.live.follow import Follower
 from captures.live.stream import LiveStream
 from captures.live.taps import Tap
+
+if TYPE_CHECKING:
+    from analyzer.options.live import WatchOptions
 
 _UPDATE_SECONDS = 0.5
 _LATE_NS = 2 * 10**9
@@ -52,9 +54,9 @@ class Source:
     place: FolderCheckpoint | None = None
 
 
-def watch_interface(options: argparse.Namespace, tap: Tap) -> int:
+def watch_interface(options: WatchOptions, tap: Tap) -> int:
     """`kwire watch -i`."""
-    with Belt(tap, options.spool) as belt:
+    with CaptureQueue(tap, options.spool) as belt:
         begun(tap, f"capturing on {tap.interface}")
         warm_up()  # where that was not possible before
         point = CapturePoint(tap.interface, ("-",))
@@ -66,26 +68,27 @@ def watch_interface(options: argparse.Namespace, tap: Tap) -> int:
     return code
 
 
-def watch_source(options: argparse.Namespace) -> int:
+def watch_source(options: WatchOptions) -> int:
     """`kwire watch FOLDER`, a capture, or stdin."""
+    assert options.source is not None
     if options.source != "-" and os.path.isdir(options.source):
-        return _watch_folder(options)
+        return _watch_folder(options, options.source)
     if options.from_start:
         raise UsageError("--from-start goes with a folder", "leave it out")
     (point,) = capture_points([options.source])
     return _watch(options, Source(point, sys.stdin.buffer, lambda: None, lambda: None))
 
 
-def _watch_folder(options: argparse.Namespace) -> int:
-    follower = Follower(options.source)
-    name = os.path.basename(os.path.realpath(options.source)) or options.source
-    place = None if options.once else _place(options, name)
+def _watch_folder(options: WatchOptions, folder: str) -> int:
+    follower = Follower(folder)
+    name = os.path.basename(os.path.realpath(folder)) or folder
+    place = None if options.once else _place(options, folder, name)
     there = follower.listed()
     if place is not None and place.known:
         when = f" (told until {rfc3339(place.second * 10**6)})" if place.second >= 0 else ""
-        say(f"note: {options.source}: goes on where the watch before it was{when}; --from-start begins anew")
+        say(f"note: {folder}: goes on where the watch before it was{when}; --from-start begins anew")
     elif there:
-        say(f"note: {options.source}: begins at the oldest of {len(there)} files, {there[0]}")
+        say(f"note: {folder}: begins at the oldest of {len(there)} files, {there[0]}")
     source = Source(
         CapturePoint(name, cast(tuple[str, ...], follower)), follower, lambda: None, follower.stop, place=place
     )
@@ -96,13 +99,13 @@ def _watch_folder(options: argparse.Namespace) -> int:
             place.close()
 
 
-def _place(options: argparse.Namespace, name: str) -> FolderCheckpoint | None:
+def _place(options: WatchOptions, folder: str, name: str) -> FolderCheckpoint | None:
     """Where to go on; None: nothing can be kept, or another screen keeps it."""
     screen = _on_screen(options)
     way = "screen" if screen else "lines"
     choice = AnalysisOptions.of(options.filter, records="none")
     try:
-        return FolderCheckpoint(options.source, name, reading(options).settings(), choice, way, options.from_start)
+        return FolderCheckpoint(folder, name, reading(options).settings(), choice, way, options.from_start)
     except FolderWatchedError as taken:
         if not screen:
             raise
@@ -112,11 +115,11 @@ def _place(options: argparse.Namespace, name: str) -> FolderCheckpoint | None:
     return None
 
 
-def _on_screen(options: argparse.Namespace) -> bool:
+def _on_screen(options: WatchOptions) -> bool:
     return not options.json and sys.stdout.isatty()
 
 
-def _watch(options: argparse.Namespace, source: Source) -> int:
+def _watch(options: WatchOptions, source: Source) -> int:
     screen = _on_screen(options)
     wanted = parsed(options.filter)
     keeps = (screen and not options.once) or (wanted is not None and wanted.needs_bodies)

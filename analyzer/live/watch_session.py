@@ -184,7 +184,7 @@ class WatchSession(Sink[None]):
         begun = monotonic()
         if follower.stopped or self._took > STORING * (begun - self._stored):
             return
-        follower.read = still_there(follower.found(), follower.read)
+        follower.read = still_there(follower.captures(), follower.read)
         with self.lock:
             kept = self._kept()
             kept.read = [tuple(one) for one in follower.read]

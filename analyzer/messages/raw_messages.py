@@ -62,7 +62,7 @@ class Messages:
     def places(self, exchanges: Exchanges) -> tuple[np.ndarray, np.ndarray]:
         """(trigger, number of the connection) of the exchange of each row that `table` gives of these exchanges."""
         there = [sum(message is not None for message in self.peek(*key)) for key in _keys(exchanges)]
-        return np.repeat(exchanges.column("trigger"), there), np.repeat(exchanges.connection, there)
+        return np.repeat(exchanges.column("completed_by"), there), np.repeat(exchanges.connection, there)
 
     def table(self, exchanges: Exchanges) -> pa.Table:
         """The table `messages` of these exchanges, secrets overwritten, in their order (which no size of windows
@@ -127,7 +127,7 @@ def table_of(window: Window, keep_secrets: bool) -> pa.Table:
     from analyzer.records.batch_reader import collect
 
     raw, names = window.raw(), window.names
-    order = np.lexsort((raw.direction, names.born_of(raw.connection), raw.trigger))
+    order = np.lexsort((raw.direction, names.serials_of(raw.connection), raw.completed_by))
     length = raw.length
     ends = np.cumsum(length[order])
     start = np.empty(len(order), np.int64)

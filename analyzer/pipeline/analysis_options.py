@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from analyzer.analysis import control_exchanges
 from analyzer.records.arrow_tables import BATCHES, FULL, NO_RECORDS, WITHOUT
 from analyzer.records.batches import Limits
+
+if TYPE_CHECKING:
+    from analyzer.options.analyze import AnalyzeOptions
 
 
 def parsed(filter: Any) -> Any:
@@ -55,7 +57,7 @@ class AnalysisOptions:
         return cls(parsed(filter), connection, keep_bytes, records, limits, keep_secrets, meaning)
 
     @classmethod
-    def from_arguments(cls, options: argparse.Namespace) -> AnalysisOptions:
+    def from_arguments(cls, options: AnalyzeOptions) -> AnalysisOptions:
         """As `kwire analyze` was asked."""
         return cls.of(
             options.filter,

@@ -70,13 +70,13 @@ class AnalysisTables:
         self._note_time(window)
 
     def named(self) -> Iterator[np.ndarray]:
-        """Return the numbers of strings that collectors still mean (`Merging.forget`)."""
+        """Return the numbers of strings that collectors still mean (`ShardMerger.forget`)."""
         return (collector.named() for collector in self.collectors if isinstance(collector, Offsets))
 
     def _note_time(self, window: Window) -> None:
         """Remember which packet was the last at which time, for the last minute."""
         if len(window.every):
-            time, packet = (int(window.every.column(name).max()) for name in ("request_time", "trigger"))
+            time, packet = (int(window.every.column(name).max()) for name in ("request_time", "completed_by"))
             self._windows.append((max(time, self._windows[-1][0] if self._windows else time), packet))
             while len(self._windows) > 1 and self._windows[1][0] <= self._windows[-1][0] - ANSWERED_NS:
                 self._windows.pop(0)

@@ -6,7 +6,6 @@ of Spark get them.
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from analyzer.bulk.engine import Settings as Settings
+    from analyzer.options.common import ReadArguments
 
 
 MOST_THREADS = 16
@@ -51,7 +51,7 @@ class ReadOptions:
     keylogs: Sequence[str | os.PathLike[str]] = ()
 
     @classmethod
-    def from_arguments(cls, options: argparse.Namespace) -> ReadOptions:
+    def from_arguments(cls, options: ReadArguments) -> ReadOptions:
         """As a command line says (`cli.add_reading`)."""
         return cls(
             options.rotated, options.port, options.threads, options.window_bytes, options.frame_limit, options.keylog

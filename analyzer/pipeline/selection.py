@@ -55,7 +55,7 @@ class Selection:
         `window` is the one taken last."""
         if self._options.everything or self._window is None:
             packet, connection = window.message_places()
-            order = np.lexsort((window.names.born_of(connection), packet))
+            order = np.lexsort((window.names.serials_of(connection), packet))
             return packet[order], connection[order]
         return self.messages.places(self._window.exchanges)
 

@@ -43,9 +43,9 @@ from analyzer.analysis.latency import is_across, put_rest
 from analyzer.analysis.summary import Summary
 from analyzer.bulk import exchange_tables
 from analyzer.bulk.engine import Engine, Settings, Share, ShareOfPackets
-from analyzer.bulk.facts import Facts, Naming, facts_of, put_together
-from analyzer.bulk.rows import Exchanges, Merging, Names
-from analyzer.bulk.wire_format import Carried, carry, put_in_order
+from analyzer.bulk.facts import Facts, SlotNaming, facts_of, put_together
+from analyzer.bulk.rows import Exchanges, Names, ShardMerger
+from analyzer.bulk.wire_format import WireExchanges, from_wire, to_wire
 from analyzer.dataset import tables
 from analyzer.dataset.dataset import Parts
 from analyzer.dataset.parquet_files import tables_of
@@ -76,7 +76,7 @@ __all__ = [
 
 _TRIGGER, _BORN = "_trigger", "_born"
 _ROWS = "rows"
-"""The name of pieces with exchanges and topic-partitions (`Carried`), beside those of tables."""
+"""The name of pieces with exchanges and topic-partitions (`WireExchanges`), beside those of tables."""
 
 _PACKED = pa.ipc.IpcWriteOptions(compression="lz4")
 """A ninth of the bytes, written in less time and read in a little more: most columns are numbers that hardly differ."""
@@ -141,7 +141,7 @@ class _Pieces:
         self.written: list[Piece] = []
         self._file: io.BufferedWriter | None = None
 
-    def add(self, place: int, name: str, content: pa.Table | list[Carried] | list[Facts]) -> None:
+    def add(self, place: int, name: str, content: pa.Table | list[WireExchanges] | list[Facts]) -> None:
         """Rows or facts; `place` is the number of the range."""
         self.written.append(self.put(place, name, content))
 
@@ -182,7 +182,7 @@ def share(
     known = TopicIds()
     known.learn(topics)
     sink = PointTables(engine.merging.names, choice, topics=known)
-    naming = Naming(engine.flows, part.number, part.of)
+    naming = SlotNaming(engine.flows, part.number, part.of)
     facts: list[Facts] = []
     opened: list[tuple[str, pa.Table]] = []
     place = 0
@@ -191,7 +191,7 @@ def share(
         opened.extend(sink.flush_records())
         for name, table in _placed(sink, opened):
             pieces.add(place, name, table)
-        if rows := [carry(exchanges) for exchanges in sink.waiting]:
+        if rows := [to_wire(exchanges) for exchanges in sink.waiting]:
             pieces.add(place, _ROWS, rows)
         sink.leave_waiting()
         if engine.merging.names.crowded:
@@ -217,7 +217,7 @@ def share(
         trigger, connection = sink.selection.message_order(window)
         for name, table in sink.window_rows():
             if name == "messages":
-                pieces.add(place, name, _with_keys(table, trigger, window.names.born_of(connection)))
+                pieces.add(place, name, _with_keys(table, trigger, window.names.serials_of(connection)))
             else:
                 opened.append((name, table))
     close_range()
@@ -248,10 +248,11 @@ def _placed(sink: PointTables, opened: Sequence[tuple[str, pa.Table]]) -> Iterat
     waiting, names = sink.waiting, sink.names
     none = np.zeros(0, np.int64)
     trigger, exchange, reply = (
-        np.concatenate([none, *(rows.column(name) for rows in waiting)]) for name in ("trigger", "exchange", "reply")
+        np.concatenate([none, *(rows.column(name) for rows in waiting)])
+        for name in ("completed_by", "exchange", "reply")
     )
     connection = np.concatenate([none, *(rows.connection for rows in waiting)])
-    born = names.born_of(connection)
+    born = names.serials_of(connection)
     numbers = {names.connections[number]: number for number in np.unique(connection).tolist()}
     for name, table in opened:
         if len(table):
@@ -316,11 +317,11 @@ def merge(
         for piece in pieces:
             found[piece.name].append(piece)
         if mine := found.pop(_ROWS, []):
-            carried: dict[str, list[Carried]] = defaultdict(list)  # by the file, which is a share's
+            carried: dict[str, list[WireExchanges]] = defaultdict(list)  # by the file, which is a share's
             for piece in mine:
                 carried[piece.path] += pickle.loads(_bytes_of(piece))
             names = Names(point.name, list(files))
-            rows = put_in_order(names, list(carried.values()), lender)
+            rows = from_wire(names, list(carried.values()), lender)
             if decided is not None:
                 _decide(rows, [decided_path(decided, place) for place in sorted({piece.range for piece in mine})])
             parts.write("exchanges", exchange_tables.later_exchanges(names, [rows]))
@@ -371,7 +372,7 @@ def _decide(rows: Exchanges, decided: Sequence[Path]) -> None:
     which = ranges[0].which.tolist()
     held, *keys = (np.concatenate([one.column(number) for one in ranges]) for number in which)
     if keys:
-        born = rows.names.born_of(rows.connection[across])
+        born = rows.names.serials_of(rows.connection[across])
         wanted = np.stack([rows.column("exchange")[across], rows.column("reply")[across], born])
         held = held[_places(wanted, np.stack(keys))]
     rows.column("hold_us")[across] = held
@@ -402,7 +403,7 @@ class _Connections:
     def end_points(self, slot: int) -> tuple[Any, Any, int, int]:
         return self.known[slot]
 
-    def born(self, slots: np.ndarray) -> np.ndarray:
+    def serials(self, slots: np.ndarray) -> np.ndarray:
         return np.array([self.known[slot][3] for slot in slots.tolist()], np.int64)
 
 
@@ -419,7 +420,7 @@ def take_facts(
     of rows is put into a file a range (`decided_path`), in order, for who merges them meanwhile."""
     connections = _Connections()
     first = shares[0]
-    merging = Merging(point.name, len(shares), connections, first.files)
+    merging = ShardMerger(point.name, len(shares), connections, first.files)
     sink = PointTables(merging.names, choice)
     nothing = PointTables(Names(point.name), choice)
     names = [name for name, _ in nothing.finish()]
@@ -438,7 +439,7 @@ def take_facts(
                 said = [every.column("hold_us")[across]]
                 if not choice.everything:
                     said += [every.column(name)[across] for name in ("exchange", "reply")]
-                    said.append(merged.names.born_of(every.connection[across]))
+                    said.append(merged.names.serials_of(every.connection[across]))
                 found.append(np.stack(said))
             sink.learn(merged.facts_alone())
             merging.names.release()

@@ -32,7 +32,7 @@ import numpy.typing as npt
 
 from analyzer.protocol import schema
 from analyzer.protocol.schema import NEITHER, NO_API, REQUEST, RESPONSE, Field, Layout
-from captures.cache import kept
+from captures.cache import cached
 
 END: Final = 0
 INT8: Final = 1
@@ -326,13 +326,13 @@ def _program(
 @functools.cache
 def load() -> Program:
     """The program of messages and their headers, built once a machine (some 50 ms)."""
-    return _restored(kept("program", schema.sources(), lambda: _plain(build())))
+    return _restored(cached("program", schema.sources(), lambda: _plain(build())))
 
 
 @functools.cache
 def load_data() -> Program:
     """The program of data, built once a machine. It is apart because most runs never open an embedded format."""
-    return _restored(kept("program-data", schema.sources(), lambda: _plain(build_data())))
+    return _restored(cached("program-data", schema.sources(), lambda: _plain(build_data())))
 
 
 def _plain(program: Program) -> dict[str, Any]:

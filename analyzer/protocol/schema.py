@@ -20,7 +20,7 @@ from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from captures.cache import kept, python_files
+from captures.cache import cached, python_files
 
 FOLDER: Final = Path(__file__).resolve().parent.parent / "definitions"
 RELEASES: Final = ("4.4.0", "3.9.2")
@@ -468,7 +468,7 @@ def sources() -> list[Path]:
 @functools.cache
 def apis() -> tuple[Api, ...]:
     """Every API, in order of api_key."""
-    return tuple(Api(*row) for row in kept("apis", sources(), lambda: [astuple(api) for api in _apis()]))
+    return tuple(Api(*row) for row in cached("apis", sources(), lambda: [astuple(api) for api in _apis()]))
 
 
 def _apis() -> tuple[Api, ...]:

@@ -5,7 +5,6 @@ In: parsed options. Out: the clean capture; what was done, on stdout, or on stde
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -14,17 +13,20 @@ import stat
 import sys
 import tempfile
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from analyzer.common import output_file
 from analyzer.common.errors import UsageError
 from analyzer.common.escapes import printable
 
+if TYPE_CHECKING:
+    from analyzer.options.scrub import ScrubOptions
+
 _LEAST_KEY: Final = 16
 _MOST_KEY: Final = 1 << 20
 
 
-def scrub(options: argparse.Namespace) -> int:
+def scrub(options: ScrubOptions) -> int:
     """`kwire scrub`."""
     from analyzer.cli.commands import announce_compilation
     from analyzer.scrub import rewrite

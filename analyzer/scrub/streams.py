@@ -36,7 +36,7 @@ from captures.stream_tables import (
     SEG_KEY,
     SEG_KIND,
     SEG_LENGTH,
-    SEG_ORDINAL,
+    SEG_PACKET_INDEX,
     SEG_SOURCE,
     SNAPLEN,
 )
@@ -321,7 +321,7 @@ class FirstPass:
         known &= self._streams.directions[key, D_REF] != 0
         delta = (columns.seq - reference) & 0xFFFFFFFF
         delta -= (delta >= 1 << 31) * (1 << 32)
-        direction = 2 * self._flows.born(np.where(slot >= 0, slot, 0)) + assigned.side
+        direction = 2 * self._flows.serials(np.where(slot >= 0, slot, 0)) + assigned.side
         said.packet_file.frombytes(np.ascontiguousarray(columns.file, np.int32).tobytes())
         said.packet_number.frombytes(columns.number.tobytes())
         said.packet_direction.frombytes(np.where(slot >= 0, direction, UNPLACED).astype(np.int64).tobytes())
@@ -333,7 +333,7 @@ class FirstPass:
         if not len(rows):
             return
         keys = rows[:, SEG_KEY]
-        born = self._flows.born(keys >> 1)
+        born = self._flows.serials(keys >> 1)
         for i in np.flatnonzero(np.isin(rows[:, SEG_KIND], (DATA, GAP, SNAPLEN))).tolist():
             row = rows[i]
             number = 2 * int(born[i]) + int(keys[i] & 1)
@@ -358,8 +358,8 @@ class FirstPass:
         finished = 0
         for row in mine.tolist():
             if row[SEG_KIND] == DATA and row[SEG_SOURCE] == 0:
-                index = row[SEG_ORDINAL] - self._base
-                pos = self.said.packet_pos[row[SEG_ORDINAL]]
+                index = row[SEG_PACKET_INDEX] - self._base
+                pos = self.said.packet_pos[row[SEG_PACKET_INDEX]]
                 return int(pos + row[SEG_AT] - packets.columns.payload_at[index] - before)
             if row[SEG_KIND] in (DATA, GAP, SNAPLEN):
                 before += row[SEG_LENGTH]
@@ -369,7 +369,7 @@ class FirstPass:
     def _messages(self, rows: np.ndarray, heap: np.ndarray) -> None:
         if not len(rows):
             return
-        born = self._flows.born(rows[:, s.MSG_SLOT])
+        born = self._flows.serials(rows[:, s.MSG_SLOT])
         request = rows[:, s.MSG_DIRECTION] == 0
         direction = 2 * born + np.where(request, rows[:, s.MSG_CLIENT], 1 - rows[:, s.MSG_CLIENT])
         at, size = rows[:, s.MSG_AT], rows[:, s.MSG_LENGTH]

@@ -26,7 +26,7 @@ from analyzer.frame.grouping import OrdinalIndex
 from analyzer.frame.parquet import StoredFrame
 from analyzer.protocol.error_severity import judge
 from analyzer.story.events import WHY, Event, Row, count, error, later, places, some, span, who, within
-from analyzer.story.sources import ASKED, Source
+from analyzer.story.sources import EXCHANGE_COLUMNS, Source
 
 _RUN_US, _SOON_US = 60_000_000, 2_000_000
 """Refusals farther apart than the first are told apart; nearer than the second they are told together."""
@@ -40,7 +40,7 @@ _LEADER = (5, 6, 74, 75, 76)
 
 
 def events(source: Source) -> Iterator[Event]:
-    """What clients did."""
+    """Events of clients."""
     yield from _connections(source)
     yield from _traffic(source)
     yield from _refusals(source)
@@ -64,30 +64,34 @@ def _connections(source: Source) -> Iterator[Event]:
             parts.append(f"round trip {span(row['rtt_us'])}")
         yield Event(row["first_time"], "connected", actor, "; ".join(parts), 0, **common)
         if row["closed"] in ("fin", "rst"):
-            asked = f"{count(row['requests'], 'request')}{within(row['first_time'], row['last_time'])}"
-            asked += f", {count(row['errors'], 'error')}" if row["errors"] else ""
+            requests = f"{count(row['requests'], 'request')}{within(row['first_time'], row['last_time'])}"
+            requests += f", {count(row['errors'], 'error')}" if row["errors"] else ""
             reset = row["closed"] == "rst"
-            text = f"its connection to {broker} was {'reset' if reset else 'closed'}: {asked}"  # nothing says by whom
+            text = (
+                f"its connection to {broker} was {'reset' if reset else 'closed'}: {requests}"  # nothing says by whom
+            )
             weight = 12 if reset else 0
             yield Event(row["last_time"], "disconnected", actor, text, weight, **common)
 
 
 def _traffic(source: Source) -> Iterator[Event]:
-    """What each client wrote to and read from each topic."""
+    """Events of writing to and reading from each topic, by client."""
     by_topic: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for row in _carried(source):
         topic = row["topic"] or source.topics.get(row["topic_id"] or "", row["topic_id"])
         by_topic[row["client_id"], row["client_ip"], row["api"], topic].append({**row, "topic": topic})
     for (client, ip, api, topic), rows in by_topic.items():
-        outcomes = [[row for row in rows if row["outcome"] == one] for one in (_TAKEN, _REFUSED, _UNANSWERED)]
-        taken, refused, unanswered = outcomes
+        outcomes = [
+            [row for row in rows if row["outcome"] == outcome] for outcome in (_ACCEPTED, _REFUSED, _UNANSWERED)
+        ]
+        accepted, refused, unanswered = outcomes
         first, last = moment(min(row["first"] for row in rows)), moment(max(row["last"] for row in rows))
-        held = [row for row in taken or rows if row["bytes"]] or taken or rows
+        held = [row for row in accepted or rows if row["bytes"]] or accepted or rows
         where = places((topic, row["partition"]) for row in held)
         verb = "wrote" if api == "Produce" else "read"
-        amount = sum(row["bytes"] for row in taken)
-        if taken or verb == "read":
-            text = f"{verb} {where}: {_much(taken)}{within(first, last)}"
+        amount = sum(row["bytes"] for row in accepted)
+        if accepted or verb == "read":
+            text = f"{verb} {where}: {_much(accepted)}{within(first, last)}"
         else:
             text = f"could not write {where}" if refused else f"sent {where}"
         if verb == "wrote":
@@ -105,22 +109,22 @@ def _much(rows: list[Row]) -> str:
     return f"{least}{count(records, 'record')}, {size(amount)}" if records else size(amount) if amount else "nothing"
 
 
-_TAKEN, _REFUSED, _UNANSWERED = range(3)
+_ACCEPTED, _REFUSED, _UNANSWERED = range(3)
 """What became of what was written: nothing speaks against it, the broker refused it, the answer that was asked for was
 not seen. Producers send the latter two again, unless it was the capture that missed the answer."""
 
 
 def _carried(source: Source) -> Iterator[Row]:
-    """What was written to and read from each partition by each client, and what became of it, in order of the first
-    time: records, bytes, whether some of these are in sets that do not say how many records they have, first request
-    and last answer (us). By columns: a capture has millions of these."""
+    """Records that each client wrote to and read from each partition, and their outcome, in order of the first time:
+    records, bytes, whether some of these are in sets that do not say how many records they have, first request and last
+    answer (us). By columns: a capture has millions of these."""
     texts: dict[str, dict[str, int]] = {"connection": {}, "client_id": {}, "client_ip": {}, "api": {}}
     times = dict.fromkeys(("exchange", "request_time", "response_end", "acks"), np.int64)
-    asked = source.stored("exchanges").gather(times, texts)
-    links, names = asked.text("connection")
-    api, apis = asked.text("api")
+    exchanges = source.stored("exchanges").gather(times, texts)
+    links, names = exchanges.text("connection")
+    api, apis = exchanges.text("api")
     of_data = arrow.among(api, codes_of(apis, "Produce", "Fetch"))
-    of_data &= (asked["exchange"] != NULL) & (asked["request_time"] != NULL)
+    of_data &= (exchanges["exchange"] != NULL) & (exchanges["request_time"] != NULL)
     rows = spill.true_rows(of_data)
     if not len(rows):
         return
@@ -128,16 +132,16 @@ def _carried(source: Source) -> Iterator[Row]:
     known = {name: number for number, name in enumerate(names)}
     parts = source.stored("partitions").gather(numbers, {"connection": known, "topic": {}, "topic_id": {}})
     owner = spill.full(len(parts["exchange"]), -1, np.int32)
-    index = OrdinalIndex(spill.take(links, rows), spill.take(asked["exchange"], rows), len(names), rows)
+    index = OrdinalIndex(spill.take(links, rows), spill.take(exchanges["exchange"], rows), len(names), rows)
     index.join(owner, parts.text("connection").codes, parts["exchange"], parts["exchange"] != NULL)
     chosen = spill.true_rows(owner >= 0)
     owner = spill.take(owner, chosen)
-    keys = [spill.take(asked.text(name).codes, owner) for name in ("client_id", "client_ip", "api")]
+    keys = [spill.take(exchanges.text(name).codes, owner) for name in ("client_id", "client_ip", "api")]
     keys += [spill.take(parts.text(name).codes, chosen) for name in ("topic", "topic_id")]
-    error, acks = spill.take(parts["error_code"], chosen), spill.take(asked["acks"], owner)
+    error, acks = spill.take(parts["error_code"], chosen), spill.take(exchanges["acks"], owner)
     unanswered = (error == NULL) & (acks != NULL) & (acks != 0)
     keys += [spill.take(parts["partition"], chosen)]
-    keys += [np.where(unanswered, _UNANSWERED, np.where((error == 0) | (error == NULL), _TAKEN, _REFUSED))]
+    keys += [np.where(unanswered, _UNANSWERED, np.where((error == 0) | (error == NULL), _ACCEPTED, _REFUSED))]
     groups = grouping.group(*keys)
     order, starts = groups.order, groups.starts
     if not len(order):
@@ -154,15 +158,15 @@ def _carried(source: Source) -> Iterator[Row]:
     )
     sums = np.add.reduceat(many("record_count"), starts), np.add.reduceat(many("record_bytes"), starts)
     some_uncounted = np.logical_or.reduceat(uncounted, starts)
-    begun = spill.take(asked["request_time"], owner)
+    begun = spill.take(exchanges["request_time"], owner)
     first = np.minimum.reduceat(begun, starts)
-    last = np.maximum.reduceat(np.maximum(spill.take(asked["response_end"], owner), begun), starts)
+    last = np.maximum.reduceat(np.maximum(spill.take(exchanges["response_end"], owner), begun), starts)
     heads = order[starts]
     for at in np.argsort(heads).tolist():
         client, ip, api_code, topic, topic_id, partition, outcome = (int(key[heads[at]]) for key in keys)
         yield {
-            "client_id": _text(asked.text("client_id").values, client),
-            "client_ip": _text(asked.text("client_ip").values, ip),
+            "client_id": _text(exchanges.text("client_id").values, client),
+            "client_ip": _text(exchanges.text("client_ip").values, ip),
             "api": apis[api_code],
             "topic": _text(parts.text("topic").values, topic),
             "topic_id": _text(parts.text("topic_id").values, topic_id),
@@ -187,13 +191,13 @@ def _refusals(source: Source) -> Iterator[Event]:
     """Runs of the same error, and what came next. By columns: a capture has millions of errors, and few runs."""
     stored = source.stored("exchanges")
     times = dict.fromkeys(("request_time", "response_end"), np.int64)
-    asked = stored.gather(times, {name: {} for name in _WHOSE})
-    bad = _refused(source, asked)
+    exchanges = stored.gather(times, {name: {} for name in _WHOSE})
+    bad = _refused(source, exchanges)
     if not len(bad):
         return
-    codes = {name: spill.take(asked.text(name).codes, bad) for name in _WHOSE}
-    texts = {name: asked.text(name).values for name in _WHOSE}
-    begun, ended = (spill.take(asked[name], bad) for name in times)
+    codes = {name: spill.take(exchanges.text(name).codes, bad) for name in _WHOSE}
+    texts = {name: exchanges.text(name).values for name in _WHOSE}
+    begun, ended = (spill.take(exchanges[name], bad) for name in times)
     begun, ended = np.where(begun != NULL, begun, ended), np.where(ended != NULL, ended, begun)
     topic, topics = _first_topics(source, stored, bad)
     clients = sorted({_text(texts["client_id"], code) or "" for code in arrow.distinct(codes["client_id"]).tolist()})
@@ -217,26 +221,26 @@ def _refusals(source: Source) -> Iterator[Event]:
     runs: list[tuple[int, int, int, _After | None]] = []  # the first, the last, how many, what came next
     heads = order[starts]
     for at in np.lexsort((heads, begun[heads])).tolist():
-        mine = order[starts[at] : ends[at]]
-        head = int(mine[0])
+        run_rows = order[starts[at] : ends[at]]
+        head = int(run_rows[0])
         key = (*(_text(texts[name], int(codes[name][head])) for name in _WHOSE[:3]), _text(topics, int(topic[head])))
-        when = ended[mine]
+        when = ended[run_rows]
         after = successes.after(key, when)
         gap = np.diff(when)
         # The same trouble as the error before: soon after it, or later and nothing went well between (what goes well
         # at once may be about another partition).
         goes_on = (gap < _SOON_US) | ((gap < _RUN_US) & (after.time[:-1] >= when[1:]))
         begins = np.flatnonzero(np.append(True, ~goes_on))
-        for begin, past in zip(begins.tolist(), [*begins[1:].tolist(), len(mine)], strict=True):
-            runs.append((int(mine[begin]), int(mine[past - 1]), past - begin, after.of(past - 1)))
-    rows = source.picked(stored, bad[[first for first, *_ in runs]], ASKED)
+        for begin, past in zip(begins.tolist(), [*begins[1:].tolist(), len(run_rows)], strict=True):
+            runs.append((int(run_rows[begin]), int(run_rows[past - 1]), past - begin, after.of(past - 1)))
+    rows = source.picked(stored, bad[[first for first, *_ in runs]], EXCHANGE_COLUMNS)
     for row, (first, last, many, then) in zip(rows, runs, strict=True):
         yield _refusal(source, row, moment(int(ended[first])), moment(int(ended[last])), many, then)
 
 
-def _refused(source: Source, asked: Frame) -> np.ndarray:
+def _refused(source: Source, exchanges: Frame) -> np.ndarray:
     """Exchanges with an error, but for those that are told of as commits and resets."""
-    error, api = asked.text("error"), asked.text("api")
+    error, api = exchanges.text("error"), exchanges.text("api")
     bad = spill.true_rows(error[0] >= 0)
     if not len(bad) or not source.dataset.offsets.count_rows():
         return bad
@@ -271,7 +275,7 @@ def _firsts(lists: pa.Array, known: dict[str, int]) -> np.ndarray:
 
 
 class _After(NamedTuple):
-    """What went well next: when, and at which broker (address and port)."""
+    """The next success: its time, and its broker (address and port)."""
 
     time: datetime.datetime
     ip: str
@@ -280,7 +284,7 @@ class _After(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Afters:
-    """The same of many times; `time` int64: `_NEVER` where nothing did; broker int64[2, n]."""
+    """The next successes after many times; `time` int64: `_NEVER` where nothing did; broker int64[2, n]."""
 
     time: np.ndarray
     broker: np.ndarray
@@ -333,9 +337,9 @@ class _Successes:
         """The first after each time (us)."""
         when = np.full(len(times), _NEVER, np.int64)
         broker = np.zeros((2, len(times)), np.int64)
-        for one in (key, (*key[:3], None)):
-            if one in self._found:
-                known, brokers = self._found[one]
+        for topic_key in (key, (*key[:3], None)):
+            if topic_key in self._found:
+                known, brokers = self._found[topic_key]
                 at = np.searchsorted(known, times, side="right")
                 sooner = np.flatnonzero(np.append(known, _NEVER)[at] < when)
                 when[sooner] = known[at[sooner]]
@@ -396,9 +400,9 @@ def _refusal(
 def _unanswered(source: Source) -> Iterator[Event]:
     """Requests that never had an answer, by connection. By columns: where answers were not captured, that are all."""
     stored = source.stored("exchanges")
-    asked = stored.gather({"exchange": np.int64}, {"status": {}, "connection": {}, "api": {}})
-    (status, known), (link, links), (api, apis) = map(asked.text, ("status", "connection", "api"))
-    ordinal = asked["exchange"]
+    exchanges = stored.gather({"exchange": np.int64}, {"status": {}, "connection": {}, "api": {}})
+    (status, known), (link, links), (api, apis) = map(exchanges.text, ("status", "connection", "api"))
+    ordinal = exchanges["exchange"]
     lost = spill.true_rows(arrow.among(status, codes_of(known, "unanswered")))
     if not len(lost):
         return
@@ -410,7 +414,7 @@ def _unanswered(source: Source) -> Iterator[Event]:
     groups = grouping.group(link)
     order, starts, ends = groups.order, groups.starts, groups.ends
     each = sorted(zip(order[starts].tolist(), starts.tolist(), ends.tolist(), strict=True))
-    firsts = source.picked(stored, lost[[head for head, _, _ in each]], ASKED)
+    firsts = source.picked(stored, lost[[head for head, _, _ in each]], EXCHANGE_COLUMNS)
     for first, (head, start, end) in zip(firsts, each, strict=True):
         asked_for, heads = np.unique(api[order[start:end]], return_index=True)
         in_turn = [_text(apis, code) or "unknown" for code in asked_for[np.argsort(heads)].tolist()]
@@ -418,12 +422,12 @@ def _unanswered(source: Source) -> Iterator[Event]:
         ended = source.connection(connection)
         if ended.get("broker_packets") == 0:
             continue  # answers were not captured
-        mine, last = ordinal[order[start:end]], answered[link[head]]
+        ordinals, last = ordinal[order[start:end]], answered[link[head]]
         closed = {"fin": "the connection was closed", "rst": "the connection was reset"}.get(ended.get("closed", ""))
-        if closed is None or last > mine.max():
+        if closed is None or last > ordinals.max():
             why = "later ones were answered"
         else:
-            why = f"others between them were answered, then {closed}" if last > mine.min() else f"{closed} first"
+            why = f"others between them were answered, then {closed}" if last > ordinals.min() else f"{closed} first"
         text = f"had no answer to {count(end - start, 'request')} ({some(in_turn)}): {why}"
         weight = 8 if end - start == 1 else 26
         yield Event(

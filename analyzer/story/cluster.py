@@ -27,7 +27,7 @@ _ADMIN = {
 
 
 def events(source: Source) -> Iterator[Event]:
-    """What happened to the cluster."""
+    """Events of the cluster."""
     yield from _leaders(source)
     yield from _admin(source)
     yield from _findings(source)
@@ -62,7 +62,7 @@ def _leaders(source: Source) -> Iterator[Event]:
         are = "are" if len(rows) > 1 else "is"
         text = f"the leader of {where} moved {change}" if changed else f"{where} {are} led {change}"
         weight = 56 if changed and "nobody" in change else 48 if changed else 1
-        one = rows[0]
+        first = rows[0]
         yield Event(
             time,
             "leader_moved" if changed else "leader",
@@ -70,8 +70,8 @@ def _leaders(source: Source) -> Iterator[Event]:
             text,
             weight,
             topics=topics,
-            topic=one["topic"] if len(topics) == 1 else None,
-            partition=one["partition"] if len(rows) == 1 else None,
+            topic=first["topic"] if len(topics) == 1 else None,
+            partition=first["partition"] if len(rows) == 1 else None,
         )
 
 

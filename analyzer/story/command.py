@@ -1,4 +1,4 @@
-"""What `kwire story` does, once the command line is read.
+"""Run `kwire story` once the command line is parsed.
 
 In: parsed options; a dataset, or captures, which become one first. Out: lines of text or JSON on stdout, progress and
 notes on stderr. Errors of the user's input leave as `UsageError`.
@@ -6,14 +6,13 @@ notes on stderr. Errors of the user's input leave as `UsageError`.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import difflib
 import os
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
@@ -27,32 +26,35 @@ from analyzer.story import clients, cluster, groups, offsets, overview, requests
 from analyzer.story.events import JSON_FIELDS, Event, Wanted, between, count, some
 from analyzer.story.sources import Source, names_in
 
+if TYPE_CHECKING:
+    from analyzer.options.questions import StoryOptions
+
 _TELLERS = (clients.events, cluster.events, groups.events, offsets.events, transactions.events)
 
 _WITHOUT_CONNECTIONS = ("connected", "disconnected")
 """Told of a client or a connection alone."""
 
 
-def story(options: argparse.Namespace) -> int:
+def story(options: StoryOptions) -> int:
     """`kwire story`."""
     with contextlib.ExitStack() as stack:
         dataset = _opened(options, stack)
         stack.enter_context(spill.reuse())
         wanted = Wanted(options.group, options.client, options.topic, options.transaction, options.connection)
         _check(dataset, wanted)
-        told = [(_heading(source), _told(source, wanted)) for source in _sources(dataset)]
+        stories = [(_heading(source), _events_of(source, wanted)) for source in _sources(dataset)]
     if options.json:
-        every = sorted((event for _, events in told for event in events), key=lambda event: event.time)
+        every = sorted((event for _, events in stories for event in events), key=lambda event: event.time)
         for event in every:
             sys.stdout.write(_json(event) + "\n")
         return 0
     with commands.paged() as out:
-        for number, (heading, events) in enumerate(told):
+        for number, (heading, events) in enumerate(stories):
             _print(out, heading, events, wanted, first=number == 0)
     return 0
 
 
-def _opened(options: argparse.Namespace, stack: contextlib.ExitStack) -> StoredDataset:
+def _opened(options: StoryOptions, stack: contextlib.ExitStack) -> StoredDataset:
     """The dataset that was named, or one made of the captures."""
     datasets = [source for source in options.sources if is_dataset(source)]
     if datasets:
@@ -65,9 +67,9 @@ def _opened(options: argparse.Namespace, stack: contextlib.ExitStack) -> StoredD
         if options.keylog:
             raise UsageError("--keylog goes with a CAPTURE", "kwire analyze --keylog makes a DATASET")
         return commands.named_dataset(datasets[0])
-    made = os.path.join(stack.enter_context(tempfile.TemporaryDirectory(prefix="kwire-story-")), "dataset")
-    commands.dataset_of(options.sources, made, options)
-    return open_dataset(made)
+    folder = os.path.join(stack.enter_context(tempfile.TemporaryDirectory(prefix="kwire-story-")), "dataset")
+    commands.dataset_of(options.sources, folder, options)
+    return open_dataset(folder)
 
 
 def _sources(dataset: StoredDataset) -> Iterator[Source]:
@@ -81,13 +83,13 @@ def _sources(dataset: StoredDataset) -> Iterator[Source]:
         yield Source(dataset, capture["name"])
 
 
-def _told(source: Source, wanted: Wanted) -> list[Event]:
+def _events_of(source: Source, wanted: Wanted) -> list[Event]:
     """The events that are wanted, in order."""
     every = [event for teller in _TELLERS for event in teller(source)]
     if wanted.connection is not None:
         every += requests.dialogue(source, wanted.connection)
     elif wanted.client is not None:
-        every += requests.asked(source, wanted.client)
+        every += requests.lookups(source, wanted.client)
     told_elsewhere = {
         (event.connection, event.exchange, event.reply)
         for event in every
@@ -112,7 +114,7 @@ def _told(source: Source, wanted: Wanted) -> list[Event]:
 
 def _check(dataset: StoredDataset, wanted: Wanted) -> None:
     """Raise UsageError where a name that was asked for is nowhere."""
-    for option, asked, columns in (
+    for option, value, columns in (
         ("--group", wanted.group, (("exchanges", "group_id"), ("groups", "group_id"), ("offsets", "group_id"))),
         ("--client", wanted.client, (("exchanges", "client_id"),)),
         ("--topic", wanted.topic, (("partitions", "topic"), ("topic_ids", "topic"), ("leaders", "topic"))),
@@ -123,15 +125,15 @@ def _check(dataset: StoredDataset, wanted: Wanted) -> None:
         ),
         ("--connection", wanted.connection, (("connections", "connection"),)),
     ):
-        if asked is None:
+        if value is None:
             continue
         known = sorted({name for table, column in columns for name in names_in(getattr(dataset, table), column)})
-        if asked in known:
+        if value in known:
             continue
         what = option.removeprefix("--")
-        near = difflib.get_close_matches(asked, known, 1)
+        near = difflib.get_close_matches(value, known, 1)
         there = f"there are {some(known)}" if known else f"this capture has no {what}"
-        raise UsageError(f"{option} {asked}: no such {what}", f"did you mean {near[0]}? {there}" if near else there)
+        raise UsageError(f"{option} {value}: no such {what}", f"did you mean {near[0]}? {there}" if near else there)
 
 
 # --- printing ---------------------------------------------------------------------------------------------------------
@@ -160,11 +162,11 @@ def _print(out: IO[str], heading: str, events: Sequence[Event], wanted: Wanted, 
 
 
 def _heading(source: Source) -> str:
-    """What the capture is: when, how long, how much."""
+    """Headline of a capture: its time, duration and size."""
     exchanges = source.dataset.exchanges
     here = pc.field("capture") == source.capture
     number = exchanges.count_rows(filter=here)
-    [entry] = [one for one in source.dataset.captures if one["name"] == source.capture][:1]
+    [entry] = [capture for capture in source.dataset.captures if capture["name"] == source.capture][:1]
     ids = source.table("connections", ("client_ip", "client_id", "broker_ip", "broker_port", "first_time", "last_time"))
     rows = ids.to_pylist()
     if not rows:

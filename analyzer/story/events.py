@@ -1,4 +1,4 @@
-"""What a story is made of: events, what of them is wanted, and the words that all kinds of events share.
+"""Define events of stories, how they are selected, and the wording that all kinds of events share.
 
 In: values of the tables. Out: `Event`s and pieces of sentences. Pure. Rules: a sentence says what was seen; what is
 concluded, and could be otherwise, begins with "probably" and its event is not `certain`.
@@ -61,7 +61,7 @@ JSON_FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a story is about; None: everything."""
+    """Subject of a story; None: everything."""
 
     group: str | None = None
     client: str | None = None
@@ -94,9 +94,9 @@ def of_group(group_id: str | None) -> str:
     return f"group {group_id}" if group_id is not None else "a group whose name was not captured"
 
 
-def count(number: int, one: str, many: str = "") -> str:
+def count(number: int, singular: str, many: str = "") -> str:
     """`1 record`, `3 records`."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+    return f"{number:,} {singular if number == 1 else many or singular + 's'}"
 
 
 def some(names: Iterable[str]) -> str:

@@ -33,11 +33,11 @@ _TRIGGERS = {
 
 
 def events(source: Source) -> Iterator[Event]:
-    """What happened in groups."""
+    """Events of consumer groups."""
     rows = source.rows("groups")
     clients = {row["member_id"]: row["client_id"] for row in rows if row["member_id"] and row["client_id"]}
-    told = _once(rows)
-    for row, number, last in told:
+    runs = _once(rows)
+    for row, number, last in runs:
         yield _event(row, number, last)
     by_group: dict[str, list[Row]] = defaultdict(list)
     for row in source.rows("rebalances"):
@@ -49,18 +49,18 @@ def events(source: Source) -> Iterator[Event]:
 
 def _once(rows: list[Row]) -> list[tuple[Row, int, Row]]:
     """(first, how many, last) of events that follow one another and differ in nothing but their time."""
-    told: list[tuple[Row, int, Row]] = []
+    runs: list[tuple[Row, int, Row]] = []
     at: dict[tuple[Any, ...], int] = {}
     for row in sorted(rows, key=lambda row: row["time"]):
         key = tuple(row[name] for name in ("group_id", "event", "member_id", "client_id", "generation", "error"))
         before = at.get(key)
         if before is not None and row["error"] is not None:
-            first, number, _ = told[before]
-            told[before] = first, number + 1, row
+            first, number, _ = runs[before]
+            runs[before] = first, number + 1, row
         else:
-            at[key] = len(told)
-            told.append((row, 1, row))
-    return told
+            at[key] = len(runs)
+            runs.append((row, 1, row))
+    return runs
 
 
 def _event(row: Row, number: int, last: Row) -> Event:
@@ -108,13 +108,13 @@ def _cause(row: Row, clients: dict[str, str]) -> str:
     member = row["trigger_member"]
     if (row["trigger"], row["protocol"]) == ("metadata", "connect"):
         return "its connectors or their tasks changed"
-    said = _TRIGGERS.get(row["trigger"] or "unknown", "")
-    return said.format(who=clients.get(member, member) if member else "a member")
+    cause = _TRIGGERS.get(row["trigger"] or "unknown", "")
+    return cause.format(who=clients.get(member, member) if member else "a member")
 
 
 def _stopped(row: Row) -> int:
     """The longest that a member stood still."""
-    return max((one["stopped_us"] or 0 for one in row["stopped"] or ()), default=0)
+    return max((stop["stopped_us"] or 0 for stop in row["stopped"] or ()), default=0)
 
 
 def _rebalance(row: Row, clients: dict[str, str]) -> Iterator[Event]:
@@ -156,8 +156,12 @@ def _rebalance(row: Row, clients: dict[str, str]) -> Iterator[Event]:
 
 def _moved(row: Row) -> str:
     """Which partitions went to another member."""
-    before = {(one["topic"], one["partition"]): one["member_id"] for one in row["assignment_before"] or ()}
-    after = {(one["topic"], one["partition"]): one["member_id"] for one in row["assignment_after"] or ()}
+    before = {
+        (assigned["topic"], assigned["partition"]): assigned["member_id"] for assigned in row["assignment_before"] or ()
+    }
+    after = {
+        (assigned["topic"], assigned["partition"]): assigned["member_id"] for assigned in row["assignment_after"] or ()
+    }
     moved = [place for place, member in after.items() if place in before and before[place] != member]
     return f"{places(moved)} moved" if moved else ""
 
@@ -171,15 +175,15 @@ def _all(group: str, rows: list[Row], clients: dict[str, str]) -> Iterator[Event
     riddles = causes.pop("", 0)
     longest = max(_stopped(row) for row in rows)
     still = f"; no record reached a member for up to {span(longest)}" if longest else ""
-    said = some(f"{cause} ({number:,} times)" if number > 1 else cause for cause, number in causes.most_common())
+    causes_text = some(f"{cause} ({number:,} times)" if number > 1 else cause for cause, number in causes.most_common())
     if riddles:
         why = "for a reason that was not captured"
-        said = f"{said}; {riddles:,} {'time ' if riddles == 1 else 'times '}{why}" if causes else why
+        causes_text = f"{causes_text}; {riddles:,} {'time ' if riddles == 1 else 'times '}{why}" if causes else why
     yield Event(
         max(times),
         "rebalances",
         of_group(group),
-        f"rebalanced {len(rows):,} times: {said}{still}",
+        f"rebalanced {len(rows):,} times: {causes_text}{still}",
         52 + min(20, longest // 500_000),
         group_id=group,
     )

@@ -50,7 +50,7 @@ def _itself(row: Row) -> bool:
 
 
 def _actor(row: Row) -> str:
-    """Who commits. A connection to ZooKeeper names no client: its own end has to do."""
+    """The client that commits. A connection to ZooKeeper names no client: its own end has to do."""
     return row["connection"].partition("-")[0] if _itself(row) else who(row["client_id"])
 
 
@@ -71,12 +71,12 @@ def _commits(source: Source) -> Iterator[Event]:
         "exchange",
         "reply",
     )
-    made = source.table("offsets", columns, wanted)
-    itself = pc.and_(pc.equal(made["kind"], "zookeeper"), pc.invert(pc.is_valid(made["exchange"])))
-    made = made.append_column("writer", pc.if_else(itself, made["connection"].cast(pa.string()), None))
+    commits = source.table("offsets", columns, wanted)
+    itself = pc.and_(pc.equal(commits["kind"], "zookeeper"), pc.invert(pc.is_valid(commits["exchange"])))
+    commits = commits.append_column("writer", pc.if_else(itself, commits["connection"].cast(pa.string()), None))
     keys = ["group_id", "client_id", "kind", "writer"]
-    for key in made.select(keys).group_by(keys).aggregate([]).to_pylist():
-        chosen = made.filter(_same(key))
+    for key in commits.select(keys).group_by(keys).aggregate([]).to_pylist():
+        chosen = commits.filter(_same(key))
         firsts, lasts = _ends(source, chosen, "first"), _ends(source, chosen, "last")
         if key["writer"] is None:
             number = chosen.group_by(["connection", "exchange"]).aggregate([]).num_rows
@@ -102,15 +102,15 @@ def _commits(source: Source) -> Iterator[Event]:
 def _replicated(source: Source) -> Iterator[Event]:
     """Of groups whose own commits were not captured: where they stand, as replicas were sent it."""
     columns = ("time", "group_id", "topic", "topic_id", "partition", "offset", "connection", "exchange", "reply")
-    made = source.table("offsets", columns, (pc.field("kind") == "replica") & pc.is_valid(pc.field("offset")))
-    if not len(made):
+    copies = source.table("offsets", columns, (pc.field("kind") == "replica") & pc.is_valid(pc.field("offset")))
+    if not len(copies):
         return
-    asked = source.table("offsets", ("group_id",), pc.field("kind").isin(_STEADY))
-    heard = set(pc.unique(asked["group_id"]).to_pylist())
-    for group in pc.unique(made["group_id"]).to_pylist():
-        if group in heard:
+    steady = source.table("offsets", ("group_id",), pc.field("kind").isin(_STEADY))
+    captured = set(pc.unique(steady["group_id"]).to_pylist())
+    for group in pc.unique(copies["group_id"]).to_pylist():
+        if group in captured:
             continue
-        chosen = made.filter(pc.field("group_id") == group)
+        chosen = copies.filter(pc.field("group_id") == group)
         lasts, tail = _ends(source, chosen, "last"), chosen.slice(len(chosen) - 1).to_pylist()[0]
         topics = tuple(dict.fromkeys(row["topic"] for row in lasts if row["topic"]))
         text = f"wrote down where {of_group(group)} stands: {_offsets(lasts)}; {count(len(chosen), 'record')}"
@@ -127,8 +127,8 @@ def _same(key: Row) -> Any:
     """Rows that have these values, null included."""
     wanted = None
     for name, value in key.items():
-        one = pc.field(name) == value if value is not None else ~pc.is_valid(pc.field(name))
-        wanted = one if wanted is None else wanted & one
+        condition = pc.field(name) == value if value is not None else ~pc.is_valid(pc.field(name))
+        wanted = condition if wanted is None else wanted & condition
     return wanted
 
 
@@ -144,13 +144,13 @@ def _ends(source: Source, chosen: pa.Table, which: str) -> list[Row]:
 def _offsets(rows: list[Row]) -> str:
     """`orders-0 at 12, orders-1 at 7`, or how many where they are many."""
     known = [row["offset"] for row in rows if row["offset"] is not None]
-    said = places((row["topic"], row["partition"]) for row in rows)
+    committed = places((row["topic"], row["partition"]) for row in rows)
     if len(rows) > 1 and not known:
-        return f"{said} at offsets that were not captured"
+        return f"{committed} at offsets that were not captured"
     if len(rows) <= 3:
         return ", ".join(f"{row['topic']}-{row['partition']} at {_offset(row['offset'])}" for row in rows)
     total = f" ({sum(known):,} in sum)" if len(known) == len(rows) else ""
-    return f"{count(len(rows), 'offset')} of {said}{total}"
+    return f"{count(len(rows), 'offset')} of {committed}{total}"
 
 
 def _offset(offset: int | None) -> str:
@@ -186,10 +186,10 @@ def _refused(source: Source) -> Iterator[Event]:
         row = rows[0]
         why = f": {WHY[row['error']]}" if row["error"] in WHY else ""
         text = (
-            f"could not commit {places((one['topic'], one['partition']) for one in rows)} for "
+            f"could not commit {places((commit['topic'], commit['partition']) for commit in rows)} for "
             f"{of_group(row['group_id'])}: {row['error']}{why}"
         )
-        topics = tuple(dict.fromkeys(one["topic"] for one in rows if one["topic"]))
+        topics = tuple(dict.fromkeys(commit["topic"] for commit in rows if commit["topic"]))
         yield Event(
             row["time"], "commit_refused", who(row["client_id"]), text, 32, **{**_common(row), "topics": topics}
         )
@@ -224,30 +224,30 @@ def _resets(source: Source) -> Iterator[Event]:
 def _bounds(source: Source, rows: list[Row]) -> dict[tuple[str | None, int], list[tuple[Any, Any]]]:
     """The ends of the log that fetches said, by topic and partition: (log start offset, high watermark)."""
     wanted = sorted({row["partition"] for row in rows})
-    found: dict[tuple[str | None, int], list[tuple[Any, Any]]] = defaultdict(list)
-    said = source.table(
+    bounds: dict[tuple[str | None, int], list[tuple[Any, Any]]] = defaultdict(list)
+    stated = source.table(
         "partitions",
         ("topic", "topic_id", "partition", "log_start_offset", "high_watermark"),
         pc.field("partition").isin(wanted) & (pc.field("high_watermark") >= 0),
     )
-    grouped = said.group_by(["topic", "topic_id", "partition"], use_threads=False).aggregate(
+    grouped = stated.group_by(["topic", "topic_id", "partition"], use_threads=False).aggregate(
         [("log_start_offset", "min"), ("high_watermark", "distinct")]
     )
     for row in grouped.to_pylist():
         topic = row["topic"] or source.topics.get(row["topic_id"] or "", row["topic_id"])
         for mark in row["high_watermark_distinct"]:
-            found[topic, row["partition"]].append((row["log_start_offset_min"], mark))
-    return found
+            bounds[topic, row["partition"]].append((row["log_start_offset_min"], mark))
+    return bounds
 
 
 def _what(row: Row, ends: dict[tuple[str | None, int], list[tuple[Any, Any]]]) -> str:
-    """What kind of reset it was: the words that end its sentence."""
+    """Describe the kind of a reset, as the end of its sentence."""
     if row["offset"] is None:
         return "nowhere"
-    said = ends.get((row["topic"], row["partition"]), [])
-    if row["offset"] == 0 or any(start == row["offset"] for start, _ in said):
+    known_ends = ends.get((row["topic"], row["partition"]), [])
+    if row["offset"] == 0 or any(start == row["offset"] for start, _ in known_ends):
         return "at the start"
-    if any(mark == row["offset"] for _, mark in said):
+    if any(mark == row["offset"] for _, mark in known_ends):
         return "at the end"
     return "at"
 
@@ -255,17 +255,17 @@ def _what(row: Row, ends: dict[tuple[str | None, int], list[tuple[Any, Any]]]) -
 def _reset_text(what: str, run: list[Row], remade: Container[str]) -> tuple[str, bool]:
     """The sentence, and whether all of it is certain. `remade`: names of topics that were made anew."""
     row = run[0]
-    where = places((one["topic"], one["partition"]) for one in run)
-    offset = _span(one["offset"] for one in run) if row["offset"] is not None else ""
+    where = places((reset["topic"], reset["partition"]) for reset in run)
+    offset = _span(reset["offset"] for reset in run) if row["offset"] is not None else ""
     target = {"at the start": "the start", "at the end": "the end"}.get(what, offset)
-    before = [one["previous"] for one in run if one["previous"] is not None]
+    before = [reset["previous"] for reset in run if reset["previous"] is not None]
     if row["error"] == "OFFSET_OUT_OF_RANGE":
-        asked = f"asked {where} for offset {_span(before)}" if before else f"read {where}"
+        request = f"asked {where} for offset {_span(before)}" if before else f"read {where}"
         if row["offset"] is None:
-            return f"{asked}, which the log does not have, and was not seen to go elsewhere", True
+            return f"{request}, which the log does not have, and was not seen to go elsewhere", True
         named = f"{target} ({offset})" if target != offset else offset
         lost = "the topic was made anew" if row["topic"] in remade else _lost(run)
-        return f"{asked}, which the log does not have, and went on at {named}: {lost}", True
+        return f"{request}, which the log does not have, and went on at {named}: {lost}", True
     if row["error"] is not None:
         return f"asked for an offset of {where} to go on from, and was refused: {row['error']}", True
     if before:
@@ -277,7 +277,7 @@ def _reset_text(what: str, run: list[Row], remade: Container[str]) -> tuple[str,
 
 def _lost(run: list[Row]) -> str:
     """How far readers that lost their place went."""
-    steps = [one["step"] or 0 for one in run]
+    steps = [loss["step"] or 0 for loss in run]
     over, again = sum(step for step in steps if step > 0), -sum(step for step in steps if step < 0)
-    said = [f"{count(over, 'offset')} passed over"] if over else []
-    return ", ".join([*said, f"{count(again, 'offset')} to read again"] if again or not said else said)
+    losses = [f"{count(over, 'offset')} passed over"] if over else []
+    return ", ".join([*losses, f"{count(again, 'offset')} to read again"] if again or not losses else losses)

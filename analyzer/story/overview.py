@@ -24,22 +24,24 @@ def first_ten(events: Sequence[Event]) -> list[Event]:
     ranked = sorted(events, key=lambda event: (-event.weight, event.time))
     alone = [event for event in ranked if event.weight and (event.kind, _subject(event)) not in summed]
     chosen: list[Event] = []
-    taken: Counter[str] = Counter()
+    by_kind: Counter[str] = Counter()
     for most in (_OF_ONE_KIND, FIRST):  # where there is little else to tell, more of a kind
         for event in alone:
-            same = any((one.actor, one.text) == (event.actor, event.text) or _shown(one, event) for one in chosen)
-            if len(chosen) < FIRST and not same and taken[event.kind] < most:
-                taken[event.kind] += 1
+            same = any(
+                (other.actor, other.text) == (event.actor, event.text) or _shown(other, event) for other in chosen
+            )
+            if len(chosen) < FIRST and not same and by_kind[event.kind] < most:
+                by_kind[event.kind] += 1
                 chosen.append(event)
     return sorted(chosen, key=lambda event: event.time)
 
 
-def _shown(one: Event, other: Event) -> bool:
+def _shown(first: Event, other: Event) -> bool:
     """Both are shown by the same exchange."""
-    shows = one.exchange is not None and (one.connection, one.exchange) == (other.connection, other.exchange)
-    return shows and one.kind != other.kind
+    shows = first.exchange is not None and (first.connection, first.exchange) == (other.connection, other.exchange)
+    return shows and first.kind != other.kind
 
 
 def _subject(event: Event) -> tuple[str | None, ...]:
-    """What is summed up: a group, or a transactional id."""
+    """Subject of a summary: a group, or a transactional id."""
     return (event.group_id,) if event.kind.startswith("rebalance") else (event.transactional_id,)

@@ -1,4 +1,4 @@
-"""What one client, or one connection, asked: told of these alone.
+"""Events of the requests of one client or one connection, only for stories about it.
 
 In: the tables `exchanges` and `partitions`. Out: events. Rule: what repeats is one event.
 """
@@ -19,7 +19,7 @@ from analyzer.frame.columns import encode
 from analyzer.frame.frame import NULL
 from analyzer.frame.grouping import OrdinalIndex
 from analyzer.story.events import Event, Row, some, who, within
-from analyzer.story.sources import ASKED, Source
+from analyzer.story.sources import EXCHANGE_COLUMNS, Source
 
 _LAST = np.iinfo(np.int64).max
 """The place of what has no request: after all others."""
@@ -32,14 +32,14 @@ _LOOKING = {
 }
 
 
-def asked(source: Source, client: str) -> Iterator[Event]:
-    """What a client asked to find its way: of each kind and subject the first, and what offsets it was told."""
+def lookups(source: Source, client: str) -> Iterator[Event]:
+    """Events of a client's lookups: the first of each kind and subject, and the offsets in its answer."""
     wanted = pc.field("api").isin(list(_LOOKING)) & ~pc.is_valid(pc.field("error")) & (pc.field("client_id") == client)
-    told = source.table("exchanges", ASKED, wanted)
-    answers = _offsets_told(source, told)
+    exchanges = source.table("exchanges", EXCHANGE_COLUMNS, wanted)
+    answers = _offsets_told(source, exchanges)
     following, parts_of = next(answers, (-1, []))
     seen: set[tuple[Any, ...]] = set()
-    for number, row in enumerate(source.each("exchanges", told)):
+    for number, row in enumerate(source.each("exchanges", exchanges)):
         parts: list[Row] = []
         if number == following:
             parts = parts_of
@@ -47,14 +47,14 @@ def asked(source: Source, client: str) -> Iterator[Event]:
         subject = row["topics"] or ([f"group {row['group_id']}"] if row["group_id"] else [])
         if row["api"] == "FindCoordinator":
             subject = [f"group {row['group_id']}"] if row["group_id"] else ["what it names"]
-        key = row["client_ip"], row["api"], tuple(subject), tuple(one["partition"] for one in parts)
+        key = row["client_ip"], row["api"], tuple(subject), tuple(part["partition"] for part in parts)
         if key in seen or row["response_end"] is None:
             continue
         seen.add(key)
         text = _LOOKING[row["api"]].format(some(subject) if subject else "all topics")
         if parts and row["api"] != "Metadata":
-            said = [f"{one['topic']}-{one['partition']} at {one['offset']:,}" for one in parts]
-            text += f": {some(said)}"
+            offsets = [f"{part['topic']}-{part['partition']} at {part['offset']:,}" for part in parts]
+            text += f": {some(offsets)}"
         yield Event(
             row["response_end"],
             "asked",
@@ -69,12 +69,12 @@ def asked(source: Source, client: str) -> Iterator[Event]:
         )
 
 
-def _offsets_told(source: Source, told: pa.Table) -> Iterator[tuple[int, list[Row]]]:
+def _offsets_told(source: Source, exchanges: pa.Table) -> Iterator[tuple[int, list[Row]]]:
     """Of exchanges the number among these, in order, and the partitions of which an offset was told."""
-    if not len(told):
+    if not len(exchanges):
         return
     known: dict[str, int] = {}
-    links = encode(told["connection"].combine_chunks(), known)
+    links = encode(exchanges["connection"].combine_chunks(), known)
     listed = source.table(
         "partitions",
         ("connection", "exchange", "topic", "topic_id", "partition", "offset", "offset_kind"),
@@ -82,7 +82,7 @@ def _offsets_told(source: Source, told: pa.Table) -> Iterator[tuple[int, list[Ro
         & (pc.field("offset") >= 0)
         & pc.field("connection").isin(list(known)),
     )
-    exchange, of = (arrow.numbers(table["exchange"].combine_chunks(), NULL) for table in (told, listed))
+    exchange, of = (arrow.numbers(table["exchange"].combine_chunks(), NULL) for table in (exchanges, listed))
     rows = np.flatnonzero(exchange != NULL)
     owner = np.full(len(listed), -1, np.int32)
     link = encode(listed["connection"].combine_chunks(), known)
@@ -96,7 +96,7 @@ def _offsets_told(source: Source, told: pa.Table) -> Iterator[tuple[int, list[Ro
 
 def dialogue(source: Source, connection: str) -> Iterator[Event]:
     """All that was asked on one connection, what repeats as one event. By columns: a consumer asks a million times."""
-    table = source.table("exchanges", ASKED, pc.field("connection") == connection)
+    table = source.table("exchanges", EXCHANGE_COLUMNS, pc.field("connection") == connection)
     order = np.argsort(arrow.numbers(table["exchange"].combine_chunks(), _LAST), kind="stable")
     begins = _begins(source, table.select(["api", "error", "status", "topics"]).take(pa.array(order)))
     counts = np.diff(begins, append=len(order))

@@ -23,7 +23,7 @@ from analyzer.frame import parquet as stored_tables
 from analyzer.frame.parquet import StoredFrame
 from analyzer.story.events import Row
 
-ASKED = (
+EXCHANGE_COLUMNS = (
     "connection",
     "exchange",
     "reply",
@@ -53,8 +53,8 @@ class Source:
     def __init__(self, dataset: StoredDataset, capture: str) -> None:
         self.dataset = dataset
         self.capture = capture
-        said = {row["topic_id"]: row["topic"] for row in self.rows("topic_ids")}
-        self.topics: dict[str, str] = {**METADATA_TOPIC, **said}
+        captured = {row["topic_id"]: row["topic"] for row in self.rows("topic_ids")}
+        self.topics: dict[str, str] = {**METADATA_TOPIC, **captured}
         self.nodes: dict[tuple[str, int], int] = {
             (row["host"], row["port"]): row["node_id"] for row in self.rows("brokers")
         }
@@ -88,7 +88,7 @@ class Source:
         return stored_tables.RowGroups.of(self.dataset)
 
     def rows(self, name: str, columns: Sequence[str] = (), where: Any = None) -> list[Row]:
-        """The same as dictionaries, topics by the names that the capture says."""
+        """Like `table`, as dictionaries, with topics by the names in the capture."""
         return self._named(name, self.table(name, columns, where).to_pylist())
 
     def each(self, name: str, table: pa.Table, order: np.ndarray | None = None) -> Iterator[Row]:
@@ -106,14 +106,14 @@ class Source:
         for start in range(0, len(chosen), _TOGETHER):
             yield from self._named(stored.name, stored.rows(chosen[start : start + _TOGETHER], columns))
 
-    def _named(self, name: str, found: list[Row]) -> list[Row]:
+    def _named(self, name: str, rows: list[Row]) -> list[Row]:
         """Rows of a table with the topics' names."""
-        for row in found:
+        for row in rows:
             if "topic_id" in row and row.get("topic") is None and row["topic_id"] is not None and name != "topic_ids":
                 row["topic"] = self.topics.get(row["topic_id"], row["topic_id"])
             if row.get("topics"):
                 row["topics"] = [self.topics.get(topic, topic) for topic in row["topics"]]
-        return found
+        return rows
 
     def broker(self, ip: str, port: int) -> str:
         """A broker as a sentence names it."""
@@ -137,5 +137,5 @@ def names_in(stored: Any, column: str, where: Any = None) -> set[str]:
 
 
 def moments(values: Iterable[datetime.datetime | None]) -> list[datetime.datetime]:
-    """Those that are there."""
+    """Times that are not null."""
     return [value for value in values if value is not None]

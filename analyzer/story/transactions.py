@@ -23,17 +23,17 @@ _WEIGHT = {"fenced": 65, "aborted": 20, "unknown": 35, "open": 30, "committed": 
 
 
 def events(source: Source) -> Iterator[Event]:
-    """What became of each transaction."""
-    yield from _taken(source)
+    """Events of transactions."""
+    yield from _taken_over(source)
     by_id: dict[str, list[Row]] = defaultdict(list)
     for row in source.rows("transactions"):
         by_id[row["transactional_id"] or f"producer {row['producer_id']}"].append(row)
-        yield from _one(source, row)
+        yield from _transaction(source, row)
     for name, rows in by_id.items():
         yield from _all(name, rows)
 
 
-def _one(source: Source, row: Row) -> Iterator[Event]:
+def _transaction(source: Source, row: Row) -> Iterator[Event]:
     evidence = row["evidence"] or {}
     common = {
         "transactional_id": row["transactional_id"],
@@ -42,12 +42,12 @@ def _one(source: Source, row: Row) -> Iterator[Event]:
         "connection": evidence.get("connection"),
         "exchange": evidence.get("exchange"),
         "reply": evidence.get("reply"),
-        "group_id": next((one["group_id"] for one in row["offsets"] or ()), None),
+        "group_id": next((offset["group_id"] for offset in row["offsets"] or ()), None),
     }
     name = row["transactional_id"]
     actor = who(row["client_id"]) if name is not None else f"producer {row['producer_id']}"
     # What only markers say is the coordinator's word, not its producer's.
-    said = f"a transaction of {name}" if name is not None else "a transaction (told by markers alone)"
+    subject = f"a transaction of {name}" if name is not None else "a transaction (told by markers alone)"
     times = moments((row["ended"], row["began"]))
     if not times:
         times = moments([_time_of(source, evidence)])
@@ -58,24 +58,24 @@ def _one(source: Source, row: Row) -> Iterator[Event]:
     outcome, took = row["outcome"], row["duration_us"]
     long = took is not None and took >= _LONG_US
     if row["began"] is not None and (long or outcome in ("open", "unknown")):
-        yield Event(row["began"], "transaction_began", actor, f"began {said}", 1, **{**common, **_NO_LINK})
+        yield Event(row["began"], "transaction_began", actor, f"began {subject}", 1, **{**common, **_NO_LINK})
     after = f" after {span(took)}" if took is not None else ""
     if row["began"] is None:
         after = "; its beginning was not captured"
     if outcome == "committed":
-        text = f"committed {said}{what}{after}"
+        text = f"committed {subject}{what}{after}"
     elif outcome == "aborted" and _timed_out(source, row):
         limit = f"over its timeout of {span(1000 * row['timeout_ms'])}"
-        text = f"had {said}{what and what + ' given up'}: the coordinator aborted it{after}, {limit}"
+        text = f"had {subject}{what and what + ' given up'}: the coordinator aborted it{after}, {limit}"
     elif outcome == "aborted":
-        text = f"aborted {said}{what and what + ' given up'}{after}"
+        text = f"aborted {subject}{what and what + ' given up'}{after}"
     elif outcome == "fenced":
         by = f"{row['fenced_by']} has taken its id" if row["fenced_by"] else "probably the transaction timed out"
-        text = f"was fenced out of {name or said}: {by}" + (f"; {inside} lost" if row["records"] else "")
+        text = f"was fenced out of {name or subject}: {by}" + (f"; {inside} lost" if row["records"] else "")
     elif outcome == "open":
-        text = f"left {said} open{what}; the capture ends before it does"
+        text = f"left {subject} open{what}; the capture ends before it does"
     else:
-        text = f"had {said}{what}; how it ended was not captured"
+        text = f"had {subject}{what}; how it ended was not captured"
     certain = outcome != "fenced" or row["fenced_by"] is not None
     weight = _WEIGHT[outcome] + (15 if long else 0)
     yield Event(times[0], f"transaction_{outcome}", actor, text, weight, certain, **common)
@@ -91,19 +91,21 @@ def _timed_out(source: Source, row: Row) -> bool:
         ("api", "exchange"),
         (pc.field("connection") == (evidence.get("connection") or "")) & (pc.field("api") == "WriteTxnMarkers"),
     )
-    return any(one["exchange"] == evidence.get("exchange") for one in ended)
+    return any(end["exchange"] == evidence.get("exchange") for end in ended)
 
 
 def _inside(row: Row) -> str:
-    """What was in it; nothing where that was not captured."""
+    """Describe the contents of a transaction, empty if they were not captured."""
     parts = []
     # Where the offsets of its groups are kept holds none of its records.
-    wrote = [one for one in row["partitions"] or () if one["topic"] != OFFSETS_TOPIC or not row["offsets"]]
+    wrote = [
+        partition for partition in row["partitions"] or () if partition["topic"] != OFFSETS_TOPIC or not row["offsets"]
+    ]
     if wrote:
         written = places((place["topic"], place["partition"]) for place in wrote)
         parts.append(f"{count(row['records'], 'record')} to {written}" if row["records"] is not None else written)
     if row["offsets"]:
-        groups = some(one["group_id"] for one in row["offsets"])
+        groups = some(offset["group_id"] for offset in row["offsets"])
         parts.append(f"{count(len(row['offsets']), 'offset')} of group {groups}")
     return " and ".join(parts) or ("" if row["records"] is None else "nothing")
 
@@ -115,17 +117,17 @@ def _all(name: str, rows: list[Row]) -> Iterator[Event]:
         return
     outcomes = Counter(row["outcome"] for row in rows)
     durations = [row["duration_us"] for row in rows if row["duration_us"] is not None]
-    said = ", ".join(f"{number:,} {outcome}" for outcome, number in outcomes.most_common())
+    outcomes_text = ", ".join(f"{number:,} {outcome}" for outcome, number in outcomes.most_common())
     longest = f"; the longest took {span(max(durations))}" if durations else ""
     clients = some(row["client_id"] for row in rows if row["client_id"] is not None)
     actor = clients if clients != "nothing" else name
-    text = f"{count(len(rows), 'transaction')} of {name}: {said}{longest}"
+    text = f"{count(len(rows), 'transaction')} of {name}: {outcomes_text}{longest}"
     yield Event(max(ended), "transactions", actor, text, 30, transactional_id=rows[0]["transactional_id"])
 
 
-def _taken(source: Source) -> Iterator[Event]:
-    """Who took a transactional id."""
-    taken = source.rows(
+def _taken_over(source: Source) -> Iterator[Event]:
+    """Clients that took over a transactional id."""
+    rows = source.rows(
         "exchanges",
         (
             "connection",
@@ -141,7 +143,7 @@ def _taken(source: Source) -> Iterator[Event]:
         (pc.field("api") == "InitProducerId") & pc.is_valid(pc.field("transactional_id")),
     )
     before: dict[str, Row] = {}
-    for row in sorted(taken, key=lambda row: row["request_time"]):
+    for row in sorted(rows, key=lambda row: row["request_time"]):
         if row["error"] is not None or row["response_end"] is None:
             continue
         name = row["transactional_id"]

@@ -26,11 +26,11 @@ def combined(first: int, second: int, second_bytes: int) -> int:
 
 
 def _times(matrix: Sequence[int], vector: int) -> int:
-    found = 0
+    product = 0
     for row in matrix:
         if not vector:
             break
         if vector & 1:
-            found ^= row
+            product ^= row
         vector >>= 1
-    return found
+    return product

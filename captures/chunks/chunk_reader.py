@@ -1,14 +1,14 @@
-"""Chunks of a capture point's files, each read by whoever likes, and what they say together.
+"""Read the chunks of a capture point's files independently, and join their results.
 
-In: a capture point. Out: `Chunk`s; of each its packets, batch by batch, and a `Said`; of all of these, in order, what a
-`Reader` of the whole says. Rules
+In: a capture point. Out: `Chunk`s; for each its packets, batch by batch, and a `ChunkResult`; for all of these, in
+order, the `PointSummary` that a `Reader` of the whole would give. Rules
 
-- A chunk begins with the first record at or behind its border and ends with the one before the next chunk's. Where that
-  is can only be guessed (`starts`), and so can what earlier bytes say of how to read on: that of the file's beginning.
-- A guess is never trusted: `Joining` takes what chunks say in order, and knows where each begins and how it is to be
-  read. One that was guessed wrong is to be read again, from what is `known` there. So are those that say more than
-  packets: a comment, which names its packet by number, a packet without a time, damage, keys of TLS, fragments of IP
-  packets where an earlier chunk had some.
+- A chunk begins with the first record at or behind its border and ends with the one before the next chunk's. The start
+  can only be guessed (`starts`), and so can the layout that earlier bytes define: the one at the file's beginning.
+- A guess is never trusted: `ChunkJoiner` takes results in order, and knows where each chunk begins and how it is to be
+  read. A chunk that was guessed wrong must be read again, from the state that is `known` there. So must those with more
+  than packets: a comment, which names its packet by number, a packet without a time, damage, keys of TLS, fragments of
+  IP packets where an earlier chunk had some.
 - A compressed file, or one behind a URL, is one chunk.
 """
 
@@ -26,28 +26,13 @@ from captures.chunks import starts
 from captures.chunks.checksums import combined
 from captures.errors import CaptureError
 from captures.files import CapturePoint, FileInfo, layouts, urls
-from captures.files.layouts import (
-    BIG,
-    COMMENTS,
-    DROPS,
-    EARLIEST,
-    FORMAT,
-    INTERFACES,
-    LATEST,
-    NUMBER,
-    RECORD_HEADER,
-    SECTION,
-    SEEN,
-    TIME,
-    UNTIMED,
-    Layout,
-)
+from captures.files.layouts import Layout
 from captures.files.sources import Source, Stored
 from captures.fragments import SERIAL, FragmentTables
 from captures.packets import Packets, Reader, batch
 from captures.windows import WINDOW_BYTES, Pool, Windows
 
-_READING: Final = [FORMAT, BIG, RECORD_HEADER, SECTION, INTERFACES]
+_READING: Final = [layouts.FORMAT, layouts.BIG, layouts.RECORD_HEADER, layouts.SECTION, layouts.INTERFACES]
 """What of a layout's state says how records are to be read."""
 
 
@@ -66,9 +51,11 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What is known where a chunk begins: the offset of its first record, how to read on (None: a file begins), and
-    fragments of IP packets in progress (None: there never were any)."""
+class ChunkStart:
+    """State of reading where a chunk begins.
+
+    at: offset of its first record; layout: how to read on, None where a file begins; fragments: fragments of IP
+    packets in progress, None if there never were any."""
 
     at: int = 0
     layout: Layout | None = None
@@ -76,13 +63,15 @@ class Known:
 
 
 @dataclass(slots=True)
-class Said:
-    """What was met in a chunk. `known`: what its reader began with, None where no start was to be found; `after`: the
-    same where it stopped; `ended`: there its file ends. `stored`: bytes read of the file as it lies there, and their
-    CRC-32C; `rows`: TCP packets."""
+class ChunkResult:
+    """Result of reading one chunk.
 
-    known: Known | None
-    after: Known
+    known: the state that its reader began with, None if no start was found; after: the state where it stopped;
+    ended: its file ends there; stored, crc32c: bytes of the file as stored that were read, and their CRC-32C; rows:
+    TCP packets."""
+
+    known: ChunkStart | None
+    after: ChunkStart
     guessed: bool
     ended: bool = True
     stored: int = 0
@@ -99,7 +88,7 @@ class Said:
 def chunks_of(point: CapturePoint, chunk_bytes: int) -> list[Chunk]:
     """The chunks of a capture point, each of `chunk_bytes` or, the last of a file, up to half more. Raises
     CaptureError."""
-    found = []
+    chunks = []
     for file, path in enumerate(point.paths):
         size = 0
         if not urls.is_url(path):
@@ -107,13 +96,13 @@ def chunks_of(point: CapturePoint, chunk_bytes: int) -> list[Chunk]:
                 size = 0 if source.compressed else source.size
         count = max(1, (size + chunk_bytes // 2) // chunk_bytes)
         if count == 1:
-            found.append(Chunk(file, path, point.folder))
+            chunks.append(Chunk(file, path, point.folder))
             continue
         for number in range(count):
             last = number == count - 1
             end = size if last else (number + 1) * chunk_bytes
-            found.append(Chunk(file, path, point.folder, number * chunk_bytes, end, last, size))
-    return found
+            chunks.append(Chunk(file, path, point.folder, number * chunk_bytes, end, last, size))
+    return chunks
 
 
 class _Range(Source):
@@ -137,17 +126,18 @@ def changed(path: str) -> CaptureError:
     return CaptureError(f"{path}: it changed while it was read", "analyse it when it is complete, or a copy of it")
 
 
-def guessed(chunk: Chunk, look_bytes: int, ahead_bytes: int) -> Known | None:
-    """What is known where a chunk begins, as far as bytes of its file's beginning, and some around its border, tell.
-    None where they do not. Raises CaptureError."""
+def guessed(chunk: Chunk, look_bytes: int, ahead_bytes: int) -> ChunkStart | None:
+    """Guess the state where a chunk begins, from its file's first bytes and some around its border.
+
+    Returns None if these bytes do not tell. Raises CaptureError."""
     if chunk.begin == 0:
-        return Known()
+        return ChunkStart()
     with open(os.path.join(chunk.folder, chunk.path), "rb") as file:
         head = file.read(min(starts.HEAD_BYTES, chunk.begin))
-        found = starts.begun(head, layouts.LARGEST_RECORD_BYTES)
-        if found is None:
+        guess = starts.begun(head, layouts.LARGEST_RECORD_BYTES)
+        if guess is None:
             return None
-        layout, form = found
+        layout, form = guess
         base = max(0 if form.pcapng else layouts.PCAP_HEADER_BYTES, chunk.begin - look_bytes) & ~3
         file.seek(base)
         data = np.frombuffer(file.read(chunk.begin - base + ahead_bytes), np.uint8)
@@ -156,14 +146,14 @@ def guessed(chunk: Chunk, look_bytes: int, ahead_bytes: int) -> Known | None:
         return None
     layout.notes.clear()
     layout.secrets.clear()
-    return Known(base + at, layout)
+    return ChunkStart(base + at, layout)
 
 
 class ChunkReader(Reader):
-    """A chunk's packets, as `Reader` gives a point's; `said` is there when all were read. `known`: what is known where
-    it begins, None: that is to be guessed, from `look_bytes` before and four times as many behind its border, or was
-    (`guess`). Numbers of packets count from there where it was guessed. `pool`: memory for windows, where several
-    readers share it.
+    """Reads a chunk's packets, as `Reader` a point's; `result` is its result once all were read.
+
+    known: state where it begins; None: guess it, from `look_bytes` before its border and four times as many behind,
+    unless `guess` is given. Numbers of packets count from the chunk's first one if it was guessed.
 
     `buffer_at`: how far behind the places of the last batch's buffer the same bytes stand in the file, for those at or
     behind `Packets.spare`; None where the file is to be had as a stream only. Raises CaptureError."""
@@ -171,10 +161,10 @@ class ChunkReader(Reader):
     def __init__(
         self,
         chunk: Chunk,
-        known: Known | None = None,
+        known: ChunkStart | None = None,
         window_bytes: int = WINDOW_BYTES,
         look_bytes: int = starts.LOOK_BYTES,
-        guess: Known | None = None,
+        guess: ChunkStart | None = None,
         pool: Pool | None = None,
     ) -> None:
         super().__init__(CapturePoint("", (chunk.path,), (), chunk.folder), window_bytes)
@@ -182,13 +172,13 @@ class ChunkReader(Reader):
         self.chunk, self.window_bytes = chunk, window_bytes
         self._guessed = known is None
         self._known = known or guess or guessed(chunk, look_bytes, 4 * look_bytes)
-        self.said: Said | None = None
+        self.result: ChunkResult | None = None
         self.buffer_at: int | None = None
 
     def _read(self) -> Generator[Packets, None, None]:
         chunk, known = self.chunk, self._known
         if known is None or (chunk.end is not None and not chunk.last and known.at >= chunk.end):
-            self.said = Said(known, known or Known(), self._guessed, False, counts=self._counts)
+            self.result = ChunkResult(known, known or ChunkStart(), self._guessed, False, counts=self._counts)
             return
         if known.fragments is not None:
             self._fragments.tables = copy.deepcopy(known.fragments)
@@ -196,7 +186,7 @@ class ChunkReader(Reader):
         with source:
             yield from self._read_chunk(source, known)
 
-    def _read_chunk(self, source: Source, known: Known) -> Generator[Packets, None, None]:
+    def _read_chunk(self, source: Source, known: ChunkStart) -> Generator[Packets, None, None]:
         chunk = self.chunk
         layout = Layout(self._largest_record_bytes) if known.layout is None else copy.deepcopy(known.layout)
         self.files.append(FileInfo(source.name, source.path, source.size, source.mtime_ns, 0, source.compressed))
@@ -221,9 +211,9 @@ class ChunkReader(Reader):
                 source.limit = chunk.size
             source.drain()
         fragments = self._fragments.tables if self._fragments.tables.state[SERIAL] else None
-        self.said = Said(
+        self.result = ChunkResult(
             known,
-            Known(windows.base, layout, fragments),
+            ChunkStart(windows.base, layout, fragments),
             self._guessed,
             ended,
             source.bytes_read,
@@ -257,8 +247,8 @@ class ChunkReader(Reader):
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """What all chunks of a point say together, for whoever gets their packets."""
+class PointSummary:
+    """Files, notes and counters of all chunks of a capture point."""
 
     files: list[FileInfo]
     notes: list[str]
@@ -270,7 +260,7 @@ class Heard:
 
 @dataclass(slots=True)
 class _Whole:
-    """What `Reader` asks of a source whose end was reached."""
+    """A source whose end was reached, with the attributes that `Reader` needs."""
 
     path: str
     size: int
@@ -282,21 +272,23 @@ class _Whole:
         """It was."""
 
 
-class Joining(Reader):
-    """What chunks say, joined to what a reader of the whole point says of it (`files`, `notes`, `counts`, `secrets`).
-    `numbers`: for each chunk taken, what is to be added to its packets' numbers. Its packets are read elsewhere."""
+class ChunkJoiner(Reader):
+    """Joins the results of chunks to those of a reader of the whole point.
+
+    `files`, `notes`, `counts` and `secrets` are as such a reader has them. numbers: for each chunk taken, the offset
+    to add to its packets' numbers. Its packets are read elsewhere."""
 
     def __init__(self, point: CapturePoint) -> None:
         super().__init__(point)
-        self.known = Known()
+        self.known = ChunkStart()
         self.numbers: list[int] = []
         self._stored = self._crc32c = 0
         self._file = -1
         self._over = False
 
-    def said(self) -> Heard:
+    def summary(self) -> PointSummary:
         """All were taken."""
-        return Heard(self.files, self.notes, self._counts, self._dropped, self.secrets, self.secrets_at)
+        return PointSummary(self.files, self.notes, self._counts, self._dropped, self.secrets, self.secrets_at)
 
     def wants(self, chunk: Chunk) -> bool:
         """Whether anything of this chunk, the next one, is its own: a record may be longer than a chunk, and damage
@@ -305,69 +297,71 @@ class Joining(Reader):
             return True
         return not self._over and (chunk.last or self.known.at < (chunk.end or 0))
 
-    def fits(self, chunk: Chunk, said: Said) -> bool:
+    def fits(self, chunk: Chunk, result: ChunkResult) -> bool:
         """Whether a chunk was read from what is known where it begins, or would say the same."""
         known = self._at(chunk)
-        if said.known is None or said.known.at != known.at:
+        if result.known is None or result.known.at != known.at:
             return False
-        if said.after.fragments is not None and known.fragments is not None and said.guessed:
+        if result.after.fragments is not None and known.fragments is not None and result.guessed:
             return False
-        if not said.guessed or known.layout is None:
+        if not result.guessed or known.layout is None:
             return True
-        assumed, after = said.known.layout, said.after.layout
-        plain = not (said.notes or said.secrets or after is None or after.notes)
+        assumed, after = result.known.layout, result.after.layout
+        plain = not (result.notes or result.secrets or after is None or after.notes)
         return (
             plain
             and after is not None
             and assumed is not None
-            and after.state[COMMENTS] == after.state[UNTIMED] == 0
+            and after.state[layouts.COMMENTS] == after.state[layouts.UNTIMED] == 0
             and _alike(assumed, known.layout)
             and _alike(after, known.layout)
         )
 
-    def _at(self, chunk: Chunk) -> Known:
-        return self.known if chunk.file == self._file else Known(0, None, self.known.fragments)
+    def _at(self, chunk: Chunk) -> ChunkStart:
+        return self.known if chunk.file == self._file else ChunkStart(0, None, self.known.fragments)
 
-    def begin(self, chunk: Chunk) -> Known:
-        """What is known where a chunk begins, for who reads it again."""
+    def begin(self, chunk: Chunk) -> ChunkStart:
+        """Return the state where a chunk begins, to read it again."""
         return self._at(chunk)
 
-    def take(self, chunk: Chunk, said: Said) -> None:
+    def take(self, chunk: Chunk, result: ChunkResult) -> None:
         """The next chunk, which fits. Raises CaptureError."""
         known = self._at(chunk)
-        assert said.info is not None
-        assert said.after.layout is not None
-        assert said.counts is not None
+        assert result.info is not None
+        assert result.after.layout is not None
+        assert result.counts is not None
         if chunk.file != self._file:
             self._file, self._over = chunk.file, False
-            self.files.append(said.info)
+            self.files.append(result.info)
             self._stored = self._crc32c = 0
-        elif said.info.mtime_ns != self.files[-1].mtime_ns:
-            raise changed(said.info.path)
-        moved = said.guessed and known.layout is not None
-        self.numbers.append(int(known.layout.state[NUMBER]) if moved and known.layout is not None else 0)
-        layout = _joined(known.layout, said.after.layout) if moved and known.layout is not None else said.after.layout
-        self.known = Known(said.after.at, layout, said.after.fragments or known.fragments)
-        self._counts += said.counts
-        self.notes += said.notes
-        self.secrets += said.secrets
-        self.secrets_at += [self._rows + at for at in said.secrets_at]
-        self._rows += said.rows
-        self._crc32c = combined(self._crc32c, said.crc32c, said.stored)
-        self._stored += said.stored
-        self._over = said.ended
-        whole = _Whole(said.info.path, said.info.size, self._stored, self._crc32c, said.dropped)
-        if said.ended:
+        elif result.info.mtime_ns != self.files[-1].mtime_ns:
+            raise changed(result.info.path)
+        moved = result.guessed and known.layout is not None
+        self.numbers.append(int(known.layout.state[layouts.NUMBER]) if moved and known.layout is not None else 0)
+        layout = (
+            _joined(known.layout, result.after.layout) if moved and known.layout is not None else result.after.layout
+        )
+        self.known = ChunkStart(result.after.at, layout, result.after.fragments or known.fragments)
+        self._counts += result.counts
+        self.notes += result.notes
+        self.secrets += result.secrets
+        self.secrets_at += [self._rows + at for at in result.secrets_at]
+        self._rows += result.rows
+        self._crc32c = combined(self._crc32c, result.crc32c, result.stored)
+        self._stored += result.stored
+        self._over = result.ended
+        whole = _Whole(result.info.path, result.info.size, self._stored, self._crc32c, result.dropped)
+        if result.ended:
             self._finish(whole, layout)  # type: ignore[arg-type]  # has what it asks for
         self._describe(len(self.files) - 1, whole, layout)  # type: ignore[arg-type]  # the same
 
 
 def _alike(layout: Layout, other: Layout) -> bool:
     """Whether two layouts read records alike."""
-    count = int(layout.state[INTERFACES])
+    count = int(layout.state[layouts.INTERFACES])
     return bool(
         (layout.state[_READING] == other.state[_READING]).all()
-        and (layout.interfaces[:count, :SEEN] == other.interfaces[:count, :SEEN]).all()
+        and (layout.interfaces[:count, : layouts.SEEN] == other.interfaces[:count, : layouts.SEEN]).all()
     )
 
 
@@ -375,13 +369,13 @@ def _joined(before: Layout, after: Layout) -> Layout:
     """A file's layout behind a chunk that knew nothing of what came `before`."""
     joined = copy.deepcopy(before)
     state, more = joined.state, after.state
-    if more[EARLIEST] <= more[LATEST]:
-        state[TIME] = more[TIME]
-    for column in (NUMBER, DROPS):
+    if more[layouts.EARLIEST] <= more[layouts.LATEST]:
+        state[layouts.TIME] = more[layouts.TIME]
+    for column in (layouts.NUMBER, layouts.DROPS):
         state[column] += more[column]
-    state[EARLIEST] = min(state[EARLIEST], more[EARLIEST])
-    state[LATEST] = max(state[LATEST], more[LATEST])
-    count = int(more[INTERFACES])
-    joined.interfaces[:count, SEEN] += after.interfaces[:count, SEEN]
+    state[layouts.EARLIEST] = min(state[layouts.EARLIEST], more[layouts.EARLIEST])
+    state[layouts.LATEST] = max(state[layouts.LATEST], more[layouts.LATEST])
+    count = int(more[layouts.INTERFACES])
+    joined.interfaces[:count, layouts.SEEN] += after.interfaces[:count, layouts.SEEN]
     joined.take_drops(after)
     return joined

@@ -17,14 +17,14 @@ _MOST_MET: Final = 1 << 20
 
 _LATEST_NS: Final = (1 << 63) - 1
 
-_HASHES: Final = tuple(np.uint64(one) for one in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x94D049BB133111EB))
+_HASHES: Final = tuple(np.uint64(factor) for factor in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x94D049BB133111EB))
 
 
 @inline
 def _mixed(hi: Int, lo: Int, port: Int) -> Int:
-    found = (hi ^ lo) * _HASHES[0] + (np.uint64(port) + np.uint64(1)) * _HASHES[1]
-    found ^= found >> np.uint64(32)
-    return found * _HASHES[0]
+    mixture = (hi ^ lo) * _HASHES[0] + (np.uint64(port) + np.uint64(1)) * _HASHES[1]
+    mixture ^= mixture >> np.uint64(32)
+    return mixture * _HASHES[0]
 
 
 @kernel

@@ -1,4 +1,4 @@
-"""A capture point's files scanned by several threads at once, for who wants its packets in order.
+"""Scan a capture point's files with several threads at once, and give the packets in order.
 
 In: a capture point. Out: what a `Reader` gives. Rules: chunks are read ahead, each from a guessed start, by threads
 that know nothing of one another; each guess is verified by where the chunk before it ended, and one that was wrong is
@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final
 
-from captures.chunks.chunk_reader import Chunk, ChunkReader, Joining, Known, Said, chunks_of, guessed
+from captures.chunks.chunk_reader import Chunk, ChunkJoiner, ChunkReader, ChunkResult, ChunkStart, chunks_of, guessed
 from captures.errors import CaptureError
 from captures.files import CapturePoint, layouts, urls
 from captures.files.sources import Source
@@ -37,12 +37,13 @@ MOST_AGAIN: Final = 0.1
 IN_USE: Final = 3
 """Windows that those have who take packets: one waits, one is worked on, one is being put together."""
 
-_Read = tuple[Said, list[Packets]]
+_Read = tuple[ChunkResult, list[Packets]]
 
 
 def reader_of(point: CapturePoint, threads: int, window_bytes: int) -> Reader | None:
-    """Who reads a point for so many threads, where several are to scan it; None where a `Reader` is as good: it is
-    small, or its files can only be read from their beginning on."""
+    """Return a reader that scans a point with several threads, or None if `Reader` is as good.
+
+    It is as good if the point is small, or if its files can only be read from their beginning on."""
     if "-" in point.paths or any(map(urls.is_url, point.paths)):
         return None
     total = 0
@@ -57,9 +58,10 @@ def reader_of(point: CapturePoint, threads: int, window_bytes: int) -> Reader | 
     return AheadReader(point, threads // WORKERS + 1, window_bytes) if total >= LEAST_BYTES else None
 
 
-class AheadReader(Joining):
-    """A `Reader` whose files are scanned by so many threads, in chunks of so many bytes, each of which is a window.
-    `again`: how many of them were guessed wrong."""
+class AheadReader(ChunkJoiner):
+    """A `Reader` whose files are scanned by several threads, in chunks that are a window each.
+
+    again: number of chunks that were guessed wrong."""
 
     def __init__(self, point: CapturePoint, threads: int, chunk_bytes: int) -> None:
         super().__init__(point)
@@ -83,14 +85,14 @@ class AheadReader(Joining):
             for chunk, coming in self._coming(pool):
                 if not self.wants(chunk):
                     continue
-                said, batches = coming.result() if coming is not None else self._scanned(chunk, self.begin(chunk))
-                if not self.fits(chunk, said):
+                result, batches = coming.result() if coming is not None else self._scanned(chunk, self.begin(chunk))
+                if not self.fits(chunk, result):
                     self.again += 1
                     for packets in batches:
                         packets.release()
-                    said, batches = self._scanned(chunk, self.begin(chunk))
-                self.take(chunk, said)
-                self._read_before += said.stored
+                    result, batches = self._scanned(chunk, self.begin(chunk))
+                self.take(chunk, result)
+                self._read_before += result.stored
                 for packets in batches:
                     packets.columns.number[:] += self.numbers[-1]
                     packets.columns.file[:] = chunk.file
@@ -102,17 +104,17 @@ class AheadReader(Joining):
         """The chunks in order, the next ones being read meanwhile; None: this one is not."""
         chunks = deque(chunks_of(self.point, self._chunk_bytes))
         ahead: deque[tuple[Chunk, Future[_Read] | None]] = deque()
-        begins: Known | None = Known()
-        taken = 0
+        begins: ChunkStart | None = ChunkStart()
+        yielded = 0
         while chunks or ahead:
             while chunks and len(ahead) <= self._threads:
                 chunk = self._next_chunk(chunks)
-                following = _guessed(chunks[0]) if chunks and self.again <= max(2, taken * MOST_AGAIN) else None
+                following = _guessed(chunks[0]) if chunks and self.again <= max(2, yielded * MOST_AGAIN) else None
                 if following is not None and chunks[0].file == chunk.file:
                     chunk = replace(chunk, end=following.at)  # no rest of a record is to be read behind its end
                 ahead.append((chunk, None if begins is None else pool.submit(self._scanned, chunk, None, begins)))
                 begins = following
-            taken += 1
+            yielded += 1
             yield ahead.popleft()
 
     def _next_chunk(self, chunks: deque[Chunk]) -> Chunk:
@@ -123,15 +125,15 @@ class AheadReader(Joining):
             chunk = replace(chunk, end=following.end, last=following.last)
         return chunk
 
-    def _scanned(self, chunk: Chunk, known: Known | None, guess: Known | None = None) -> _Read:
+    def _scanned(self, chunk: Chunk, known: ChunkStart | None, guess: ChunkStart | None = None) -> _Read:
         reader = ChunkReader(chunk, known, self._window_bytes, guess=guess, pool=self._pool)
         batches = list(reader)
-        assert reader.said is not None
-        return reader.said, batches
+        assert reader.result is not None
+        return reader.result, batches
 
 
-def _guessed(chunk: Chunk) -> Known | None:
-    """What is known where a chunk begins, as far as that can be told; who reads it says what is wrong with its file."""
+def _guessed(chunk: Chunk) -> ChunkStart | None:
+    """Like `guessed`, but None on errors: the reader of the chunk reports them."""
     try:
         return guessed(chunk, LOOK_BYTES, 4 * LOOK_BYTES)
     except (OSError, CaptureError):

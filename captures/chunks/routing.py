@@ -20,7 +20,7 @@ from typing import Final
 
 import numpy as np
 
-from captures.chunks.chunk_reader import Heard, changed
+from captures.chunks.chunk_reader import PointSummary, changed
 from captures.chunks.rows import WAY_WORDS, WORDS, as_words, place_rows, tell_rows
 from captures.chunks.sorting import LINE, Scratch, Stored
 from captures.files import CaptureError, CapturePoint, FileInfo, urls
@@ -40,43 +40,44 @@ _KNOWN: Final = 0
 """The number of a packet of others of which more is known than its time."""
 
 
-class Routed(Reader):
-    """A share's packets of all chunks; `said` is what they say together. Packets of others are rows too, of which only
-    the time is right, and `number`, which is OTHERS; of `every` one, what tells connections apart. `groups`: those of
-    the share."""
+class RoutedReader(Reader):
+    """Reads a share's packets from the sorted files of all chunks.
+
+    said: summary of all chunks; groups: the share's. Packets of others are rows too, with only their time and with
+    OTHERS as `number`; with `every` also with the columns that tell connections apart."""
 
     def __init__(
         self,
         point: CapturePoint,
-        said: Heard,
+        summary: PointSummary,
         stored: Sequence[Stored],
         groups: Sequence[int],
         every: bool = False,
         most_in_place: int = MOST_IN_PLACE,
     ) -> None:
         super().__init__(point)
-        self.files = list(said.files)
-        self.notes = list(said.notes)
-        self.secrets, self.secrets_at = list(said.secrets), list(said.secrets_at)
-        self._counts, self._dropped = said.counts, said.dropped
+        self.files = list(summary.files)
+        self.notes = list(summary.notes)
+        self.secrets, self.secrets_at = list(summary.secrets), list(summary.secrets_at)
+        self._counts, self._dropped = summary.counts, summary.dropped
         self._parts, self._groups, self._every = stored, groups, every
         self._most_in_place = most_in_place
         self._most = 0
         self._memory = Scratch()
 
     def _read(self) -> Generator[Packets, None, None]:
-        for one in self._parts:
-            capture = _InPlace(self.point, one.file, self.files[one.file])
-            with open(one.path, "rb", buffering=0) as file, capture:
-                file.seek(one.size - 16)
+        for stored in self._parts:
+            capture = _InPlace(self.point, stored.file, self.files[stored.file])
+            with open(stored.path, "rb", buffering=0) as file, capture:
+                file.seek(stored.size - 16)
                 batches, groups = np.frombuffer(file.read(16), np.int64).tolist()
                 words = 2 * groups + LINE
-                file.seek(one.size - 16 - 8 * batches * words)
+                file.seek(stored.size - 16 - 8 * batches * words)
                 lines = _whole(file, 8 * batches * words).view(np.int64).reshape(batches, words)
                 for some in _at_once([_Line(line, groups) for line in lines.tolist()], self._most_in_place):
-                    yield self._batch(file, capture, one, some)
+                    yield self._batch(file, capture, stored, some)
 
-    def _batch(self, file: io.FileIO, capture: _InPlace, one: Stored, lines: Sequence[_Line]) -> Packets:
+    def _batch(self, file: io.FileIO, capture: _InPlace, stored: Stored, lines: Sequence[_Line]) -> Packets:
         """Stored batches that follow one another, as one."""
         stay = lines[0].stays
         sizes = [0 if stay else sum(line.lengths(self._groups)) for line in lines]
@@ -88,11 +89,11 @@ class Routed(Reader):
         packets = replace(packets, buffer=buffer, sums=sums)
         columns = as_words(packets.columns)
         columns.number[:] = _KNOWN if self._every else OTHERS
-        columns.file[:] = one.file
+        columns.file[:] = stored.file
         at = 0
         for line, size in zip(lines, sizes, strict=True):
-            theirs = PacketColumns(*(column[at : at + line.count] for column in columns))
-            self._fill_in(file, one, line, theirs, sums[at : at + line.count], put)
+            line_columns = PacketColumns(*(column[at : at + line.count] for column in columns))
+            self._fill_in(file, stored, line, line_columns, sums[at : at + line.count], put)
             if not stay:
                 begins = [line.content_at + line.bytes(group)[0] for group in self._groups]
                 _read_stretches(file, begins, line.lengths(self._groups), memoryview(packets.buffer.data)[put:])
@@ -100,7 +101,7 @@ class Routed(Reader):
         return packets
 
     def _fill_in(
-        self, file: io.FileIO, one: Stored, line: _Line, columns: PacketColumns, sums: np.ndarray, put: int
+        self, file: io.FileIO, stored: Stored, line: _Line, columns: PacketColumns, sums: np.ndarray, put: int
     ) -> None:
         """One stored batch, its bytes from `put` on; of those that stay, where in the capture the buffer begins."""
         _packed(file, line.times_at, line.ways_at).spread(0, columns.time_ns)
@@ -111,7 +112,7 @@ class Routed(Reader):
             rows = self._rows_at(file, *(line.rows_at + 8 * WORDS * row for row in line.rows(group)))
             tell_rows(rows, ways, columns)
             if group in self._groups:
-                place_rows(rows, line.first + one.number, put, stay, columns, sums)
+                place_rows(rows, line.first + stored.number, put, stay, columns, sums)
                 if not stay:
                     begin, end = line.bytes(group)
                     put += end - begin
@@ -132,8 +133,9 @@ class Routed(Reader):
 
 
 class _Line:
-    """What the index of a file says of one batch (`captures.chunks.sorting.LINE`). `stays`: its bytes are in the
-    capture, from `begin` to `end`."""
+    """Index entry of one batch in a sorted file (`captures.chunks.sorting.LINE`).
+
+    stays: its bytes are in the capture, from `begin` to `end`."""
 
     def __init__(self, line: list[int], groups: int) -> None:
         self.groups = groups
@@ -163,17 +165,17 @@ class _Line:
 def _at_once(lines: Sequence[_Line], most_in_place: int) -> Iterator[list[_Line]]:
     """Batches that follow one another, as many as are to be one; so for all shares. Either all bytes of one stay in the
     capture, or none."""
-    taken: list[_Line] = []
+    group: list[_Line] = []
     count = size = 0
     for line in lines:
         count, size = count + line.count, size + line.size
         most = most_in_place if line.stays else MOST_COPIED
-        if taken and (count > MOST_PACKETS or size > most or line.stays != taken[-1].stays):
-            yield taken
-            taken, count, size = [], line.count, line.size
-        taken.append(line)
-    if taken:
-        yield taken
+        if group and (count > MOST_PACKETS or size > most or line.stays != group[-1].stays):
+            yield group
+            group, count, size = [], line.count, line.size
+        group.append(line)
+    if group:
+        yield group
 
 
 def _packed(file: io.FileIO, at: int, end: int) -> Packed:

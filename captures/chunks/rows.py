@@ -22,7 +22,7 @@ from captures.windows import Content, PacketColumns
     NUMBERS,  # sequence number, and, above, acknowledgement number
     RECORD_AT,
     LENGTHS,  # payload bytes captured, and, above, on the wire
-    TOLD,  # flags, window, and, above, identity
+    FLAGS,  # flags, window, and, above, identity
     ORDER,  # bytes of its TCP header, of its record before that, and, above, packets from the batch's first one on
     WORDS,
 ) = range(7)
@@ -104,7 +104,7 @@ def number_ways(pairs: Array, columns: PacketColumns, places: Array, ways: Table
 
 @kernel
 def sum_up(content: Content, columns: PacketColumns, sums: Array) -> None:
-    """What the checksum of each packet says (`segment_sums.checked`), now that its bytes are at hand; of others, 0."""
+    """Compute `segment_sums.checked` of each packet whose bytes are at hand; 0 for others."""
     buffer, words = content.buffer, content.words
     for i in range(len(sums)):
         length = columns.payload_length[i]
@@ -146,7 +146,7 @@ def put_rows(columns: PacketColumns, sums: Array, ways: Array, base: Int, first:
         rows[row, NUMBERS] = ack << 32 | seq
         rows[row, RECORD_AT] = columns.record_at[i]
         rows[row, LENGTHS] = length << 32 | captured
-        rows[row, TOLD] = identity << 32 | window << 16 | flags
+        rows[row, FLAGS] = identity << 32 | window << 16 | flags
         rows[row, ORDER] = order << 24 | skipped << 8 | header
     return beyond
 
@@ -162,7 +162,7 @@ def group_rows(rows: Table, whose: Array, nexts: Table, into: Table) -> None:
 
 
 def as_words(columns: PacketColumns) -> PacketColumns:
-    """The same memory, addresses as signed numbers, which is what rows have."""
+    """Return views of the same memory with addresses as signed numbers, as rows have them."""
     halves = {name: getattr(columns, name).view(np.int64) for name in ("src_hi", "src_lo", "dst_hi", "dst_lo")}
     return columns._replace(**halves)
 
@@ -228,7 +228,7 @@ def extent(
 
 @kernel
 def tell_rows(rows: Table, ways: Table, columns: PacketColumns) -> None:
-    """What tells connections apart (`captures.flows` looks at it), of packets with these rows."""
+    """Fill in the columns that tell connections apart (see `captures.flows`), of packets with these rows."""
     for i in range(len(rows)):
         to, way = rows[i, PLACE] & _INDEX, (rows[i, PLACE] >> _INDEX_BITS) & _INDEX
         if to >= len(columns.number) or way >= len(ways):
@@ -239,9 +239,9 @@ def tell_rows(rows: Table, ways: Table, columns: PacketColumns) -> None:
         columns.interface[to] = ways[way, _INTERFACE]
         columns.seq[to], columns.ack[to] = rows[i, NUMBERS] & _LOW, (rows[i, NUMBERS] >> 32) & _LOW
         columns.payload_length[to] = (rows[i, LENGTHS] >> 32) & _LOW
-        told = rows[i, TOLD]
-        columns.flags[to], columns.window[to] = told & 0xFFFF, (told >> 16) & 0xFFFF
-        columns.identity[to] = (told >> 32) & _LOW
+        word = rows[i, FLAGS]
+        columns.flags[to], columns.window[to] = word & 0xFFFF, (word >> 16) & 0xFFFF
+        columns.identity[to] = (word >> 32) & _LOW
 
 
 @kernel

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from captures.chunks.chunk_reader import ChunkReader, Said
+from captures.chunks.chunk_reader import ChunkReader, ChunkResult
 from captures.chunks.groups import Met, pairs_of
 from captures.chunks.rows import WORDS, as_words, extent, gather, group_rows, grouped, put_rows, sum_up, ways_of
 from captures.flows import FORGET_NS, REMEMBERED
@@ -67,24 +67,24 @@ class Stored(NamedTuple):
 
 def apart(stored: Sequence[Stored]) -> bool:
     """Whether shares need but their own packets of these: nobody forgets a four-tuple."""
-    there = [one for one in stored if one.pairs]
-    span = max((one.last_ns for one in there), default=0) - min((one.first_ns for one in there), default=0)
-    return sum(one.pairs for one in there) <= REMEMBERED or span <= FORGET_NS
+    there = [chunk for chunk in stored if chunk.pairs]
+    span = max((chunk.last_ns for chunk in there), default=0) - min((chunk.first_ns for chunk in there), default=0)
+    return sum(chunk.pairs for chunk in there) <= REMEMBERED or span <= FORGET_NS
 
 
 def divided(stored: Sequence[Stored], shares: int) -> list[tuple[int, ...]]:
     """The groups of so many shares, each with about as much work: the next largest goes to who has least."""
-    work = np.stack([one.work for one in stored]).sum(axis=0)
-    found: list[list[int]] = [[] for _ in range(shares)]
+    work = np.stack([chunk.work for chunk in stored]).sum(axis=0)
+    shares_groups: list[list[int]] = [[] for _ in range(shares)]
     load = [0] * shares
     for group in np.argsort(-work, kind="stable").tolist():
         share = load.index(min(load))
-        found[share].append(group)
+        shares_groups[share].append(group)
         load[share] += int(work[group]) + 1
-    return [tuple(sorted(groups)) for groups in found]
+    return [tuple(sorted(groups)) for groups in shares_groups]
 
 
-def store(reader: ChunkReader, groups: int, shares: int, path: Path) -> tuple[Said, Stored]:
+def store(reader: ChunkReader, groups: int, shares: int, path: Path) -> tuple[ChunkResult, Stored]:
     """Read a chunk, and sort its packets into a file of that name; so many shares will read it. Raises CaptureError and
     OSError."""
     with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
@@ -102,10 +102,10 @@ def store(reader: ChunkReader, groups: int, shares: int, path: Path) -> tuple[Sa
         file.write(lines.tobytes())
         file.write(np.array([len(lines), groups], np.int64).tobytes())
         size = file.tell()
-    assert reader.said is not None
+    assert reader.result is not None
     met = sorter.met
-    kept = Stored(str(path), size, reader.chunk.file, 0, met.pairs, met.first_ns, met.last_ns, sorter.work)
-    return reader.said, kept
+    entry = Stored(str(path), size, reader.chunk.file, 0, met.pairs, met.first_ns, met.last_ns, sorter.work)
+    return reader.result, entry
 
 
 class Scratch:
@@ -122,9 +122,10 @@ class Scratch:
 
 
 class _Window(NamedTuple):
-    """What is to be written of a window besides its rows: times, whose its packets are, the ways that they go, how many
-    packets and bytes each group has, the number of the first, and where in the capture bytes begin and end (0: they do
-    not stay there)."""
+    """Columns of a window to be written besides its rows.
+
+    They are times, groups and directions of packets, packets and bytes of each group, the number of the first
+    packet, and where in the capture its bytes begin and end (0: they do not stay there)."""
 
     time_ns: np.ndarray
     whose: np.ndarray
@@ -194,8 +195,10 @@ class _Sorter:
         if not self._windows:
             return
         file, windows = self._file, self._windows
-        whose = np.concatenate([one.whose for one in windows])
-        counts, sizes = (np.sum(of, axis=0) for of in zip(*((one.counts, one.sizes) for one in windows), strict=True))
+        whose = np.concatenate([window.whose for window in windows])
+        counts, sizes = (
+            np.sum(of, axis=0) for of in zip(*((window.counts, window.sizes) for window in windows), strict=True)
+        )
         ends = np.cumsum(counts)
         rows = self._rows.take(self._count * 8 * WORDS).view(np.int64).reshape(-1, WORDS)
         group_rows(self._arrived[: self._count], whose, ends - counts, rows)
@@ -203,8 +206,8 @@ class _Sorter:
         if packets is not None:
             gather(packets.buffer, as_words(packets.columns), rows, content)
         line = [self._count, windows[0].first, windows[0].begin, windows[-1].end, file.tell()]
-        _put(file, pack(np.concatenate([one.time_ns for one in windows])[None], (0,)))
-        for part in (np.concatenate([one.ways for one in windows]), rows, content):
+        _put(file, pack(np.concatenate([window.time_ns for window in windows])[None], (0,)))
+        for part in (np.concatenate([window.ways for window in windows]), rows, content):
             line.append(file.tell())
             _in_pieces(file, part)
         self.index.append([*line, *ends.tolist(), *np.cumsum(sizes).tolist()])
@@ -220,7 +223,7 @@ def _in_pieces(file: io.BufferedWriter, values: np.ndarray) -> None:
 
 
 def _put(file: io.BufferedWriter, packed: Packed) -> None:
-    """How many rows, and bytes; where there are any, what is said of each column, then the bytes."""
+    """Write the number of rows and bytes, then the description of each column and its bytes."""
     file.write(np.array([packed.rows, len(packed.content)], np.int64).tobytes())
     if packed.rows:
         file.write(packed.about.tobytes())

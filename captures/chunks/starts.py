@@ -20,17 +20,7 @@ from typing import Final
 import numpy as np
 
 from captures.files import layouts
-from captures.files.layouts import (
-    BIG,
-    FACTOR,
-    FORMAT,
-    LARGEST,
-    NANOSECONDS,
-    PCAPNG,
-    RECORD_HEADER,
-    SNAPLEN,
-    Layout,
-)
+from captures.files.layouts import Layout
 
 LOOK_BYTES: Final = 256 << 10
 """Bytes looked at before a border, some records of any size that occurs; behind it four times as many: what is no
@@ -59,26 +49,26 @@ class Form:
 
 
 def begun(head: bytes, largest_record_bytes: int) -> tuple[Layout, Form] | None:
-    """What the first bytes of a file say of its records; None where they say too little."""
+    """Read the layout of a file's records from its first bytes; None if these are too few."""
     if not layouts.is_capture(head) or len(head) < layouts.PCAP_HEADER_BYTES:
         return None
     layout = Layout(largest_record_bytes)
     at = layout.begin(head)
     first_ns = layouts.first_time_ns(head)
-    pcapng = layout.state[FORMAT] == PCAPNG
+    pcapng = layout.state[layouts.FORMAT] == layouts.PCAPNG
     if pcapng and not _read_blocks(layout, head, at):
         return None
-    most = int(layout.state[LARGEST])
+    most = int(layout.state[layouts.LARGEST])
     if not pcapng:
-        snaplen = int(layout.interfaces[0, SNAPLEN])
+        snaplen = int(layout.interfaces[0, layouts.SNAPLEN])
         most = min(most, max(_LARGE, snaplen))
     return layout, Form(
         pcapng,
-        bool(layout.state[BIG]),
-        int(layout.state[RECORD_HEADER]),
-        NANOSECONDS // max(int(layout.interfaces[0, FACTOR]), 1),
+        bool(layout.state[layouts.BIG]),
+        int(layout.state[layouts.RECORD_HEADER]),
+        layouts.NANOSECONDS // max(int(layout.interfaces[0, layouts.FACTOR]), 1),
         most,
-        (first_ns or 0) // NANOSECONDS,
+        (first_ns or 0) // layouts.NANOSECONDS,
     )
 
 
@@ -90,7 +80,7 @@ def _read_blocks(layout: Layout, head: bytes, at: int) -> bool:
             block = head[at : at + size]
             if len(block) < size:
                 return False
-            kind = int.from_bytes(block[:4], "big" if layout.state[BIG] else "little")
+            kind = int.from_bytes(block[:4], "big" if layout.state[layouts.BIG] else "little")
             if kind in (layouts.ENHANCED_PACKET, layouts.SIMPLE_PACKET, layouts.OBSOLETE_PACKET):
                 return True
             layout.read_block(block)
@@ -125,11 +115,11 @@ def first_record(data: np.ndarray, border: int, form: Form) -> int | None:
 
 def _numbers(data: np.ndarray, big: bool) -> np.ndarray:
     """int64: the 32-bit number at each offset."""
-    found = np.zeros(max(len(data) - 3, 0), np.int64)
+    numbers = np.zeros(max(len(data) - 3, 0), np.int64)
     for shift in range(4):
         there = (len(data) - shift) // 4
-        found[shift::4] = data[shift : shift + 4 * there].view(">u4" if big else "<u4")
-    return found
+        numbers[shift::4] = data[shift : shift + 4 * there].view(">u4" if big else "<u4")
+    return numbers
 
 
 def _records(data: np.ndarray, form: Form) -> np.ndarray:
@@ -143,7 +133,7 @@ def _records(data: np.ndarray, form: Form) -> np.ndarray:
 
 
 def _blocks(data: np.ndarray, form: Form) -> np.ndarray:
-    """The same for pcapng, whose blocks lie at multiples of 4."""
+    """Like `_records`, for pcapng, whose blocks lie at multiples of 4."""
     words = data[: len(data) // 4 * 4].view(">u4" if form.big else "<u4").astype(np.int64)
     count = max(len(words) - 2, 0)
     length = words[1 : 1 + count]
@@ -151,9 +141,9 @@ def _blocks(data: np.ndarray, form: Form) -> np.ndarray:
     ends = np.arange(count) + length // 4 - 1
     inside = possible & (ends < len(words))
     possible[inside] = words[ends[inside]] == length[inside]
-    found = np.full(4 * count, -1, np.int64)
-    found[::4] = np.where(possible, 4 * np.arange(count) + length, -1)
-    return found
+    following = np.full(4 * count, -1, np.int64)
+    following[::4] = np.where(possible, 4 * np.arange(count) + length, -1)
+    return following
 
 
 def _lasting(following: np.ndarray) -> np.ndarray:

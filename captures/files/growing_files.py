@@ -1,8 +1,8 @@
-"""Files that still grow, read in portions.
+"""Read files that still grow, from where reading stopped before.
 
-In: a file, how far it was read before (`Left`), and how far it is to be read now. Out: a `Portion`: a source of the
-bytes between. Rules: a file that is followed may only grow; one that became shorter than what was seen of it is an
-error. It may be renamed between two portions, and packed: then it is unpacked up to where it was left.
+In: a file, the position where it was left (`FilePosition`), and the one to read up to. Out: a `FileTail`: a source of
+the bytes between. Rules: a file that is followed may only grow; one that became shorter is an error. It may be renamed
+between two reads, and compressed: then it is decompressed up to where it was left.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SKIPPED_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class FilePosition:
     """Where a file was left: its bytes before `at` were read, all of them whole records, and have that CRC-32C;
     `layout` says how to read on. `stopped`: nothing behind can be read."""
 
@@ -29,11 +29,11 @@ class Left:
     stopped: bool
 
 
-class Portion(Source):
+class FileTail(Source):
     """A file's bytes behind those of `left` (None: all), up to its byte `until` (None: to its end). `at`: the offset of
     the byte that comes next. Raises CaptureError, also where the file has become shorter."""
 
-    def __init__(self, path: str, folder: str, left: Left | None, until: int | None) -> None:
+    def __init__(self, path: str, folder: str, left: FilePosition | None, until: int | None) -> None:
         super().__init__(path, None, folder)
         self.at, self.until = 0, until
         if left is None:

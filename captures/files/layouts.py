@@ -229,8 +229,10 @@ def next_record(b: Bytes, at: Int, end: Int, state: Table, interfaces: Table, co
 
 
 class LayoutTables(NamedTuple):
-    """What the kernel reads and keeps up to date: `state` [STATE_SLOTS], `interfaces` [n, INTERFACE_COLUMNS] and
-    `comments` [MOST_COMMENTS, 3], of each the packet's number, where its text is and how long."""
+    """Tables that the kernel reads and updates.
+
+    state [STATE_SLOTS]; interfaces [n, INTERFACE_COLUMNS]; comments [MOST_COMMENTS, 3]: packet number, position of
+    the text, its length."""
 
     state: Table
     interfaces: Table
@@ -238,7 +240,7 @@ class LayoutTables(NamedTuple):
 
 
 class BadBlock(Exception):
-    """A block that says how to read the file, and contradicts itself: the file cannot be read on from here."""
+    """Error: a block that defines how to read the file contradicts itself; reading cannot go on."""
 
 
 class Layout:
@@ -306,8 +308,9 @@ class Layout:
 
     @property
     def dropped(self) -> int | None:
-        """Packets that the capturing machine says it lost: its final statistics, else what packets tell; None where
-        nothing is said, as in every pcap file."""
+        """Packets that the capturing machine counted as lost: in its final statistics, else in packets.
+
+        None if there is no count, as in every pcap file."""
         return sum(self._drops.values()) if self._drops else int(self.state[DROPS]) or None
 
     def block_bytes(self, head: bytes) -> int:

@@ -1,4 +1,4 @@
-"""What an argument names: capture points, which files each has and in which order.
+"""Resolve the CAPTURE arguments of a command to capture points.
 
 In: the CAPTURE arguments of a command. Out: capture points. Rules: a file is a capture by its first bytes, never by its
 name; the files of a point are in order of their first packets; what is left out is noted.
@@ -45,7 +45,7 @@ def stored_bytes(point: CapturePoint) -> int:
 
 @dataclass(slots=True)
 class _Glimpse:
-    """What the beginning of a file shows: is it a capture, and when does it begin."""
+    """Properties that the beginning of a file shows: whether it is a capture, and its first time."""
 
     is_capture: bool
     first_ns: int | None = None
@@ -61,10 +61,10 @@ def _glimpse(path: str) -> _Glimpse:
         for wanted in (4096, PEEK_BYTES):
             count = source.readinto(memoryview(head)[filled:wanted])
             filled += count
-            found = bytes(head[:filled])
-            if not layouts.is_capture(found):
+            content = bytes(head[:filled])
+            if not layouts.is_capture(content):
                 return _Glimpse(False)
-            first_ns = layouts.first_time_ns(found)
+            first_ns = layouts.first_time_ns(content)
             if first_ns is not None or filled < wanted:
                 return _Glimpse(True, first_ns)
         return _Glimpse(True)
@@ -122,11 +122,11 @@ def _resolve(argument: str) -> CapturePoint:
         return _resolve_url(argument)
     if os.path.isdir(argument):
         name = os.path.basename(os.path.realpath(argument)) or argument
-        found = sorted(os.path.join(argument, entry) for entry in _listed(argument))
+        paths = sorted(os.path.join(argument, entry) for entry in _listed(argument))
         what = f"{argument}: no capture in this folder"
     elif not os.path.exists(argument) and glob.has_magic(argument):
         name = argument
-        found = sorted(glob.glob(argument))
+        paths = sorted(glob.glob(argument))
         what = f"{argument}: no capture matches this pattern"
     else:
         if not os.path.exists(argument):
@@ -134,19 +134,19 @@ def _resolve(argument: str) -> CapturePoint:
                 f"{argument}: no such file", "check the path; a pattern such as 'captures/*.pcap' needs quotes"
             )
         return CapturePoint(os.path.basename(argument), (argument,))
-    return _point_of(name, found, what)
+    return _point_of(name, paths, what)
 
 
-def _point_of(name: str, found: Sequence[str], what: str) -> CapturePoint:
+def _point_of(name: str, paths: Sequence[str], what: str) -> CapturePoint:
     """The captures among some files as a capture point; `what` is the matter where there is none."""
-    keys, notes = _captures_among(found)
+    keys, notes = _captures_among(paths)
     if not keys:
         raise CaptureError(what, "name a pcap or pcapng file, or a folder that holds some")
     return CapturePoint(name, tuple(path for _, _, path in sorted(keys)), tuple(notes))
 
 
 def _resolve_url(url: str) -> CapturePoint:
-    """The same for a URL: a file, a folder, or a pattern with `*` in its last part."""
+    """Like `_resolve`, for a URL: a file, a folder, or a pattern with `*` in its last part."""
     place = place_of(url)
     shown, name = urls.shown(url), urls.base_name(url)
     folder, pattern = urls.split_pattern(url)
@@ -163,7 +163,7 @@ def _resolve_url(url: str) -> CapturePoint:
             raise FileNotFoundError
     except OSError as failure:
         raise unreadable(url, failure) from failure
-    return _point_of(name, [urls.child(folder, one) for one in sorted(names)], what)
+    return _point_of(name, [urls.child(folder, child) for child in sorted(names)], what)
 
 
 def _listed(folder: str) -> list[str]:

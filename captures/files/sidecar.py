@@ -1,7 +1,7 @@
-"""What lies beside a capture file: FILE.stats.json, in which `kwire record` says what the capture lost.
+"""Read and write FILE.stats.json, the sidecar in which `kwire record` counts lost packets.
 
-In: a capture's path. Out: that number. Rules: it is a hint, not a capture: what is missing, too large or makes no sense
-is as if nothing were said; written whole or not at all, mode 0600.
+In: a capture's path. Out: that number. Rules: it is a hint, not a capture: a sidecar that is missing, too large or
+malformed is ignored; it is written whole or not at all, with mode 0600.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def write(capture: str, content: bytes) -> None:
 
 
 def dropped(capture: str) -> int | None:
-    """Packets that the capture lost, as the file beside it says; None where nothing does."""
+    """Return the number of packets that the capture lost, from its sidecar; None if there is none."""
     try:
         # Not to wait where somebody made a pipe of that name.
         descriptor = os.open(path_of(capture), os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
@@ -42,8 +42,8 @@ def dropped(capture: str) -> int | None:
     except (OSError, ValueError):
         return None
     try:
-        said = json.loads(content) if len(content) <= _MOST_BYTES else None
+        statistics = json.loads(content) if len(content) <= _MOST_BYTES else None
     except (ValueError, RecursionError):
         return None
-    lost = said.get("dropped") if isinstance(said, dict) else None
+    lost = statistics.get("dropped") if isinstance(statistics, dict) else None
     return lost if type(lost) is int and 0 <= lost < 1 << 53 else None

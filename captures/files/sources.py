@@ -26,7 +26,7 @@ from captures.errors import CaptureError
 from captures.files import sidecar, urls
 
 if TYPE_CHECKING:
-    from captures.files.stores import Place
+    from captures.files.stores import Location
 
 GZIP_MAGIC = b"\x1f\x8b"
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -51,7 +51,7 @@ deadline, since a pipe with a packet now and then is never silent for as long as
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """What is known of one capture file, for the list of captures in `_kwire.json`.
+    """Properties of one capture file, for the list of captures in `_kwire.json`.
 
     `size` and `crc32c` are of the bytes as stored (compressed ones where `compressed`); `mtime_ns` is 0 for stdin.
     `first_ns` and `last_ns` are the earliest and the latest packet time, None without a timed packet. `packets` counts
@@ -72,7 +72,9 @@ class FileInfo:
 
 @functools.cache
 def inflater() -> Any:
-    """What inflates: three times as fast as zlib, where there is a wheel for it. Few captures need any."""
+    """Return the module that inflates: three times as fast as zlib where there is a wheel for it.
+
+    Few captures need any."""
     try:
         return importlib.import_module("isal.isal_zlib")
     except ImportError:  # pragma: no cover - depends on the machine
@@ -285,8 +287,7 @@ class Source:
 
     @property
     def dropped(self) -> int | None:
-        """Packets that the capture lost, where that is said elsewhere than in its bytes: beside the file, or by what
-        captures at this moment."""
+        """Packets that the capture lost, counted outside its bytes: in a sidecar, or by a live tap."""
         if self._beside:
             return sidecar.dropped(self._beside)
         lost: int | None = getattr(self._handle, "dropped", None)
@@ -372,7 +373,7 @@ def _open(path: str, folder: str) -> BinaryIO:
         raise unreadable(path, failure) from failure
 
 
-def place_of(url: str) -> Place:
+def place_of(url: str) -> Location:
     from captures.files import stores  # few need it
 
     return stores.place(url)

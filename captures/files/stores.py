@@ -1,6 +1,6 @@
-"""What opens captures behind a URL: `s3://bucket/day1`, `zip://a.pcap::s3://bucket/day1.zip`.
+"""Open captures behind a URL: `s3://bucket/day1`, `zip://a.pcap::s3://bucket/day1.zip`.
 
-In: a URL as typed. Out: a `Place`: a file's bytes as a stream, with size and time of change where its store says them,
+In: a URL as typed. Out: a `Location`: a file's bytes as a stream, with size and time of change if its store gives them,
 or the names of a folder's files.
 
 Rules
@@ -25,7 +25,7 @@ CHUNK_BYTES = 16 << 20
 """Bytes asked of a store at once, at most: each may be a request over the network, and memory of its own."""
 
 
-class Place(Protocol):
+class Location(Protocol):
     """A file or folder of some store."""
 
     def kind(self) -> str:
@@ -45,7 +45,7 @@ class Place(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _ArrowPlace:
+class _ArrowLocation:
     files: Any
     path: str
 
@@ -71,7 +71,7 @@ class _ArrowPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class _FsspecPlace:
+class _FsspecLocation:
     files: Any
     path: str
 
@@ -82,8 +82,8 @@ class _FsspecPlace:
             return ""
 
     def names(self) -> list[str]:
-        found = self.files.ls(self.path, detail=True)
-        return [str(one["name"]).rstrip("/").rpartition("/")[2] for one in found if one["type"] == "file"]
+        listing = self.files.ls(self.path, detail=True)
+        return [str(entry["name"]).rstrip("/").rpartition("/")[2] for entry in listing if entry["type"] == "file"]
 
     def size(self) -> int:
         return int(self.files.info(self.path).get("size") or 0)
@@ -98,7 +98,7 @@ class _FsspecPlace:
         return self.files.open(self.path, "rb")
 
 
-def place(url: str) -> Place:
+def place(url: str) -> Location:
     """The place that a URL names; nothing is read yet. Raises CaptureError where nothing opens such URLs."""
     url = re.sub(r"^s3[an]://", "s3://", url)  # as Hadoop calls it
     scheme = re.split("://|::", url, maxsplit=1)[0].lower()
@@ -106,10 +106,10 @@ def place(url: str) -> Place:
         from pyarrow import fs
 
         try:
-            return _Cleaned(url, _ArrowPlace(*fs.FileSystem.from_uri(url)))
+            return _Cleaned(url, _ArrowLocation(*fs.FileSystem.from_uri(url)))
         except Exception as failure:
             hint = f"the documentation of PyArrow's file systems says what {scheme}:// needs"
-            raise CaptureError(f"{shown(url)}: {_said(url, failure)}", hint) from None
+            raise CaptureError(f"{shown(url)}: {_error_text(url, failure)}", hint) from None
     try:
         from fsspec.core import url_to_fs
     except ImportError:
@@ -119,15 +119,15 @@ def place(url: str) -> Place:
             f"pip install 'kwire[urls]'; without it there are {arrow} and file://",
         ) from None
     try:
-        return _Cleaned(url, _FsspecPlace(*url_to_fs(url)))
+        return _Cleaned(url, _FsspecLocation(*url_to_fs(url)))
     except ImportError as failure:
         what = f"{shown(url)}: {scheme}:// needs a package that is not installed"
-        raise CaptureError(what, f"fsspec says: {_said(url, failure)}") from None
+        raise CaptureError(what, f"fsspec says: {_error_text(url, failure)}") from None
     except FileNotFoundError:
         raise CaptureError(f"{shown(url)}: no such file", "check the URL") from None
     except Exception as failure:
         hint = "a URL of PyArrow or fsspec: s3://, gs://, abfs://, hdfs://, http://, zip://FILE::URL and the like"
-        raise CaptureError(f"{shown(url)}: {_said(url, failure)}", hint) from None
+        raise CaptureError(f"{shown(url)}: {_error_text(url, failure)}", hint) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +135,14 @@ class _Cleaned:
     """A place whose errors are OSErrors that tell no secret of its URL."""
 
     url: str
-    inner: Place
+    inner: Location
 
     def kind(self) -> str:
         return str(self._tried(self.inner.kind))
 
     def names(self) -> list[str]:
-        found: list[str] = self._tried(self.inner.names)
-        return found
+        names: list[str] = self._tried(self.inner.names)
+        return names
 
     def size(self) -> int:
         return int(self._tried(self.inner.size))
@@ -187,11 +187,11 @@ class _Stream(io.RawIOBase):
 
 def _cleaned(url: str, failure: Exception) -> OSError:
     kind = FileNotFoundError if isinstance(failure, FileNotFoundError) else OSError
-    return kind(_said(url, failure))
+    return kind(_error_text(url, failure))
 
 
-def _said(url: str, failure: Exception) -> str:
-    """What a store says is wrong, in one line, with nothing of the URL that is not to be seen."""
+def _error_text(url: str, failure: Exception) -> str:
+    """Describe a store's error in one line, without any secret part of the URL."""
     text = (str(failure).strip() or type(failure).__name__).splitlines()[0]
     for secret in _secrets(url):
         text = text.replace(secret, "...")
@@ -200,10 +200,10 @@ def _said(url: str, failure: Exception) -> str:
 
 def _secrets(url: str) -> list[str]:
     """Parts of a URL that must not be repeated, long ones first."""
-    found = [url]
+    secrets = [url]
     for link in url.split("::"):
         rest, _, query = link.partition("://")[2].partition("?")
         user = rest.rpartition("@")[0]
-        found += [user, *user.split(":"), query, *(value for _, value in parse_qsl(query))]
-    found += [unquote(secret) for secret in found]
-    return sorted({secret for secret in found if len(secret) > 2}, key=len, reverse=True)
+        secrets += [user, *user.split(":"), query, *(value for _, value in parse_qsl(query))]
+    secrets += [unquote(secret) for secret in secrets]
+    return sorted({secret for secret in secrets if len(secret) > 2}, key=len, reverse=True)

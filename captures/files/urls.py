@@ -39,7 +39,7 @@ def shown(url: str) -> str:
 
 
 def base_name(url: str) -> str:
-    """What the file or folder is called."""
+    """Return the name of the file or folder."""
     for link in shown(url).split("::"):
         name = link.partition("://")[2].rstrip("/").rpartition("/")[2]
         if name:
@@ -50,10 +50,10 @@ def base_name(url: str) -> str:
 def child(folder: str, name: str) -> str:
     """The URL of a file in a folder."""
     head, chain, rest = folder.partition("::")
-    base, query, asked = head.partition("?")
+    base, query, mark = head.partition("?")
     scheme, _, path = base.partition("://")
     inside = f"{path.rstrip('/')}/{quoted(scheme, name)}" if path else quoted(scheme, name)
-    return f"{scheme}://{inside}{query}{asked}{chain}{rest}"
+    return f"{scheme}://{inside}{query}{mark}{chain}{rest}"
 
 
 def quoted(scheme: str, name: str) -> str:
@@ -64,10 +64,10 @@ def quoted(scheme: str, name: str) -> str:
 def split_pattern(url: str) -> tuple[str, str]:
     """(the folder, the pattern) of a URL whose last part has a `*`; ("", "") for others."""
     head, chain, rest = url.partition("::")
-    base, query, asked = head.partition("?")
+    base, query, mark = head.partition("?")
     folder, slash, pattern = base.rpartition("/")
     if "*" not in pattern or not slash:
         return "", ""
     scheme, _, path = base.partition("://")
     folder = folder if "/" in path else f"{scheme}://"
-    return f"{folder}{query}{asked}{chain}{rest}", pattern
+    return f"{folder}{query}{mark}{chain}{rest}", pattern

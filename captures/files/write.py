@@ -107,8 +107,7 @@ def pcapng(
 
 
 class Growing:
-    """A pcapng file of one section that grows, little-endian, with nanoseconds and no word that nobody asked for.
-    Raises OSError."""
+    """A growing pcapng file of one section, little-endian, in nanoseconds, with few options. Raises OSError."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

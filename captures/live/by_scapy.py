@@ -30,8 +30,8 @@ def capture(interface: str, expression: str, snaplen: int) -> None:
         _, data, when = listening.recv_raw()
         if data:
             time_ns = time.time_ns() if when is None else int(when * 1_000_000) * 1000
-            kept = data[:snaplen]
-            os.write(1, struct.pack("<IIII", *divmod(time_ns, 10**9), len(kept), len(data)) + kept)
+            stored = data[:snaplen]
+            os.write(1, struct.pack("<IIII", *divmod(time_ns, 10**9), len(stored), len(data)) + stored)
 
 
 if __name__ == "__main__":

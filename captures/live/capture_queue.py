@@ -1,7 +1,7 @@
-"""What carries chunks from the thread that captures to whoever takes them, and never makes it wait.
+"""Bounded queue of chunks between the capturing thread and the reader; never blocks the former.
 
-In: a `Tap`. Out: its chunks, in order. Rules: at most so many bytes wait; a chunk that finds no room is dropped whole
-and its packets are counted, or, where a spool folder is named, waits on disk. Order is kept. The thread ends when the
+In: a `Tap`. Out: its chunks, in order. Rules: a bounded number of bytes waits; a chunk without room is dropped whole
+and its packets are counted, or, if there is a spool folder, it waits on disk. Order is kept. The thread ends when the
 tap does.
 """
 
@@ -23,7 +23,7 @@ ROOM_BYTES: Final = 64 << 20
 
 
 class Drops(NamedTuple):
-    """Packets that were lost, by whom; None where nobody says."""
+    """Packets that were lost, by place of the loss; None if it is not counted."""
 
     kernel: int | None
     interface: int | None
@@ -83,7 +83,7 @@ class Spool:
         self._file.close()
 
 
-class Belt:
+class CaptureQueue:
     """Runs a tap in a thread of its own. `take` is for one thread. Use as a context manager, or `stop` and `close`."""
 
     def __init__(self, tap: Tap, spool: str | None = None, room: int = ROOM_BYTES) -> None:
@@ -99,7 +99,7 @@ class Belt:
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="kwire capture", daemon=True)
 
-    def start(self) -> Belt:
+    def start(self) -> CaptureQueue:
         self._thread.start()
         return self
 
@@ -176,7 +176,7 @@ class Belt:
         if self._spool is not None:
             self._spool.close()
 
-    def __enter__(self) -> Belt:
+    def __enter__(self) -> CaptureQueue:
         return self.start()
 
     def __exit__(self, *exception: object) -> None:

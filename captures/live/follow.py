@@ -28,7 +28,7 @@ _LOOK_SECONDS = 0.1
 _PACKED: Final = re.compile(r"\.(gz|zst)\Z", re.ASCII)
 
 
-class Found(NamedTuple):
+class CaptureFile(NamedTuple):
     """A capture in the folder that holds a packet, in order of reading. `identity`: its place on the disk; behind a
     URL, where there is none, its name."""
 
@@ -46,47 +46,51 @@ class Known(NamedTuple):
     name: str
 
 
-def known_by(one: Found) -> Known:
-    """What a file is known by once it was read."""
-    return Known(*one.identity, one.first_ns, one.name)
+def as_read(file: CaptureFile) -> Known:
+    """Return the identity that a file is remembered by once it was read."""
+    return Known(*file.identity, file.first_ns, file.name)
 
 
-def unread(found: Iterable[Found], read: Iterable[Known]) -> list[Found]:
+def unread(files: Iterable[CaptureFile], read: Iterable[Known]) -> list[CaptureFile]:
     """Files that were not read, in order."""
     read = list(read)
-    by_place = {one[:3] for one in read}
-    by_name = {(_stem(one.name), one.first_ns) for one in read}
-    fresh: dict[tuple[str, int], Found] = {}
-    for one in found:
-        name = (_stem(one.name), one.first_ns)
-        if (*one.identity, one.first_ns) not in by_place and name not in by_name:
+    by_place = {earlier[:3] for earlier in read}
+    by_name = {(_stem(earlier.name), earlier.first_ns) for earlier in read}
+    fresh: dict[tuple[str, int], CaptureFile] = {}
+    for file in files:
+        name = (_stem(file.name), file.first_ns)
+        if (*file.identity, file.first_ns) not in by_place and name not in by_name:
             # While a file is being packed both are there, and the packed one is not whole.
-            fresh[name] = min(one, fresh.get(name, one), key=lambda this: len(this.name))
+            fresh[name] = min(file, fresh.get(name, file), key=lambda this: len(this.name))
     return list(fresh.values())
 
 
-def as_now(found: Iterable[Found], read: Iterable[Known]) -> list[Known | None]:
+def as_now(files: Iterable[CaptureFile], read: Iterable[Known]) -> list[Known | None]:
     """Each file that was read as it is now, renamed or packed; None for one that is gone under any name."""
-    there = [known_by(one) for one in found]
-    by_place = {one[:3]: one for one in there}
-    by_name = {(_stem(one.name), one.first_ns): one for one in there}
-    return [by_place.get(one[:3]) or by_name.get((_stem(one.name), one.first_ns)) for one in read]
+    there = [as_read(file) for file in files]
+    by_place = {file[:3]: file for file in there}
+    by_name = {(_stem(file.name), file.first_ns): file for file in there}
+    return [by_place.get(earlier[:3]) or by_name.get((_stem(earlier.name), earlier.first_ns)) for earlier in read]
 
 
-def still_there(found: Iterable[Found], read: Iterable[Known]) -> list[Known]:
-    """Those that were read and that may come again."""
-    return [one for one in as_now(found, read) if one is not None]
+def still_there(files: Iterable[CaptureFile], read: Iterable[Known]) -> list[Known]:
+    """Return those files that were read and may appear again."""
+    return [file for file in as_now(files, read) if file is not None]
 
 
-def found_in(folder: str, read: Iterable[Known] = ()) -> list[Found]:
+def captures_in(folder: str, read: Iterable[Known] = ()) -> list[CaptureFile]:
     """All captures in a folder, or behind a folder's URL, that hold a packet, in order of reading. Behind a URL those
     of a name that was read are not opened again. Raises CaptureError where the folder cannot be listed."""
     try:
         names = place_of(folder).names() if urls.is_url(folder) else os.listdir(folder)
     except OSError as failure:
         raise unreadable(folder, failure) from failure
-    known = {one.name: Found(one.first_ns, one.name, one[:2]) for one in read} if urls.is_url(folder) else {}
-    return sorted(one for one in (known.get(name) or _look(folder, name) for name in names) if one is not None)
+    known = (
+        {earlier.name: CaptureFile(earlier.first_ns, earlier.name, earlier[:2]) for earlier in read}
+        if urls.is_url(folder)
+        else {}
+    )
+    return sorted(file for file in (known.get(name) or _look(folder, name) for name in names) if file is not None)
 
 
 def path_in(folder: str, name: str) -> str:
@@ -94,8 +98,8 @@ def path_in(folder: str, name: str) -> str:
     return urls.child(folder, name) if urls.is_url(folder) else os.path.join(folder, name)
 
 
-def _look(folder: str, name: str) -> Found | None:
-    """What a file is; None for what is no capture, or is gone."""
+def _look(folder: str, name: str) -> CaptureFile | None:
+    """Return a file's first time and identity; None if it is no capture, or is gone."""
     path = path_in(folder, name)
     try:
         if urls.is_url(folder):
@@ -109,7 +113,7 @@ def _look(folder: str, name: str) -> Found | None:
     except (OSError, CaptureError):
         return None
     # One without a packet may not be the next, and what comes before may still grow.
-    return None if first_ns is None else Found(first_ns, name, identity)
+    return None if first_ns is None else CaptureFile(first_ns, name, identity)
 
 
 def _first_ns(path: str) -> int | None:
@@ -149,20 +153,20 @@ class Follower:
     # -- files ---------------------------------------------------------------------------------------------------------
     def listed(self) -> list[str]:
         """The folder's captures that were not read yet, in order of reading."""
-        return [one.name for one in self.unread()]
+        return [file.name for file in self.unread()]
 
-    def unread(self) -> list[Found]:
-        """The same, and what is known of them."""
-        return unread(self.found(), self.read)
+    def unread(self) -> list[CaptureFile]:
+        """Like `listed`, with identity and first time of each file."""
+        return unread(self.captures(), self.read)
 
     @property
     def stopped(self) -> bool:
         """`stop` was called."""
         return self._stopped.is_set()
 
-    def found(self) -> list[Found]:
+    def captures(self) -> list[CaptureFile]:
         """All captures in the folder that hold a packet, in order of reading."""
-        return found_in(self.folder)
+        return captures_in(self.folder)
 
     def __iter__(self) -> Iterator[str]:
         """A `-` for each file, once it is there; until `stop`."""

@@ -35,8 +35,8 @@ class Session(NamedTuple):
 
 def names() -> list[str]:
     """The interfaces of this machine."""
-    found = [name for _, name in socket.if_nameindex()]
-    return [*found, ANY] if sys.platform == "linux" else found
+    interfaces = [name for _, name in socket.if_nameindex()]
+    return [*interfaces, ANY] if sys.platform == "linux" else interfaces
 
 
 def unknown(interface: str) -> CaptureError:
@@ -44,9 +44,9 @@ def unknown(interface: str) -> CaptureError:
     return CaptureError(f"-i {interface}: no such interface", f"there are {', '.join(names())}")
 
 
-def session_of(said: str) -> Session | None:
-    """What `SSH_CONNECTION` says; None where it says nothing that can be used."""
-    words = said.split()
+def session_of(variable: str) -> Session | None:
+    """Parse the value of `SSH_CONNECTION`; None if it is not of that form."""
+    words = variable.split()
     if len(words) != 4 or not (words[1].isdigit() and words[3].isdigit()):
         return None
     try:
@@ -70,9 +70,9 @@ def own_session(environment: Mapping[str, str] | None = None) -> Session | None:
                 process = int(file.read().rpartition(b")")[2].split()[1])
         except (OSError, ValueError, IndexError):
             return None  # not Linux, not ours to read, or gone
-        for one in variables:
-            if one.startswith(b"SSH_CONNECTION="):
-                return session_of(one.partition(b"=")[2].decode("ascii", "replace"))
+        for variable in variables:
+            if variable.startswith(b"SSH_CONNECTION="):
+                return session_of(variable.partition(b"=")[2].decode("ascii", "replace"))
         if process < 2:
             return None
     return None
@@ -87,17 +87,17 @@ def default_filter(session: Session | None) -> str:
 
 
 def caller() -> tuple[int, int] | None:
-    """User and group of who called sudo; None where nobody did."""
+    """Return user and group of the caller of sudo; None without sudo."""
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         return None
-    asked = [os.environ.get(name, "") for name in ("SUDO_UID", "SUDO_GID")]
-    if not all(one.isascii() and one.isdigit() for one in asked) or asked[0] == "0":
+    numbers = [os.environ.get(name, "") for name in ("SUDO_UID", "SUDO_GID")]
+    if not all(number.isascii() and number.isdigit() for number in numbers) or numbers[0] == "0":
         return None
-    return int(asked[0]), int(asked[1])
+    return int(numbers[0]), int(numbers[1])
 
 
 def give_up_rights() -> str:
-    """Become the user who called sudo, for good; returns a note, empty where there was nothing to give up.
+    """Become the user who called sudo, for good; return a note, empty if there were no rights to drop.
 
     Call it once the interface is open, and before anything looks for its cache: what is kept from run to run (compiled
     kernels) is that user's. Files are written as that user from then on.

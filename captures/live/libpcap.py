@@ -111,7 +111,7 @@ class Libpcap:
             return None
         if not count:
             return None if self._ending.over(self._all_there) else NOTHING
-        data = self._dump.taken()
+        data = self._dump.take()
         self._handed += count
         self._ending.took(len(data), data)
         return Chunk(data, count)

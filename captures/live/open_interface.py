@@ -1,7 +1,7 @@
-"""An interface opened: which way there is, and the filter.
+"""Open an interface with the best method that this machine has, and set the filter.
 
-In: what a command line says (`Asked`). Out: a `Tap`, the user's rights given up where sudo had lent them. Rule: libpcap
-first; Linux's own ring where it is not installed; another tool where it is asked for.
+In: `CaptureOptions`. Out: a `Tap`; rights that sudo had given are dropped. Rule: libpcap first; Linux's own ring if it
+is not installed; another tool if the options name it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ WAYS: Final = ("libpcap", "ring", *TOOLS)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What is to be captured.
+class CaptureOptions:
+    """Options of a live capture.
 
     interface    its name; `any` is all of them on Linux
     expression   tcpdump's filter language; "" is everything, None TCP without one's own ssh session
@@ -35,29 +35,29 @@ class Asked:
     via: str | None = None
 
 
-def opened(asked: Asked) -> Tap:
+def opened(options: CaptureOptions) -> Tap:
     """Listen. Raises CaptureError."""
     if sys.byteorder != "little":
         raise CaptureError("-i: not on this machine: its byte order is another", "tcpdump -w - | kwire ... -")
-    session = interfaces.own_session() if asked.expression is None else None
-    expression = interfaces.default_filter(session) if asked.expression is None else asked.expression
-    if asked.via in TOOLS:
-        return Tool(asked.via, asked.interface, expression, asked.snaplen)
-    found = pcap_library.library() if asked.via != "ring" else None
-    if found is not None:
+    session = interfaces.own_session() if options.expression is None else None
+    expression = interfaces.default_filter(session) if options.expression is None else options.expression
+    if options.via in TOOLS:
+        return Tool(options.via, options.interface, expression, options.snaplen)
+    library = pcap_library.library() if options.via != "ring" else None
+    if library is not None:
         device = None
         if sys.platform == "win32":  # \\Device\\NPF_{...}, which nobody knows by heart
-            device = pcap_library.chosen(pcap_library.devices(found), asked.interface).name
-        return libpcap.Libpcap(found, asked.interface, expression, asked.snaplen, device)
+            device = pcap_library.chosen(pcap_library.devices(library), options.interface).name
+        return libpcap.Libpcap(library, options.interface, expression, options.snaplen, device)
     if sys.platform == "win32":
         raise CaptureError("Npcap is not installed", "it comes with Wireshark; https://npcap.com has it too")
-    if asked.via == "libpcap" or sys.platform != "linux":
+    if options.via == "libpcap" or sys.platform != "linux":
         raise CaptureError(
             "libpcap is not installed", "it comes with tcpdump and Wireshark; or: tcpdump -U -w - | kwire ... -"
         )
-    if asked.expression:
+    if options.expression:
         raise CaptureError(
-            f"-f {asked.expression!r}: a filter needs libpcap" + ("" if asked.via else ", which is not installed"),
+            f"-f {options.expression!r}: a filter needs libpcap" + ("" if options.via else ", which is not installed"),
             "it comes with tcpdump (apt-get install libpcap0.8); or leave out -f: TCP is captured",
         )
-    return Ring(asked.interface, expression, session, asked.snaplen)
+    return Ring(options.interface, expression, session, options.snaplen)

@@ -70,11 +70,11 @@ def library() -> Any | None:
     """The library with what we call declared; None where it is not installed."""
     for name in _candidates():
         try:
-            found = ctypes.CDLL(name)
+            loaded = ctypes.CDLL(name)
         except OSError:
             continue
-        if hasattr(found, "pcap_dump_open" if sys.platform == "win32" else "pcap_dump_fopen"):
-            return _declared(found)
+        if hasattr(loaded, "pcap_dump_open" if sys.platform == "win32" else "pcap_dump_fopen"):
+            return _declared(loaded)
     return None
 
 
@@ -82,8 +82,8 @@ def _candidates() -> list[str]:
     if sys.platform == "win32":  # Npcap's own folder first: beside it an old WinPcap may stand in the system's
         system = os.path.join(os.environ.get("SYSTEMROOT", r"C:\Windows"), "System32")
         return [os.path.join(system, "Npcap", "wpcap.dll"), os.path.join(system, "wpcap.dll")]
-    found = ctypes.util.find_library("pcap")
-    return [*([found] if found else []), *_NAMES.get(sys.platform, ())]
+    name = ctypes.util.find_library("pcap")
+    return [*([name] if name else []), *_NAMES.get(sys.platform, ())]
 
 
 def _declared(lib: Any) -> Any:
@@ -126,7 +126,7 @@ def _declared(lib: Any) -> Any:
 
 
 def plain(text: bytes) -> str:
-    """What libpcap says, as text."""
+    """Decode a text of libpcap."""
     return text.decode("utf-8", "replace").strip()
 
 
@@ -134,17 +134,17 @@ def plain(text: bytes) -> str:
 
 
 class Dump(Protocol):
-    """What `pcap_dump` writes to.
+    """Target that `pcap_dump` writes to.
 
     header   of the pcap file, 24 bytes
-    dumper   what the callback takes first
+    dumper   first argument of the callback
     """
 
     header: bytes
     dumper: Any
 
-    def taken(self) -> bytes:
-        """What was written since it was called before."""
+    def take(self) -> bytes:
+        """Return the bytes written since the last call."""
         ...
 
     def close(self) -> None: ...
@@ -167,9 +167,9 @@ class InMemory:
         if not self.dumper:
             self.close()
             raise _not_written(lib, handle)
-        self.header = self.taken()
+        self.header = self.take()
 
-    def taken(self) -> bytes:
+    def take(self) -> bytes:
         self._c.fflush(self._file)
         data = ctypes.string_at(self._at, self._size.value) if self._size.value else b""
         self._c.fseeko(self._file, 0, 0)
@@ -180,7 +180,7 @@ class InMemory:
 
 
 class Named:
-    """A file of its own, which nobody else may read; begun anew whenever it has got large. Raises CaptureError."""
+    """A private file as target, begun anew whenever it has become large. Raises CaptureError."""
 
     def __init__(self, lib: Any, handle: Any, most: int = NAMED_BYTES) -> None:
         self._lib, self._handle, self._most = lib, handle, most
@@ -204,7 +204,7 @@ class Named:
     def _read(self, size: int = -1) -> bytes:
         return self._file.read(size) or b""
 
-    def taken(self) -> bytes:
+    def take(self) -> bytes:
         if self._lib.pcap_dump_flush(self.dumper):
             raise CaptureError(f"{self.path}: cannot be written", "is there room on its disk?")
         data = self._read()
@@ -241,7 +241,7 @@ def _not_written(lib: Any, handle: Any) -> CaptureError:
 
 
 def wait_of(lib: Any, handle: Any) -> Callable[[float], object]:
-    """What waits until packets are there, at most so many seconds."""
+    """Return a function that waits for packets, at most so many seconds."""
     if sys.platform == "win32":
         event, kernel = lib.pcap_getevent(handle), ctypes.CDLL("kernel32")
         kernel.WaitForSingleObject.argtypes = (ctypes.c_void_p, ctypes.c_uint)
@@ -271,31 +271,31 @@ def devices(lib: Any) -> list[Device]:
     text, first = ctypes.create_string_buffer(TEXT_BYTES), ctypes.POINTER(_Device)()
     if lib.pcap_findalldevs(ctypes.byref(first), text):
         raise CaptureError(f"-i: {plain(text.value)}", "is Npcap's service running?")
-    found, at = [], first
+    devices_there, at = [], first
     while at:
-        one = at.contents
-        name = (one.name or b"").decode("utf-8", "replace")
-        found.append(Device(name, _called(name), plain(one.description or b"")))
-        at = one.next
+        device = at.contents
+        name = (device.name or b"").decode("utf-8", "replace")
+        devices_there.append(Device(name, _called(name), plain(device.description or b"")))
+        at = device.next
     lib.pcap_freealldevs(first)
-    return found
+    return devices_there
 
 
-def chosen(found: list[Device], asked: str) -> Device:
+def chosen(devices: list[Device], wanted: str) -> Device:
     """The one that is meant by its name, by what people call it, by what it is, or by its number in the list. Raises
     CaptureError."""
     for text in ("name", "called", "description"):
-        fitting = [one for one in found if getattr(one, text).casefold() == asked.casefold() != ""]
+        fitting = [device for device in devices if getattr(device, text).casefold() == wanted.casefold() != ""]
         if len(fitting) == 1:
             return fitting[0]
-    if asked.isascii() and asked.isdigit() and 0 < int(asked) <= len(found):
-        return found[int(asked) - 1]
-    there = ", ".join(f"{number} ({one})" for number, one in enumerate(found, 1))
-    raise CaptureError(f"-i {asked}: no such interface", f"there are {there}" if there else "Npcap shows none")
+    if wanted.isascii() and wanted.isdigit() and 0 < int(wanted) <= len(devices):
+        return devices[int(wanted) - 1]
+    there = ", ".join(f"{number} ({device})" for number, device in enumerate(devices, 1))
+    raise CaptureError(f"-i {wanted}: no such interface", f"there are {there}" if there else "Npcap shows none")
 
 
 def _called(name: str) -> str:
-    """What Windows' settings call the interface of a device `\\Device\\NPF_{GUID}`; "" elsewhere."""
+    """Return the name of a device `\\Device\\NPF_{GUID}` in Windows' settings; "" elsewhere."""
     if sys.platform == "win32":
         import winreg
 

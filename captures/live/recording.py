@@ -67,7 +67,7 @@ class Target:
 
 
 class _Form:
-    """What a file is made of: pcap as it comes, or pcapng."""
+    """Format of a file: pcap as captured, or pcapng."""
 
     def __init__(self, tap: Tap, blocks: bool) -> None:
         magic, _, _, _, _, self._snaplen, self._link = HEADER.unpack(tap.header)
@@ -99,7 +99,7 @@ class _Form:
         return out.data
 
     def statistics(self, begun_ns: int, received: int, drops: Drops) -> bytes:
-        """What was received and lost since the file began; nothing in a pcap file."""
+        """Return the block with packets received and lost since the file began; empty for a pcap file."""
         if not self.blocks:
             return b""
         ticks = time.time_ns() * self._ticks // 10**9
@@ -128,7 +128,7 @@ class Recording:
         self._descriptor = -1
         self._size = self._file_packets = 0
         self._begun_ns = 0
-        self._before = self._told = _NO_DROPS
+        self._before = self._latest_drops = _NO_DROPS
         if target.folder:
             self._guard(lambda: os.makedirs(self._folder, mode=0o700, exist_ok=True), self._folder)
         self._row = re.compile(
@@ -146,8 +146,8 @@ class Recording:
     def _earlier(self) -> list[tuple[int, str]]:
         """The files of the row that are there, oldest first."""
         with contextlib.suppress(OSError):
-            found = ((self._row.match(name), name) for name in os.listdir(self._folder))
-            return sorted((int(match[1]), name) for match, name in found if match)
+            matches = ((self._row.match(name), name) for name in os.listdir(self._folder))
+            return sorted((int(match[1]), name) for match, name in matches if match)
         return []
 
     def _next(self) -> None:
@@ -179,16 +179,16 @@ class Recording:
         self._descriptor = os.open(self.path, flags, 0o600)
 
     def _make_way(self) -> None:
-        """Remove a capture that is to be replaced."""
+        """Remove a capture that this one replaces."""
         try:
-            found = os.lstat(self.path)
+            status = os.lstat(self.path)
         except FileNotFoundError:
             return
         head = b""
-        if stat.S_ISREG(found.st_mode):
+        if stat.S_ISREG(status.st_mode):
             with open(self.path, "rb") as file:
                 head = file.read(4)
-        if not stat.S_ISREG(found.st_mode) or (found.st_size and not is_capture(head)):
+        if not stat.S_ISREG(status.st_mode) or (status.st_size and not is_capture(head)):
             raise CaptureError(f"{self.path}: is there already, and is no capture", "name another file")
         os.unlink(self.path)
         with contextlib.suppress(OSError):
@@ -214,9 +214,10 @@ class Recording:
         except OSError as failure:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, self._size + self._whole(data, written))
-            kept = f"; {self.packets:,} packets are kept" if self.packets else ""
+            packets_kept = f"; {self.packets:,} packets are kept" if self.packets else ""
             raise CaptureError(
-                f"{self.path or 'stdout'}: cannot be written: {failure.strerror or failure}{kept}", _hint(failure)
+                f"{self.path or 'stdout'}: cannot be written: {failure.strerror or failure}{packets_kept}",
+                _hint(failure),
             ) from failure
         self._size += written
         self.bytes += written
@@ -278,7 +279,7 @@ class Recording:
     def tick(self, drops: Drops) -> None:
         """A second has gone by: say what was lost, and begin another file where it is time to. Any number of calls a
         second will do."""
-        self._told = drops
+        self._latest_drops = drops
         due = self._target.rotate_seconds
         if due is not None and self._file_packets and time.time_ns() - self._begun_ns >= due * 1e9:
             self.rotate()
@@ -286,8 +287,8 @@ class Recording:
             self._write_statistics(ended=False)
 
     def _of_file(self) -> Drops:
-        """What was lost since the file began."""
-        pairs = zip(self._told, self._before, strict=True)
+        """Packets lost since the file began."""
+        pairs = zip(self._latest_drops, self._before, strict=True)
         since = [None if now is None else now - (before or 0) for now, before in pairs]
         return Drops(since[0], since[1], since[2] or 0)
 
@@ -295,7 +296,7 @@ class Recording:
         if self._target.path == STDOUT:
             return
         drops = self._of_file()
-        said = {
+        statistics = {
             "interface": self._tap.interface,
             "captured_by": self._tap.how,
             "filter": self._tap.expression,
@@ -310,7 +311,7 @@ class Recording:
             "dropped": drops.total,
         }
         with contextlib.suppress(OSError):  # a full disk is told by the capture itself
-            sidecar.write(self.path, json.dumps(said, indent=1).encode() + b"\n")
+            sidecar.write(self.path, json.dumps(statistics, indent=1).encode() + b"\n")
 
     def _finish(self) -> None:
         """End a file."""
@@ -323,12 +324,12 @@ class Recording:
             if self._target.path != STDOUT:
                 os.close(self._descriptor)
             self._descriptor = -1
-            self._before = self._told
+            self._before = self._latest_drops
 
     def close(self, drops: Drops | None = None) -> None:
         """End the last file; `drops` as known at the very end."""
         if drops is not None:
-            self._told = drops
+            self._latest_drops = drops
         self._finish()
 
 

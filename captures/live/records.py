@@ -58,20 +58,20 @@ def fit(b: Bytes, at: Int, end: Int, room: Int, overhead: Int, largest: Int) -> 
     """Whole pcap records of b[at:end] that fit in `room` bytes, where each takes its packet, padded to four bytes if
     `overhead` is that of a block, and `overhead`. Returns (where they end, packets, bytes they take); where they end is
     -1 where a record claims more than `largest`."""
-    packets, taken = np.int64(0), np.int64(0)
+    packets, used = np.int64(0), np.int64(0)
     while end - at >= RECORD_HEADER:
         captured = _u32(b, at + 8)
         if captured > largest:
-            return np.int64(-1), packets, taken
+            return np.int64(-1), packets, used
         size = overhead + captured
         if overhead == BLOCK_OVERHEAD:
             size = (size + 3) & ~3
-        if end - at < RECORD_HEADER + captured or taken + size > room:
+        if end - at < RECORD_HEADER + captured or used + size > room:
             break
         at += RECORD_HEADER + captured
-        taken += size
+        used += size
         packets += 1
-    return np.int64(at), packets, taken
+    return np.int64(at), packets, used
 
 
 @kernel
@@ -106,7 +106,7 @@ def from_ring(b: Bytes, at: Int, size: Int, out: Bytes, snaplen: Int, cooked: In
     comes again as what it receives, and is left out. Returns (how far `out` was filled, packets)."""
     packets = _u32(b, at + _BLOCK_PACKETS)
     p = at + _u32(b, at + _BLOCK_FIRST)
-    to, taken = np.int64(0), np.int64(0)
+    to, packets_out = np.int64(0), np.int64(0)
     for _ in range(packets):
         if p + _HEADER > at + size:
             break
@@ -118,10 +118,10 @@ def from_ring(b: Bytes, at: Int, size: Int, out: Bytes, snaplen: Int, cooked: In
         if not (_u16(b, p + _KIND) == _LOOPBACK and b[p + _DIRECTION] == _OUTGOING):
             vlan = (_u32(b, p + _STATUS) & _VLAN_VALID) != 0 and cooked == 0 and captured >= ETHERNET_ADDRESSES
             added = COOKED_HEADER if cooked != 0 else 4 if vlan else 0
-            kept = min(captured + added, snaplen)
+            stored = min(captured + added, snaplen)
             _put32(out, to, _u32(b, p + _SECONDS))
             _put32(out, to + 4, _u32(b, p + _NANOSECONDS))
-            _put32(out, to + 8, kept)
+            _put32(out, to + 8, stored)
             _put32(out, to + 12, length + added)
             to += RECORD_HEADER
             if cooked != 0:
@@ -142,10 +142,10 @@ def from_ring(b: Bytes, at: Int, size: Int, out: Bytes, snaplen: Int, cooked: In
                 copy_bytes(out, to + ETHERNET_ADDRESSES + 4, b, mac + ETHERNET_ADDRESSES, captured - ETHERNET_ADDRESSES)
             else:
                 copy_bytes(out, to, b, mac, captured)
-            to += kept
-            taken += 1
+            to += stored
+            packets_out += 1
         following = _u32(b, p + _NEXT)
         if following == 0:
             break
         p += following
-    return to, taken
+    return to, packets_out

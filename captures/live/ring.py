@@ -97,7 +97,7 @@ class Ring:
         self.problem = ""
         self._snaplen = snaplen
         self._lost = 0
-        self._taken = self._received = 0
+        self._packets_out = self._received = 0
         index = 0
         if interface != interfaces.ANY:
             try:
@@ -168,13 +168,13 @@ class Ring:
         data = self._out[:filled].tobytes()
         self._status[status] = 0
         self._block = (self._block + 1) % self._blocks
-        self._taken += int(packets)
+        self._packets_out += int(packets)
         self._ending.took(_BLOCK, data)
         return Chunk(data, int(packets)) if packets else NOTHING
 
     def _all_there(self) -> bool:
         self.counts()
-        return self._taken >= self._received - self._lost
+        return self._packets_out >= self._received - self._lost
 
     def counts(self) -> Counts:
         if self._socket.fileno() >= 0:

@@ -1,12 +1,12 @@
-"""A belt as the bytes of one pcap file without end, for `captures.packets.Reader`.
+"""Give a capture queue as the bytes of one endless pcap file, for `captures.packets.Reader`.
 
-In: a `Belt`. Out: what a reader asks of stdin: `readinto1` (0 bytes: the capture ended), whether more waits, and how
-many packets were lost so far.
+In: a `CaptureQueue`. Out: the methods that a reader calls of stdin: `readinto1` (0 bytes: the capture ended), whether
+more waits, and how many packets were lost so far.
 """
 
 from __future__ import annotations
 
-from captures.live.capture_queue import Belt
+from captures.live.capture_queue import CaptureQueue
 
 _PATIENCE_SECONDS = 3600.0
 """Looked at again after so long; what comes wakes us."""
@@ -15,9 +15,9 @@ _PATIENCE_SECONDS = 3600.0
 class LiveStream:
     """See above. For one thread."""
 
-    def __init__(self, belt: Belt) -> None:
-        self._belt = belt
-        self._rest = memoryview(belt.tap.header)
+    def __init__(self, queue: CaptureQueue) -> None:
+        self._queue = queue
+        self._rest = memoryview(queue.tap.header)
 
     def readinto1(self, into: memoryview) -> int:
         """Some bytes; waits for the first. 0: it is over."""
@@ -31,16 +31,16 @@ class LiveStream:
 
     def _more(self) -> bool:
         """Take what comes next, if it comes; False: nothing will."""
-        chunk = self._belt.take(_PATIENCE_SECONDS)
+        chunk = self._queue.take(_PATIENCE_SECONDS)
         if chunk is not None:
             self._rest = memoryview(chunk.data)
-        return chunk is not None or not self._belt.over
+        return chunk is not None or not self._queue.over
 
     def waits(self, seconds: float) -> bool:
         """Whether there is more, or will be within so many seconds."""
-        return bool(self._rest) or self._belt.waits(seconds)
+        return bool(self._rest) or self._queue.waits(seconds)
 
     @property
     def dropped(self) -> int:
         """Packets lost since the beginning."""
-        return self._belt.drops().total
+        return self._queue.drops().total

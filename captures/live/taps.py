@@ -1,8 +1,8 @@
-"""What listens to an interface: `Tap`, whatever is behind it.
+"""Interfaces that are listened to: `Tap`, whichever program or library is behind it.
 
 Out: `Chunk`s of whole records as a pcap file holds them, little-endian, behind the file header `Tap.header`. Rules:
-`read` is called by one thread, `stop` and `counts` by any; after `stop`, `read` still gives what the kernel had taken
-until then, and then None, also where packets keep coming.
+`read` is called by one thread, `stop` and `counts` by any; after `stop`, `read` still returns the packets that the
+kernel had taken until then, and then None, also if packets keep coming.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ NOTHING: Final = Chunk(b"", 0)
 
 
 class Counts(NamedTuple):
-    """What was lost before we had it, since the beginning; None where nobody says."""
+    """Packets lost before they reached us, since the beginning; None if they are not counted."""
 
     kernel: int | None
     """Packets for which the buffer had no room."""
@@ -66,8 +66,9 @@ class Counts(NamedTuple):
 
 
 class Ending:
-    """When a tap that was told to stop is over: what the kernel took until then has been handed over. `header`: of
-    the pcap file that its chunks go to.
+    """End of a tap that was stopped: the packets that the kernel had taken until then were handed over.
+
+    header: of the pcap file that its chunks go to.
 
     Packets may come without a pause, so that nothing ever waits to be `over`. What says then that the rest came after
     `stop` is a packet's time stamp: the kernel hands packets over in the order in which it took them. Stamps of several
@@ -78,22 +79,22 @@ class Ending:
 
     def __init__(self, header: bytes) -> None:
         self._tick_ns = 1000 if HEADER.unpack(header)[0] == MICROSECONDS else 1
-        self._told: float | None = None
+        self._stopped_at: float | None = None
         self._last_ns = 0
         self._left = BUFFER_BYTES
         self._late = False
 
     def tell(self) -> None:
-        if self._told is None:
+        if self._stopped_at is None:
             self._last_ns = time_ns() + int(QUIET_SECONDS * 1e9)
-            self._told = monotonic()
+            self._stopped_at = monotonic()
 
     def took(self, size: int, data: bytes) -> None:
         """So many bytes of the buffer were handed over: these records, or none."""
-        if self._told is None:
+        if self._stopped_at is None:
             return
         self._left -= size
-        waited = monotonic() - self._told
+        waited = monotonic() - self._stopped_at
         self._late = self._left < 0 or waited >= LONGEST_SECONDS
         if data and waited >= QUIET_SECONDS and not self._late:
             seconds, ticks = FIRST.unpack_from(data)
@@ -101,14 +102,14 @@ class Ending:
 
     @property
     def late(self) -> bool:
-        """What was handed over last came after `stop`, and so will the rest."""
+        """Whether the last chunk came after `stop`, as all later ones will."""
         return self._late
 
     def over(self, all_there: Callable[[], bool]) -> bool:
         """Nothing waits at this moment: will more come? `all_there`: as much was handed over as the kernel counts."""
-        if self._told is None:
+        if self._stopped_at is None:
             return False
-        waited = monotonic() - self._told
+        waited = monotonic() - self._stopped_at
         return waited >= LATE_SECONDS or (waited >= QUIET_SECONDS and all_there())
 
 
@@ -128,7 +129,7 @@ class Tap(Protocol):
     problem: str
 
     def read(self) -> Chunk | None:
-        """What has come; `NOTHING` after a short while without any; None when it is over."""
+        """Return the next chunk; `NOTHING` after a short while without any; None at the end."""
         ...
 
     def counts(self) -> Counts: ...

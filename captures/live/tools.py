@@ -74,7 +74,7 @@ class Tool:
             raise interfaces.unknown(interface)
         self.interface, self.expression, self.how = interface, expression, tool
         self.problem = ""
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115  (closed in `close`)
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed in `close`)
         root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
         # A session of its own: Ctrl-C is ours to hear, and we tell the tool.
@@ -82,7 +82,7 @@ class Tool:
             ["sh", "-c", _SHELL, "sh", *arguments(tool, interface, expression, snaplen)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._said,
+            stderr=self._stderr,
             start_new_session=True,
             env={**os.environ, "PYTHONPATH": path},
         )
@@ -106,18 +106,18 @@ class Tool:
         if len(head) < HEADER.size or HEADER.unpack(head)[0] not in (MICROSECONDS, NANOSECONDS):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._finish()
-            said = self._words()
-            if re.search(r"permission|not permitted", " ".join(said), re.IGNORECASE):
+            lines = self._words()
+            if re.search(r"permission|not permitted", " ".join(lines), re.IGNORECASE):
                 raise no_rights(self.interface)
             raise CaptureError(
-                f"--via {self.how}: {said[0] if said else 'it gives no capture'}", "does it capture there by itself?"
+                f"--via {self.how}: {lines[0] if lines else 'it gives no capture'}", "does it capture there by itself?"
             )
         return head
 
     def _words(self) -> list[str]:
-        """What the tool said, without what it always says."""
-        self._said.seek(0)
-        lines = self._said.read(1 << 16).decode("utf-8", "replace").splitlines()
+        """Return the tool's messages, without those that it always prints."""
+        self._stderr.seek(0)
+        lines = self._stderr.read(1 << 16).decode("utf-8", "replace").splitlines()
         usual = re.compile(r"\s*$|.*listening on|Capturing on|File:|Packets|tcpdump: data link|\d+ packets")
         return [line.strip() for line in lines if not usual.match(line)]
 
@@ -133,8 +133,8 @@ class Tool:
         if not more:
             self._over = True
             if self._until is None:
-                said = self._words()
-                self.problem = f"{self.how} ended" + (f": {said[0]}" if said else "")
+                lines = self._words()
+                self.problem = f"{self.how} ended" + (f": {lines[0]}" if lines else "")
             self._count()  # before it is over: whoever takes the last packet asks what was lost
             return None
         from captures.files.layouts import LARGEST_RECORD_BYTES
@@ -158,20 +158,20 @@ class Tool:
             self._until = monotonic() + _QUIET_SECONDS
 
     def close(self) -> None:
-        if self._said.closed:
+        if self._stderr.closed:
             return
         self._count()
-        self._said.close()
+        self._stderr.close()
         assert self._process.stdout is not None
         self._process.stdout.close()
 
     def _count(self) -> None:
-        """Wait for its end, and take in what it says then."""
+        """Wait for the tool's end, and read the losses that it reports."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._finish()
-        self._said.seek(0)
-        said = self._said.read(1 << 16).decode("utf-8", "replace")
-        lost = {who: int(count) for pattern in _LOST for count, who in pattern.findall(said)}
+        self._stderr.seek(0)
+        output = self._stderr.read(1 << 16).decode("utf-8", "replace")
+        lost = {who: int(count) for pattern in _LOST for count, who in pattern.findall(output)}
         if lost:
             self._counts = Counts(lost.get("kernel", lost.get("pcap", 0)), lost.get("interface"))
 

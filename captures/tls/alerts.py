@@ -38,5 +38,5 @@ def fatal(body: bytes, always: bool) -> int | None:
 
 
 def alert_name(number: int) -> str:
-    """Its name, or its number where that is not known here."""
+    """Return an alert's name, or its number if it is unknown."""
     return NAMES.get(number, str(number))

@@ -27,7 +27,7 @@ _NOT_THERE: Final = "TLS needs the package cryptography"
 
 
 class Opened(NamedTuple):
-    """What a record held: its content type, its plaintext, and how many bytes of the body come before it."""
+    """A decrypted record: content type, plaintext, and number of the body's bytes before it."""
 
     kind: int
     plain: bytes
@@ -35,8 +35,9 @@ class Opened(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """What opens many records at once: OpenSSL's context, the fixed part of the nonce (uint8[12]), and how many bytes
-    of it a record carries."""
+    """Keys for many records at once.
+
+    They are OpenSSL's context, the fixed part of the nonce (uint8[12]), and how many bytes of it a record carries."""
 
     context: evp.Context
     vector: np.ndarray
@@ -45,8 +46,10 @@ class Keys(NamedTuple):
 
 
 def _many(suite: Suite, key: bytes, vector: bytes, tls13: bool, explicit: int) -> Keys | None:
-    made = evp.context(suite.kind, key) if suite.tag == 16 else None
-    return Keys(made, np.frombuffer(bytearray(vector.ljust(12, b"\0")), np.uint8), tls13, explicit) if made else None
+    context = evp.context(suite.kind, key) if suite.tag == 16 else None
+    return (
+        Keys(context, np.frombuffer(bytearray(vector.ljust(12, b"\0")), np.uint8), tls13, explicit) if context else None
+    )
 
 
 class Opener(Protocol):
@@ -95,8 +98,8 @@ def _aead(suite: Suite, key: bytes) -> Any:
 def _invalid_tag() -> type[Exception]:
     from cryptography.exceptions import InvalidTag
 
-    found: type[Exception] = InvalidTag
-    return found
+    error: type[Exception] = InvalidTag
+    return error
 
 
 class Opener13:

@@ -1,17 +1,17 @@
-"""What handshakes say in the clear, of TLS connections that nobody opens.
+"""Read handshakes in the clear of TLS connections without keys.
 
 In: `Segments` as they go on to framing, and the slots of connections that begin with TLS records. Out: a `Session` for
-each, which knows of its hellos, its certificate (TLS 1.2) and its alerts. Rules: rows are looked at, never changed;
-once both sides say what only keys open, a connection is not looked at any more.
+each, with its hellos, its certificate (TLS 1.2) and its alerts. Rules: rows are read, never changed; once both sides
+are encrypted, a connection is not read any more.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from captures.stream_tables import DATA, END, GAP, SEG_AT, SEG_KEY, SEG_KIND, SEG_LENGTH, SEG_SOURCE, SNAPLEN
+from captures import stream_tables as t
 from captures.streams import Segments
-from captures.tls.detection import Opening
+from captures.tls.detection import TlsDetector
 from captures.tls.direction import Row
 from captures.tls.keylog import KeyLog
 from captures.tls.session import Session
@@ -24,17 +24,17 @@ class _Nobody:
         raise AssertionError("opened without keys")
 
     def hole(self, size: int, row: Row) -> None:
-        """What is missing is no matter here."""
+        """Do nothing: missing bytes do not matter here."""
 
 
-class Overheard:
+class ClearHandshakes:
     """The connections of one shard. `over`: those that ended in the last window, by slot."""
 
     def __init__(self) -> None:
         self._nothing = KeyLog()
         self._nobody = _Nobody()
         self._sessions: dict[int, Session] = {}
-        self._openings: dict[int, Opening] = {}
+        self._openings: dict[int, TlsDetector] = {}
         self._settled: set[int] = set()
         self.over: dict[int, Session] = {}
 
@@ -44,25 +44,25 @@ class Overheard:
         rows = segments.rows
         if not len(rows) or not len(slots):
             return
-        mine = np.zeros(max(int(slots.max()), int(rows[:, SEG_KEY].max()) >> 1) + 1, np.bool_)
-        mine[slots] = True
-        mine[list(self._settled)] = False
-        of = rows[:, SEG_KEY] >> 1
-        for row in rows[mine[of] | (rows[:, SEG_KIND] == END)].tolist():
-            slot = row[SEG_KEY] >> 1
-            if row[SEG_KIND] == END:
+        wanted = np.zeros(max(int(slots.max()), int(rows[:, t.SEG_KEY].max()) >> 1) + 1, np.bool_)
+        wanted[slots] = True
+        wanted[list(self._settled)] = False
+        of = rows[:, t.SEG_KEY] >> 1
+        for row in rows[wanted[of] | (rows[:, t.SEG_KIND] == t.END)].tolist():
+            slot = row[t.SEG_KEY] >> 1
+            if row[t.SEG_KIND] == t.END:
                 self._end(slot)
-            elif mine[slot] and slot not in self._settled:
+            elif wanted[slot] and slot not in self._settled:
                 self._row(slot, row, segments)
 
     def _row(self, slot: int, row: Row, segments: Segments) -> None:
         session = self._sessions.get(slot)
         if session is None:
             session = self._sessions[slot] = Session(self._nothing)
-            self._openings[slot] = Opening()
-        if row[SEG_KIND] == DATA:
-            at = row[SEG_AT]
-            data: bytes = segments.sources[row[SEG_SOURCE]][at : at + row[SEG_LENGTH]].tobytes()
+            self._openings[slot] = TlsDetector()
+        if row[t.SEG_KIND] == t.DATA:
+            at = row[t.SEG_AT]
+            data: bytes = segments.sources[row[t.SEG_SOURCE]][at : at + row[t.SEG_LENGTH]].tobytes()
             opening = self._openings.get(slot)
             if opening is None:
                 session.data(row, data, self._nobody)
@@ -71,7 +71,7 @@ class Overheard:
                 for part, text, inside in opening.parts():
                     if inside or not opening.tls:  # an alert in answer to what is no TLS
                         session.data(part, text, self._nobody)
-        elif row[SEG_KIND] in (GAP, SNAPLEN):
+        elif row[t.SEG_KIND] in (t.GAP, t.SNAPLEN):
             session.missing(row, self._nobody)
         if session.settled:
             session.forget()

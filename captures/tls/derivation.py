@@ -42,12 +42,12 @@ def prf(secret: bytes, label: bytes, seed: bytes, size: int, hash_name: str, ver
     if version >= 0x0303:
         return _p_hash(secret, seed, size, hash_name)
     half = (len(secret) + 1) // 2
-    one, two = _p_hash(secret[:half], seed, size, "md5"), _p_hash(secret[len(secret) - half :], seed, size, "sha1")
-    return bytes(a ^ b for a, b in zip(one, two, strict=True))
+    left, right = _p_hash(secret[:half], seed, size, "md5"), _p_hash(secret[len(secret) - half :], seed, size, "sha1")
+    return bytes(a ^ b for a, b in zip(left, right, strict=True))
 
 
 class KeyBlock(NamedTuple):
-    """Of one direction."""
+    """Keys of one direction."""
 
     mac: bytes
     key: bytes

@@ -37,34 +37,34 @@ def may_follow(data: bytes) -> bool:
     return any(data[: len(text)] == text[: len(data)] for text in _BEFORE)
 
 
-class Opening:
+class TlsDetector:
     """The rows that wait. `tls`: whether it is TLS; None: more bytes are needed."""
 
     def __init__(self) -> None:
         self.held: list[tuple[Row, bytes]] = []
         self.tls: bool | None = None
-        self._said: dict[int, bytearray] = {}
+        self._first_bytes: dict[int, bytearray] = {}
         self._before: dict[int, int] = {}
 
     def take(self, row: Row, data: bytes) -> bool | None:
         """Payload in order; returns `tls`."""
         self.held.append((row, data))
         side = row[SEG_KEY] & 1
-        self._said.setdefault(side, bytearray()).extend(data)
+        self._first_bytes.setdefault(side, bytearray()).extend(data)
         self.tls = self._decided()
         return self.tls
 
     def _decided(self) -> bool | None:
         opener = self.held[0][0][SEG_KEY] & 1
-        said = np.frombuffer(bytes(self._said[opener]), np.uint8)
-        kind, size, _, _ = client_prefix(said, 0, len(said))
+        first = np.frombuffer(bytes(self._first_bytes[opener]), np.uint8)
+        kind, size, _, _ = client_prefix(first, 0, len(first))
         if size == MORE_BYTES:
-            return None if sum(map(len, self._said.values())) <= MOST_HELD else False
-        behind = bytes(self._said[opener][size:])
+            return None if sum(map(len, self._first_bytes.values())) <= MOST_HELD else False
+        behind = bytes(self._first_bytes[opener][size:])
         if len(behind) < HEAD:
             return None if size > 0 or not behind else begins_tls(behind)
         self._before[opener] = size
-        answer = self._said.get(1 - opener)
+        answer = self._first_bytes.get(1 - opener)
         if answer and kind in (SOCKS5, CONNECT):
             answered = np.frombuffer(bytes(answer), np.uint8)
             self._before[1 - opener] = max(0, int(broker_prefix(answered, 0, len(answered), kind)))

@@ -1,6 +1,6 @@
-"""What is known of one direction of a TLS connection.
+"""State of one direction of a TLS connection.
 
-In: what `captures.tls.session` and `captures.tls.runs` find out. Out: the same. Rule: offsets count the direction's
+In and out: the state as `captures.tls.session` and `captures.tls.runs` change it. Rule: offsets count the direction's
 bytes from the first that was seen, holes included.
 """
 
@@ -35,7 +35,7 @@ All in all it is tried for some tens of seconds: a stream that makes no sense ma
 
 
 def needed(data: bytes) -> int:
-    """How many bytes make the record whole that begins so; those of a header, where that is not there or is none."""
+    """Return the size of the record that begins so; that of a header if the header is short or invalid."""
     if len(data) < HEADER or not FIRST_KIND <= data[0] <= LAST_KIND or data[1] != 3:
         return HEADER
     size = data[3] << 8 | data[4]
@@ -43,13 +43,13 @@ def needed(data: bytes) -> int:
 
 
 class Direction:
-    """What is known of one direction.
+    """State of one direction.
 
     good      where the last record that was understood ended
     lost      bytes are missing, or make no sense, behind `good`
     passed    records that did not open before any did, or in an epoch before traffic; `good` stays before them
     rank      epoch of the keys at hand: EARLY_DATA, SHAKING, TRAFFIC_DATA; -1: none yet
-    told      application data came under the keys at hand, so what is lost is application data too
+    has_data  application data came under the keys at hand, so what is lost is application data too
     sealed    a record came that only keys open
     updates   how often the traffic keys were replaced (KeyUpdate)
     """
@@ -60,6 +60,7 @@ class Direction:
         "early_bytes",
         "end",
         "good",
+        "has_data",
         "have",
         "hole",
         "left",
@@ -74,7 +75,6 @@ class Direction:
         "rank",
         "runs",
         "sealed",
-        "told",
         "trials",
         "updates",
     )
@@ -88,7 +88,7 @@ class Direction:
         self.opener: Opener | None = None
         self.number = self.updates = 0
         self.rank = -1
-        self.protected = self.told = self.lost = self.sealed = False
+        self.protected = self.has_data = self.lost = self.sealed = False
         self.hole: Row | None = None
         self.message = b""
         self.passed = 0
@@ -98,7 +98,7 @@ class Direction:
         self.early_bytes = 0
 
     def held_rows(self, base: int) -> list[Row]:
-        """What brought the bytes in `pieces`, each row with its place in them, `base` bytes further on."""
+        """Return the rows that brought the bytes in `pieces`, their positions moved on by `base` bytes."""
         out = []
         for begin, row in self.runs:
             first = max(begin, self.begin)

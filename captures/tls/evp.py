@@ -77,8 +77,8 @@ def context(kind: str, key: bytes) -> Context | None:
     address = library.EVP_CIPHER_CTX_new()
     if not address:
         return None
-    made = Context(library, address)
+    context = Context(library, address)
     cipher = getattr(library, name)()
     if not cipher or library.EVP_DecryptInit_ex(address, cipher, None, key, None) != 1:
         return None
-    return made
+    return context

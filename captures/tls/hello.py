@@ -1,4 +1,4 @@
-"""Handshake messages, as far as they say which keys open what follows, and who talks to whom.
+"""Read handshake messages: which keys open the records that follow, and who the peers are.
 
 In: the bodies of handshake messages (RFC 8446, 4; RFC 5246, 7.4), which anybody may have made up. Out: what they say.
 Rule: a length that is not true ends the message there; what was read before it counts.
@@ -62,17 +62,17 @@ def _vector(data: bytes, at: int, width: int) -> tuple[bytes, int]:
 def _extensions(data: bytes, at: int) -> dict[int, bytes]:
     """The first of each kind."""
     block, _ = _vector(data, at, 2)
-    found: dict[int, bytes] = {}
+    extensions: dict[int, bytes] = {}
     at = 0
     while at + 4 <= len(block):
         kind = int.from_bytes(block[at : at + 2], "big")
         content, at = _vector(block, at + 2, 2)
-        found.setdefault(kind, content)
-    return found
+        extensions.setdefault(kind, content)
+    return extensions
 
 
 def _text(data: bytes) -> str | None:
-    """A name that a hello says: printable ASCII, or nothing."""
+    """Return a hello's name: printable ASCII, or an empty text."""
     if not data or len(data) > MOST_TEXT or any(not 32 < byte < 127 for byte in data):
         return None
     return data.decode("ascii")

@@ -101,8 +101,8 @@ class KeyFiles:
         self._paths = paths
         self._read = [0] * len(paths)
         for place, path in enumerate(paths):
-            found = self._take(place)
-            if not found and not growing:
+            new_keys = self._take(place)
+            if not new_keys and not growing:
                 raise CaptureError(
                     f"{path}: holds no TLS key",
                     "a key log has lines of a label, a client random and a secret, as SSLKEYLOGFILE names it",

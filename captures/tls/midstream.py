@@ -1,4 +1,4 @@
-"""A TLS 1.3 connection of which the beginning was not captured: which secret a record is under, and its number.
+"""Find the secret and record number of a TLS 1.3 connection whose beginning was not captured.
 
 In: a record, and the traffic secrets of a key log. Out: the secret that opens it, with the record's sequence number.
 Rules
@@ -38,7 +38,7 @@ _FIRST: Final = 1 << 12
 _DATA, _PADDING = 23, 0
 
 
-class Found(NamedTuple):
+class Match(NamedTuple):
     """`random`: the client's, which names the secrets of both directions; `server`: which side's secret it is."""
 
     random: bytes
@@ -58,15 +58,21 @@ class Guess(NamedTuple):
 
 
 def guesses(keys: KeyLog, random: bytes | None = None, server: bool | None = None, suite: int = 0) -> list[Guess]:
-    """What a log has to try, the newest secrets first; `random`, `server`, `suite`: where these are known."""
-    found = []
+    """Return the guesses that a log allows, the newest secrets first.
+
+    random, server, suite: the connection's, if known."""
+    results = []
     for side in (False, True) if server is None else (server,):
         names = keys.names(TRAFFIC[side]) if random is None else [random]
         for name in names:
             secret = keys.find(TRAFFIC[side], name)
             if secret is not None:
-                found += [Guess(name, side, secret, one) for one in BY_SECRET.get(len(secret), ()) if suite in (0, one)]
-    return found
+                results += [
+                    Guess(name, side, secret, number)
+                    for number in BY_SECRET.get(len(secret), ())
+                    if suite in (0, number)
+                ]
+    return results
 
 
 class Search:
@@ -75,28 +81,28 @@ class Search:
     def __init__(self, budget: int = MOST_NUMBERS) -> None:
         self.budget = budget
 
-    def find(self, found: list[Guess], head: bytes, body: bytes) -> Found | None:
+    def find(self, candidates: list[Guess], head: bytes, body: bytes) -> Match | None:
         """None: no guess opens it. A record takes half of what is left: it may be one that nothing can tell."""
         left = self.budget - self.budget // 2
-        made = [(guess, Opener13(guess.secret, guess.suite)) for guess in found]
+        openers = [(guess, Opener13(guess.secret, guess.suite)) for guess in candidates]
         tried, size = 0, _FIRST
-        while left > 0 and made and tried < MOST_RECORDS:
-            for guess, opener in made:
+        while left > 0 and openers and tried < MOST_RECORDS:
+            for guess, opener in openers:
                 numbers = range(tried, tried + min(size, left))
                 left -= len(numbers)
                 self.budget -= len(numbers)
                 for number in _likely(guess, numbers, body):
                     opened = opener.open(number, head, body)
                     if opened is not None:
-                        return Found(guess.random, guess.server, opener, number, opened)
+                        return Match(guess.random, guess.server, opener, number, opened)
             tried += size
             size = min(2 * size, 1 << 18)
-            made = [one for one in made if SUITES[one[0].suite].kind == GCM or tried < MOST_TRIED]
+            openers = [pair for pair in openers if SUITES[pair[0].suite].kind == GCM or tried < MOST_TRIED]
         return None
 
 
 def _likely(guess: Guess, numbers: range, body: bytes) -> Iterator[int]:
-    """Those of the numbers under which the record may end as one of data does."""
+    """Yield those numbers under which the record may end as application data does."""
     suite = SUITES[guess.suite]
     if suite.kind != GCM:
         yield from numbers
@@ -124,5 +130,5 @@ def _encrypted(key: bytes, blocks: bytes) -> bytes:
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
     encryptor: Any = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
-    made: bytes = encryptor.update(blocks) + encryptor.finalize()
-    return made
+    encrypted: bytes = encryptor.update(blocks) + encryptor.finalize()
+    return encrypted

@@ -16,8 +16,8 @@ from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
+from captures import stream_tables as t
 from captures.kernels import Bytes, Int, Table, address_of, call_at, copy_bytes, inline, kernel
-from captures.stream_tables import DATA, SEG_AT, SEG_COLUMNS, SEG_KIND, SEG_LENGTH, SEG_SOURCE, SEG_TRIGGER
 from captures.tls.ciphers import Keys
 from captures.tls.direction import BYTES_PER_TRIAL, LARGEST, Direction
 from captures.tls.direction import HELD as HELD
@@ -66,7 +66,7 @@ _NONCE: Final = WORK_BYTES - 64
 _LENGTH: Final = WORK_BYTES - 32
 
 
-class Given(NamedTuple):
+class Input(NamedTuple):
     """The bytes that rows name: the window's, the waiting ones, those held from before (`HELD`)."""
 
     window: Bytes
@@ -74,8 +74,8 @@ class Given(NamedTuple):
     held: Bytes
 
 
-class Made(NamedTuple):
-    """What comes out: rows, of each the place of the row that brought its record's last byte, and the text."""
+class Output(NamedTuple):
+    """Decrypted rows, for each the place of the row with its record's last byte, and the text."""
 
     rows: Table
     places: Table
@@ -103,10 +103,10 @@ def _of(entries: Entries, entry: Int, column: Int) -> Int:
 
 
 @inline
-def _copied(given: Given, entries: Entries, entry: Int, first: Int, count: Int, work: Bytes, into: Int) -> None:
+def _copied(given: Input, entries: Entries, entry: Int, first: Int, count: Int, work: Bytes, into: Int) -> None:
     """work[into:] = some bytes of an entry."""
-    at = _of(entries, entry, SEG_AT) + first
-    source = _of(entries, entry, SEG_SOURCE)
+    at = _of(entries, entry, t.SEG_AT) + first
+    source = _of(entries, entry, t.SEG_SOURCE)
     if source == 0:
         copy_bytes(work, into, given.window, at, count)
     elif source == 1:
@@ -116,11 +116,11 @@ def _copied(given: Given, entries: Entries, entry: Int, first: Int, count: Int, 
 
 
 @inline
-def _gathered(given: Given, entries: Entries, entry: Int, first: Int, count: Int, work: Bytes, into: Int) -> None:
+def _gathered(given: Input, entries: Entries, entry: Int, first: Int, count: Int, work: Bytes, into: Int) -> None:
     """work[into:] = `count` bytes from a place in an entry on; they are there."""
     done = np.int64(0)
     while done < count:
-        part = min(_of(entries, entry, SEG_LENGTH) - first, count - done)
+        part = min(_of(entries, entry, t.SEG_LENGTH) - first, count - done)
         _copied(given, entries, entry, first, part, work, into + done)
         done += part
         first = np.int64(0)
@@ -128,9 +128,10 @@ def _gathered(given: Given, entries: Entries, entry: Int, first: Int, count: Int
 
 
 @inline
-def _opened(calls: Table, side: Table, vector: Bytes, record: Int, size: Int, made: Made, at: Int, work: Bytes) -> Int:
-    """Open a record's body (`size` bytes behind its header, which lies at the address `record` and in work[_HEAD:])
-    into made.text[at:]; returns the length of the text, -1: it does not authenticate."""
+def _opened(calls: Table, side: Table, vector: Bytes, record: Int, size: Int, out: Output, at: Int, work: Bytes) -> Int:
+    """Open a record's body into out.text[at:]; return the length of the text, -1: it does not authenticate.
+
+    The body is the `size` bytes behind its header, which lies at the address `record` and in work[_HEAD:]."""
     base = address_of(work)
     context = side[D_CONTEXT]
     number = side[D_NUMBER]
@@ -155,7 +156,7 @@ def _opened(calls: Table, side: Table, vector: Bytes, record: Int, size: Int, ma
         about = base + _ABOUT
         many = np.int64(13)
     length = base + _LENGTH
-    into = address_of(made.text) + at
+    into = address_of(out.text) + at
     body = record + _HEADER + explicit
     if call_at(calls[INIT], (context, np.int64(0), np.int64(0), np.int64(0), base + _NONCE)) != 1:
         return np.int64(-1)
@@ -169,10 +170,10 @@ def _opened(calls: Table, side: Table, vector: Bytes, record: Int, size: Int, ma
 
 
 @inline
-def _next(side: Table, entries: Entries, given: Given, work: Bytes) -> bool:
+def _next(side: Table, entries: Entries, given: Input, work: Bytes) -> bool:
     """Whether a direction's next record is whole; its header then lies in work[_HEAD:]. STOPPED where it is none that
     can be opened here."""
-    while side[D_BYTE] >= _of(entries, side[D_ENTRY], SEG_LENGTH):
+    while side[D_BYTE] >= _of(entries, side[D_ENTRY], t.SEG_LENGTH):
         side[D_ENTRY] = entries.links[side[D_ENTRY]]
         side[D_BYTE] = 0
     explicit = side[D_EXPLICIT]
@@ -188,33 +189,35 @@ def _next(side: Table, entries: Entries, given: Given, work: Bytes) -> bool:
 
 @inline
 def _record(
-    calls: Table, side: Table, vector: Bytes, entries: Entries, given: Given, made: Made, at: Int, work: Bytes
+    calls: Table, side: Table, vector: Bytes, entries: Entries, given: Input, out: Output, at: Int, work: Bytes
 ) -> Int:
-    """Open the record that `_next` found, into made.text[at:], and go behind it; returns the length of its application
-    data. -1: it has none, or does not authenticate, and the direction stays before it."""
+    """Open the record that `_next` found, into out.text[at:], and go behind it.
+
+    Returns the length of its application data. -1: it has none, or does not authenticate, and the direction stays
+    before it."""
     begin = side[D_ENTRY]
     end = begin
     place = side[D_BYTE]
     left = side[D_NEED]
-    while _of(entries, end, SEG_LENGTH) - place < left:
-        left -= _of(entries, end, SEG_LENGTH) - place
+    while _of(entries, end, t.SEG_LENGTH) - place < left:
+        left -= _of(entries, end, t.SEG_LENGTH) - place
         end = entries.links[end]
         place = np.int64(0)
-    source = _of(entries, begin, SEG_SOURCE)
+    source = _of(entries, begin, t.SEG_SOURCE)
     if end == begin and source == 0:
-        record = address_of(given.window) + _of(entries, begin, SEG_AT) + place
+        record = address_of(given.window) + _of(entries, begin, t.SEG_AT) + place
     elif end == begin and source == 1:
-        record = address_of(given.waiting) + _of(entries, begin, SEG_AT) + place
+        record = address_of(given.waiting) + _of(entries, begin, t.SEG_AT) + place
     else:
         _gathered(given, entries, begin, side[D_BYTE], side[D_NEED], work, np.int64(0))
         record = address_of(work)
-    text = _opened(calls, side, vector, record, side[D_NEED] - _HEADER, made, at, work)
+    text = _opened(calls, side, vector, record, side[D_NEED] - _HEADER, out, at, work)
     if text < 0:
         return np.int64(-1)
     if side[D_TLS13]:
-        while text > 0 and made.text[at + text - 1] == 0:  # padding
+        while text > 0 and out.text[at + text - 1] == 0:  # padding
             text -= 1
-        if text == 0 or made.text[at + text - 1] != _DATA:
+        if text == 0 or out.text[at + text - 1] != _DATA:
             return np.int64(-1)
         text -= 1
     side[D_ENTRY], side[D_BYTE] = end, place + left
@@ -226,29 +229,31 @@ def _record(
 
 
 @inline
-def _told(entries: Entries, side: Table, entry: Int, first: Int, text: Int, made: Made, count: Int, at: Int) -> Int:
+def _put_rows(
+    entries: Entries, side: Table, entry: Int, first: Int, text: Int, out: Output, count: Int, at: Int
+) -> Int:
     """A row for each entry that brought some of a record's text, from where the record begins up to where the direction
     is now; returns how many rows there are."""
     held = len(entries.before)
     last = side[D_ENTRY]
     position = np.int64(-_HEADER) - side[D_EXPLICIT]  # in the text
     while position < text:
-        end = position + _of(entries, entry, SEG_LENGTH) - first
+        end = position + _of(entries, entry, t.SEG_LENGTH) - first
         begin = max(position, np.int64(0))
         stop = min(end, text)
         if stop > begin:
             if entry < held:
-                for column in range(SEG_COLUMNS):
-                    made.rows[count, column] = entries.before[entry, column]
+                for column in range(t.SEG_COLUMNS):
+                    out.rows[count, column] = entries.before[entry, column]
             else:
                 place = entries.places[entry - held]
-                for column in range(SEG_COLUMNS):
-                    made.rows[count, column] = entries.window[place, column]
-            made.rows[count, SEG_SOURCE] = 1
-            made.rows[count, SEG_AT] = at + begin
-            made.rows[count, SEG_LENGTH] = stop - begin
-            made.rows[count, SEG_TRIGGER] = _of(entries, last, SEG_TRIGGER)
-            made.places[count] = entries.places[last - held]  # its last byte is of this window
+                for column in range(t.SEG_COLUMNS):
+                    out.rows[count, column] = entries.window[place, column]
+            out.rows[count, t.SEG_SOURCE] = 1
+            out.rows[count, t.SEG_AT] = at + begin
+            out.rows[count, t.SEG_LENGTH] = stop - begin
+            out.rows[count, t.SEG_COMPLETED_BY] = _of(entries, last, t.SEG_COMPLETED_BY)
+            out.places[count] = entries.places[last - held]  # its last byte is of this window
             count += 1
         position = end
         first = np.int64(0)
@@ -258,7 +263,7 @@ def _told(entries: Entries, side: Table, entry: Int, first: Int, text: Int, made
 
 @kernel
 def open_rows(
-    calls: Table, sides: Table, vectors: Bytes, entries: Entries, done: Bytes, given: Given, made: Made, work: Bytes
+    calls: Table, sides: Table, vectors: Bytes, entries: Entries, done: Bytes, given: Input, out: Output, work: Bytes
 ) -> tuple[Int, Int]:
     """Records of all directions -> rows made, bytes made. sides (int64[n, D_COLUMNS]) say how far each has come;
     vectors (uint8[n * 12]): the fixed parts of their nonces; done[place] = 1 for each row that was worked on."""
@@ -270,10 +275,10 @@ def open_rows(
         if d < 0 or sides[d, D_STOPPED]:
             continue
         side = sides[d]
-        size = _of(entries, entry, SEG_LENGTH)
+        size = _of(entries, entry, t.SEG_LENGTH)
         if entry >= held:
             place = entries.places[entry - held]
-            if entries.window[place, SEG_KIND] != DATA:
+            if entries.window[place, t.SEG_KIND] != t.DATA:
                 side[D_STOPPED] = 1
                 continue
             done[place] = 1
@@ -291,11 +296,11 @@ def open_rows(
             if not _next(side, entries, given, work):
                 break
             begin, first = side[D_ENTRY], side[D_BYTE]
-            text = _record(calls, side, vectors[12 * d : 12 * d + 12], entries, given, made, at, work)
+            text = _record(calls, side, vectors[12 * d : 12 * d + 12], entries, given, out, at, work)
             if text < 0:
                 side[D_STOPPED] = 1
                 break
-            count = _told(entries, side, begin, first, text, made, count, at)
+            count = _put_rows(entries, side, begin, first, text, out, count, at)
             at += text
     return count, at
 
@@ -310,7 +315,7 @@ class Sources(NamedTuple):
 class Sink(Protocol):
     """Takes what is opened."""
 
-    def room(self, rows: int, size: int) -> Made:
+    def room(self, rows: int, size: int) -> Output:
         """Memory for so many rows and bytes; what is taken next lies at its begin."""
         ...
 
@@ -318,19 +323,21 @@ class Sink(Protocol):
         """The first rows of the memory, whose bytes lie in its first `used` bytes."""
         ...
 
-    def at(self, place: int, trigger: int) -> None:
-        """What is given one by one from here on stands for the row at this place, with this trigger."""
+    def at(self, place: int, completed_by: int) -> None:
+        """Set the row for the plaintext that follows: its place, and the packet that completed it."""
         ...
 
 
 class Run(NamedTuple):
-    """What came of a direction. `whole`: rows that were worked on, the last one at `place`; `number`: of the next
-    record; `taken`, `given`: bytes of those rows, and of text; `trials`: what they pay for."""
+    """Result of decrypting a direction.
+
+    whole: rows that were worked on, the last one at `place`; number: of the next record; bytes_in, given: bytes of
+    those rows, and of text; trials: trials that they pay for."""
 
     whole: int
     place: int
     number: int
-    taken: int
+    bytes_in: int
     given: int
     trials: int
 
@@ -354,20 +361,20 @@ def opened(
         of += [number] * len(held)
         base += d.have
     entries = Entries(
-        np.array(before, np.int64).reshape(-1, SEG_COLUMNS),
+        np.array(before, np.int64).reshape(-1, t.SEG_COLUMNS),
         rows,
         places,
         np.concatenate([np.array(of, np.int64), turns]),
         np.empty(len(of) + len(turns), np.int64),
     )
     waiting = np.frombuffer(bytearray(b"".join(piece for _, d in many for piece in d.pieces)) or bytearray(1), np.uint8)
-    given = Given(sources.window, sources.waiting, waiting)
-    total = base + int(rows[places, SEG_LENGTH].sum())
-    made = sink.room(len(entries.turns) + total // (_HEADER + _TAG) + 1, total)
+    given = Input(sources.window, sources.waiting, waiting)
+    total = base + int(rows[places, t.SEG_LENGTH].sum())
+    out = sink.room(len(entries.turns) + total // (_HEADER + _TAG) + 1, total)
     sides = np.array([_side(keys, d) for keys, d in many], np.int64)
     vectors = np.concatenate([keys.vector for keys, _ in many])
     work = np.empty(WORK_BYTES, np.uint8)
-    count, used = open_rows(functions(), sides, vectors, entries, done, given, made, work)
+    count, used = open_rows(functions(), sides, vectors, entries, done, given, out, work)
     sink.take(count, used)
     runs = []
     for (_, d), side in zip(many, sides.tolist(), strict=True):
@@ -393,18 +400,18 @@ def _side(keys: Keys, d: Direction) -> list[int]:
     return side
 
 
-def _left(entries: Entries, side: list[int], given: Given) -> tuple[list[list[int]], bytes]:
+def _left(entries: Entries, side: list[int], given: Input) -> tuple[list[list[int]], bytes]:
     """The rows that brought what was not opened, and its bytes."""
     rows, texts = [], []
     entry, first, left = side[D_ENTRY], side[D_BYTE], side[D_HAVE]
     held = len(entries.before)
     while left > 0:
         row = (entries.before[entry] if entry < held else entries.window[entries.places[entry - held]]).tolist()
-        row[SEG_AT] += first
-        row[SEG_LENGTH] -= first
-        if row[SEG_LENGTH]:
+        row[t.SEG_AT] += first
+        row[t.SEG_LENGTH] -= first
+        if row[t.SEG_LENGTH]:
             rows.append(row)
-            texts.append(given[row[SEG_SOURCE]][row[SEG_AT] : row[SEG_AT] + row[SEG_LENGTH]].tobytes())
-            left -= row[SEG_LENGTH]
+            texts.append(given[row[t.SEG_SOURCE]][row[t.SEG_AT] : row[t.SEG_AT] + row[t.SEG_LENGTH]].tobytes())
+            left -= row[t.SEG_LENGTH]
         entry, first = int(entries.links[entry]), 0
     return rows, b"".join(texts)

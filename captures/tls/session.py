@@ -23,7 +23,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from captures.stream_tables import SEG_KEY, SEG_LENGTH, SEG_ORDINAL, SEG_TRIGGER
+from captures.stream_tables import SEG_COMPLETED_BY, SEG_KEY, SEG_LENGTH, SEG_PACKET_INDEX
 from captures.tls import hello
 from captures.tls.alerts import SEALED, alert_name, fatal
 from captures.tls.ciphers import HEADER, TLS13, Keys, Opened, Opener, Opener13, opener12
@@ -107,6 +107,7 @@ class Session:
         "_waiting",
         "_waiting_bytes",
         "alert",
+        "bytes_in",
         "certificate",
         "first",
         "given",
@@ -114,7 +115,6 @@ class Session:
         "retried",
         "server_name",
         "suite",
-        "taken",
         "version",
     )
 
@@ -133,7 +133,7 @@ class Session:
         self._waiting: list[tuple[Row, bytes | None]] | None = None
         self._waiting_bytes = 0
         self.first = [0, 0]
-        self.taken = self.given = 0
+        self.bytes_in = self.given = 0
         self.version = self.suite = 0
         self.server_name: str | None = None
         self.protocol: str | None = None
@@ -141,12 +141,12 @@ class Session:
         self.alert: tuple[int, str] | None = None
         self.retried = self._gaps = False
         for d in self._sides:
-            d.lost = d.told = midstream
+            d.lost = d.has_data = midstream
 
     # -- what is known of it -------------------------------------------------------------------------------------------
     @property
-    def asked(self) -> bool:
-        """A ClientHello was seen, and nothing is missing of what was said."""
+    def saw_client_hello(self) -> bool:
+        """Whether a ClientHello was seen, and no handshake byte is missing."""
         return self._random is not None and self._client >= 0 and not self._gaps
 
     @property
@@ -160,8 +160,8 @@ class Session:
 
     @property
     def settled(self) -> bool:
-        """Nothing more is said that needs no keys."""
-        return all(d.sealed or d.lost for d in self._sides) or self.taken > MOST_HANDSHAKE
+        """Whether all further records need keys."""
+        return all(d.sealed or d.lost for d in self._sides) or self.bytes_in > MOST_HANDSHAKE
 
     @property
     def known(self) -> bool:
@@ -203,7 +203,7 @@ class Session:
     def data(self, row: Row, data: bytes, sink: Sink) -> None:
         """Payload in order; `row` is its row of `Segments`."""
         side = row[SEG_KEY] & 1
-        self.taken += len(data)
+        self.bytes_in += len(data)
         if not self.first[side]:
             self.first[side] = int.from_bytes(data[:8].ljust(8, b"\0"), "big", signed=True)
         if self._waiting is None and self._patient and self.version and not self._has_keys():
@@ -233,11 +233,11 @@ class Session:
         d.runs.clear()
 
     def oldest(self) -> int | None:
-        """Ordinal of the first packet of which something waits; None: nothing does."""
+        """Index of the first packet with bytes that wait; None: there is none."""
         rows = [d.runs[0][1] for d in self._sides if d.runs]
         rows += [d.early[0][0] for d in self._sides if d.early]
         rows += [row for row, _ in (self._waiting or [])[:1]]
-        return min((row[SEG_ORDINAL] for row in rows), default=None)
+        return min((row[SEG_PACKET_INDEX] for row in rows), default=None)
 
     # -- waiting for keys ----------------------------------------------------------------------------------------------
     @property
@@ -267,12 +267,12 @@ class Session:
                 self._data(row, data, sink)
 
     def _has_keys(self) -> bool:
-        """Whether there is any secret of this connection; True too where nobody knows whose they would be."""
+        """Whether there is any secret of this connection; also True if it cannot be told whose they would be."""
         if self._random is None:
             return True
         labels = (MASTER, *HANDSHAKE, *TRAFFIC)
-        found = any(self._keys.find(label, self._random) is not None for label in labels)
-        return found or self._keys.find(SESSION, self._session) is not None
+        has_secret = any(self._keys.find(label, self._random) is not None for label in labels)
+        return has_secret or self._keys.find(SESSION, self._session) is not None
 
     # -- records -------------------------------------------------------------------------------------------------------
     def _missing(self, row: Row) -> None:
@@ -411,14 +411,14 @@ class Session:
                 secret = self._keys.find(labels[rank], self._random)
                 if secret is None:
                     continue
-                suites = [one for one in BY_SECRET.get(len(secret), ()) if not known or one == known]
-                self._openers[server, rank, known] = tuple(Opener13(secret, one) for one in suites)
+                suites = [suite for suite in BY_SECRET.get(len(secret), ()) if not known or suite == known]
+                self._openers[server, rank, known] = tuple(Opener13(secret, suite) for suite in suites)
             for opener in self._openers[server, rank, known]:
                 yield rank, opener
 
     # -- many records at once ------------------------------------------------------------------------------------------
     def steady(self, side: int) -> tuple[Keys, Direction] | None:
-        """What opens many records of a side at once; None: they are to be looked at one by one."""
+        """Return the keys for many records of a side at once; None: they need a look one by one."""
         d = self._sides[side]
         if d.rank != TRAFFIC_DATA or d.lost or d.message or d.opener is None or self._waiting is not None:
             return None
@@ -434,12 +434,12 @@ class Session:
         d.number = run.number
         d.trials += run.trials
         d.sealed = True
-        d.told = d.told or run.given > 0
-        self.taken += run.taken
+        d.has_data = d.has_data or run.given > 0
+        self.bytes_in += run.bytes_in
         self.given += run.given
         if d.have >= d.need:
             row = rows[run.place].tolist()
-            sink.at(run.place, row[SEG_TRIGGER])
+            sink.at(run.place, row[SEG_COMPLETED_BY])
             self._records(d, row, sink)
 
     # -- after a hole --------------------------------------------------------------------------------------------------
@@ -507,23 +507,25 @@ class Session:
         return None
 
     def _recall(self, search: Search, d: Direction, side: int, head: bytes, body: bytes) -> Opened | None:
-        """Open a record of a direction whose beginning nobody saw."""
+        """Open a record of a direction whose beginning was not captured."""
         server = None if self._client < 0 else side != self._client
         known = guesses(self._keys, self._random, server, self.suite)[: 2 * MOST_SECRETS]
-        found = search.find(known, head, body)
-        if found is None:
+        match = search.find(known, head, body)
+        if match is None:
             return None
-        self._random, self.version, self.suite = found.random, TLS13, found.opener.suite
-        self._client = 1 - side if found.server else side
-        d.opener, d.rank, d.number = found.opener, TRAFFIC_DATA, found.number + 1
-        return found.opened
+        self._random, self.version, self.suite = match.random, TLS13, match.opener.suite
+        self._client = 1 - side if match.server else side
+        d.opener, d.rank, d.number = match.opener, TRAFFIC_DATA, match.number + 1
+        return match.opened
 
     def _missed(self, d: Direction, opener: Opener, rank: int, number: int, missing: int, padding: int) -> int:
-        """How many bytes of plaintext a hole took, UNKNOWN where nobody can tell. `padding`: of the record that follows
-        it; who pads in another way than Java may have padded each of those that are missing otherwise."""
+        """Return the plaintext bytes that a hole took, UNKNOWN if that cannot be told.
+
+        padding: of the record that follows it; senders that pad in another way than Java may have padded each
+        missing record differently."""
         if rank < TRAFFIC_DATA:
             return 0
-        if not d.told:
+        if not d.has_data:
             first = 0 if self.version == TLS13 else 1  # behind a Finished
             return 0 if number <= first else UNKNOWN
         if opener is not d.opener or opener.overhead is None or padding not in (0, _JAVAS_PADDING):
@@ -544,7 +546,7 @@ class Session:
         early = d.rank == EARLY_DATA and self._accepted is not True
         if early and self._accepted is False:
             return
-        d.told = d.told or d.rank == TRAFFIC_DATA
+        d.has_data = d.has_data or d.rank == TRAFFIC_DATA
         plain, begin = opened.plain, at + HEADER + opened.skip
         end = begin + len(plain)
         for first, row in d.runs:
@@ -585,9 +587,9 @@ class Session:
                 return
             kind, body, d.message = d.message[0], d.message[4 : 4 + size], d.message[4 + size :]
             if protected:
-                self._said_sealed(d, side, kind, body, sink)
+                self._read_sealed(d, side, kind, body, sink)
             else:
-                self._said(side, kind, body, sink)
+                self._read_hello(side, kind, body, sink)
 
     def _alert(self, side: int, body: bytes) -> None:
         """An alert in the clear, or one that was opened."""
@@ -604,13 +606,13 @@ class Session:
                 self.alert = (side, SEALED)
         d.sealed = True
 
-    def _said(self, side: int, kind: int, body: bytes, sink: Sink) -> None:
+    def _read_hello(self, side: int, kind: int, body: bytes, sink: Sink) -> None:
         """A handshake message in the clear."""
         if kind == hello.CLIENT_HELLO and self._client in (-1, side) and self._random is None:
-            said = hello.client_hello(body)
-            if said is not None:
-                self._client, self._random = side, said.random
-                self.server_name, self._offers_early = said.server_name, said.early
+            client = hello.client_hello(body)
+            if client is not None:
+                self._client, self._random = side, client.random
+                self.server_name, self._offers_early = client.server_name, client.early
         elif kind == hello.SERVER_HELLO and self._client in (-1, 1 - side) and not self.version:
             answer = hello.server_hello(body)
             if answer is not None:
@@ -625,7 +627,7 @@ class Session:
         elif kind == hello.CERTIFICATE and side != self._client and not self.certificate:
             self.certificate = hello.first_certificate(body, self.version)
 
-    def _said_sealed(self, d: Direction, side: int, kind: int, body: bytes, sink: Sink) -> None:
+    def _read_sealed(self, d: Direction, side: int, kind: int, body: bytes, sink: Sink) -> None:
         """A handshake message inside a record that was opened."""
         server = side != self._client
         if kind == hello.KEY_UPDATE and d.rank == TRAFFIC_DATA and d.opener is not None:

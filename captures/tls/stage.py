@@ -7,8 +7,9 @@ come before. Out: `Segments` in the same order, with plaintext in the place of r
   at once or behind what a balancer or a proxy is told; or where it begins with records that a traffic secret opens
   (TLS 1.3, of a connection that the capture did not see begin). Rows of other connections pass as they are.
 - Each plaintext byte has the packet, time and place of the ciphertext byte that carried it; the row became certain with
-  its record's last packet (`SEG_TRIGGER`).
-- What is no plaintext (handshakes, headers, tags, padding, what no key opens) is counted (`Session.taken` - `given`).
+  its record's last packet (`SEG_COMPLETED_BY`).
+- Bytes that become no plaintext (handshakes, headers, tags, padding, records without a key) are counted: they are
+  `Session.bytes_in` - `given`.
 - What comes out depends on the connection's packets, and on the secrets known before them: not on windows or threads.
 """
 
@@ -19,30 +20,13 @@ from typing import Final
 
 import numpy as np
 
-from captures.stream_tables import (
-    C_SYN_SIDE,
-    DATA,
-    END,
-    GAP,
-    SEG_AT,
-    SEG_COLUMNS,
-    SEG_FILE,
-    SEG_KEY,
-    SEG_KIND,
-    SEG_LENGTH,
-    SEG_NUMBER,
-    SEG_ORDINAL,
-    SEG_RECORD_AT,
-    SEG_SOURCE,
-    SEG_TRIGGER,
-    SNAPLEN,
-)
+from captures import stream_tables as t
 from captures.streams import Segments
 from captures.tls.ciphers import Keys
-from captures.tls.detection import HEAD, Opening, begins_tls, may_follow
+from captures.tls.detection import HEAD, TlsDetector, begins_tls, may_follow
 from captures.tls.direction import LARGEST, Direction, Row
 from captures.tls.keylog import TRAFFIC, KeyLog
-from captures.tls.runs import Made, Sources, opened
+from captures.tls.runs import Output, Sources, opened
 from captures.tls.session import Session
 
 _NEW, _PLAIN, _TLS = 0, 1, 2
@@ -63,7 +47,7 @@ class _Heap:
     def __init__(self) -> None:
         self.data = np.empty(1 << 16, np.uint8)
         self.used = 0
-        self.rows = np.empty((FEWEST, SEG_COLUMNS), np.int64)
+        self.rows = np.empty((FEWEST, t.SEG_COLUMNS), np.int64)
         self.places = np.empty(FEWEST, np.int64)
         self.full = 0
 
@@ -75,7 +59,7 @@ class _Heap:
         """Memory for so many rows more, and for their places. What others hold of it stays as it is."""
         if self.full + size > len(self.rows):
             many = max(2 * len(self.rows), size)
-            self.rows, self.places, self.full = np.empty((many, SEG_COLUMNS), np.int64), np.empty(many, np.int64), 0
+            self.rows, self.places, self.full = np.empty((many, t.SEG_COLUMNS), np.int64), np.empty(many, np.int64), 0
         return self.rows[self.full :], self.places[self.full :]
 
     def room(self, size: int) -> np.ndarray:
@@ -102,22 +86,22 @@ class _Out:
         self.places: list[int] = []
         self.many: list[tuple[np.ndarray, np.ndarray]] = []
         self.heap = heap
-        self.place = self.trigger = 0
+        self.place = self.completed_by = 0
 
-    def room(self, rows: int, size: int) -> Made:
-        return Made(*self.heap.tables(rows), self.heap.room(size))
+    def room(self, rows: int, size: int) -> Output:
+        return Output(*self.heap.tables(rows), self.heap.room(size))
 
     def take(self, rows: int, used: int) -> None:
         heap = self.heap
-        taken = slice(heap.full, heap.full + rows)
+        filled = slice(heap.full, heap.full + rows)
         if heap.used:
-            heap.rows[taken, SEG_AT] += heap.used
-        self.many.append((heap.rows[taken], heap.places[taken]))
+            heap.rows[filled, t.SEG_AT] += heap.used
+        self.many.append((heap.rows[filled], heap.places[filled]))
         heap.full += rows
         heap.used += used
 
-    def at(self, place: int, trigger: int) -> None:
-        self.place, self.trigger = place, trigger
+    def at(self, place: int, completed_by: int) -> None:
+        self.place, self.completed_by = place, completed_by
 
     def put(self, row: Row) -> None:
         self.rows.append(row)
@@ -125,15 +109,15 @@ class _Out:
 
     def text(self, row: Row, data: bytes) -> None:
         new = list(row)
-        new[SEG_SOURCE], new[SEG_AT], new[SEG_LENGTH] = 1, self.heap.put(data), len(data)
-        new[SEG_TRIGGER] = self.trigger
+        new[t.SEG_SOURCE], new[t.SEG_AT], new[t.SEG_LENGTH] = 1, self.heap.put(data), len(data)
+        new[t.SEG_COMPLETED_BY] = self.completed_by
         self.put(new)
 
     def hole(self, size: int, row: Row) -> None:
         new = list(row)
-        new[SEG_KIND], new[SEG_SOURCE], new[SEG_AT], new[SEG_LENGTH] = GAP, 0, 0, size
-        new[SEG_NUMBER] = new[SEG_FILE] = new[SEG_RECORD_AT] = 0
-        new[SEG_ORDINAL] = new[SEG_TRIGGER] = self.trigger
+        new[t.SEG_KIND], new[t.SEG_SOURCE], new[t.SEG_AT], new[t.SEG_LENGTH] = t.GAP, 0, 0, size
+        new[t.SEG_NUMBER] = new[t.SEG_FILE] = new[t.SEG_RECORD_AT] = 0
+        new[t.SEG_PACKET_INDEX] = new[t.SEG_COMPLETED_BY] = self.completed_by
         self.put(new)
 
 
@@ -152,7 +136,7 @@ class Stage:
         self._blocks = 0
         self._state = np.zeros(256, np.uint8)
         self._sessions: dict[int, Session] = {}
-        self._openings: dict[int, Opening] = {}
+        self._openings: dict[int, TlsDetector] = {}
         self._doubted: dict[int, list[tuple[Row, bytes | None]]] = {}
         self.over: dict[int, Session] = {}
         self._connections: np.ndarray | None = None
@@ -166,18 +150,18 @@ class Stage:
 
     def take_up(self, secrets: Sequence[bytes]) -> None:
         """Its connections were stored without keys. `secrets`: of the blocks that the files brought before."""
-        for one in secrets:
-            self._own.take(one)
+        for block in secrets:
+            self._own.take(block)
         self._blocks = len(secrets)
         for session in self._sessions.values():
             session.take_up(self._own)
 
     def oldest(self) -> int | None:
-        """Ordinal of the first packet of which something waits here."""
-        found = [one for session in self._sessions.values() if (one := session.oldest()) is not None]
-        found += [opening.held[0][0][SEG_ORDINAL] for opening in self._openings.values()]
-        found += [held[0][0][SEG_ORDINAL] for held in self._doubted.values() if held]
-        return min(found, default=None)
+        """Index of the first packet with bytes that wait here."""
+        indices = [oldest for session in self._sessions.values() if (oldest := session.oldest()) is not None]
+        indices += [opening.held[0][0][t.SEG_PACKET_INDEX] for opening in self._openings.values()]
+        indices += [held[0][0][t.SEG_PACKET_INDEX] for held in self._doubted.values() if held]
+        return min(indices, default=None)
 
     def take(
         self, segments: Segments, blocks: Sequence[tuple[int, bytes]] = (), connections: np.ndarray | None = None
@@ -190,68 +174,68 @@ class Stage:
         rows = segments.rows
         if not len(rows):
             return segments
-        mine = self._mine(rows, segments)
+        tls_rows = self._tls_rows(rows, segments)
         self._heap.begin()
         out = _Out(self._heap)
         if self._live:
-            self._resume(out, int(rows[0, SEG_TRIGGER]))
-        later = _Later(rows, mine)
-        if self._blocks == len(blocks) or blocks[self._blocks][0] > int(rows[-1, SEG_TRIGGER]):
-            self._all(mine, later, segments, out)
+            self._resume(out, int(rows[0, t.SEG_COMPLETED_BY]))
+        later = _Later(rows, tls_rows)
+        if self._blocks == len(blocks) or blocks[self._blocks][0] > int(rows[-1, t.SEG_COMPLETED_BY]):
+            self._all(tls_rows, later, segments, out)
         place = -1
         while (place := later.next(place)) >= 0:
             row = rows[place].tolist()
-            out.at(place, row[SEG_TRIGGER])
-            while self._blocks < len(blocks) and blocks[self._blocks][0] <= row[SEG_TRIGGER]:
+            out.at(place, row[t.SEG_COMPLETED_BY])
+            while self._blocks < len(blocks) and blocks[self._blocks][0] <= row[t.SEG_COMPLETED_BY]:
                 self._own.take(blocks[self._blocks][1])
                 self._blocks += 1
-                self._resume(out, row[SEG_TRIGGER])
+                self._resume(out, row[t.SEG_COMPLETED_BY])
             self._row(row, segments, out)
-            if row[SEG_KIND] == DATA:
-                self._many(row[SEG_KEY], place, later, segments, out)
+            if row[t.SEG_KIND] == t.DATA:
+                self._many(row[t.SEG_KEY], place, later, segments, out)
         for slot in self._plainly:
             self._state[slot] = _PLAIN
         self._plainly.clear()
-        ended = rows[rows[:, SEG_KIND] == END, SEG_KEY] >> 1
+        ended = rows[rows[:, t.SEG_KIND] == t.END, t.SEG_KEY] >> 1
         self._state[ended] = _NEW
-        return _joined(segments, mine, out) if len(mine) or out.rows else segments
+        return _joined(segments, tls_rows, out) if len(tls_rows) or out.rows else segments
 
     def _grow(self, top: int) -> None:
         if top >= len(self._state):
             self._state = np.append(self._state, np.zeros(max(len(self._state), top + 1 - len(self._state)), np.uint8))
 
-    def _mine(self, rows: np.ndarray, segments: Segments) -> np.ndarray:
+    def _tls_rows(self, rows: np.ndarray, segments: Segments) -> np.ndarray:
         """Which rows are of TLS connections, from their first payload on."""
-        slots = rows[:, SEG_KEY] >> 1
+        slots = rows[:, t.SEG_KEY] >> 1
         self._grow(int(slots.max()))
         if self._since:
-            self._state[slots[(rows[:, SEG_TRIGGER] < self._since) & (self._state[slots] == _NEW)]] = _PLAIN
-        fresh = np.flatnonzero((self._state[slots] == _NEW) & (rows[:, SEG_KIND] == DATA))
+            self._state[slots[(rows[:, t.SEG_COMPLETED_BY] < self._since) & (self._state[slots] == _NEW)]] = _PLAIN
+        fresh = np.flatnonzero((self._state[slots] == _NEW) & (rows[:, t.SEG_KIND] == t.DATA))
         begins = np.zeros(len(self._state), np.int64)
         for slot, first in zip(*np.unique(slots[fresh], return_index=True), strict=True):
             place = int(fresh[first])
-            source, at, size = rows[place, [SEG_SOURCE, SEG_AT, SEG_LENGTH]].tolist()
+            source, at, size = rows[place, [t.SEG_SOURCE, t.SEG_AT, t.SEG_LENGTH]].tolist()
             self._state[slot] = self._begun(int(slot), segments.sources[source][at : at + size])
             begins[slot] = place
-        mine: np.ndarray = np.flatnonzero(self._state[slots] == _TLS)
-        return mine[mine >= begins[slots[mine]]] if len(fresh) else mine
+        tls_rows: np.ndarray = np.flatnonzero(self._state[slots] == _TLS)
+        return tls_rows[tls_rows >= begins[slots[tls_rows]]] if len(fresh) else tls_rows
 
     def _begun(self, slot: int, first: np.ndarray) -> int:
-        """What a connection is whose first payload this is."""
+        """Classify a connection by its first payload."""
         head = first[:HEAD].tobytes()
         if begins_tls(head):
             return _TLS
         if may_follow(head):
-            self._openings[slot] = Opening()
+            self._openings[slot] = TlsDetector()
             return _TLS
-        seen = self._connections is None or self._connections[slot, C_SYN_SIDE] >= 0
+        seen = self._connections is None or self._connections[slot, t.C_SYN_SIDE] >= 0
         if seen or not self._own.has(TRAFFIC) or not first[0]:  # a request's size begins with a zero
             return _PLAIN
         self._doubted[slot] = []
         return _TLS
 
     def _row(self, row: Row, segments: Segments, out: _Out) -> None:
-        slot, kind = row[SEG_KEY] >> 1, row[SEG_KIND]
+        slot, kind = row[t.SEG_KEY] >> 1, row[t.SEG_KIND]
         if slot in self._openings and not self._opened(slot, row, segments, out):
             return
         if slot in self._plainly:
@@ -261,24 +245,24 @@ class Stage:
             self._doubt(slot, row, segments, out)
             return
         session = self._session(slot)
-        if kind == DATA:
+        if kind == t.DATA:
             session.data(row, _bytes(row, segments), out)
-        elif kind in (GAP, SNAPLEN):
+        elif kind in (t.GAP, t.SNAPLEN):
             session.missing(row, out)
         else:
             session.over(row, out)
-            if kind == END:
+            if kind == t.END:
                 other = list(row)
-                other[SEG_KEY] ^= 1
+                other[t.SEG_KEY] ^= 1
                 session.over(other, out)
                 self.over[slot] = self._sessions.pop(slot)
             out.put(row)
 
-    def _all(self, mine: np.ndarray, later: _Later, segments: Segments, out: _Out) -> None:
-        """Of all directions whose keys were at hand before this window, what comes in it, in one go."""
-        if not self._sessions or len(mine) < FEWEST:
+    def _all(self, tls_rows: np.ndarray, later: _Later, segments: Segments, out: _Out) -> None:
+        """Decrypt at once the records of all directions whose keys were known before this window."""
+        if not self._sessions or len(tls_rows) < FEWEST:
             return
-        keys = segments.rows[mine, SEG_KEY]
+        keys = segments.rows[tls_rows, t.SEG_KEY]
         counts = np.bincount(keys)
         steady: list[tuple[Keys, Direction]] = []
         whose: list[tuple[Session, int]] = []
@@ -293,12 +277,12 @@ class Stage:
         if not steady:
             return
         sources = Sources(*segments.sources)
-        runs = opened(steady, segments.rows, mine, numbers[keys], later.done, sources, out)
+        runs = opened(steady, segments.rows, tls_rows, numbers[keys], later.done, sources, out)
         for (session, side), run in zip(whose, runs, strict=True):
             session.worked(side, run, segments.rows, out)
 
     def _many(self, key: int, place: int, later: _Later, segments: Segments, out: _Out) -> None:
-        """Of a direction whose keys are at hand all that comes in this window, at once."""
+        """Decrypt at once all of this window that belongs to a direction whose keys are known."""
         session = self._sessions.get(key >> 1)
         if session is None or self._unsure(key >> 1):
             return
@@ -319,10 +303,9 @@ class Stage:
         return slot in self._openings or slot in self._doubted or slot in self._plainly
 
     def _opened(self, slot: int, row: Row, segments: Segments, out: _Out) -> bool:
-        """A row of a connection of which it is not known yet whether it is TLS. Returns whether the row is still to be
-        worked on."""
+        """Hold a row of a connection that may be TLS. Returns whether the row is still to be worked on."""
         opening = self._openings[slot]
-        data = row[SEG_KIND] == DATA
+        data = row[t.SEG_KIND] == t.DATA
         if data and opening.take(row, _bytes(row, segments)) is None:
             return False
         del self._openings[slot]
@@ -339,7 +322,7 @@ class Stage:
         """A row of a connection that may be TLS from its middle: it is, once a secret opens one of its records."""
         held = self._doubted[slot]
         session = self._sessions.setdefault(slot, Session(self._own, midstream=True))
-        if row[SEG_KIND] == DATA:
+        if row[t.SEG_KIND] == t.DATA:
             data = _bytes(row, segments)
             held.append((row, data))
             session.data(row, data, out)
@@ -348,7 +331,7 @@ class Stage:
                 return
             if sum(len(text or b"") for _, text in held) <= MOST_DOUBTED:
                 return
-        elif row[SEG_KIND] in (GAP, SNAPLEN):
+        elif row[t.SEG_KIND] in (t.GAP, t.SNAPLEN):
             held.append((row, None))
             session.missing(row, out)
             return
@@ -359,12 +342,12 @@ class Stage:
                 out.put(part)
             else:
                 out.text(part, text)
-        if row[SEG_KIND] != DATA:
+        if row[t.SEG_KIND] != t.DATA:
             out.put(row)
 
     def _pass(self, row: Row, segments: Segments, out: _Out) -> None:
         """A row as it is."""
-        if row[SEG_KIND] == DATA:
+        if row[t.SEG_KIND] == t.DATA:
             out.text(row, _bytes(row, segments))
         else:
             out.put(row)
@@ -375,9 +358,9 @@ class Stage:
             session = self._sessions[slot] = Session(self._own, self._live or self._blocks > 0)
         return session
 
-    def _resume(self, out: _Out, trigger: int) -> None:
+    def _resume(self, out: _Out, completed_by: int) -> None:
         """There are more keys: whoever waited for them goes on."""
-        out.trigger = trigger
+        out.completed_by = completed_by
         for session in self._sessions.values():
             if session.waits:
                 session.resume(out)
@@ -387,13 +370,13 @@ class _Later:
     """The rows of a window that are still to come. `done` (uint8 by place): 1 for a row of no TLS connection, and for
     one that has been worked on ahead of others."""
 
-    def __init__(self, rows: np.ndarray, mine: np.ndarray) -> None:
-        self._rows, self._mine = rows, mine
+    def __init__(self, rows: np.ndarray, tls_rows: np.ndarray) -> None:
+        self._rows, self._tls_rows = rows, tls_rows
         self._by_key: dict[int, np.ndarray] | None = None
         self._most: dict[int, int] = {}
         self._done = bytearray(b"\1") * len(rows)
         self.done = np.frombuffer(self._done, np.uint8)
-        self.done[mine] = 0
+        self.done[tls_rows] = 0
 
     def next(self, place: int) -> int:
         """The place of the next row that is still to be worked on; -1: there is none."""
@@ -402,47 +385,49 @@ class _Later:
     def payload(self, key: int, place: int) -> np.ndarray:
         """Places of a direction's rows behind this one, as long as they are payload, and as many as are to be tried."""
         if self._by_key is None:
-            keys = self._rows[self._mine, SEG_KEY]
+            keys = self._rows[self._tls_rows, t.SEG_KEY]
             order = np.argsort(keys, kind="stable")
             known, begins = np.unique(keys[order], return_index=True)
-            self._by_key = dict(zip(known.tolist(), np.split(self._mine[order], begins[1:]), strict=True))
-        mine = self._by_key[key]
-        begin = int(np.searchsorted(mine, place, "right"))
-        mine = mine[begin : begin + self._most.get(key, MOST)]
-        others = np.flatnonzero(self._rows[mine, SEG_KIND] != DATA)
-        return mine[: others[0]] if len(others) else mine
+            self._by_key = dict(zip(known.tolist(), np.split(self._tls_rows[order], begins[1:]), strict=True))
+        places = self._by_key[key]
+        begin = int(np.searchsorted(places, place, "right"))
+        places = places[begin : begin + self._most.get(key, MOST)]
+        others = np.flatnonzero(self._rows[places, t.SEG_KIND] != t.DATA)
+        return places[: others[0]] if len(others) else places
 
     def tried(self, key: int, count: int, whole: int) -> None:
-        """Of so many rows that were tried so many have been worked on."""
+        """Count rows that were tried, and those of them that were worked on."""
         self._most[key] = min(4 * count, MOST) if whole == count else max(2 * whole, FEWEST)
 
 
 def _bytes(row: Row, segments: Segments) -> bytes:
-    at = row[SEG_AT]
-    data: bytes = segments.sources[row[SEG_SOURCE]][at : at + row[SEG_LENGTH]].tobytes()
+    at = row[t.SEG_AT]
+    data: bytes = segments.sources[row[t.SEG_SOURCE]][at : at + row[t.SEG_LENGTH]].tobytes()
     return data
 
 
-def _joined(segments: Segments, mine: np.ndarray, out: _Out) -> Segments:
+def _joined(segments: Segments, tls_rows: np.ndarray, out: _Out) -> Segments:
     """The rows of other connections as they are, and what came out, each where its row was."""
-    kept = np.ones(len(segments.rows), np.bool_)
-    kept[mine] = False
-    others = segments.rows[kept]
+    passed = np.ones(len(segments.rows), np.bool_)
+    passed[tls_rows] = False
+    others = segments.rows[passed]
     heap = out.heap
-    for i in np.flatnonzero((others[:, SEG_SOURCE] == 1) & (others[:, SEG_KIND] == DATA)).tolist():
-        at, size = others[i, [SEG_AT, SEG_LENGTH]].tolist()  # the waiting bytes, which plaintext takes the place of
-        others[i, SEG_AT] = heap.put(segments.sources[1][at : at + size].tobytes())
-    made = [rows for rows, _ in out.many]
+    for i in np.flatnonzero((others[:, t.SEG_SOURCE] == 1) & (others[:, t.SEG_KIND] == t.DATA)).tolist():
+        at, size = others[i, [t.SEG_AT, t.SEG_LENGTH]].tolist()  # the waiting bytes, which plaintext takes the place of
+        others[i, t.SEG_AT] = heap.put(segments.sources[1][at : at + size].tobytes())
+    decrypted = [rows for rows, _ in out.many]
     stand = [places for _, places in out.many]
     if out.rows:
-        made.append(np.array(out.rows, np.int64).reshape(-1, SEG_COLUMNS))  # behind the many, where they share a place
+        decrypted.append(
+            np.array(out.rows, np.int64).reshape(-1, t.SEG_COLUMNS)
+        )  # behind the many, where they share a place
         stand.append(np.array(out.places, np.int64))
-    if len(others) or not made:
-        made.insert(0, others)
-        stand.insert(0, np.flatnonzero(kept))
-    alone = len(made) == 1  # as it is: rows live as long as the bytes that they name
+    if len(others) or not decrypted:
+        decrypted.insert(0, others)
+        stand.insert(0, np.flatnonzero(passed))
+    alone = len(decrypted) == 1  # as it is: rows live as long as the bytes that they name
     places = stand[0] if alone else np.concatenate(stand)
-    rows = made[0] if alone else np.concatenate(made)
+    rows = decrypted[0] if alone else np.concatenate(decrypted)
     if (places[1:] < places[:-1]).any():
         rows = rows[np.argsort(places, kind="stable")]
     return Segments(rows, (segments.sources[0], heap.data))

@@ -34,7 +34,7 @@ class Suite:
 
 
 def _suites() -> dict[int, Suite]:
-    found = {
+    suites = {
         0x1301: Suite("TLS_AES_128_GCM_SHA256", GCM, 16, "sha256"),
         0x1302: Suite("TLS_AES_256_GCM_SHA384", GCM, 32, "sha384"),
         0x1303: Suite("TLS_CHACHA20_POLY1305_SHA256", CHACHA, 32, "sha256"),
@@ -54,16 +54,16 @@ def _suites() -> dict[int, Suite]:
         for i, size in enumerate((16, 32)):
             aes = f"TLS_{exchange}_WITH_AES_{8 * size}"
             strong = "sha384" if size == 32 else "sha256"
-            found[sha1 + step * i] = Suite(f"{aes}_CBC_SHA", CBC, size, "sha256", "sha1")
+            suites[sha1 + step * i] = Suite(f"{aes}_CBC_SHA", CBC, size, "sha256", "sha1")
             mac = strong if elliptic else "sha256"
-            found[sha2[i]] = Suite(f"{aes}_CBC_{mac.upper()}", CBC, size, mac, mac)
-            found[gcm + i] = Suite(f"{aes}_GCM_{strong.upper()}", GCM, size, strong)
+            suites[sha2[i]] = Suite(f"{aes}_CBC_{mac.upper()}", CBC, size, mac, mac)
+            suites[gcm + i] = Suite(f"{aes}_GCM_{strong.upper()}", GCM, size, strong)
             if ccm:
-                found[ccm + i] = Suite(f"{aes}_CCM", CCM, size, "sha256")
-                found[ccm + short + i] = Suite(f"{aes}_CCM_8", CCM, size, "sha256", tag=8)
+                suites[ccm + i] = Suite(f"{aes}_CCM", CCM, size, "sha256")
+                suites[ccm + short + i] = Suite(f"{aes}_CCM_8", CCM, size, "sha256", tag=8)
         if chacha:
-            found[chacha] = Suite(f"TLS_{exchange}_WITH_CHACHA20_POLY1305_SHA256", CHACHA, 32, "sha256")
-    return found
+            suites[chacha] = Suite(f"TLS_{exchange}_WITH_CHACHA20_POLY1305_SHA256", CHACHA, 32, "sha256")
+    return suites
 
 
 SUITES: Final = _suites()
@@ -73,5 +73,5 @@ BY_SECRET: Final = {32: (0x1301, 0x1303, 0x1304, 0x1305), 48: (0x1302,)}
 
 
 def suite_name(number: int) -> str:
-    """Its name, or its number where that is not known here."""
+    """Return a suite's name, or its number if it is unknown."""
     return SUITES[number].name if number in SUITES else f"{number:#06x}"

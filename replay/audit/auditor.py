@@ -79,7 +79,7 @@ class Audit:
 
 
 async def audit(run: str | os.PathLike[str], host: str, port: int, dial: link.Dial, reach: Reach) -> Audit:
-    """Do it, and write it into the RUN. Raises DatasetError, LinkError (NotReached among them)."""
+    """Do it, and write it into the RUN. Raises DatasetError, LinkError (ForbiddenAddressError among them)."""
     manifest = dataset.read_manifest(run)
     before, about = manifest["files"], manifest.get("replay")
     alone = isinstance(about, dict) and about.get("empty_before") is True

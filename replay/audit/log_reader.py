@@ -15,7 +15,7 @@ from analyzer.protocol.tree import Body
 from replay.audit.acknowledged import Partition, Where
 from replay.diff.record_facts import Reader
 from replay.plan import batches, convert
-from replay.send.channel import ChannelClosed
+from replay.send.channel import ChannelClosedError
 from replay.send.link import LinkError
 from replay.send.target import Target
 
@@ -177,7 +177,7 @@ class _Reading:
         try:
             channel = await self._target.at(leader)
             answer = await channel.ask(api_keys.FETCH, version, convert.fit(api_keys.FETCH, version, body), PATIENCE)
-        except (LinkError, ChannelClosed) as failure:
+        except (LinkError, ChannelClosedError) as failure:
             self._target.others.pop(leader, None)
             return str(failure)
         if answer.get("errorCode"):

@@ -15,11 +15,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from analyzer.frame.spill import Heap
 from analyzer.protocol import api_keys as names
 from analyzer.protocol import tree
 from analyzer.protocol.schema import ZERO_UUID
 from analyzer.protocol.topic_lists import topics_of
-from replay.diff.mapped_arrays import Heap
 from replay.diff.offsets import LEFT, RIGHT, OffsetRanges, Seen, Stored, StoredBatches
 from replay.diff.pairs import Pair, Side
 from replay.diff.record_facts import Numbers, Reader, Record

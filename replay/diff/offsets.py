@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from replay.diff.mapped_arrays import Growing, Heap, mapped
+from analyzer.frame.spill import GrowingBytes, Heap, concat
 from replay.diff.record_facts import DIGEST, Numbers, Record
 
 
@@ -39,7 +39,7 @@ class StoredBatches:
     """`Stored`s in the order in which they were produced, 40 bytes each, most of them in `heap`."""
 
     def __init__(self, heap: Heap) -> None:
-        self._kept = Growing(heap)
+        self._kept = GrowingBytes(heap)
         self._count = 0
 
     def append(self, batch: Stored) -> None:
@@ -68,7 +68,7 @@ _Column: TypeAlias = "array[int] | memoryview[int]"
 
 def _column(numbers: Numbers) -> _Column:
     """As an array whose elements are Python's."""
-    return array("q", numbers.tobytes()) if len(numbers) < _LONG else mapped((numbers,)).data
+    return array("q", numbers.tobytes()) if len(numbers) < _LONG else concat((numbers,)).data
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Seen:
     """Records by offset, 25 bytes each, most of them in `heap`."""
 
     def __init__(self, heap: Heap) -> None:
-        self._offsets, self._digests, self._forms = (Growing(heap) for _ in range(3))
+        self._offsets, self._digests, self._forms = (GrowingBytes(heap) for _ in range(3))
 
     def add(self, record: Record) -> None:
         self.extend(record.offset.to_bytes(8, sys.byteorder), record.digest, bytes((record.form,)))

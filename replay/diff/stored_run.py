@@ -17,7 +17,6 @@ import os
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -27,9 +26,9 @@ import pyarrow.compute as pc
 
 from analyzer.dataset.dataset import DatasetError, StoredDataset, open_dataset, readable
 from analyzer.dataset.tables import REPLAYED
+from analyzer.frame import spill
 from analyzer.protocol.project import Messages
 from analyzer.protocol.schema import REQUEST, RESPONSE, ZERO_UUID
-from replay.diff.mapped_arrays import filled, mapped, no_room, slices
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -94,12 +93,12 @@ class _Index:
 
     def __init__(self, keys: Numbers) -> None:
         order = np.argsort(keys, kind="stable")
-        self._keys: Numbers = mapped(keys[order[part]] for part in slices(len(keys)))
-        self._at: Numbers = mapped((order,))
+        self._keys: Numbers = spill.concat(keys[order[part]] for part in spill.blocks(len(keys)))
+        self._at: Numbers = spill.concat((order,))
 
     def all_found(self, keys: Numbers) -> Numbers:
         """Of many."""
-        found: Numbers = mapped(self.find(keys[part]) for part in slices(len(keys)))
+        found: Numbers = spill.concat(self.find(keys[part]) for part in spill.blocks(len(keys)))
         return found
 
     def find(self, keys: Numbers) -> Numbers:
@@ -128,7 +127,7 @@ class _Unpacked:
         little = pyarrow.dataset.ParquetFragmentScanOptions(pre_buffer=False)
         source = getattr(stored, table)
         schema = pa.schema([source.schema.field(name) for name in columns])
-        descriptor, path = tempfile.mkstemp(prefix="kwire-diff-")
+        descriptor, path = tempfile.mkstemp(prefix="kwire-diff-", dir=spill.folder())
         try:
             with os.fdopen(descriptor, "wb") as file, pa.ipc.new_file(file, schema) as writer:
                 for batch in source.to_batches(
@@ -147,7 +146,7 @@ class _Unpacked:
         except OSError as failure:
             if failure.errno is None:
                 raise  # of Arrow: the table is damaged
-            raise no_room(Path(path).parent, table, failure) from None
+            raise spill.no_room(table, failure) from None
         finally:
             os.unlink(path)
         self.batches = [opened.get_batch(number) for number in range(opened.num_record_batches)]
@@ -173,7 +172,7 @@ class _Unpacked:
                 at = np.frombuffer(offsets, np.int32, len(values) + 1, values.offset * 4).astype(np.int64)
                 yield at[first:last] + (data.address - base if data is not None else 0)
 
-        return mapped(places(0, -1)), mapped(places(1, None))
+        return spill.concat(places(0, -1)), spill.concat(places(1, None))
 
     def row(self, at: int) -> dict[str, Any]:
         number = bisect.bisect_right(self._starts, at) - 1
@@ -243,25 +242,25 @@ class Run:
         self._exchanges = _Unpacked(stored, "exchanges", ROW)
         self._messages = _Unpacked(stored, "messages", _MESSAGE)
         self._outcomes = _Unpacked(stored, "outcomes", (*_KEY, *_OUTCOME))
-        exchanges = mapped(names.keys(batch, "exchange") for batch in self._exchanges.batches)
+        exchanges = spill.concat(names.keys(batch, "exchange") for batch in self._exchanges.batches)
         index = _Index(exchanges)
         self._asked, self._answered = self._frames(names, index, exchanges)
-        outcomes = mapped(names.keys(batch, "exchange") for batch in self._outcomes.batches)
+        outcomes = spill.concat(names.keys(batch, "exchange") for batch in self._outcomes.batches)
         valid = (batch.column("api_key").is_valid().to_numpy(False) for batch in self._outcomes.batches)
-        asked = mapped(valid, np.bool_)
-        places = mapped(
-            np.flatnonzero(asked[part] & (outcomes[part] != _NONE)) + part.start for part in slices(len(outcomes))
+        asked = spill.concat(valid, np.bool_)
+        places = spill.concat(
+            np.flatnonzero(asked[part] & (outcomes[part] != _NONE)) + part.start for part in spill.blocks(len(outcomes))
         )
         captured = index.all_found(_taken(outcomes, places))
-        if any((captured[part] == _NONE).any() for part in slices(len(captured))):
+        if any((captured[part] == _NONE).any() for part in spill.blocks(len(captured))):
             raise DatasetError(f"{path}: has outcomes of exchanges that it lacks", "replay the capture again")
         order = self._in_order(names, _taken(outcomes, places), captured)
         self._outcome_at: Numbers = _taken(places, order)
         self._captured_at: Numbers = _taken(captured, order)
         del order
         self.keys: Numbers = _taken(outcomes, self._outcome_at)
-        self._replayed_at: Numbers = mapped(
-            index.find(_replayed(names, self.keys[part])) for part in slices(len(self.keys))
+        self._replayed_at: Numbers = spill.concat(
+            index.find(_replayed(names, self.keys[part])) for part in spill.blocks(len(self.keys))
         )
         self.renamed, self.captured_names, self.replayed_names = _topics(stored)
         self._names = names
@@ -279,8 +278,8 @@ class Run:
 
     def _frames(self, names: ConnectionNames, index: _Index, exchanges: Numbers) -> tuple[Numbers, Numbers]:
         """Which message is each exchange's request, and which its answer."""
-        replies = _Index(mapped(self._answer_keys(names)))
-        asked, answered = (filled(len(self._exchanges), _NONE) for _ in range(2))
+        replies = _Index(spill.concat(self._answer_keys(names)))
+        asked, answered = (spill.full(len(self._exchanges), _NONE, np.int64, large_bytes=1) for _ in range(2))
         first = 0
         for batch in self._messages.batches:
             numbers = np.arange(first, first + len(batch))
@@ -319,14 +318,14 @@ class Run:
 
     def places_of_apis(self, api_keys: Collection[int]) -> Iterator[int]:
         """Where exchanges of some APIs are, in order."""
-        for part in slices(len(self)):
+        for part in spill.blocks(len(self)):
             yield from (np.flatnonzero(np.isin(self.api_keys[part], list(api_keys))) + part.start).tolist()
 
     def last_sent_us(self) -> dict[tuple[str, str], int]:
         """When each captured connection (capture, connection) sent its last request."""
         times = _numbers(self._exchanges, "request_time", 0)
         last: dict[int, int] = {}
-        for part in slices(len(self)):  # in order of time
+        for part in spill.blocks(len(self)):  # in order of time
             connections = (self.keys[part] >> _ORDINALS).tolist()
             last.update(zip(connections, times[self._captured_at[part]].tolist(), strict=True))
         return {name: last[number] for name, number in self._names.of.items() if number in last}
@@ -347,7 +346,7 @@ class Run:
     def retried(self) -> Flags:
         """By place: has the replay done anything for it more than once?"""
         lengths = (pc.fill_null(pc.list_value_length(batch.column("retries")), 0) for batch in self._outcomes.batches)
-        again = mapped((each.to_numpy(zero_copy_only=False) > 0 for each in lengths), np.bool_)
+        again = spill.concat((each.to_numpy(zero_copy_only=False) > 0 for each in lengths), np.bool_)
         return _taken(again, self._outcome_at)
 
     def connections(self, places: Numbers) -> list[tuple[str, str]]:
@@ -431,7 +430,7 @@ class Run:
 
 def _numbers(rows: _Unpacked, name: str, absent: int) -> Numbers:
     """A column of numbers or times."""
-    return mapped(
+    return spill.concat(
         pc.fill_null(batch.column(name).cast(pa.int64()), absent).to_numpy(zero_copy_only=False)
         for batch in rows.batches
     )
@@ -440,12 +439,12 @@ def _numbers(rows: _Unpacked, name: str, absent: int) -> Numbers:
 def _flags(rows: _Unpacked, name: str, value: str) -> Flags:
     """Does a column of texts say this?"""
     said = (pc.fill_null(pc.equal(batch.column(name), value), False) for batch in rows.batches)
-    return mapped((each.to_numpy(zero_copy_only=False) for each in said), np.bool_)
+    return spill.concat((each.to_numpy(zero_copy_only=False) for each in said), np.bool_)
 
 
 def _taken(values: npt.NDArray[Any], places: Numbers) -> npt.NDArray[Any]:
     """Those at some places, in their order."""
-    return mapped((values[places[part]] for part in slices(len(places))), values.dtype)
+    return spill.concat((values[places[part]] for part in spill.blocks(len(places))), values.dtype)
 
 
 def _replayed(names: ConnectionNames, keys: Numbers) -> Numbers:

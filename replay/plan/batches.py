@@ -2,7 +2,7 @@
 
 Record batches (magic 2, KIP-98) are changed in place: producer id, epoch and base sequence, timestamps; their CRC32C
 is computed again. Message sets (magic 0 and 1) become one batch if the target requires it. Layout: Kafka's
-`DefaultRecordBatch` and `LegacyRecord`. Bytes without that layout raise BadRecords.
+`DefaultRecordBatch` and `LegacyRecord`. Bytes without that layout raise BadRecordsError.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TIMES_AT = 27
 _NO_TIME = -1
 
 
-class BadRecords(ValueError):
+class BadRecordsError(ValueError):
     """Bytes that are not record batches."""
 
 
@@ -64,18 +64,16 @@ _REST = struct.Struct(">hiqqqhii")  # from the attributes to the number of recor
 
 
 def batches(records: bytes | bytearray | memoryview) -> Iterator[Batch]:
-    """List the whole batches of a `records` field; what is cut off at the end of a fetch is left out.
-
-    Raises BadRecords for another magic or a wrong size.
-    """
+    """List the whole batches of a `records` field; what is cut off at the end of a fetch is left out. Raises
+    BadRecordsError for another magic or a wrong size."""
     at = 0
     while at + 17 <= len(records):
         base_offset, length, _, magic = _SIZES.unpack_from(records, at)
         if magic != 2:
-            raise BadRecords(f"magic {magic} at byte {at}")
+            raise BadRecordsError(f"magic {magic} at byte {at}")
         size = 12 + length
         if size < HEADER:
-            raise BadRecords(f"a batch of {size} bytes at byte {at}")
+            raise BadRecordsError(f"a batch of {size} bytes at byte {at}")
         if at + size > len(records):
             return
         yield Batch(at, size, base_offset, magic, *_REST.unpack_from(records, at + 21))
@@ -83,27 +81,23 @@ def batches(records: bytes | bytearray | memoryview) -> Iterator[Batch]:
 
 
 def produced(records: bytes | None) -> list[Batch]:
-    """List the batches of a Produce request's partition.
-
-    None for null, and for bytes that are not batches (old message sets, and what a broker will refuse).
-    """
+    """List the batches of a Produce request's partition. None for null, and for bytes that are not batches (old message
+    sets, and what a broker will refuse)."""
     try:
         return list(batches(records or b""))
-    except BadRecords:
+    except BadRecordsError:
         return []
 
 
 def _whole(records: bytes | bytearray | memoryview) -> Iterator[tuple[int, int, int, int]]:
-    """Give (position, bytes, offset, magic) of each whole batch, and of each whole message of an old set.
-
-    Raises BadRecords.
-    """
+    """Give (position, bytes, offset, magic) of each whole batch, and of each whole message of an old set. Raises
+    BadRecordsError."""
     at = 0
     while at + 17 <= len(records):
         offset, length, _, kind = _SIZES.unpack_from(records, at)
         size = 12 + length
         if kind > 2 or size < (HEADER if kind == 2 else _SMALLEST_MESSAGE):
-            raise BadRecords(f"magic {kind}, {size} bytes at byte {at}")
+            raise BadRecordsError(f"magic {kind}, {size} bytes at byte {at}")
         if at + size > len(records):
             return
         yield at, size, offset, kind
@@ -111,10 +105,8 @@ def _whole(records: bytes | bytearray | memoryview) -> Iterator[tuple[int, int, 
 
 
 def end_offset(records: bytes | bytearray | memoryview) -> int | None:
-    """The offset after the last whole batch, or the last whole message of an old set; None if there is none.
-
-    A compressed message has the offset of the last message in it. Raises BadRecords.
-    """
+    """The offset after the last whole batch, or the last whole message of an old set; None if there is none. A
+    compressed message has the offset of the last message in it. Raises BadRecordsError."""
     end = None
     for at, _, offset, kind in _whole(records):
         delta = int.from_bytes(records[at + _DELTA_AT : at + _DELTA_AT + 4], "big", signed=True) if kind == 2 else 0
@@ -139,7 +131,7 @@ def fetched(records: bytes | None) -> list[tuple[int, int, Batch | None]]:
                 located[-1] = located[-1][0], offset + 1, None
             else:
                 located.append((offset, offset + 1, None))
-    except BadRecords:
+    except BadRecordsError:
         return []
     return located
 
@@ -148,7 +140,7 @@ def messages(records: bytes | None) -> int:
     """Count the messages of an old message set, with those inside compressed ones; 0 if it is not one."""
     try:
         return len(_unpacked(records or b"")[1])
-    except BadRecords:
+    except BadRecordsError:
         return 0
 
 
@@ -158,9 +150,9 @@ def checksum(records: bytes, batch: Batch) -> bytes:
 
 
 def magic(records: bytes | bytearray | memoryview) -> int:
-    """The magic of the first message or batch: 0, 1 or 2. Raises BadRecords."""
+    """The magic of the first message or batch: 0, 1 or 2. Raises BadRecordsError."""
     if len(records) < 17 or records[16] > 2:
-        raise BadRecords("no message or batch")
+        raise BadRecordsError("no message or batch")
     return records[16]
 
 
@@ -195,13 +187,11 @@ class _Message:
 
 
 def from_message_set(data: bytes) -> bytes:
-    """Convert a message set of magic 0 or 1 to one record batch, compressed as it was. Raises BadRecords.
-
-    Messages of magic 0 have no time: their records have -1, as a broker stores them. Kafka wants offsets from 0 on.
-    """
+    """Convert a message set of magic 0 or 1 to one record batch, compressed as it was. Raises BadRecordsError. Messages
+    of magic 0 have no time: their records have -1, as a broker stores them. Kafka wants offsets from 0 on."""
     codec, messages = _unpacked(data)
     if not messages:
-        raise BadRecords("no messages")
+        raise BadRecordsError("no messages")
     first = messages[0].timestamp
     body = b"".join(_record(message, index, first) for index, message in enumerate(messages))
     last = max(message.timestamp for message in messages)
@@ -209,7 +199,7 @@ def from_message_set(data: bytes) -> bytes:
 
 
 def _unpacked(data: bytes) -> tuple[int, list[_Message]]:
-    """Give (codec of the last compressed message, all messages) of a message set. Raises BadRecords."""
+    """Give (codec of the last compressed message, all messages) of a message set. Raises BadRecordsError."""
     codec = 0
     messages: list[_Message] = []
     for attributes, message in _messages(data):
@@ -237,15 +227,15 @@ def _messages(data: bytes) -> Iterator[tuple[int, _Message]]:
         _, size = struct.unpack_from(">qi", data, at)
         end = at + 12 + size
         if size < 14 or end > len(data):
-            raise BadRecords(f"a message of {size} bytes at byte {at}")
+            raise BadRecordsError(f"a message of {size} bytes at byte {at}")
         kind, attributes = data[at + 16], data[at + 17]
         if kind > 1:
-            raise BadRecords(f"magic {kind} at byte {at}")
+            raise BadRecordsError(f"magic {kind} at byte {at}")
         position = at + 18
         timestamp = _NO_TIME
         if kind == 1:
             if position + 8 > end:
-                raise BadRecords(f"a message of {size} bytes at byte {at}")
+                raise BadRecordsError(f"a message of {size} bytes at byte {at}")
             (timestamp,) = struct.unpack_from(">q", data, position)
             position += 8
         key, position = _bytes(data, position, end)
@@ -253,17 +243,17 @@ def _messages(data: bytes) -> Iterator[tuple[int, _Message]]:
         yield attributes, _Message(timestamp, key, value)
         at = end
     if at != len(data):
-        raise BadRecords(f"{len(data) - at} bytes after the last message")
+        raise BadRecordsError(f"{len(data) - at} bytes after the last message")
 
 
 def _bytes(data: bytes, at: int, end: int) -> tuple[bytes | None, int]:
     if at + 4 > end:
-        raise BadRecords(f"cut off at byte {at}")
+        raise BadRecordsError(f"cut off at byte {at}")
     (size,) = struct.unpack_from(">i", data, at)
     if size < 0:
         return None, at + 4
     if at + 4 + size > end:
-        raise BadRecords(f"cut off at byte {at}")
+        raise BadRecordsError(f"cut off at byte {at}")
     return data[at + 4 : at + 4 + size], at + 4 + size
 
 
@@ -287,12 +277,12 @@ def _record(message: _Message, index: int, first: int) -> bytes:
 
 
 def decompressed(data: bytes, codec: int) -> bytes:
-    """Decompress a batch. Raises BadRecords."""
+    """Decompress a batch. Raises BadRecordsError."""
     out = codecs.Scratch()
     try:
         codecs.decompress(codec, memoryview(data), Limits().allowed(len(data)), out)
     except (codecs.Broken, codecs.Bomb, KeyError) as failure:
-        raise BadRecords(f"codec {codec}: {failure or 'too many bytes'}") from None
+        raise BadRecordsError(f"codec {codec}: {failure or 'too many bytes'}") from None
     return out.data[: out.used].tobytes()
 
 

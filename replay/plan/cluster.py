@@ -64,10 +64,8 @@ class Cluster:
     deleted: dict[str, int] = field(default_factory=dict)
 
     def makes(self, name: str, allow: Collection[int]) -> bool:
-        """Whether captured requests of allowed APIs create this topic.
-
-        Not if it was there before, or if the deletion before it is created again is not sent.
-        """
+        """Whether captured requests of allowed APIs create this topic. Not if it was there before, or if the deletion
+        before it is created again is not sent."""
         created, deleted = self.created.get(name), self.deleted.get(name)
         if created is None or api_keys.CREATE_TOPICS not in allow:
             return False
@@ -100,21 +98,19 @@ class Cluster:
 
 
 class Learning:
-    """Learns from both bodies of each request (`take`), in any order; `cluster` is what is known so far.
-
-    Members that had joined before the capture began are not learned here (`early_members`: that depends on the order).
-    """
+    """Learns from both bodies of each request (`take`), in any order; `cluster` is what is known so far. Members that
+    had joined before the capture began are not learned here (`early_members`: that depends on the order)."""
 
     def __init__(self) -> None:
         self.cluster = Cluster()
         self._settings: list[ConfigRequest] = []
         self._ids = _Ids()
-        self._quick: set[tuple[str, str, int]] = set()
+        self._fast_paths: set[tuple[str, str, int]] = set()
 
     def take(self, message: Decoded) -> None:
         """Learn from both bodies of a request."""
-        if message.quick is not None:
-            self._quick.add((message.quick.topic, message.quick.topic_id, message.quick.partition))
+        if message.fast_path is not None:
+            self._fast_paths.add((message.fast_path.topic, message.fast_path.topic_id, message.fast_path.partition))
             return
         if message.body is None:
             return
@@ -145,13 +141,10 @@ class Learning:
         self._ids.fetch((topic_id, partition, checksum))
 
     def finish(self, requests: Callable[[], Iterable[Decoded]] | None, elsewhere: Mapping[str, str]) -> Cluster:
-        """Finish learning.
-
-        `requests`: goes through all requests once more, which only topic ids without a name need; `elsewhere`: names
-        of topic ids that the capture may lack.
-        """
+        """Finish learning. `requests`: goes through all requests once more, which only topic ids without a name need;
+        `elsewhere`: names of topic ids that the capture may lack."""
         cluster = self.cluster
-        self.note_quick()
+        self.note_fast_paths()
         cluster.produced = {cluster.topic_names.get(name, name) for name in cluster.produced}
         changes = changed(self._settings, {name: topic.configs for name, topic in cluster.topics.items()})
         cluster.altered, cluster.group_configs = changes.topics, changes.groups
@@ -168,8 +161,8 @@ class Learning:
     def so_far(self, elsewhere: Mapping[str, str]) -> Cluster:
         """Learn what can be learned while more requests come. `elsewhere`: as for `finish`."""
         cluster = self.cluster
-        self.note_quick()
-        self._quick.clear()
+        self.note_fast_paths()
+        self._fast_paths.clear()
         for topic_id, last in self._ids.used.items():
             if topic_id not in cluster.topic_names and topic_id in elsewhere:
                 cluster.topic_names[topic_id] = elsewhere[topic_id]
@@ -178,9 +171,9 @@ class Learning:
         self._ids.fetched.clear()
         return cluster
 
-    def note_quick(self) -> None:
+    def note_fast_paths(self) -> None:
         """Learn the topics of requests that took the fast path."""
-        for topic, topic_id, partition in sorted(self._quick):
+        for topic, topic_id, partition in sorted(self._fast_paths):
             self.cluster.produced.add(topic or topic_id)
             if topic:
                 self.cluster.note(topic, partition + 1)
@@ -285,10 +278,8 @@ class _Ids:
 
 
 def _match_ids(cluster: Cluster, requests: Iterable[Decoded], fetched: Iterable[tuple[str, int, bytes]]) -> None:
-    """Name topic ids that no Metadata names, by records that were both produced (by name) and fetched (by id).
-
-    A batch's checksum is the same in both, because the broker's own fields lie before it.
-    """
+    """Name topic ids that no Metadata names, by records that were both produced (by name) and fetched (by id). A
+    batch's checksum is the same in both, because the broker's own fields lie before it."""
     wanted = {(partition, checksum) for _, partition, checksum in fetched}
     produced: dict[tuple[int, bytes], str] = {}
     for _, message in decoded(

@@ -45,10 +45,8 @@ class ConfigRequest(NamedTuple):
 
 @dataclass(slots=True)
 class Changed:
-    """Settings that were changed, by name.
-
-    `topics` also has topics whose creation was not captured, as far as requests set them.
-    """
+    """Settings that were changed, by name. `topics` also has topics whose creation was not captured, as far as requests
+    set them."""
 
     topics: dict[str, Settings] = field(default_factory=dict)
     groups: dict[str, Settings] = field(default_factory=dict)

@@ -1,6 +1,6 @@
 """Converts a request's body to another version of its API.
 
-In: a body decoded with `exact=True`, and the two versions. Out: a body for the encoder, or `CannotConvert` with what
+In: a body decoded with `exact=True`, and the two versions. Out: a body for the encoder, or `ConversionError` with what
 would be lost. Rules: a field that the new version lacks is dropped if it has its default or only carries information
 (`_MEANING` lists those that do not); what moved (one key or many, one group or many, names or ids of topics) is moved.
 """
@@ -14,7 +14,7 @@ from analyzer.protocol.schema import REQUEST, ZERO_UUID, Field
 from analyzer.protocol.tree import Body
 
 
-class CannotConvert(ValueError):
+class ConversionError(ValueError):
     """The version that the target offers cannot express the request."""
 
 
@@ -79,7 +79,7 @@ def canonical(api_key: int, version: int, body: Body) -> Body:
         else:
             body["topics"] = [{"name": name, "topicId": ZERO_UUID} for name in body["topicNames"]]
     elif api_key == api_keys.ADD_PARTITIONS_TO_TXN and version >= 4:
-        raise CannotConvert("the form of AddPartitionsToTxn that brokers use")
+        raise ConversionError("the form of AddPartitionsToTxn that brokers use")
     return body
 
 
@@ -88,31 +88,31 @@ def _copied(topics: list[Body] | None) -> list[Body] | None:
 
 
 def check(api_key: int, version: int, body: Body) -> None:
-    """Check that this version can express a canonical body. Raises CannotConvert."""
+    """Check that this version can express a canonical body. Raises ConversionError."""
     layout = schema.layout(api_key, version, REQUEST)
     if layout is None:
-        raise CannotConvert(f"{api_keys.name(api_key)} v{version} is not known")
+        raise ConversionError(f"{api_keys.name(api_key)} v{version} is not known")
     if api_key == api_keys.FIND_COORDINATOR:
         if version < 4 and len(body["coordinatorKeys"]) != 1:
-            raise CannotConvert(f"{len(body['coordinatorKeys'])} keys, and v{version} has one")
+            raise ConversionError(f"{len(body['coordinatorKeys'])} keys, and v{version} has one")
         if version < 1 and body["keyType"] != api_keys.GROUP_COORDINATOR:
-            raise CannotConvert("transaction coordinators are asked for from v1 on")
+            raise ConversionError("transaction coordinators are asked for from v1 on")
         if body["keyType"] == api_keys.SHARE_COORDINATOR and version < 6:
-            raise CannotConvert("share coordinators are asked for from v6 on")
+            raise ConversionError("share coordinators are asked for from v6 on")
     if api_key == api_keys.OFFSET_FETCH and version < 8 and len(body["groups"]) != 1:
-        raise CannotConvert(f"{len(body['groups'])} groups, and v{version} has one")
+        raise ConversionError(f"{len(body['groups'])} groups, and v{version} has one")
     if api_key == api_keys.OFFSET_FETCH and version < 2 and body["topics"] is None:
-        raise CannotConvert("all topics are asked for from v2 on")
+        raise ConversionError("all topics are asked for from v2 on")
     if api_key == api_keys.LEAVE_GROUP and version < 3 and len(body["members"]) != 1:
-        raise CannotConvert(f"{len(body['members'])} members, and v{version} has one")
+        raise ConversionError(f"{len(body['members'])} members, and v{version} has one")
     if api_key == api_keys.LIST_OFFSETS:
         for topic in body["topics"]:
             for partition in topic["partitions"]:
                 first = _FIRST_WITH.get((api_key, partition["timestamp"]), 0)
                 if version < first:
-                    raise CannotConvert(f"timestamp {partition['timestamp']} is asked for from v{first} on")
+                    raise ConversionError(f"timestamp {partition['timestamp']} is asked for from v{first} on")
     if api_key == api_keys.OFFSET_COMMIT and version < 9 and body.get("_member_epoch"):
-        raise CannotConvert("a member of a KIP-848 group commits from v9 on")
+        raise ConversionError("a member of a KIP-848 group commits from v9 on")
     _check(layout.fields, body, _newest(api_key), "")
 
 
@@ -131,7 +131,7 @@ def _check(fields: tuple[Field, ...], body: Body, newest: tuple[Field, ...], pat
         if item is None:
             default = newest_fields[name].default if name in newest_fields else None
             if name in _MEANING and value and value != default:
-                raise CannotConvert(f"{path}{name} cannot be said")
+                raise ConversionError(f"{path}{name} cannot be said")
         elif item.element == "struct" and value:
             inner = newest_fields[name].fields if name in newest_fields else item.fields
             for element in value:

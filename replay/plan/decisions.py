@@ -21,7 +21,7 @@ from replay.plan.early_members import speakers
 from replay.plan.first_pass import FirstPass
 from replay.plan.order import Order
 from replay.plan.owned_names import OwnedNames
-from replay.plan.produce_requests import Quick
+from replay.plan.produce_requests import FastPath
 from replay.plan.sessions import Decoded, Request, Session
 from replay.plan.steps import Plan, Skip, Step
 from replay.plan.topic_partitions import NAME, name_answer, name_topics, named, subset
@@ -162,11 +162,8 @@ def _joined(key: int, body: Body, cluster: Cluster) -> bool:
 
 
 def _retried(body: Body, answer: Body | None, cluster: Cluster) -> set[tuple[str, int]]:
-    """List the partitions of a Produce request that failed with an error that clients retry.
-
-    Their records come again, and a target without the fault would have them twice. That a topic does not exist is not
-    such a fault.
-    """
+    """List the partitions of a Produce request that failed with an error that clients retry. Their records come again,
+    and a target without the fault would have them twice. That a topic does not exist is not such a fault."""
     where = RESPONSE_LISTS[api_keys.PRODUCE]
     failed = set()
     for topic in structs(answer or {}, where.path):
@@ -197,7 +194,7 @@ def _convert(message: Decoded, key: int, body: Body, offered: tuple[int, int], c
     try:
         body = convert.canonical(key, message.version, body)
         convert.check(key, version, body)
-    except convert.CannotConvert as problem:
+    except convert.ConversionError as problem:
         return Skip(row, "target_lacks_version", f"{api_keys.name(key)} v{message.version} as v{version}: {problem}")
     if not _joined(key, body, cluster):
         if key not in (api_keys.OFFSET_COMMIT, api_keys.TXN_OFFSET_COMMIT, api_keys.OFFSET_FETCH):
@@ -221,7 +218,7 @@ def _convert(message: Decoded, key: int, body: Body, offered: tuple[int, int], c
         try:
             if not _produce(body, version):
                 return Skip(row, "null_records")
-        except batches.BadRecords as problem:
+        except batches.BadRecordsError as problem:
             if version != message.version:
                 return Skip(row, "bad_records", str(problem))
         else:
@@ -248,14 +245,12 @@ def _produce(body: Body, version: int) -> bool:
 
 @dataclass(slots=True)
 class _Captured:
-    """All requests of the sessions.
-
-    `in_time`: (when sent, session, position in it), in this order; `fast_paths`: by session and position.
-    """
+    """All requests of the sessions. `in_time`: (when sent, session, position in it), in this order; `fast_paths`: by
+    session and position."""
 
     sessions: Sequence[Session]
     in_time: list[tuple[int, int, int]] = field(default_factory=list)
-    fast_paths: list[list[Quick | None]] = field(default_factory=list)
+    fast_paths: list[list[FastPath | None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for index, session in enumerate(self.sessions):
@@ -280,7 +275,7 @@ class _Captured:
             yield index, Decoded(self.sessions[index].requests[position], self.fast_paths[index][position])
 
 
-def fast_path(request: Request) -> Quick | None:
+def fast_path(request: Request) -> FastPath | None:
     """Read a Produce request without decoding it, if it is simple enough."""
     if request.row["api_key"] != api_keys.PRODUCE or request.data is None or request.answer is None:
         return None
@@ -340,7 +335,7 @@ class Planner:
         steps: list[Step] = []
         skips: list[Skip] = []
         for index, message in sessions.decoded(some):
-            planned = self._plain(index, message) or self._planned(index, message)
+            planned = self._fast_step(index, message) or self._planned(index, message)
             if isinstance(planned, Skip):
                 skips.append(planned)
             else:
@@ -348,13 +343,13 @@ class Planner:
                 self.count += 1
         return steps, skips
 
-    def _plain(self, index: int, message: Decoded) -> Step | None:
+    def _fast_step(self, index: int, message: Decoded) -> Step | None:
         """The step of a request that took the fast path and is sent as it is; None if it needs decoding."""
         if not _sent_as_captured(message, self._offers, self._options, self.cluster):
             return None
-        quick = message.quick
-        assert quick is not None
-        self.topics.add(quick.topic)
+        fast_path = message.fast_path
+        assert fast_path is not None
+        self.topics.add(fast_path.topic)
         waits, after = self._order.waits(self.count, index, message, None)
         request = message.request
         return Step(
@@ -367,7 +362,7 @@ class Planner:
             waits,
             after,
             topic_names=self.cluster.topic_names,
-            quick=quick,
+            fast_path=fast_path,
         )
 
     def _planned(self, index: int, message: Decoded) -> Step | Skip:
@@ -409,24 +404,22 @@ _CHANGING: Final = frozenset(("committed_alone", "client_retried", "batches", "p
 
 
 def _sent_as_captured(message: Decoded, offers: Offers, options: PlanOptions, cluster: Cluster) -> bool:
-    """Whether a request that took the fast path is sent as it is; names its topic.
-
-    `_judge` decides the same after decoding it.
-    """
-    quick = message.quick
-    if quick is None:
+    """Whether a request that took the fast path is sent as it is; names its topic. `_judge` decides the same after
+    decoding it."""
+    fast_path = message.fast_path
+    if fast_path is None:
         return False
-    if quick.topic_id:
-        quick.topic = cluster.topic_names.get(quick.topic_id, "")
+    if fast_path.topic_id:
+        fast_path.topic = cluster.topic_names.get(fast_path.topic_id, "")
     low, high = offers.get(api_keys.PRODUCE, (1, 0))
     return bool(
-        quick.topic
+        fast_path.topic
         and low <= message.request.version <= high
-        and quick.partition < options.partitions.get(quick.topic, quick.partition + 1)
+        and fast_path.partition < options.partitions.get(fast_path.topic, fast_path.partition + 1)
     )
 
 
-def _fast_path_of(message: Decoded, verdict: _Sendable) -> Quick | None:
+def _fast_path_of(message: Decoded, verdict: _Sendable) -> FastPath | None:
     """The fast path of a request that is sent just as it was captured, if there is one."""
     if message.request.api_key != api_keys.PRODUCE or verdict.rules or message.request.data is None:
         return None

@@ -124,7 +124,7 @@ def _read(
             continue
         try:
             inside = list(batches.batches(records))
-        except batches.BadRecords:
+        except batches.BadRecordsError:
             left_out[NO_BATCHES] += 1
             continue
         for batch in _committed(inside, part):

@@ -67,12 +67,12 @@ class FirstPass:
     def learn(self, message: Decoded) -> None:
         """Like `take`, for a request that has been counted (`sent`)."""
         self.learning.take(message)
-        quick = message.quick
-        if quick is not None:
-            self.named.setdefault(api_keys.PRODUCE, set()).add(quick.topic or quick.topic_id)
+        fast_path = message.fast_path
+        if fast_path is not None:
+            self.named.setdefault(api_keys.PRODUCE, set()).add(fast_path.topic or fast_path.topic_id)
             if self.timed and message.request.data is not None:
-                into = self.times.setdefault(quick.topic or quick.topic_id, Times())
-                note(into, message.request.data, quick.at, quick.end)
+                into = self.times.setdefault(fast_path.topic or fast_path.topic_id, Times())
+                note(into, message.request.data, fast_path.at, fast_path.end)
             return
         if message.body is None:  # of one whose bytes are missing not even the API may be known
             return
@@ -121,10 +121,8 @@ class FirstPass:
                         note(self.times.setdefault(named, Times()), part["records"], 0, len(part["records"]))
 
     def finish(self, requests: Callable[[], Iterable[Decoded]] | None, topic_ids: dict[str, str] | None) -> Cluster:
-        """Finish the first pass.
-
-        `requests` goes through all requests again, if topic ids have no name; `topic_ids`: names from other sources.
-        """
+        """Finish the first pass. `requests` goes through all requests again, if topic ids have no name; `topic_ids`:
+        names from other sources."""
         cluster = self.learning.finish(requests, topic_ids or {})
         cluster.early = self.early.finish(cluster.topic_names)
         cluster.members |= {(member.group, member.member) for members in cluster.early.values() for member in members}

@@ -27,7 +27,7 @@ from analyzer.protocol import api_keys
 from analyzer.protocol.topic_lists import topics_of
 from analyzer.protocol.tree import Body
 from replay.plan import batches
-from replay.plan.produce_requests import Quick
+from replay.plan.produce_requests import FastPath
 from replay.plan.sessions import Decoded
 from replay.plan.topic_partitions import NAME
 
@@ -78,10 +78,8 @@ Key = tuple[str, Any]
 
 
 def uses(key: int, body: Body, answer: Body | None) -> Iterator[tuple[Key, bool]]:
-    """Give (state, exclusively) that a request touches.
-
-    An exclusive use waits for all earlier uses that were answered; a shared use waits for earlier exclusive ones.
-    """
+    """Give (state, exclusively) that a request touches. An exclusive use waits for all earlier uses that were answered;
+    a shared use waits for earlier exclusive ones."""
     for group in _groups(key, body):
         yield ("group", group), key in _EXCLUSIVE_GROUP
     if key in _TRANSACTIONS:
@@ -126,14 +124,14 @@ def _producers(body: Body) -> set[int]:
     return ids - {-1}
 
 
-def used_by_fast_path(quick: Quick) -> Iterator[tuple[Key, bool]]:
+def used_by_fast_path(fast_path: FastPath) -> Iterator[tuple[Key, bool]]:
     """Like `uses`, for a request that took the fast path."""
-    if quick.transactional_id:
-        yield ("transaction", quick.transactional_id), False
-    for produced in quick.producers:
+    if fast_path.transactional_id:
+        yield ("transaction", fast_path.transactional_id), False
+    for produced in fast_path.producers:
         yield ("producer", produced), False
-    yield ("topic", quick.topic), False
-    yield ("end", quick.topic), False
+    yield ("topic", fast_path.topic), False
+    yield ("end", fast_path.topic), False
 
 
 class _Write(NamedTuple):
@@ -147,9 +145,9 @@ class _Write(NamedTuple):
 
 def _writes(message: Decoded, body: Body | None) -> list[_Write]:
     if body is None:
-        assert message.quick is not None
-        quick = message.quick
-        return [_Write(quick.topic, quick.partition, quick.producers, max(quick.count, 1))]
+        assert message.fast_path is not None
+        fast_path = message.fast_path
+        return [_Write(fast_path.topic, fast_path.partition, fast_path.producers, max(fast_path.count, 1))]
     writes = []
     for topic in body["topicData"]:
         for part in topic["partitionData"]:
@@ -169,10 +167,8 @@ def _stored(message: Decoded) -> Iterator[tuple[str | None, int, int]]:
 
 
 def _last_until(steps: list[tuple[int, int]], moment: int) -> int | None:
-    """The last of steps, by (time of the answer, number), that was answered by then.
-
-    Those before it are dropped: times only grow, so nobody asks for them again.
-    """
+    """The last of steps, by (time of the answer, number), that was answered by then. Those before it are dropped: times
+    only grow, so nobody asks for them again."""
     at = bisect.bisect_left(steps, (moment, 1 << 60))
     if not at:
         return None
@@ -225,10 +221,8 @@ class _Users:
 
 @dataclass(slots=True)
 class _Produced:
-    """Writes to a partition, in order of offsets: columns base offset, end, step and session.
-
-    `spent`: the offsets, [first, end), that contain those that were forgotten.
-    """
+    """Writes to a partition, in order of offsets: columns base offset, end, step and session. `spent`: the offsets,
+    [first, end), that contain those that were forgotten."""
 
     spent: tuple[int, int] = (0, 0)
     bases: array[int] = field(default_factory=lambda: array("q"))
@@ -277,7 +271,7 @@ class _State:
 _NOBODY: Final = frozenset[int]()
 
 
-_ANYBODY: Final = "anybody"
+_ANY_CLIENT: Final = "any client"
 """Key for all writers of a partition, whichever client they are."""
 
 
@@ -315,10 +309,8 @@ class Order:
     def waits(
         self, number: int, session: int, message: Decoded, body: Body | None
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Give (steps whose answers it waits for, steps that must have been sent).
-
-        Without a body: of `message.quick`.
-        """
+        """Give (steps whose answers it waits for, steps that must have been sent). Without a body: of
+        `message.fast_path`."""
         request = message.request
         key = request.api_key
         self.expects = False
@@ -333,10 +325,10 @@ class Order:
         own_answers = self.answered.setdefault(session, [])
         own = _last_until(own_answers, sent)
         copy = self.copies.get(session, 0)
-        quick = message.quick
+        fast_path = message.fast_path
         if body is None:
-            assert quick is not None
-            used = used_by_fast_path(quick)
+            assert fast_path is not None
+            used = used_by_fast_path(fast_path)
         else:
             used = uses(key, body, message.answer)
         for state_key, exclusive in used:
@@ -350,7 +342,7 @@ class Order:
             if exclusive:
                 waits.update(state.shared.before(session, sent))
             if key == api_keys.JOIN_GROUP and state_key[0] == "group":
-                # Who rejoins does it because somebody else wants to join: that one goes first.
+                # A member rejoins because another one wants to join: that one goes first.
                 after.update(step for step, other in state.open.items() if other != session)
                 state.open[number] = session
             users = state.exclusive if exclusive else state.shared
@@ -430,7 +422,11 @@ class Order:
         self, number: int, session: int, message: Decoded, body: Body | None, writes: list[_Write]
     ) -> None:
         """Note what a transaction writes: the last step to each partition."""
-        name = message.quick.transactional_id if body is None and message.quick else (body or {}).get("transactionalId")
+        name = (
+            message.fast_path.transactional_id
+            if body is None and message.fast_path
+            else (body or {}).get("transactionalId")
+        )
         answered = message.request.answered_ns
         if name and answered is not None:
             some = self.inside.setdefault(name, {})
@@ -465,7 +461,7 @@ class Order:
         (Connections that are open at the same time have no order.)
         """
         row, sent = message.request.row, message.request.sent_ns
-        everybody = _ANYBODY, self.copies.get(session, 0)
+        everybody = _ANY_CLIENT, self.copies.get(session, 0)
         for write in writes:
             others = self.wrote.setdefault((everybody, write.topic or "", write.partition), {})
             own_write = others.get(session)
@@ -488,7 +484,7 @@ class Order:
         """Give the last steps of sessions that had ended; this step becomes the session's own last one."""
         ended = [other for other in last if other != session and self.ends.get(other, sent) < sent]
         waits = [last[other].number for other in ended]
-        # Whom one that has ended had waited for, nobody has to wait for any more.
+        # Sessions that an ended one had waited for need not be waited for any more.
         for other in [old for other_session in ended for old in last[other_session].waited if old != session]:
             last.pop(other, None)
         before = last[session].waited if session in last else _NOBODY
@@ -498,11 +494,8 @@ class Order:
         return waits
 
     def _below(self, body: Body, number: str, offset: str, session: int) -> Iterator[int]:
-        """Give the steps that wrote what is below the offsets that a request names, the last of each session.
-
-        Before those steps the offsets are out of range. `number`, `offset`: the names of these fields in its
-        partitions.
-        """
+        """Give the steps that wrote what is below the offsets that a request names, the last of each session. Before
+        those steps the offsets are out of range. `number`, `offset`: the names of these fields in its partitions."""
         for topic in body["topics"]:
             for part in topic["partitions"]:
                 written = self.produced.get((topic.get(NAME, ""), part[number], self.copies.get(session, 0)))
@@ -543,9 +536,9 @@ class Order:
         copy = self.copies.get(session, 0)
         stored: list[tuple[str | None, int, int, int]]
         if body is None:
-            quick, (write,) = message.quick, writes
-            assert quick is not None
-            stored = [(quick.topic, quick.partition, quick.base, write.records)]
+            fast_path, (write,) = message.fast_path, writes
+            assert fast_path is not None
+            stored = [(fast_path.topic, fast_path.partition, fast_path.base, write.records)]
         else:
             counts = {(write.topic, write.partition): write.records for write in writes}
             stored = [(*batch, counts.get(batch[:2], 1)) for batch in _stored(message)]

@@ -1,6 +1,6 @@
 """What makes up most of a busy capture, read by hand: a Produce request of one partition that was answered well.
 
-In: frames. Out: a `Quick`, which has all that the plan and the short way (`send.produce_in_place`) need of it, so that
+In: frames. Out: a `FastPath`, which has all that the plan and fast path (`send.produce_in_place`) need of it, so that
 nobody makes a body of it; None for whatever is not as plain as that, which is decoded as every other request. This
 changes how fast a request is planned and sent, never what is sent. Layouts: Kafka's ProduceRequest and ProduceResponse,
 versions 3 to 13.
@@ -50,7 +50,7 @@ class Spot(NamedTuple):
 
 
 @dataclass(slots=True)
-class Quick:
+class FastPath:
     """Such a request: its topic (`topic_id`: instead of the name, which is then empty until it is known; else empty),
     the place of its batches in the frame, [at, end), and of the topic id, or -1; `base`: the captured base offset, -1
     without one; `count`: of records; `producers`: ids that are none of -1."""
@@ -75,7 +75,7 @@ class Quick:
             at += length + _OFFSET_AND_SIZE
 
 
-def read(data: bytes, answer: bytes) -> Quick | None:
+def read(data: bytes, answer: bytes) -> FastPath | None:
     """A request by its frame and its answer's, both without their lengths."""
     try:
         key, version = _TWO_SHORTS.unpack_from(data)
@@ -90,7 +90,7 @@ def read(data: bytes, answer: bytes) -> Quick | None:
 _TWO_SHORTS: Final = struct.Struct(">hh")
 
 
-def _fixed(data: bytes, version: int, answer: bytes) -> Quick | None:
+def _fixed(data: bytes, version: int, answer: bytes) -> FastPath | None:
     """Of version 3 to 8."""
     at = _after_string(data, 8)
     if at < 0:
@@ -111,10 +111,10 @@ def _fixed(data: bytes, version: int, answer: bytes) -> Quick | None:
     base = _base(answer, version, partition, name)
     if base is None:
         return None
-    return Quick(_text(name), "", partition, at, at + size, -1, base, 0, transaction, ())
+    return FastPath(_text(name), "", partition, at, at + size, -1, base, 0, transaction, ())
 
 
-def _flexible(data: bytes, version: int, answer: bytes) -> Quick | None:
+def _flexible(data: bytes, version: int, answer: bytes) -> FastPath | None:
     """Of version 9 and newer, where nothing is tagged."""
     at = _after_string(data, 8)
     if at < 0 or data[at] != 0 or data[at + 1] > 127:
@@ -155,10 +155,10 @@ def _flexible(data: bytes, version: int, answer: bytes) -> Quick | None:
     if base is None:
         return None
     topic, topic_id = ("", _id(name)) if by_id else (_text(name), "")
-    return Quick(topic, topic_id, partition, at, at + size, id_at, base, 0, transaction, ())
+    return FastPath(topic, topic_id, partition, at, at + size, id_at, base, 0, transaction, ())
 
 
-def _has_batches(quick: Quick, data: bytes) -> bool:
+def _has_batches(quick: FastPath, data: bytes) -> bool:
     """Note how many records there are, and whose; False where the records are no whole batches."""
     at, end = quick.at, quick.end
     producers: tuple[int, ...] = ()
@@ -272,7 +272,7 @@ def _answered_at(data: bytes, version: int) -> int:
     return at if end else -1
 
 
-def plain(version: int, body: Body, data: bytes, answer: Body | None) -> Quick | None:
+def plain(version: int, body: Body, data: bytes, answer: Body | None) -> FastPath | None:
     """The same of one that was decoded, for whatever its frames hold besides; None where there is no short way."""
     if version < _FIRST or body["acks"] == 0 or len(body["topicData"]) != 1 or answer is None:
         return None
@@ -294,7 +294,7 @@ def plain(version: int, body: Body, data: bytes, answer: Body | None) -> Quick |
         return None
     count = sum(batch.last_offset_delta + 1 for batch in inside)
     producers = tuple({batch.producer_id for batch in inside} - {batches.NO_PRODUCER})
-    return Quick(
+    return FastPath(
         topic[NAME],
         topic.get("topicId", ""),
         partition["index"],

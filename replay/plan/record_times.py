@@ -52,7 +52,7 @@ def note(into: Times, data: bytes, at: int, end: int) -> None:
         try:
             for batch in batches.batches(records):
                 into.add(batch, 0)
-        except batches.BadRecords:
+        except batches.BadRecordsError:
             return
 
 
@@ -62,9 +62,9 @@ def record_times(planned: Plan, delta_ms: int) -> dict[str, Times]:
     for step in planned.steps:
         if step.request.api_key != api_keys.PRODUCE:
             continue
-        if step.quick is not None and step.request.data is not None:
-            into = times.setdefault(step.quick.topic, Times())
-            with memoryview(step.request.data)[step.quick.at : step.quick.end] as records:
+        if step.fast_path is not None and step.request.data is not None:
+            into = times.setdefault(step.fast_path.topic, Times())
+            with memoryview(step.request.data)[step.fast_path.at : step.fast_path.end] as records:
                 for batch in batches.batches(records):
                     into.add(batch, delta_ms)
             continue

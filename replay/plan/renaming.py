@@ -74,10 +74,8 @@ def renamed(sessions: Iterable[Session], how: Renaming) -> list[Session]:
 
 
 def copies(sessions: Sequence[Session], times: int) -> list[Session]:
-    """Copy the sessions this many times, side by side.
-
-    Each copy has its own client ids, groups, transactional ids, producers and connections.
-    """
+    """Copy the sessions this many times, side by side. Each copy has its own client ids, groups, transactional ids,
+    producers and connections."""
     copied = list(sessions)
     for number in range(2, times + 1):
         how = Renaming(prefix=COPY.format(number), copy=number - 1)
@@ -125,7 +123,7 @@ def _answer(request: Request, how: Renaming, kind: int) -> bytes | None:
     if request.answer is None or answer is None or answer.status != OK or answer.body is None:
         return request.answer
     if request.api_key == api_keys.FETCH:
-        return request.answer  # names nobody, and may be large
+        return request.answer  # has no names, and may be large
     correlation = int.from_bytes(request.answer[:4], "big", signed=True)
     body = _named(request.api_key, answer.body, how, kind)
     return encode_response(request.api_key, answer.version, correlation, body)

@@ -41,7 +41,7 @@ _UNITS: Final = {"us": 1_000, "ms": 1_000_000, "s": 10**9, "m": 60 * 10**9, "h":
 _SPAN: Final = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|)")
 
 
-class NothingChosen(KwireError):
+class NothingChosenError(KwireError):
     """Nothing in the capture matches the selection."""
 
 
@@ -57,10 +57,8 @@ class Moment:
 
 
 def moment(text: str) -> Moment:
-    """Parse a time: `90s`, `1.5m`, `250ms` after the capture's first request, or RFC 3339 (without a zone: UTC).
-
-    Raises ValueError.
-    """
+    """Parse a time: `90s`, `1.5m`, `250ms` after the capture's first request, or RFC 3339 (without a zone: UTC). Raises
+    ValueError."""
     if span := _SPAN.fullmatch(text):
         return Moment(round(float(span[1]) * _UNITS[span[2]]))
     when = utc(datetime.datetime.fromisoformat(text))
@@ -89,7 +87,7 @@ class Selection:
 
 
 def chosen(sessions: Sequence[Session], selection: Selection, notes: list[str]) -> list[Session]:
-    """Choose the sessions of the chosen clients, with their requests of the span. Raises NothingChosen."""
+    """Choose the sessions of the chosen clients, with their requests of the span. Raises NothingChosenError."""
     if not selection:
         return list(sessions)
     clients = _clients(sessions, selection)
@@ -107,7 +105,7 @@ def chosen(sessions: Sequence[Session], selection: Selection, notes: list[str]) 
         if inside:
             result.append(replace(session, requests=inside, orphans=()))
     if not result:
-        raise NothingChosen("no request of the capture is chosen", "kwire show lists clients, topics and times")
+        raise NothingChosenError("no request of the capture is chosen", "kwire show lists clients, topics and times")
     count = sum(len(session.requests) for session in result)
     total = sum(len(session.requests) for session in sessions)
     notes.append(f"chosen: {count:,} of {total:,} requests, on {len(result):,} of {len(sessions):,} connections")
@@ -116,10 +114,8 @@ def chosen(sessions: Sequence[Session], selection: Selection, notes: list[str]) 
 
 
 def matching(sessions: Sequence[Session], wanted: Filter | str | None) -> list[Session]:
-    """Choose the requests of a dataset that match, in their sessions, as `--filter` does for a capture.
-
-    Raises FilterError.
-    """
+    """Choose the requests of a dataset that match, in their sessions, as `--filter` does for a capture. Raises
+    FilterError."""
     condition = parse(wanted) if isinstance(wanted, str) else wanted
     if condition is None:
         return list(sessions)

@@ -20,7 +20,7 @@ from analyzer.protocol.decoding import OK
 from analyzer.protocol.project import Frame
 from analyzer.protocol.schema import REQUEST, RESPONSE
 from analyzer.protocol.tree import Body
-from replay.plan.produce_requests import Quick
+from replay.plan.produce_requests import FastPath
 
 if TYPE_CHECKING:
     from analyzer.api import ChooseExchanges
@@ -77,13 +77,13 @@ class Request:
 
 
 class Decoded:
-    """Both bodies of a request, each decoded when it is first used. `quick`: the request, if it took the fast path."""
+    """Both bodies of a request, each decoded when first used. `fast_path`: the request, if it took the fast path."""
 
-    __slots__ = ("_answer", "_request", "quick", "request")
+    __slots__ = ("_answer", "_request", "fast_path", "request")
 
-    def __init__(self, request: Request, quick: Quick | None = None) -> None:
+    def __init__(self, request: Request, fast_path: FastPath | None = None) -> None:
         self.request = request
-        self.quick = quick
+        self.fast_path = fast_path
         self._request: tuple[Body | None, int, str] | None = None
         self._answer: tuple[Body | None] | None = None
 
@@ -132,15 +132,13 @@ _MANY_BYTES: Final = 8 << 20
 
 
 def decoded(some: Iterable[tuple[int, Decoded]]) -> Iterator[tuple[int, Decoded]]:
-    """Decode requests many at a time, and pass them on, each with its session.
-
-    The caller must not keep them, so that only one group of bodies is held at a time.
-    """
+    """Decode requests many at a time, and pass them on, each with its session. The caller must not keep them, so that
+    only one group of bodies is held at a time."""
     window: list[tuple[int, Decoded]] = []
     size = 0
     for numbered in some:
         window.append(numbered)
-        if numbered[1].quick is None:
+        if numbered[1].fast_path is None:
             size += len(numbered[1].request.data or b"") + len(numbered[1].request.answer or b"")
         if len(window) >= _MANY or size > _MANY_BYTES:
             _decode([message for _, message in window])
@@ -151,7 +149,7 @@ def decoded(some: Iterable[tuple[int, Decoded]]) -> Iterator[tuple[int, Decoded]
 
 
 def _decode(window: Sequence[Decoded]) -> None:
-    unread = (message for message in window if message.quick is None)
+    unread = (message for message in window if message.fast_path is None)
     wanted = [message for message in unread if message.request.data and message.request.row["api_key"] is not None]
     frames: list[Frame] = []
     for message in wanted:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from analyzer.protocol.tree import Body
 from replay.plan import convert
 from replay.plan.apis import Route
-from replay.plan.produce_requests import Quick
+from replay.plan.produce_requests import FastPath
 from replay.plan.sessions import Request
 from replay.plan.topic_partitions import name_topics
 
@@ -117,16 +117,13 @@ class Step:
     topic_names: Mapping[str, str] = field(default_factory=dict, repr=False)
     group: str | None = None
     expects: bool = False
-    quick: Quick | None = None
+    fast_path: FastPath | None = None
     _body: Body | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def body(self) -> Body:
         """The request decoded, in the form of the newest version (`convert.canonical`), topics named
-        (`topic_partitions.NAME`).
-
-        It is kept until `forget`.
-        """
+        (`topic_partitions.NAME`). It is kept until `forget`."""
         if self._body is None:
             self._body = self.changed if self.changed is not None else self._build()
         return self._body
@@ -159,11 +156,8 @@ class Skip:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A plan: all steps in order of captured time, and all skips.
-
-    `sessions`: each session's step numbers in order; `topics`: that steps name; `subscribed`: that members subscribe
-    to by name.
-    """
+    """A plan: all steps in order of captured time, and all skips. `sessions`: each session's step numbers in order;
+    `topics`: that steps name; `subscribed`: that members subscribe to by name."""
 
     steps: tuple[Step, ...]
     skips: tuple[Skip, ...]

@@ -19,11 +19,8 @@ NO_COORDINATOR: Final = (
 
 
 def offers_of(answer: Body) -> Offers:
-    """The versions in an ApiVersions answer.
-
-    Kafka 4.x advertises Produce 0 to 2 for the sake of an old client, and closes their connections (KAFKA-18659): such
-    a broker lacks Fetch 0 to 3 too.
-    """
+    """The versions in an ApiVersions answer. Kafka 4.x advertises Produce 0 to 2 for the sake of an old client, and
+    closes their connections (KAFKA-18659): such a broker lacks Fetch 0 to 3 too."""
     offers = {api["apiKey"]: (api["minVersion"], api["maxVersion"]) for api in answer["apiKeys"]}
     if api_keys.PRODUCE in offers and offers.get(api_keys.FETCH, (0, 0))[0] >= 4:
         offers[api_keys.PRODUCE] = max(offers[api_keys.PRODUCE][0], 3), offers[api_keys.PRODUCE][1]

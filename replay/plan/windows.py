@@ -36,11 +36,8 @@ Key = tuple[str, str]
 
 @dataclass(slots=True)
 class Window:
-    """A bounded number of requests in order of time, each with its session.
-
-    `met`: sessions that begin here; `over`: sessions that have sent their last request; `orphans`: rows of responses
-    without a request.
-    """
+    """A bounded number of requests in order of time, each with its session. `met`: sessions that begin here; `over`:
+    sessions that have sent their last request; `orphans`: rows of responses without a request."""
 
     requests: list[tuple[int, Decoded]] = field(default_factory=list)
     met: list[int] = field(default_factory=list)
@@ -67,10 +64,8 @@ class WindowReader(Protocol):
 
 @dataclass(slots=True)
 class _MetSession:
-    """A session as the first pass meets it.
-
-    `began`: when it sent its first request, 0 if it sent none; `first`: the ordinal of that request.
-    """
+    """A session as the first pass meets it. `began`: when it sent its first request, 0 if it sent none; `first`: the
+    ordinal of that request."""
 
     number: int
     broker: tuple[str, int]
@@ -252,10 +247,8 @@ class TwoPassReader:
 
 
 class _HeldRequests:
-    """Requests that are held back; `bytes`: their size.
-
-    Nearly all come in order: those wait in a queue, and only late ones in a heap.
-    """
+    """Requests that are held back; `bytes`: their size. Nearly all come in order: those wait in a queue, and only late
+    ones in a heap."""
 
     def __init__(self) -> None:
         self.bytes = 0

@@ -32,11 +32,8 @@ _ADOPTED_BYTES = 1 << 20
 
 @dataclass(slots=True)
 class FetchSession:
-    """A fetch session of the capture.
-
-    It has the partitions as the client last named them, and the target's session (id 0: none; `epoch` is the next one
-    to send). `partial`: its start was not captured, so partitions may be missing.
-    """
+    """A fetch session of the capture. It has the partitions as the client last named them, and the target's session (id
+    0: none; `epoch` is the next one to send). `partial`: its start was not captured, so partitions may be missing."""
 
     partitions: dict[Partition, Body] = field(default_factory=dict)
     id: int = 0
@@ -63,11 +60,8 @@ class FetchSession:
 
 
 class Fetches:
-    """Fetch sessions by connection and captured id.
-
-    `shares`: sessions of share groups; `_shares_made`: those that the target has created, by group, member and
-    captured connection.
-    """
+    """Fetch sessions by connection and captured id. `shares`: sessions of share groups; `_shares_made`: those that the
+    target has created, by group, member and captured connection."""
 
     def __init__(self, topics: Topics, offsets: Offsets) -> None:
         self._topics = topics
@@ -143,9 +137,7 @@ class Fetches:
         self, step: Step, sent: Body, captured: Body | None, replayed: Body
     ) -> Iterator[tuple[str, int, int]]:
         """Give (captured topic, partition, captured high watermark) where a fetch is out of range only on the target.
-
-        Nothing had shown yet how captured and target offsets correspond when it was sent.
-        """
+        Nothing had shown yet how captured and target offsets correspond when it was sent."""
         if self._offsets.mode == AS_IS:
             return
         before = answered(api_keys.FETCH, captured)
@@ -192,11 +184,8 @@ class Fetches:
         return places
 
     def has_read(self, step: Step, sent: Body, captured: Body) -> bool:
-        """Whether a fetch begins after all the records of its captured answer.
-
-        Its reader is ahead: it got them earlier than in the capture, and there may be no more. (With other modes no
-        reader is ahead.)
-        """
+        """Whether a fetch begins after all the records of its captured answer. Its reader is ahead: it got them earlier
+        than in the capture, and there may be no more. (With other modes no reader is ahead.)"""
         if self._offsets.mode != POSITION:
             return False
         had = [

@@ -78,11 +78,8 @@ class Member:
 
 
 class Groups:
-    """Members of all groups.
-
-    `assignments`: of the captured leaders' SyncGroup, by group and generation; `fewer`: there are fewer partitions
-    than in the capture, and so fewer moves of them.
-    """
+    """Members of all groups. `assignments`: of the captured leaders' SyncGroup, by group and generation; `fewer`: there
+    are fewer partitions than in the capture, and so fewer moves of them."""
 
     fewer = False
 
@@ -112,10 +109,8 @@ class Groups:
         return self._ids.get((group, member), member)
 
     def stranger(self, step: Step) -> Who | None:
-        """The group and member that a request speaks for, if the target has given it no id or no generation.
-
-        Its join was refused, or never answered, and the request needs them. None: everything that it names is there.
-        """
+        """The group and member that a request speaks for, if the target has given it no id or no generation. Its join
+        was refused, or never answered, and the request needs them. None: everything that it names is there."""
         body, key = step.body, step.request.api_key
         assert body is not None
         speaks: list[Who] = []
@@ -144,17 +139,13 @@ class Groups:
         return who in self._current or (state is not None and state.epoch > 0)
 
     def keeps_out(self, group: str) -> bool:
-        """Whether the target refused a member of a group that was let in when captured.
-
-        What its joining, leaving or expiry did to the others does not happen here.
-        """
+        """Whether the target refused a member of a group that was let in when captured. What its joining, leaving or
+        expiry did to the others does not happen here."""
         return any(who[0] == group for who in self._kept_out)
 
     def stands_still(self, group: str) -> bool:
-        """Whether the replayer joined all members of a group, and no member joined, left or subscribed anew since.
-
-        What went on when the capture began is over here, and causes no rebalance.
-        """
+        """Whether the replayer joined all members of a group, and no member joined, left or subscribed anew since. What
+        went on when the capture began is over here, and causes no rebalance."""
         return group in self._still
 
     def others(self, group: str, member: str) -> list[Who]:
@@ -208,10 +199,8 @@ class Groups:
         return self._behind(who) or bool(codes & _LOST) or self._left_somebody(who)
 
     def is_late(self, step: Step) -> bool:
-        """Whether a JoinGroup waits for a generation that others have reached without it.
-
-        They joined it together in the capture. The target waits for them now, and they have to join again.
-        """
+        """Whether a JoinGroup waits for a generation that others have reached without it. They joined it together in
+        the capture. The target waits for them now, and they have to join again."""
         who, generation = self._arriving.get(step.number, (("", ""), 0))
         return any(other[0] == who[0] and reached >= generation for other, reached in self._reached.items())
 
@@ -221,10 +210,8 @@ class Groups:
         return any(other[0] == who[0] and generation <= reached for other, generation in self._arriving.values())
 
     def moved_on(self, step: Step, sent: Body) -> bool:
-        """Whether a member of a classic group is in another generation by now than a request of it that was sent.
-
-        Then the captured generation stands for that.
-        """
+        """Whether a member of a classic group is in another generation by now than a request of it that was sent. Then
+        the captured generation stands for that."""
         group, member = step.body["groupId"], step.body["memberId"]
         now = self._current.get((group, member))
         name = "generationId" if "generationId" in sent else "generationIdOrMemberEpoch"
@@ -286,10 +273,8 @@ class Groups:
     # --- what the replayer did itself ---
 
     def joined(self, group: str, member: str, generation: int, body: Body, answer: Body) -> None:
-        """Note that the replayer joined a classic group for a member.
-
-        `member` and `generation` are the captured ones (-1: unknown), `body` is what it joined with.
-        """
+        """Note that the replayer joined a classic group for a member. `member` and `generation` are the captured ones
+        (-1: unknown), `body` is what it joined with."""
         self._ids[group, member] = answer["memberId"]
         self._settle((group, member), body, answer)
         if generation >= 0:
@@ -475,7 +460,7 @@ class Groups:
         if joins and body["memberEpoch"] == 0:
             body["topicPartitions"] = []
         elif not joins and state.apart:
-            # Its assignment came apart: who says everything is told it again (KIP-848).
+            # Its assignment came apart: a member that says everything gets it again (KIP-848).
             body.update(copy.deepcopy(state.subscription), topicPartitions=copy.deepcopy(state.assignment or []))
             state.owned, state.apart = state.assignment, False
         elif not joins and (body.get("topicPartitions") is not None or state.assignment != state.owned):
@@ -483,11 +468,8 @@ class Groups:
             state.owned = state.assignment
 
     def _heartbeat_again(self, who: Who, body: Body, rejoins: bool) -> None:
-        """Write a heartbeat that is repeated.
-
-        The member is where its last answer put it (an older epoch is fenced), or it joins with everything it has said
-        of itself, and owns nothing.
-        """
+        """Write a heartbeat that is repeated. The member is where its last answer put it (an older epoch is fenced), or
+        it joins with everything it has said of itself, and owns nothing."""
         state = self._members.setdefault(who, Member())
         body["memberId"] = self.member(*who)
         owned: list[Body] | None = None

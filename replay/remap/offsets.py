@@ -61,10 +61,8 @@ class OffsetMap:
         self.produced.insert(at, entry)
 
     def start(self, captured: int) -> int:
-        """Where to read on the target, so that no record from `captured` on is missed.
-
-        Batches of several producers may be in another order there, and some lie before.
-        """
+        """Where to read on the target, so that no record from `captured` on is missed. Batches of several producers may
+        be in another order there, and some lie before."""
         here = self.replayed(captured)
         if captured < 0 or not self.mixed:
             return here
@@ -151,10 +149,8 @@ class Offsets:
         return captured if known is None else known.replayed(captured)
 
     def lie_before(self, where: Partition, records: bytes, offset: int) -> bool:
-        """Whether all the records that a captured reader got are stored on the target, before this offset.
-
-        (Nothing says where on the target the ends of transactions are, which the reader got with them.)
-        """
+        """Whether all the records that a captured reader got are stored on the target, before this offset. (Nothing
+        says where on the target the ends of transactions are, which the reader got with them.)"""
         known = self._maps.get(where)
         data_batches = [
             located
@@ -274,13 +270,11 @@ def asked_offsets(fetch: Body) -> dict[Partition, int]:
 
 
 def _end(partition: Body | None, requested: int | None) -> int | None:
-    """The offset after the records of a fetched partition; without records the offset that was asked for.
-
-    None if the bytes are not records, or nothing says it.
-    """
+    """The offset after the records of a fetched partition; without records the offset that was asked for. None if the
+    bytes are not records, or nothing says it."""
     try:
         end = batches.end_offset((partition or {}).get("records") or b"")
-    except batches.BadRecords:
+    except batches.BadRecordsError:
         return None
     return requested if end is None else end
 

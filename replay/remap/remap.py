@@ -35,11 +35,8 @@ _LOOKED_THROUGH: Final = 5_000
 
 @dataclass(frozen=True, slots=True)
 class RemapOptions:
-    """Options of the values to replace.
-
-    `offsets`: a mode of `offsets`; `timestamps`: `keep`, or `shift` by `time_delta_ms`; `map_topic`: new names of
-    topics.
-    """
+    """Options of the values to replace. `offsets`: a mode of `offsets`; `timestamps`: `keep`, or `shift` by
+    `time_delta_ms`; `map_topic`: new names of topics."""
 
     offsets: str = SHIFT_OFFSETS
     timestamps: str = KEEP
@@ -48,11 +45,8 @@ class RemapOptions:
 
 
 class Remap:
-    """Everything that was learned.
-
-    `assignments`: of the captured leaders' SyncGroup, by group and generation; `nodes`: captured broker ids to the
-    target's.
-    """
+    """Everything that was learned. `assignments`: of the captured leaders' SyncGroup, by group and generation; `nodes`:
+    captured broker ids to the target's."""
 
     def __init__(
         self,
@@ -120,11 +114,8 @@ class Remap:
 
 
 class News:
-    """Gives what a remap has learned since it was last read.
-
-    Offsets are reported as they come; the rest is searched, more seldom the more there is of it, so it takes a
-    hundredth of the time if it is read twice a second.
-    """
+    """Gives what a remap has learned since it was last read. Offsets are reported as they come; the rest is searched,
+    more seldom the more there is of it, so it takes a hundredth of the time if it is read twice a second."""
 
     def __init__(self, remap: Remap) -> None:
         self._remap = remap
@@ -133,11 +124,8 @@ class News:
         self._pause = 0
 
     def take(self, all_of_it: bool = False) -> tuple[list[Appended], list[Learned]]:
-        """Take batches that were appended, and the rest, in the order in which it was learned; replacements come
-        later.
-
-        `all_of_it`: search everything now.
-        """
+        """Take batches that were appended, and the rest, in the order in which it was learned; replacements come later.
+        `all_of_it`: search everything now."""
         appended, self._remap.offsets.news = self._remap.offsets.news or [], []
         fresh: list[Learned] = []
         self._pause -= 1

@@ -82,11 +82,8 @@ _BY_BROKERS: Final = frozenset(schema.TOPICS) - {"__cluster_metadata"}
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds for which an answer is retried.
-
-    `errors` covers an election after a broker died, `records` and `rebalance` what another member or producer of the
-    capture still has to do.
-    """
+    """Seconds for which an answer is retried. `errors` covers an election after a broker died, `records` and
+    `rebalance` what another member or producer of the capture still has to do."""
 
     errors: float = 30.0
     records: float = 5.0
@@ -155,10 +152,7 @@ def has_records(answer: Body) -> bool:
 
 def absent_topics(api_key: int, answer: Body, captured: Body | None) -> set[str]:
     """The topics of a named answer (`NAME`) that do not exist, and did in the capture; "" for one without an id on the
-    target.
-
-    Empty if the API's answer does not list topics.
-    """
+    target. Empty if the API's answer does not list topics."""
     where = RESPONSE_LISTS.get(api_key)
     if where is None:
         return set()
@@ -187,11 +181,8 @@ def failed_partitions(api_key: int, answer: Body, captured: Body | None) -> set[
 
 @dataclass(slots=True)
 class History:
-    """A session's earlier requests.
-
-    `retried`: one was repeated, so that later ones came before it; `waited_in_vain`: one waited for records that did
-    not come.
-    """
+    """A session's earlier requests. `retried`: one was repeated, so that later ones came before it; `waited_in_vain`:
+    one waited for records that did not come."""
 
     retried: bool = False
     waited_in_vain: bool = False
@@ -199,11 +190,8 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The decision after an answer.
-
-    `rule`: by which the request is repeated, after `pause` seconds; None: it is not. `also`: rules that this follows
-    from.
-    """
+    """The decision after an answer. `rule`: by which the request is repeated, after `pause` seconds; None: it is not.
+    `also`: rules that this follows from."""
 
     rule: str | None
     pause: float = 0.0
@@ -306,10 +294,8 @@ class Retries:
         return rule
 
     def _comes(self, replayed: Body) -> bool:
-        """Whether an answer lacks a topic that this replay, or the target itself, has created or is about to create.
-
-        It existed in the capture; not every broker knows it at once.
-        """
+        """Whether an answer lacks a topic that this replay, or the target itself, has created or is about to create. It
+        existed in the capture; not every broker knows it at once."""
         where = _TELLING.get(self._step.request.api_key)
         if where is None or self.captured is None:
             return False
@@ -330,7 +316,7 @@ class Retries:
         heartbeat = rule == "rebalance_awaited" and self._step.request.api_key in apis.GROUP_HEARTBEATS
         groups = self._remap.groups
         if heartbeat and (groups.fewer or groups.keeps_out(self._step.group or "")):
-            # The partitions may have been taken from, or for, whom the target keeps out; or it lacks them.
+            # The partitions may have been taken from, or for, a member that the target keeps out; or it lacks them.
             return limits.records
         return {"records_awaited": limits.records, "rebalance_awaited": limits.rebalance}.get(rule, limits.errors)
 

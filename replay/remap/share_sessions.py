@@ -33,11 +33,8 @@ _CLOSES: Final = -1
 
 @dataclass(slots=True)
 class _Session:
-    """A session at one broker.
-
-    `epoch`: the next one to send, 0 if it is to be begun; `topics`: what it holds, by topic: its struct in requests,
-    and its partitions.
-    """
+    """A session at one broker. `epoch`: the next one to send, 0 if it is to be begun; `topics`: what it holds, by
+    topic: its struct in requests, and its partitions."""
 
     epoch: int = 0
     topics: dict[Any, tuple[Body, dict[int, Body]]] = field(default_factory=dict)

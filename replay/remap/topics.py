@@ -25,10 +25,8 @@ _ASKS_BY_ID: Final = 12
 
 
 class Topics:
-    """Topics on the target.
-
-    `renamed`: those that have another name there; `nodes`: captured broker ids to the target's.
-    """
+    """Topics on the target. `renamed`: those that have another name there; `nodes`: captured broker ids to the
+    target's."""
 
     def __init__(self, renamed: Mapping[str, str], nodes: Mapping[int, int]) -> None:
         self.renamed = dict(renamed)

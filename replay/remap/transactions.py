@@ -20,7 +20,7 @@ _BY_ITSELF: Final = {api_keys.PRODUCE: 12, api_keys.TXN_OFFSET_COMMIT: 5}
 """From these versions on a broker adds the partitions or the group by itself."""
 
 
-class Missing(NamedTuple):
+class AddRequest(NamedTuple):
     """A request that adds `what`, (topic, partition) or group, to a transaction."""
 
     transactional_id: str
@@ -35,7 +35,7 @@ class Additions:
     def __init__(self) -> None:
         self._added: dict[str, set[tuple[str, int] | str]] = {}
 
-    def missing(self, step: Step, body: Body, remap: Remap) -> Missing | None:
+    def missing(self, step: Step, body: Body, remap: Remap) -> AddRequest | None:
         """The request that has to come before a Produce or TxnOffsetCommit with this body; None: none."""
         key = step.request.api_key
         name = body.get("transactionalId")
@@ -56,7 +56,7 @@ class Additions:
                     for topic in sorted({topic for topic, _ in missing})
                 ],
             }
-            return Missing(name, api_keys.ADD_PARTITIONS_TO_TXN, request, {*missing}) if missing else None
+            return AddRequest(name, api_keys.ADD_PARTITIONS_TO_TXN, request, {*missing}) if missing else None
         group = body["groupId"]
         request = {
             "transactionalId": name,
@@ -64,9 +64,9 @@ class Additions:
             "producerEpoch": producer.epoch,
             "groupId": group,
         }
-        return Missing(name, api_keys.ADD_OFFSETS_TO_TXN, request, {group}) if group not in added else None
+        return AddRequest(name, api_keys.ADD_OFFSETS_TO_TXN, request, {group}) if group not in added else None
 
-    def add(self, missing: Missing) -> None:
+    def add(self, missing: AddRequest) -> None:
         """Note that it was added."""
         self._added.setdefault(missing.transactional_id, set()).update(missing.what)
 

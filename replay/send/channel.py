@@ -18,11 +18,11 @@ from replay.send.link import Dial, Link, LinkError
 CLIENT_ID = "kwire"
 
 
-Answered = Callable[["bytes | ChannelClosed"], None]
+Answered = Callable[["bytes | ChannelClosedError"], None]
 """Takes the answer's frame, or the reason why there is none."""
 
 
-class ChannelClosed(Exception):
+class ChannelClosedError(Exception):
     """The connection ended before the answer came; the message says why."""
 
 
@@ -50,7 +50,7 @@ class Channel:
     def send(self, frame: bytes, correlation: int, answered: bool) -> asyncio.Future[bytes] | None:
         """Send a frame (without length); the future has the answer's frame, and None if no answer is expected."""
         if self._link is None or self.reason:
-            raise ChannelClosed(self.reason or "not open")
+            raise ChannelClosedError(self.reason or "not open")
         waiter = None
         if answered:
             waiter = self._loop.create_future()
@@ -69,10 +69,8 @@ class Channel:
         return self._link.backlog() if self._link is not None else 0
 
     async def drained(self, most: int, timeout: float) -> None:
-        """Wait until at most this many bytes are unsent, or the connection ends.
-
-        Raises LinkError if it takes nothing for `timeout` seconds.
-        """
+        """Wait until at most this many bytes are unsent, or the connection ends. Raises LinkError if it takes nothing
+        for `timeout` seconds."""
         least, since = self.backlog(), self._loop.time()
         while self.open and self.backlog() > most:
             await asyncio.sleep(0.001)
@@ -83,10 +81,8 @@ class Channel:
                 raise LinkError(f"{self.address}: takes no more data", "see the broker's log; a lower --speed")
 
     async def ask(self, api_key: int, version: int, body: Body, timeout: float) -> Body:
-        """Send a request of the replayer's own, and return its answer.
-
-        Raises ChannelClosed, also if nothing (or nothing that Kafka would answer) comes in time.
-        """
+        """Send a request of the replayer's own, and return its answer. Raises ChannelClosedError, also if nothing (or
+        nothing that Kafka would answer) comes in time."""
         correlation = self.correlation()
         waiter = self.send(encode_request(api_key, version, correlation, CLIENT_ID, body), correlation, True)
         assert waiter is not None
@@ -94,11 +90,15 @@ class Channel:
             answer = await asyncio.wait_for(waiter, timeout)
         except TimeoutError:
             self.close()
-            raise ChannelClosed(f"{self.address}: no answer to {api_keys.name(api_key)} after {timeout:g} s") from None
+            raise ChannelClosedError(
+                f"{self.address}: no answer to {api_keys.name(api_key)} after {timeout:g} s"
+            ) from None
         decoded = tree.decode_response(answer, api_key, version, exact=True)
         if decoded.status != OK or decoded.body is None:
             self.close()
-            raise ChannelClosed(f"{self.address}: not Kafka: the answer to {api_keys.name(api_key)} cannot be decoded")
+            raise ChannelClosedError(
+                f"{self.address}: not Kafka: the answer to {api_keys.name(api_key)} cannot be decoded"
+            )
         return decoded.body
 
     def frame(self, data: bytes) -> None:
@@ -126,10 +126,10 @@ class Channel:
         while self._waiting:
             _, waiter = self._waiting.popleft()
             if not isinstance(waiter, asyncio.Future):
-                waiter(ChannelClosed(self.reason))
+                waiter(ChannelClosedError(self.reason))
             elif not waiter.done():
-                waiter.set_exception(ChannelClosed(self.reason))
-                waiter.exception()  # whoever waits gets it; nobody may
+                waiter.set_exception(ChannelClosedError(self.reason))
+                waiter.exception()  # a waiting task gets it, but there may be none
 
     def close(self) -> None:
         """End the connection."""
@@ -145,16 +145,13 @@ async def connect(dial: Dial, host: str, port: int) -> Channel:
 
 
 async def introduce(channel: Channel, offers: dict[int, tuple[int, int]] | None, timeout: float) -> Body | None:
-    """Send ApiVersions, as a client's first request.
-
-    The version is one that `offers` has, or (None) 0, which every broker since 0.10 accepts. Raises LinkError if the
-    target does not speak Kafka.
-    """
+    """Send ApiVersions, as a client's first request. The version is one that `offers` has, or (None) 0, which every
+    broker since 0.10 accepts. Raises LinkError if the target does not speak Kafka."""
     version = 0 if offers is None else min(3, offers.get(api_keys.API_VERSIONS, (0, 0))[1])
     body: Body = {"clientSoftwareName": "kwire", "clientSoftwareVersion": "0"} if version >= 3 else {}
     try:
         return await channel.ask(api_keys.API_VERSIONS, version, body, timeout)
-    except ChannelClosed as failure:
+    except ChannelClosedError as failure:
         raise LinkError(
             str(failure), "is this a Kafka listener (0.10 or newer), and does it want TLS or a login?"
         ) from None

@@ -141,11 +141,8 @@ class Waiting:
 
 
 def _has_to_wait(step: Step, awaiting: Step) -> bool:
-    """Whether a step needs the rebalance that a member awaits.
-
-    The broker of a share group has created its state by the time it assigns partitions; before that the member has
-    nothing to fetch from (KIP-932).
-    """
+    """Whether a step needs the rebalance that a member awaits. The broker of a share group has created its state by the
+    time it assigns partitions; before that the member has nothing to fetch from (KIP-932)."""
     if step.session == awaiting.session:
         return True
     return step.request.api_key in share_sessions.APIS and step.body["memberId"] == awaiting.body.get("memberId")

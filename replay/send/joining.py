@@ -36,10 +36,8 @@ _ROUNDS: Final = 50
 
 
 async def early(members: Sequence[Early], remap: Remap, ask: Ask) -> None:
-    """Join all early members of a group, until all are in one generation, and each has its final assignment.
-
-    Raises JoinRefused.
-    """
+    """Join all early members of a group, until all are in one generation, and each has its final assignment. Raises
+    JoinRefusedError."""
     generations: dict[str, int] = {}
 
     async def classic(who: Early) -> None:
@@ -72,10 +70,7 @@ async def early(members: Sequence[Early], remap: Remap, ask: Ask) -> None:
 
 async def _settle(members: Sequence[tuple[str, str]], remap: Remap, ask: Ask) -> bool:
     """Send heartbeats for the members of a KIP-848 group until nothing moves: partitions have to be given up before
-    another member gets them.
-
-    False if it does not settle.
-    """
+    another member gets them. False if it does not settle."""
     if len(members) < 2:
         return True
     for _ in range(_ROUNDS):
@@ -96,7 +91,7 @@ async def _settle(members: Sequence[tuple[str, str]], remap: Remap, ask: Ask) ->
 
 
 async def again(group: str, member: str, generation: int, remap: Remap, ask: Ask) -> None:
-    """Join a member again that the target does not know, or knows in another generation. Raises JoinRefused."""
+    """Join a member again that the target does not know, or knows in another generation. Raises JoinRefusedError."""
     subscription = remap.groups.subscription(group, member)
     if subscription:
         body = {"groupId": group, "memberId": remap.groups.member(group, member), "memberEpoch": 0, **subscription}
@@ -110,7 +105,7 @@ async def again(group: str, member: str, generation: int, remap: Remap, ask: Ask
             return None
 
 
-class JoinRefused(Exception):
+class JoinRefusedError(Exception):
     """The target does not let a member in; the message says the error."""
 
 
@@ -129,7 +124,7 @@ async def _join(ask: Ask, body: Body) -> Body:
         elif error in _AGAIN:
             await asyncio.sleep(_PAUSE)
         else:
-            raise JoinRefused(f"JoinGroup of group {body['groupId']}: error {error}")
+            raise JoinRefusedError(f"JoinGroup of group {body['groupId']}: error {error}")
 
 
 async def _sync(ask: Ask, remap: Remap, group: str, member: str, generation: int, joined: Body, body: Body) -> bool:
@@ -148,7 +143,7 @@ async def _sync(ask: Ask, remap: Remap, group: str, member: str, generation: int
     }
     answer = await _ask_coordinator(ask, api_keys.SYNC_GROUP, _SYNC, request)
     if answer["errorCode"] and answer["errorCode"] not in _AGAIN:
-        raise JoinRefused(f"SyncGroup of group {group}: error {answer['errorCode']}")
+        raise JoinRefusedError(f"SyncGroup of group {group}: error {answer['errorCode']}")
     return not answer["errorCode"]
 
 
@@ -164,16 +159,14 @@ async def _beat(ask: Ask, body: Body, joined: Body) -> int:
 
 
 async def _join_assigned(ask: Ask, remap: Remap, group: str, member: str, body: Body) -> None:
-    """Join a KIP-848 group: the broker assigns.
-
-    A broker that does not serve them says so again to the next heartbeat.
-    """
+    """Join a KIP-848 group: the broker assigns. A broker that does not serve them says so again to the next
+    heartbeat."""
     answer = await _ask_coordinator(ask, api_keys.CONSUMER_GROUP_HEARTBEAT, _GROUP_HEARTBEAT, body)
     if answer["errorCode"] == errors.UNSUPPORTED_VERSION:
         remap.groups.refuse(group)
         return
     if answer["errorCode"]:
-        raise JoinRefused(f"ConsumerGroupHeartbeat of group {group}: error {answer['errorCode']}")
+        raise JoinRefusedError(f"ConsumerGroupHeartbeat of group {group}: error {answer['errorCode']}")
     remap.groups.joined_assigned(group, member, body, answer)
 
 

@@ -157,11 +157,8 @@ class _TcpLink(asyncio.Protocol):
 def tcp(
     context: ssl.SSLContext | None = None, server_name: str | None = None, timeout: float = 10.0, most: int = MAX_HELD
 ) -> Dial:
-    """Open TCP links, or TLS links with a context.
-
-    `timeout` in seconds covers connecting and the handshake; `most`: bytes of incomplete answers, on all of them
-    together.
-    """
+    """Open TCP links, or TLS links with a context. `timeout` in seconds covers connecting and the handshake; `most`:
+    bytes of incomplete answers, on all of them together."""
     held = _Held(most)
 
     async def dial(host: str, port: int, receiver: Receiver) -> Link:

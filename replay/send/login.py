@@ -81,9 +81,7 @@ def tls_context(
     authorities: str | None = None, certificate: str | None = None, key: str | None = None
 ) -> ssl.SSLContext:
     """Make a context that checks the target's certificate against the system's authorities, or those in a PEM file.
-
-    `certificate` and `key` (PEM) are the client's own. Raises LinkError.
-    """
+    `certificate` and `key` (PEM) are the client's own. Raises LinkError."""
     try:
         context = ssl.create_default_context(cafile=authorities)
         if certificate is not None:

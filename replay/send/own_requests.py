@@ -23,9 +23,9 @@ from replay.remap.offsets import listed_offset
 from replay.remap.remap import Remap
 from replay.remap.topology import Topology
 from replay.send import principals
-from replay.send.channel import Channel, ChannelClosed, connect, introduce
+from replay.send.channel import Channel, ChannelClosedError, connect, introduce
 from replay.send.link import Dial, LinkError
-from replay.send.reach import NotReached
+from replay.send.reach import ForbiddenAddressError
 from replay.send.settings import Settings
 
 _TRANSACTION_TIMEOUT_MS: Final = 60_000
@@ -41,11 +41,8 @@ def list_offsets(topic: str, partition: int, timestamp: int) -> Body:
 
 
 class Asker:
-    """Sends the own requests of one run.
-
-    `own_requests`: how many requests, by API; `notes`: the run's, by rule; `dialling`: connections that are being
-    opened now.
-    """
+    """Sends the own requests of one run. `own_requests`: how many requests, by API; `notes`: the run's, by rule;
+    `dialling`: connections that are being opened now."""
 
     def __init__(
         self,
@@ -79,10 +76,7 @@ class Asker:
 
     async def dialled(self, node: int, user: str | None = None) -> Channel:
         """Connect to a node, for a captured user; to the only node again and again until a bound, because brokers
-        restart.
-
-        Raises LinkError.
-        """
+        restart. Raises LinkError."""
         started = self._loop.time()
         pause = 0.05
         self.dialling += 1
@@ -90,7 +84,7 @@ class Asker:
             while True:
                 try:
                     return await self._opened(*self._topology.nodes.get(node, self._bootstrap), user)
-                except NotReached:
+                except ForbiddenAddressError:
                     raise
                 except LinkError:
                     # Of several brokers others may have taken over: the router asks.
@@ -147,7 +141,7 @@ class Asker:
                     self._control = await self._dialled_any()
                 try:
                     return await self._control.ask(*question)
-                except ChannelClosed as closed:
+                except ChannelClosedError as closed:
                     if attempt:
                         raise _went_away(closed) from None
         raise AssertionError
@@ -158,7 +152,7 @@ class Asker:
         channel = await self.dialled(node)
         try:
             return await channel.ask(*question)
-        except ChannelClosed as closed:
+        except ChannelClosedError as closed:
             raise _went_away(closed) from None
         finally:
             channel.close()
@@ -173,10 +167,8 @@ class Asker:
         return api_key, version, convert.fit(api_key, version, body), self._settings.answer_timeout
 
     async def ask_until(self, api_key: int, version: int, body: Body, transaction: str | None = None) -> Body:
-        """Ask until no retriable error comes, with a bound; return the last answer.
-
-        `transaction`: ask the coordinator of this transactional id. Raises LinkError.
-        """
+        """Ask until no retriable error comes, with a bound; return the last answer. `transaction`: ask the coordinator
+        of this transactional id. Raises LinkError."""
         started = self._loop.time()
         pause = self._settings.limits.first_pause
         while True:
@@ -202,10 +194,8 @@ class Asker:
             pause = min(pause * 2, self._settings.limits.longest_pause)
 
     async def ask_as_member(self, group: str, api_key: int, version: int, body: Body) -> Body:
-        """Ask a group's coordinator as one of its members (`joining.Ask`, once the group is given).
-
-        Raises LinkError.
-        """
+        """Ask a group's coordinator as one of its members (`joining.Ask`, once the group is given). Raises
+        LinkError."""
         answer = await self._ask_apart(
             await self.coordinator(api_keys.GROUP_COORDINATOR, group), api_key, version, body
         )
@@ -223,10 +213,7 @@ class Asker:
 
     async def settle(self, created: Mapping[str, int], gone: Collection[str]) -> None:
         """Wait, with a bound, until topics that were created (with this many partitions at least) have leaders that
-        know it.
-
-        And until those that were deleted are not named any more. Raises LinkError.
-        """
+        know it. And until those that were deleted are not named any more. Raises LinkError."""
         deadline = self._loop.time() + _SETTLING
         body: Body = {"topics": [{"name": name} for name in (*created, *gone)], "allowAutoTopicCreation": False}
         pause = self._settings.limits.first_pause
@@ -280,11 +267,8 @@ class Asker:
         return known if known is not None else await self.find_coordinator(key_type, key)
 
     async def find_coordinator(self, key_type: int, key: str) -> int:
-        """Ask for a coordinator.
-
-        A cluster that was never asked has none: the request creates the topic for its state, and a capture may begin
-        after its clients had asked.
-        """
+        """Ask for a coordinator. A cluster that was never asked has none: the request creates the topic for its state,
+        and a capture may begin after its clients had asked."""
         self._topology.coordinators.pop((key_type, key), None)
         answer = await self.ask_until(api_keys.FIND_COORDINATOR, 3, {"key": key, "keyType": key_type})
         if answer["errorCode"]:
@@ -299,5 +283,5 @@ class Asker:
         return int(answer["errorCode"]) or Producer(answer["producerId"], answer["producerEpoch"])
 
 
-def _went_away(closed: ChannelClosed) -> LinkError:
+def _went_away(closed: ChannelClosedError) -> LinkError:
     return LinkError(str(closed), "see the broker's log")

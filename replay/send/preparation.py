@@ -2,7 +2,7 @@
 
 In: a step on its way (`Job`). Out: its body as it goes to the target. Own requests go through `own_requests`, what is
 learned to the remap and the topology. Rule: nothing captured is sent from here; a step that turns out not to be
-sendable raises `Skipped` with the rule.
+sendable raises `SkippedError` with the rule.
 """
 
 from __future__ import annotations
@@ -38,10 +38,8 @@ from replay.send.settings import Settings
 
 @dataclass(slots=True)
 class Job:
-    """A step on its way: what was sent, to which nodes in which parts, and what came.
-
-    `captured`: the captured answer, once it was needed (`Preparation.captured`).
-    """
+    """A step on its way: what was sent, to which nodes in which parts, and what came. `captured`: the captured answer,
+    once it was needed (`Preparation.captured`)."""
 
     step: Step
     outcome: Outcome
@@ -67,7 +65,7 @@ _MAKERS: Final = {
 """APIs that create and delete topics: where their answers list them."""
 
 
-class Skipped(Exception):
+class SkippedError(Exception):
     """A step that turns out not to be sendable."""
 
     def __init__(self, rule: str, reason: str) -> None:
@@ -106,11 +104,11 @@ class Preparation:
         self._refused.add(api_key)
 
     async def first(self, job: Job) -> None:
-        """The body to send, after own requests that it needs. Raises Skipped, LinkError."""
+        """The body to send, after own requests that it needs. Raises SkippedError, LinkError."""
         step = job.step
         key = step.request.api_key
         if key in self._refused:
-            raise Skipped("target_refuses", f"{api_keys.name(key)}: UNSUPPORTED_VERSION (35)")
+            raise SkippedError("target_refuses", f"{api_keys.name(key)}: UNSUPPORTED_VERSION (35)")
         for producer, transactional_id in self.remap.producers.unknown(key, step.body):
             await self._producer(job, producer, transactional_id)
         await self._know(key, step.body)
@@ -119,9 +117,9 @@ class Preparation:
             await asyncio.shield(early)
         stranger = self.remap.groups.stranger(step)
         if stranger is not None:
-            raise Skipped("not_joined", f"group {stranger[0]}: member {stranger[1] or '(without id)'}")
+            raise SkippedError("not_joined", f"group {stranger[0]}: member {stranger[1] or '(without id)'}")
         if self.remap.fetches.lacks_share_session(step):
-            raise Skipped("no_session", f"share session of group {step.body['groupId']}")
+            raise SkippedError("no_session", f"share session of group {step.body['groupId']}")
         job.body = self.remap.request(step)
         if key == api_keys.FETCH:
             self._fetch_session(step, job)
@@ -129,13 +127,13 @@ class Preparation:
             await self._transaction_v1(step, job)
 
     async def _producer(self, job: Job, captured: Producer, transactional_id: str | None) -> None:
-        """Ask for a producer id for a captured one. Raises Skipped if the target gives none, now and later."""
+        """Ask for a producer id for a captured one. Raises SkippedError if the target gives none, now and later."""
         producers = self.remap.producers
         if producers.given(captured) is not None:
             return
         error = producers.refused(captured)
         if not self.asker.offers(api_keys.INIT_PRODUCER_ID):
-            raise Skipped("no_producer", "the target does not offer InitProducerId")
+            raise SkippedError("no_producer", "the target does not offer InitProducerId")
         if error is None:
             given = await self.asker.producer(transactional_id)
             if isinstance(given, Producer):
@@ -144,7 +142,7 @@ class Preparation:
                 return
             producers.refuse(captured, given)
             error = given
-        raise Skipped("no_producer", f"InitProducerId was answered {errors.label(error)}")
+        raise SkippedError("no_producer", f"InitProducerId was answered {errors.label(error)}")
 
     def _is_told(self, topic: str) -> bool:
         return topic in self.topology.partitions or topic in self.topology.absent
@@ -162,7 +160,7 @@ class Preparation:
         rule = self.remap.fetches.enter(step, job.body, captured, several)
         self.remap.topics.address(api_keys.FETCH, job.body)
         if rule == "no_session":
-            raise Skipped(rule, f"session {step.body['sessionId'] if step.body else 0}")
+            raise SkippedError(rule, f"session {step.body['sessionId'] if step.body else 0}")
         if rule is not None:
             job.outcome.retries.append(rule)
         speed = self.settings.speed_at(step.at_ns)
@@ -173,7 +171,7 @@ class Preparation:
         fast = speed is None or speed > 1
         in_vain = fast and (not has_records or self.remap.fetches.has_read(step, job.body, captured))
         if has_records and not in_vain:
-            # Where nobody here writes them they are there at once, or never.
+            # If this replay does not write them they are there at once, or never.
             wait_ms = wait_ms if self._are_written(captured) else min(wait_ms, _took_ms(step))
         if in_vain or wait_ms < job.body["maxWaitMs"]:
             job.body["maxWaitMs"] = int(wait_ms / speed) if speed else 0
@@ -255,10 +253,7 @@ class Preparation:
 
     async def settle(self, job: Job, replayed: Body) -> None:
         """Wait until brokers know what a step has created or deleted: its clients had waited for that, and steps that
-        depend on it go on at once.
-
-        Raises LinkError.
-        """
+        depend on it go on at once. Raises LinkError."""
         key = job.step.request.api_key
         if key not in _MAKERS or job.body.get("validateOnly"):
             return
@@ -280,14 +275,16 @@ class Preparation:
                 shares.answered(node, part, None)
 
     async def _join_early(self, group: str) -> None:
-        """Join the members that had joined before the capture began. Raises Skipped, for each of their steps."""
+        """Join the members that had joined before the capture began. Raises SkippedError, for each of their steps."""
         some = self.cluster.early[group]
         self.notes["joined_early"] += len(some)
         try:
             async with asyncio.timeout(self.settings.answer_timeout):
                 await joining.early(some, self.remap, functools.partial(self.asker.ask_as_member, group))
-        except (joining.JoinRefused, TimeoutError, LinkError) as failure:
-            raise Skipped("no_member", str(failure) or f"group {group}: its members could not join in time") from None
+        except (joining.JoinRefusedError, TimeoutError, LinkError) as failure:
+            raise SkippedError(
+                "no_member", str(failure) or f"group {group}: its members could not join in time"
+            ) from None
 
     async def _join_again(self, job: Job) -> None:
         """Join the group of a step's member again; if that fails, the step's next answer shows why."""
@@ -297,7 +294,7 @@ class Preparation:
         generation = body.get(name, -1)
         ask = functools.partial(self.asker.ask_as_member, group)
         if self.remap.groups.subscription(group, member) or not self.remap.groups.moved_on(job.step, job.body):
-            with contextlib.suppress(joining.JoinRefused, TimeoutError, LinkError):
+            with contextlib.suppress(joining.JoinRefusedError, TimeoutError, LinkError):
                 async with asyncio.timeout(self.settings.limits.errors):
                     await joining.again(group, member, generation, self.remap, ask)
         job.body = self.remap.request(job.step)

@@ -33,7 +33,7 @@ _HINT: Final = "a table per captured user, with mechanism, username and password
 _SHOWN: Final = 5
 
 
-class NobodyFor(KwireError):
+class MissingCredentialsError(KwireError):
     """Captured users have no credentials."""
 
     def __init__(self, users: Iterable[str]) -> None:
@@ -84,10 +84,10 @@ def _credentials(path: str, user: str, table: Any) -> login.Credentials:
 
 
 def check(sessions: Iterable[Session], known: Mapping[str, login.Credentials]) -> None:
-    """Check that each captured user has credentials. Raises NobodyFor."""
+    """Check that each captured user has credentials. Raises MissingCredentialsError."""
     absent = {session.user for session in sessions if session.user is not None} - known.keys()
     if absent:
-        raise NobodyFor(user for user in absent if user is not None)
+        raise MissingCredentialsError(user for user in absent if user is not None)
 
 
 def are_all(sessions: Iterable[Session], known: Mapping[str, login.Credentials]) -> bool:
@@ -96,10 +96,8 @@ def are_all(sessions: Iterable[Session], known: Mapping[str, login.Credentials])
 
 
 async def log_in(dial: Dial, users: Iterable[str | None], host: str, port: int) -> None:
-    """Log in once as each of these captured users, before anything is sent.
-
-    Raises LinkError, which names the captured user whose login the target refuses.
-    """
+    """Log in once as each of these captured users, before anything is sent. Raises LinkError, which names the captured
+    user whose login the target refuses."""
     for user in sorted(filter(None, users)):
         if not isinstance(dial, Dials) or user not in dial.users:
             continue

@@ -11,31 +11,31 @@ import struct
 from typing import Final
 
 from replay.plan import batches
-from replay.plan.produce_requests import Quick
+from replay.plan.produce_requests import FastPath
 from replay.plan.values import Producer
 from replay.remap.remap import Remap
 
 _CORRELATION: Final = struct.Struct(">i")
 
 
-def frame(quick: Quick, data: bytes, correlation: int, remap: Remap) -> bytearray | None:
+def frame(fast_path: FastPath, data: bytes, correlation: int, remap: Remap) -> bytearray | None:
     """The request with its length, as it is sent; None if something is not known yet."""
     out = bytearray(4)
     out += data
     _CORRELATION.pack_into(out, 0, len(data))
     _CORRELATION.pack_into(out, 8, correlation)
-    if quick.id_at >= 0:
-        topic_id = remap.topics.id(quick.topic)
+    if fast_path.id_at >= 0:
+        topic_id = remap.topics.id(fast_path.topic)
         if topic_id is None:
             return None
-        out[4 + quick.id_at : 20 + quick.id_at] = base64.urlsafe_b64decode(topic_id + "==")
-    for spot in quick.spots(data) if quick.producers else ():
+        out[4 + fast_path.id_at : 20 + fast_path.id_at] = base64.urlsafe_b64decode(topic_id + "==")
+    for spot in fast_path.spots(data) if fast_path.producers else ():
         if spot.producer_id < 0:
             continue
         producer = Producer(spot.producer_id, spot.producer_epoch)
         given = remap.producers.given(producer)
         if given is None:
             return None
-        sequence = remap.producers.sequence(producer, given, quick.topic, quick.partition, spot)
+        sequence = remap.producers.sequence(producer, given, fast_path.topic, fast_path.partition, spot)
         batches.set_producer(out, 4 + spot.at, spot.size, given.id, given.epoch, sequence)
     return out

@@ -26,7 +26,7 @@ Address = tuple[str, int]
 _HINT: Final = "--map-host A=B dials host B in place of A; --follow-advertised dials what is named, and logs in there"
 
 
-class NotReached(LinkError):
+class ForbiddenAddressError(LinkError):
     """The replayer must not connect to an address. Trying again does not help."""
 
 
@@ -84,18 +84,20 @@ class Reach:
     clear: bool = False
 
     def place(self, host: str, port: int) -> Address:
-        """The address to connect to for one that the target names. Raises NotReached."""
+        """The address to connect to for one that the target names. Raises ForbiddenAddressError."""
         there = self._mapped(host, port)
         if there is None:
             if not host or not 0 < port < 65536:
-                raise NotReached(f"the target names a broker at {text(host, port)}, which is no address", _HINT)
+                raise ForbiddenAddressError(
+                    f"the target names a broker at {text(host, port)}, which is no address", _HINT
+                )
             if not self.follow and same_host(host) != same_host(self.to[0]):
-                raise NotReached(
+                raise ForbiddenAddressError(
                     f"the target names a broker at {text(host, port)}, which is another host than --to's", _HINT
                 )
             there = host, port
         if self.clear and not is_loopback(there[0]):
-            raise NotReached(
+            raise ForbiddenAddressError(
                 f"{text(*there)}: SASL PLAIN without TLS would send the password there in the clear",
                 "--tls, or --plaintext-login where the network is yours",
             )
@@ -111,7 +113,7 @@ class Reach:
         return None
 
     def check(self, brokers: Iterable[Address]) -> None:
-        """Check that all of the target's brokers may be connected to. Raises NotReached."""
+        """Check that all of the target's brokers may be connected to. Raises ForbiddenAddressError."""
         for host, port in brokers:
             self.place(host, port)
 
@@ -143,7 +145,7 @@ class Reach:
         for node, (host, port) in sorted(brokers.items()):
             try:
                 dialled = text(*self.place(host, port))
-            except NotReached:
+            except ForbiddenAddressError:
                 dialled = None
             rows.append({"node": node, "named": text(host, port), "dialled": dialled})
         return rows

@@ -23,15 +23,13 @@ from replay.remap.topology import Topology
 from replay.send.channel import Channel
 from replay.send.link import LinkError
 from replay.send.own_requests import Asker
-from replay.send.reach import NotReached
+from replay.send.reach import ForbiddenAddressError
 from replay.send.settings import Settings
 
 
 class Connections:
-    """The connections of one session, by node.
-
-    `broker`: the captured one that it was connected to; `user`: the user that had logged in there.
-    """
+    """The connections of one session, by node. `broker`: the captured one that it was connected to; `user`: the user
+    that had logged in there."""
 
     def __init__(self, broker: tuple[str, int], user: str | None = None) -> None:
         self.broker = broker
@@ -73,10 +71,8 @@ class Router:
         self._loop = asyncio.get_running_loop()
 
     async def reach(self, connections: Connections, api_key: int, body: Body) -> list[tuple[int, Channel, Body]]:
-        """Split a request by the brokers that serve it now: node and connection, which is opened if it is not.
-
-        A session does one of these at a time. Raises LinkError.
-        """
+        """Split a request by the brokers that serve it now: node and connection, which is opened if it is not. A
+        session does one of these at a time. Raises LinkError."""
         started = self._loop.time()
         while True:
             parts = await self._parts(connections.broker, api_key, body)
@@ -87,7 +83,7 @@ class Router:
                 if api_key in share_sessions.APIS:
                     self._remap.fetches.shares.sent(api_key, parts)
                 return reached
-            except NotReached:
+            except ForbiddenAddressError:
                 raise
             except LinkError:
                 if len(self._topology.nodes) <= 1 or self._loop.time() - started > self._settings.reconnect:

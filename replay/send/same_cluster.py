@@ -16,7 +16,7 @@ from replay.remap.topology import Topology
 from replay.send.reach import same_host, text
 
 
-class SameCluster(KwireError):
+class SameClusterError(KwireError):
     """The target is the captured cluster."""
 
     def __init__(self, why: str) -> None:

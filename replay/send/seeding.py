@@ -39,7 +39,7 @@ _CREATED: Final = (errors.NONE, errors.TOPIC_ALREADY_EXISTS)
 """Errors of CreateTopics after which the topic exists."""
 
 
-class NotEmpty(KwireError):
+class NotEmptyError(KwireError):
     """The target has records in topics that would be written to."""
 
     def __init__(self, topics: list[str]) -> None:
@@ -47,7 +47,7 @@ class NotEmpty(KwireError):
         super().__init__(text, "--yes writes to them all the same")
 
 
-class TooFewPartitions(KwireError):
+class TooFewPartitionsError(KwireError):
     """Topics of the target have fewer partitions than captured."""
 
     def __init__(self, short: list[str]) -> None:
@@ -86,11 +86,8 @@ def absent(
 
 @dataclass(slots=True)
 class Seeded:
-    """The result of seeding.
-
-    `notes`: lines for the user; `changed`: the settings in which new topics differ from the captured ones, by captured
-    name.
-    """
+    """The result of seeding. `notes`: lines for the user; `changed`: the settings in which new topics differ from the
+    captured ones, by captured name."""
 
     notes: list[str] = field(default_factory=list)
     changed: dict[str, list[str]] = field(default_factory=dict)

@@ -16,7 +16,7 @@ from analyzer.protocol.tree import Body
 from replay.plan import convert
 from replay.plan.fetched_records import Fetched
 from replay.plan.topic_partitions import Partition
-from replay.send.channel import ChannelClosed
+from replay.send.channel import ChannelClosedError
 from replay.send.link import LinkError
 from replay.send.target import Target
 
@@ -63,7 +63,7 @@ async def _partition(
         body = convert.fit(api_keys.PRODUCE, version, _produce(where, data))
         try:
             answer = await channel.ask(api_keys.PRODUCE, version, body, 2 * _TIMEOUT_MS / 1000)
-        except ChannelClosed as closed:
+        except ChannelClosedError as closed:
             raise LinkError(str(closed), "see the broker's log") from None
         answered = next(_answers(answer), None)
         if answered is None or answered["errorCode"]:

@@ -38,7 +38,7 @@ class SessionState:
 
     - `claimed`: how many more steps may be sent without claiming further ones
     - `more`: rings when steps are planned, or none will come any more (`over`)
-    - `quick`: sent on the fast path and not answered yet
+    - `fast`: sent on the fast path and not answered yet
     - `landed`: rings when one more of the sent steps has its answer, or none will come
     - `owed`: those jobs that were answered in the capture
     - `lost`: why its connection cannot be opened again
@@ -54,7 +54,7 @@ class SessionState:
         self.connections = Connections(broker, user)
         self.again = asyncio.Lock()
         self.history = retry.History()
-        self.quick: dict[int, tuple[Step, Outcome]] = {}
+        self.fast: dict[int, tuple[Step, Outcome]] = {}
         self.landed = Bell()
         self.jobs: dict[asyncio.Task[None], Job] = {}
         self.owed: set[asyncio.Task[None]] = set()
@@ -63,4 +63,4 @@ class SessionState:
 
     @property
     def in_flight(self) -> int:
-        return len(self.quick) + len(self.jobs)
+        return len(self.fast) + len(self.jobs)

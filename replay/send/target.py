@@ -14,7 +14,7 @@ from replay.plan import convert
 from replay.plan.values import Offers, offers_of
 from replay.remap.offsets import listed_offset
 from replay.remap.topology import Topology
-from replay.send.channel import Channel, ChannelClosed, connect, introduce
+from replay.send.channel import Channel, ChannelClosedError, connect, introduce
 from replay.send.link import Dial, LinkError
 from replay.send.own_requests import list_offsets
 
@@ -23,11 +23,8 @@ _LIES: Final = "what it says of itself does not fit together: is it Kafka, and i
 
 @dataclass(slots=True)
 class Target:
-    """A target as it described itself.
-
-    `others`: connections to its brokers, by node; `refused`: topics about which it answered the last request with an
-    error.
-    """
+    """A target as it described itself. `others`: connections to its brokers, by node; `refused`: topics about which it
+    answered the last request with an error."""
 
     offers: Offers
     topology: Topology
@@ -61,7 +58,7 @@ class Target:
                 try:
                     channel = await self.at(leader)
                     answer = await channel.ask(api_keys.LIST_OFFSETS, version, body, 10.0)
-                except (LinkError, ChannelClosed):
+                except (LinkError, ChannelClosedError):
                     self.others.pop(leader, None)  # it went away; another will lead
                     listed.append(None)
                     continue
@@ -79,14 +76,12 @@ class Target:
         """Ask on the connection to `--to`. Raises LinkError."""
         try:
             return await self.channel.ask(api_key, version, convert.fit(api_key, version, body), timeout)
-        except ChannelClosed as closed:
+        except ChannelClosedError as closed:
             raise LinkError(str(closed), "is this a Kafka listener, and does it want a login?") from None
 
     async def learn(self, topics: list[str] | None, timeout: float = 10.0) -> set[str]:
-        """Ask for topics (None: all) and brokers, and take the answer; return the topics that exist.
-
-        Raises LinkError.
-        """
+        """Ask for topics (None: all) and brokers, and take the answer; return the topics that exist. Raises
+        LinkError."""
         version = min(self.offers.get(api_keys.METADATA, (0, 0))[1], 12)
         everything: list[Body] | None = None if version else []
         topic_bodies = everything if topics is None else [{"name": topic} for topic in topics]

@@ -28,11 +28,8 @@ _TELLING: Final = 1.0
 
 
 class Watch:
-    """Watches one run.
-
-    `answered`: answers that came; `errors`: those with errors that the capture does not have, both counted by the code
-    that takes answers. `total`: how many requests there will be, as far as that is known.
-    """
+    """Watches one run. `answered`: answers that came; `errors`: those with errors that the capture does not have, both
+    counted by the code that takes answers. `total`: how many requests there will be, as far as that is known."""
 
     def __init__(
         self,
@@ -60,9 +57,7 @@ class Watch:
 
     async def run(self) -> LinkError:
         """End connections whose oldest answer is overdue, because steps on the fast path have no timer of their own.
-
-        Returns the target's fault if it has been silent for too long, while answers were owed.
-        """
+        Returns the target's fault if it has been silent for too long, while answers were owed."""
         tick = min(self._settings.answer_timeout / 4, self._settings.suspicion / 2)
         received, silent, alive, unasked = 0, 0.0, self._loop.time(), 0.0
         while True:
@@ -88,7 +83,7 @@ class Watch:
                 )
             overdue = self._timetable.now_ns() - round(self._settings.answer_timeout * 1e9)
             for state in self._states.values():
-                oldest = next(iter(state.quick.values()), None)
+                oldest = next(iter(state.fast.values()), None)
                 if oldest is not None and (oldest[1].sent_ns or overdue) < overdue:
                     state.connections.close()
 
@@ -114,7 +109,7 @@ class Watch:
         flying: list[tuple[Step, Outcome]] = []
         for state in self._states.values():
             flying += [(job.step, job.outcome) for job in state.jobs.values()]
-            flying += list(state.quick.values())[:1]
+            flying += list(state.fast.values())[:1]
         awaited = None
         if flying:
             step, outcome = min(flying, key=lambda each: each[1].first_sent_ns or now_ns)

@@ -48,10 +48,8 @@ class Timetable:
         return self._settings.speed is None or self._loop.time() >= self.due(step)
 
     def planned(self, step: Step, now: float, live: bool) -> None:
-        """Note that a step was planned during the run, at `now` of the loop's clock: it may be due already.
-
-        `live`: then it is due when it is planned.
-        """
+        """Note that a step was planned during the run, at `now` of the loop's clock: it may be due already. `live`:
+        then it is due when it is planned."""
         if self._settings.speed_at(step.at_ns) is not None and self.due(step) < now:
             self._late[step.number] = self.now_ns() if not live else -self.now_ns()
 

@@ -73,10 +73,8 @@ class Access:
     principals: Mapping[str, login.Credentials] = field(default_factory=dict)
 
     def dial(self, host: str, port: int) -> link.Dial:
-        """How to connect to the target at this address, and to the brokers that it names.
-
-        Raises LinkError if a file cannot be read.
-        """
+        """How to connect to the target at this address, and to the brokers that it names. Raises LinkError if a file
+        cannot be read."""
         context = login.tls_context(self.authorities, self.certificate, self.key) if self.tls else None
         plain, reach = link.tcp(context), self.reach(host, port)
 
@@ -120,11 +118,8 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The result of a worker.
-
-    `failure`: what kept something from being sent; `seconds`, `cpu_seconds`: how long it sent, and used cores
-    meanwhile; `busy`: the part of that in which it used its own.
-    """
+    """The result of a worker. `failure`: what kept something from being sent; `seconds`, `cpu_seconds`: how long it
+    sent, and used cores meanwhile; `busy`: the part of that in which it used its own."""
 
     counts: Counts
     own_requests: dict[str, int]
@@ -138,11 +133,8 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class DeadWorker:
-    """A worker that ended without its result.
-
-    Its position among the shares, how it ended, how many seconds after the start it was certainly dead (negative: it
-    never started), and its journal.
-    """
+    """A worker that ended without its result. Its position among the shares, how it ended, how many seconds after the
+    start it was certainly dead (negative: it never started), and its journal."""
 
     number: int
     reason: str
@@ -162,11 +154,8 @@ class Remainder:
 
 
 def take_over(lost: DeadWorker, share: Share, planned: Plan, settings: Settings, recorder: Recorder) -> Remainder:
-    """Record the outcomes of a dead worker's steps, from its journal.
-
-    Other steps were not sent if the worker had not claimed them, or they were not due while it lived; else their
-    outcome is unknown.
-    """
+    """Record the outcomes of a dead worker's steps, from its journal. Other steps were not sent if the worker had not
+    claimed them, or they were not due while it lived; else their outcome is unknown."""
     remainder = Remainder()
     claims: list[tuple[int, int]] = []
     ids: dict[tuple[object, ...], Learned] = {}
@@ -226,7 +215,9 @@ def groups(sessions: Sequence[Session], planned: Plan) -> list[list[int]]:
         row = step.request.row
         keys: set[Any] = {("client", row["client_id"], row["client_ip"])}
         used = (
-            used_by_fast_path(step.quick) if step.quick is not None else uses(step.request.api_key, step.fresh(), None)
+            used_by_fast_path(step.fast_path)
+            if step.fast_path is not None
+            else uses(step.request.api_key, step.fresh(), None)
         )
         keys.update(state for state, _ in used if state[0] not in ("topic", "end"))
         for number in (*step.waits, *step.after):
@@ -268,11 +259,8 @@ def _share(sessions: Sequence[Session], planned: Plan, chosen: list[int]) -> Sha
 
 
 def _work(share: Share, surroundings: Surroundings, out: str, pipe: Connection) -> None:
-    """Run a worker's process.
-
-    Report that it is ready, get the start (None: there is none), send until everything is sent or the parent speaks
-    again, write, report what was done.
-    """
+    """Run a worker's process. Report that it is ready, get the start (None: there is none), send until everything is
+    sent or the parent speaks again, write, report what was done."""
     recorder = Recorder(dataset.Writer(out))
     written, news = Journal(_journal(Path(out))), News(surroundings.remap)
 
@@ -360,10 +348,8 @@ def _deaf() -> Iterator[None]:
 async def send(
     parts: Sequence[Share], surroundings: Surroundings, folder: Path, take: Callable[[Path], None]
 ) -> tuple[list[Done], list[DeadWorker]]:
-    """Run the workers and `take` the datasets of those that end well; return (results, dead workers).
-
-    If this is cancelled they write what they did, and stop.
-    """
+    """Run the workers and `take` the datasets of those that end well; return (results, dead workers). If this is
+    cancelled they write what they did, and stop."""
     context = multiprocessing.get_context("spawn")
     running: list[tuple[SpawnProcess, Connection, Path]] = []
     listening = ThreadPoolExecutor(len(parts))

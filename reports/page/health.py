@@ -133,7 +133,7 @@ def _not_analysed(answers: Mapping[str, Answer]) -> Iterator[Statement]:
     if rows:
         named = ", ".join(printable(row["capture"]) for row in rows[:3])
         named += f" and {len(rows) - 3} more" if len(rows) > 3 else ""
-        text = f"Not analysed: what the traffic of {named} means (a dataset of an earlier version, --no-meaning, or a "
+        text = f"Not analysed: what the traffic of {named} means (a dataset of an earlier version, --no-analysis, or a "
         text += "filter). kwire findings DATASET tells what can be told without; kwire analyze of the capture, all."
         yield Statement("Findings", "look", text, "findings")
 

@@ -15,7 +15,7 @@ many connections come and go, for so long, that some are forgotten, they read th
 of all packets (some 40 bytes each).
 
 Where a chunk's first record is, and how it is to be read, is a guess. The driver takes the chunks' results in order,
-and has those read again whose guess was wrong (`captures.chunks.chunk_reader.Joining`). Where that is more than a
+and has those read again whose guess was wrong (`captures.chunks.chunk_reader.ChunkJoiner`). Where that is more than a
 tenth, or where there is but one chunk (as of compressed files), the caller decodes the point whole, in one task. The
 cost is room for up to a second copy of all TCP packets, in the folder of the unfinished dataset.
 
@@ -34,8 +34,8 @@ from typing import TYPE_CHECKING
 from analyzer.dataset.dataset import DatasetError
 from analyzer.pipeline.points import AnalysisOptions
 from analyzer.pipeline.shares import Share, ShareOfPackets, ShareResult, share, topic_names_of_share
-from captures.chunks.chunk_reader import Chunk, ChunkReader, Joining, Known, Said, chunks_of
-from captures.chunks.routing import MOST_IN_PLACE, Routed, check_same
+from captures.chunks.chunk_reader import Chunk, ChunkJoiner, ChunkReader, ChunkResult, ChunkStart, chunks_of
+from captures.chunks.routing import MOST_IN_PLACE, RoutedReader, check_same
 from captures.chunks.sorting import Stored, apart, divided, store
 from captures.files import CaptureError, CapturePoint, stored_bytes
 from reports.spark.merging import PIECES, merge_shares, range_packets
@@ -163,7 +163,7 @@ class _ChunkReading:
         self._context, self._chunks, self._written = context, chunks, written
         self._how = (shares, window_bytes, str(folder / PIECES / f"{label}-chunk"))
 
-    def verified(self, point: CapturePoint) -> tuple[Joining, list[Stored]]:
+    def verified(self, point: CapturePoint) -> tuple[ChunkJoiner, list[Stored]]:
         """The results of all chunks joined, and their packets' files. Raises CaptureError, _TooManyWrongGuesses."""
         how, chunks = self._how, self._chunks
         results = (
@@ -172,7 +172,7 @@ class _ChunkReading:
             .collect()
         )
         self._written += [result[1].path for result in results if not isinstance(result, Refused)]
-        joining = Joining(point)
+        joining = ChunkJoiner(point)
         stored: list[Stored] = []
         again = 0
         for number, (chunk, result) in enumerate(zip(chunks, results, strict=True)):
@@ -188,7 +188,7 @@ class _ChunkReading:
             stored.append(file._replace(number=joining.numbers[-1]))
         return joining, stored
 
-    def _again(self, number: int, known: Known) -> tuple[Said, Stored]:
+    def _again(self, number: int, known: ChunkStart) -> tuple[ChunkResult, Stored]:
         how, chunk = self._how, self._chunks[number]
         [result] = (
             self._context.parallelize([number], 1).map(lambda number: _read(chunk, number, known, *how)).collect()
@@ -198,15 +198,15 @@ class _ChunkReading:
         return chunk_result, file
 
 
-def _accepted(result: tuple[Said, Stored] | Refused) -> tuple[Said, Stored]:
+def _accepted(result: tuple[ChunkResult, Stored] | Refused) -> tuple[ChunkResult, Stored]:
     if isinstance(result, Refused):
         raise CaptureError(result.message, result.hint)
     return result
 
 
 def _read(
-    chunk: Chunk, number: int, known: Known | None, shares: int, window_bytes: int, name: str
-) -> tuple[Said, Stored] | Refused:
+    chunk: Chunk, number: int, known: ChunkStart | None, shares: int, window_bytes: int, name: str
+) -> tuple[ChunkResult, Stored] | Refused:
     """Read one chunk, in a task. An error of its input is a value."""
     path = Path(f"{name}{number:06d}-{'true' if known else 'guess'}-{attempt()}")
     try:
@@ -227,17 +227,17 @@ def _decode_shares(
     choice: AnalysisOptions,
     folder: Path,
     label: str,
-    joined: Joining,
+    joined: ChunkJoiner,
     stored: list[Stored],
     count: int,
 ) -> Done | Refused:
-    packets, whole = range_packets(choice), joined.said()
+    packets, whole = range_packets(choice), joined.summary()
     groups, every = divided(stored, count), not apart(stored)
 
-    def read(number: int) -> tuple[Share, Routed]:
+    def read(number: int) -> tuple[Share, RoutedReader]:
         own = groups[number]
         part = Share(number, count, own, GROUPS * count) if every else ShareOfPackets(number, count)
-        return part, Routed(point, whole, stored, own, every, in_place_bytes(choice))
+        return part, RoutedReader(point, whole, stored, own, every, in_place_bytes(choice))
 
     topics = _topic_names(context, point, settings, read, count) if choice.asks_names else {}
     if isinstance(topics, Refused):
@@ -266,7 +266,7 @@ def _topic_names(
     context: SparkContext,
     point: CapturePoint,
     settings: Settings,
-    read: Callable[[int], tuple[Share, Routed]],
+    read: Callable[[int], tuple[Share, RoutedReader]],
     count: int,
 ) -> dict[str, str] | Refused:
     """The names of topic ids that all shares tell, by id: a stage of its own, before any row is made."""

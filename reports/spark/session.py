@@ -16,7 +16,6 @@ Rules
 
 from __future__ import annotations
 
-import argparse
 import atexit
 import contextlib
 import fcntl
@@ -45,6 +44,8 @@ from captures.errors import KwireError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from analyzer.options.common import SparkOptions
 
 OLDEST_JAVA = 17
 """Spark 4 runs on nothing older."""
@@ -507,7 +508,7 @@ def opened(
 
 
 @contextlib.contextmanager
-def of_command(options: argparse.Namespace, quick: bool) -> Iterator[SparkSession]:
+def of_command(options: SparkOptions, quick: bool) -> Iterator[SparkSession]:
     """`opened` as a command line asks for it: `master`, `verbose`, and `conf`, a list of NAME=VALUE. `quick`: as
     `session` has it. Raises SessionError."""
     conf = {}

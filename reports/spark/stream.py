@@ -43,7 +43,7 @@ from captures.cache import put_at_once
 from captures.errors import CaptureError, KwireError
 from captures.files import CapturePoint, urls
 from captures.files.sources import Source, place_of
-from captures.live.follow import Found, Known, as_now, found_in, known_by, path_in, unread
+from captures.live.follow import CaptureFile, Known, as_now, as_read, captures_in, path_in, unread
 
 if TYPE_CHECKING:
     from analyzer.pipeline.read_options import Settings
@@ -104,7 +104,7 @@ class _Order:
         there = self._there()
         growing = [one for one in self.listed if one.number == self.count]
         fresh = unread(there, (one.file for one in self.listed))
-        known = [*(one.file for one in growing), *map(known_by, fresh)]
+        known = [*(one.file for one in growing), *map(as_read, fresh)]
         if not known:
             return _Place(self.count)
         [last] = as_now(there, known[-1:])
@@ -144,8 +144,8 @@ class _Order:
             self.listed = kept
             self._store()
 
-    def _there(self) -> list[Found]:
-        return found_in(self.folder, (one.file for one in self.listed))
+    def _there(self) -> list[CaptureFile]:
+        return captures_in(self.folder, (one.file for one in self.listed))
 
     def _store(self) -> None:
         files = [[one.number, *one.file] for one in self.listed]
@@ -398,7 +398,7 @@ def _paths(part: _Part, begin: _Place, end: _Place) -> list[str]:
     """Where the files between two places are now: they may have been renamed or packed since they were met."""
     numbers = range(begin.files, end.files + bool(end.bytes))
     wanted = [one for one in part.listed if one.number in numbers]
-    now = as_now(found_in(part.folder, (one.file for one in part.listed)), (one.file for one in wanted))
+    now = as_now(captures_in(part.folder, (one.file for one in part.listed)), (one.file for one in wanted))
     gone = [one.file.name for one, new in zip(wanted, now, strict=True) if new is None]
     if gone or len(wanted) < len(numbers):
         raise StreamError(

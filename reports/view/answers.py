@@ -1,7 +1,7 @@
-"""HTTP API version 1 (API.md): functions from a view and a query to an answer's bytes. No network, no files of its own.
+"""HTTP API version 1 (API.md): functions from a view and a query to an answer's bytes, without network or files.
 
-In: a `View`, and the query's words. Out: an `Answer`. Rules: what is asked wrongly is an answer too (400, with what is
-wrong, a hint and, of a filter, the place); every count is exact; integers that a browser cannot hold are text.
+In: a `View`, and the query's parameters. Out: an `Answer`. Rules: an invalid query gives an answer with status 400, the
+problem, a hint and, for a filter, its position; every count is exact; integers that a browser cannot hold are text.
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ from analyzer.common.times import micros
 from analyzer.dataset import tables
 from analyzer.filter.values import ENUMERATED
 from analyzer.findings.query import SEVERITIES
+from analyzer.frame.spill import Cancelled, check_cancelled
 from captures.errors import KwireError
 from reports.view import (
     drawings,
+    exchange_pairs,
     exporting,
     filter_completion,
     frames,
@@ -36,34 +38,30 @@ from reports.view import (
     summary_counts,
     timeline,
 )
-from reports.view import (
-    exchange_pairs as pairing,
-)
-from reports.view.exchange_pairs import Pairing
+from reports.view.exchange_pairs import ExchangePairs
 from reports.view.messages import Messages
 from reports.view.notes import Notes
 from reports.view.source_captures import SIDES
-from reports.view.tables import Key, Tables, Wrong, key_read, key_text
-from reports.view.value_counts import GivenUp, wanted
+from reports.view.tables import BadRequestError, Key, Tables, format_key, parse_key
 
 Query = Mapping[str, str]
 
-WAITED_SECONDS: Final = 0.2
-"""Between two looks at whether somebody still waits."""
+POLL_SECONDS: Final = 0.2
+"""Between two checks whether the client still waits."""
 
-ROWS_AT_ONCE: Final = 1000
-"""Rows of one answer: a few screens."""
+MAX_ROWS: Final = 1000
+"""Rows in one answer: a few screens."""
 
-BYTES_AT_ONCE: Final = 64 << 10
+MAX_BYTES: Final = 64 << 10
 """Bytes of a message in one answer."""
 
-SAFE: Final = (1 << 53) - 1
-"""Integers beyond are text: a browser has no larger ones."""
+MAX_SAFE_INTEGER: Final = (1 << 53) - 1
+"""Larger integers are sent as text: a browser's numbers are exact up to here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What goes back: a status of HTTP, and bytes of a type; `pieces`: bytes that come one after the other instead."""
+    """An HTTP response: status, content and its type. `pieces`: the content in pieces, instead of `content`."""
 
     status: int
     content: bytes
@@ -74,8 +72,13 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What is looked at. `command`: how to ask the same in a terminal, a filter and the like left to be added; `first`:
-    the filter that the page begins with; `growing`: more exchanges are to come; `pairing`: what is there twice."""
+    """A dataset or captures as the page shows them.
+
+    command  the command line that shows the same, to which the page appends a filter
+    first    the filter that the page begins with
+    growing  True if more exchanges will follow
+    pairs    exchanges that were recorded twice, if there are any
+    """
 
     tables: Tables
     messages: Messages
@@ -84,59 +87,59 @@ class View:
     first: str = ""
     growing: bool = False
     notes: Notes = field(default_factory=Notes)
-    pairing: Pairing | None = None
+    pairs: ExchangePairs | None = None
 
 
-def answered(view: View, what: str, query: Query) -> Answer:
-    """The answer to one call. Never raises for what is asked."""
+def answer_call(view: View, what: str, query: Query) -> Answer:
+    """Answer one call. An invalid query gives an answer, not an exception."""
     call = CALLS.get(what)
     if call is None:
-        return refusal(404, Wrong(f"no such call: {what}", "API.md lists them"))
+        return error_answer(404, BadRequestError(f"no such call: {what}", "API.md lists them"))
     began = time.perf_counter()
     try:
-        found = call(_within(view, query), query)
+        result = call(_within(view, query), query)
     except KwireError as problem:
-        return refusal(400, problem)
-    except GivenUp:
-        return refusal(503, Wrong("nobody waits for this answer"))
-    answer = found if isinstance(found, Answer) else Answer(200, _json(found))
+        return error_answer(400, problem)
+    except Cancelled:
+        return error_answer(503, BadRequestError("nobody waits for this answer"))
+    answer = result if isinstance(result, Answer) else Answer(200, _json(result))
     answer.headers["Server-Timing"] = f"answer;dur={(time.perf_counter() - began) * 1000:.1f}"
     return answer
 
 
 def _within(view: View, query: Query) -> View:
-    """The view of nothing but a partition, where one is asked for (TOPIC-NUMBER)."""
-    asked = query.get("partition", "")
-    if not asked:
+    """Restrict the view to the partition in the query (TOPIC-NUMBER), if there is one."""
+    partition = query.get("partition", "")
+    if not partition:
         return view
-    topic, _, number = asked.rpartition("-")
+    topic, _, number = partition.rpartition("-")
     if not topic or not (number.isascii() and number.isdigit()) or len(number) > 10:
-        raise Wrong(f"partition={asked[:40]}: not TOPIC-NUMBER")
+        raise BadRequestError(f"partition={partition[:40]}: not TOPIC-NUMBER")
     return replace(view, tables=view.tables.about_partition(topic, int(number)))
 
 
-def kept(view: View, content: bytes) -> Answer:
-    """The answer to notes that are sent: marks with their notes, and colour rules."""
+def store_notes(view: View, content: bytes) -> Answer:
+    """Store the notes that the page sent: marks with their notes, and colour rules."""
     try:
-        view.notes.become(content)
+        view.notes.store(content)
     except KwireError as problem:
-        return refusal(400, problem)
-    return Answer(200, _json(view.notes.told()))
+        return error_answer(400, problem)
+    return Answer(200, _json(view.notes.content()))
 
 
-def refusal(status: int, problem: KwireError) -> Answer:
-    """An answer that says what is wrong."""
-    told: dict[str, Any] = {"message": str(problem), "hint": problem.hint}
-    if isinstance(problem, Wrong) and problem.place is not None:
-        told |= {"start": problem.place[0], "length": problem.place[1]}
-    return Answer(status, _json({"error": told}))
+def error_answer(status: int, problem: KwireError) -> Answer:
+    """Build an answer that describes an error."""
+    error: dict[str, Any] = {"message": str(problem), "hint": problem.hint}
+    if isinstance(problem, BadRequestError) and problem.place is not None:
+        error |= {"start": problem.place[0], "length": problem.place[1]}
+    return Answer(status, _json({"error": error}))
 
 
-_MARK: Final = secrets.token_hex(16)
-"""Where an array comes in an answer; nobody can know it, and write it into a capture."""
+_PLACEHOLDER: Final = secrets.token_hex(16)
+"""Stands for an array in JSON text; random, so that no capture can contain it."""
 
-MANY: Final = 10_000
-"""Numbers in arrays that are worth loading what writes many at once."""
+ARROW_NUMBERS: Final = 10_000
+"""Numbers in an answer's arrays from which loading pyarrow.compute pays off."""
 
 
 def _json(value: Any) -> bytes:
@@ -144,45 +147,44 @@ def _json(value: Any) -> bytes:
 
     def put(array: np.ndarray) -> str:
         arrays.append(array)
-        return _MARK
+        return _PLACEHOLDER
 
-    # Text of captures may hold halves of surrogate pairs, which UTF-8 has not: JSON's escapes carry them.
+    # Text of captures may hold lone surrogates, which UTF-8 cannot encode; JSON's escapes can.
     text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False, default=put)
     if arrays:
-        first, *rest = text.split(f'"{_MARK}"')
+        first, *rest = text.split(f'"{_PLACEHOLDER}"')
         text = first + "".join(array + more for array, more in zip(_lists(arrays), rest, strict=True))
     return text.encode()
 
 
 def _lists(arrays: list[np.ndarray]) -> list[str]:
-    """Arrays of whole numbers, and of truths, as JSON: Python's encoder takes an object for each number, a tenth of a
-    microsecond."""
-    if sum(map(len, arrays)) < MANY:
+    """Write arrays of integers and booleans as JSON lists, faster than Python's encoder does for many numbers."""
+    if sum(map(len, arrays)) < ARROW_NUMBERS:
         return [json.dumps(array.tolist(), separators=(",", ":")) for array in arrays]
     import pyarrow.compute as pc
 
-    found = [""] * len(arrays)
+    texts_by_array = [""] * len(arrays)
     for kind in (np.bool_, np.int64):
         places = [at for at, array in enumerate(arrays) if (array.dtype == np.bool_) == (kind == np.bool_)]
         flat = np.concatenate([np.zeros(0, kind), *(arrays[at].astype(kind, copy=False) for at in places)])
         ends = pa.array(np.cumsum([0, *(len(arrays[at]) for at in places)]), pa.int64())
         texts = pa.LargeListArray.from_arrays(ends, pa.array(flat).cast(pa.string()))
         for at, text in zip(places, pc.binary_join(texts, ",").to_pylist(), strict=True):
-            found[at] = f"[{text}]"
-    return found
+            texts_by_array[at] = f"[{text}]"
+    return texts_by_array
 
 
 def _safe(value: Any) -> Any:
-    """Integers beyond 2^53 as text."""
+    """Replace integers beyond 2^53 by text."""
     if isinstance(value, np.ndarray):
-        safe = not len(value) or max(-int(value.min()), int(value.max())) <= SAFE
+        safe = not len(value) or max(-int(value.min()), int(value.max())) <= MAX_SAFE_INTEGER
         return value if safe else _safe(value.tolist())
-    if isinstance(value, int) and not -SAFE <= value <= SAFE:
+    if isinstance(value, int) and not -MAX_SAFE_INTEGER <= value <= MAX_SAFE_INTEGER:
         return str(value)
     if isinstance(value, dict):
-        return {name: _safe(one) for name, one in value.items()}
+        return {name: _safe(element) for name, element in value.items()}
     if isinstance(value, list | tuple):
-        return [_safe(one) for one in value]
+        return [_safe(element) for element in value]
     return value
 
 
@@ -191,29 +193,29 @@ def _number(query: Query, name: str, default: int, most: int = 1 << 53) -> int:
     if not text:
         return default
     if not (text.isascii() and text.isdigit()) or int(text[:20]) > most:
-        raise Wrong(f"{name}={text[:40]}: not a number from 0 to {most}")
+        raise BadRequestError(f"{name}={text[:40]}: not a number from 0 to {most}")
     return int(text)
 
 
 def _side(query: Query) -> str:
     side = query.get("side", "request")
     if side not in SIDES:
-        raise Wrong(f"side={side[:40]}: neither request nor response")
+        raise BadRequestError(f"side={side[:40]}: neither request nor response")
     return side
 
 
-# --- what there is ----------------------------------------------------------------------------------------------------
+# --- the dataset ------------------------------------------------------------------------------------------------------
 
 
 def info(view: View, query: Query) -> Any:
-    """What is looked at: captures, the range of times, columns with their types, coverage."""
+    """Describe the view: captures, range of times, columns with their types, coverage."""
     columns = view.tables.columns
     dataset = view.tables.dataset
     unread = dataset.manifest.get("unrecognised", {})
     ends = [end for name in ("request_time", "response_time") for end in columns.range(name) or ()]
-    # Times are told since the first packet, as `kwire show` and Wireshark do, whoever spoke first.
-    told = [one.get(end) for one in dataset.captures for end in ("first_time", "last_time")]
-    ends += [at for time in told if (at := micros(time, None)) is not None]
+    # Times count from the first packet of any kind, as in `kwire show` and Wireshark.
+    capture_times = [capture.get(end) for capture in dataset.captures for end in ("first_time", "last_time")]
+    ends += [at for time in capture_times if (at := micros(time, None)) is not None]
     return {
         "api": 1,
         "version": __version__,
@@ -223,33 +225,33 @@ def info(view: View, query: Query) -> Any:
         "filter": view.first,
         "first_time": min(ends, default=None),
         "last_time": max(ends, default=None),
-        "captures": [one["name"] for one in dataset.captures],
+        "captures": [capture["name"] for capture in dataset.captures],
         "coverage": _safe(dataset.coverage),
         "notes": list(dataset.manifest.get("notes", ())),
-        "meaning": any(one.get("meaning") for one in dataset.captures),
-        "encrypted": sum(one["looks_like"] == "TLS" for one in unread.get("listed", ())),
+        "meaning": any(capture.get("meaning") for capture in dataset.captures),
+        "encrypted": sum(stream["looks_like"] == "TLS" for stream in unread.get("listed", ())),
         "command": list(view.command),
-        "bytes": view.messages.at_hand,
+        "bytes": view.messages.available,
         "pairs": _pairs(view),
         "columns": [_column(view, column) for column in tables.EXCHANGES],
     }
 
 
 def _pairs(view: View) -> Any:
-    """What is there twice: what the sides are called, and how many pairs."""
-    pairs = view.pairing
+    """Describe the pairs of exchanges: names of the sides, and number of pairs."""
+    pairs = view.pairs
     if pairs is None:
         return None
     return {
         "replay": pairs.replay,
         "names": pairs.names,
         "count": int(np.count_nonzero(pairs.left & (pairs.of >= 0))),
-        "judging": pairs.judging is not None,
+        "judging": pairs.comparison is not None,
     }
 
 
 def _column(view: View, column: tables.Column) -> dict[str, Any]:
-    """A column: what it holds, how it is written in a filter, and whether anything is in it."""
+    """Describe a column: its values, its kind in filters, and whether it is empty."""
     name, kind = column.name, "text"
     if column.type == tables.TIME:
         kind = "time"
@@ -266,17 +268,17 @@ def _column(view: View, column: tables.Column) -> dict[str, Any]:
 
 
 def check(view: View, query: Query) -> Any:
-    """Is a filter right?"""
+    """Check a filter."""
     try:
-        wanted = view.tables.parse(query.get("filter", ""))
-    except Wrong as wrong:
+        parsed = view.tables.parse(query.get("filter", ""))
+    except BadRequestError as wrong:
         start, length = wrong.place or (0, 1)
         return {"ok": False, "message": str(wrong), "hint": wrong.hint, "start": start, "length": length}
-    return {"ok": True, "bodies": wanted is not None and wanted.needs_bodies}
+    return {"ok": True, "bodies": parsed is not None and parsed.needs_bodies}
 
 
 def complete(view: View, query: Query) -> Any:
-    """What may stand at a place of a filter."""
+    """Complete a filter at the cursor."""
     text = query.get("text", "")
     at = _number(query, "at", len(text))
     return filter_completion.candidates(view.tables, text, min(at, len(text)))
@@ -285,7 +287,7 @@ def complete(view: View, query: Query) -> Any:
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
-_SAID: Final = (
+_LINE_COLUMNS: Final = (
     "status",
     "errors",
     "response_state",
@@ -296,72 +298,77 @@ _SAID: Final = (
     "transactional_id",
     "acks",
 )
-"""What `outcome` and `subject` are made of."""
+"""Columns that `outcome` and `subject` need."""
 
 
 def rows(view: View, query: Query) -> Any:
-    """A window of the exchanges that a filter chooses, in an order: columns as lists, and how many there are."""
+    """Get a window of the exchanges that a filter chooses, sorted: columns as lists, and the total."""
     start = _number(query, "start", 0)
-    count = min(_number(query, "count", 100), ROWS_AT_ONCE)
+    count = min(_number(query, "count", 100), MAX_ROWS)
     selection, numbers = view.tables.window(query.get("filter", ""), query.get("sort", ""), start, count)
-    asked = query.get("columns", "")
-    names = [view.tables.column_of(name) for name in asked.split(",")] if asked else tables.schema("exchanges").names
-    found = view.tables.some(numbers, dict.fromkeys((*names, *_SAID)))
+    requested = query.get("columns", "")
+    names = (
+        [view.tables.column_of(name) for name in requested.split(",")]
+        if requested
+        else tables.schema("exchanges").names
+    )
+    selected = view.tables.rows_at(numbers, dict.fromkeys((*names, *_LINE_COLUMNS)))
     return {
         "total": len(selection.rows),
         "of": view.tables.columns.n,
         "start": start,
         "filter": selection.text,
-        "keys": list(map(key_text, view.tables.keys_of(numbers))),
-        "outcome": list(map(exchange_lines.outcome, found)),
-        "subject": list(map(exchange_lines.subject, found)),
-        "columns": {name: [_safe(row[name]) for row in found] for name in names},
+        "keys": list(map(format_key, view.tables.keys_of(numbers))),
+        "outcome": list(map(exchange_lines.outcome, selected)),
+        "subject": list(map(exchange_lines.subject, selected)),
+        "columns": {name: [_safe(row[name]) for row in selected] for name in names},
         "rule": _rules(view, numbers),
     }
 
 
 def _rules(view: View, numbers: np.ndarray) -> list[int | None]:
-    """Which of the colour rules is the first to choose each row; one that is not right (any more) chooses none."""
-    found = np.full(len(numbers), -1)
+    """Find the first colour rule that chooses each row; an invalid rule chooses none."""
+    rules = np.full(len(numbers), -1)
     for rule in range(len(view.notes.rules) - 1, -1, -1):
         text = view.notes.rules[rule]
-        with contextlib.suppress(Wrong):
-            asked = view.tables.parse(text)
-            if asked is not None and not asked.needs_bodies:  # a list does not wait for messages to be read
-                found[view.tables.among(text, numbers)] = rule
-    return [None if rule < 0 else rule for rule in found.tolist()]
+        with contextlib.suppress(BadRequestError):
+            parsed = view.tables.parse(text)
+            if parsed is not None and not parsed.needs_bodies:  # listing must not wait until messages are read
+                rules[view.tables.among(text, numbers)] = rule
+    return [None if rule < 0 else rule for rule in rules.tolist()]
 
 
 def notes(view: View, query: Query) -> Any:
-    """Marks with their notes, and colour rules."""
-    return view.notes.told()
+    """Get marks with their notes, and colour rules."""
+    return view.notes.content()
 
 
 def marked(view: View, query: Query) -> Any:
-    """Where the marked exchanges stand under a filter and an order, those that it chooses."""
-    found = []
+    """Locate the marked exchanges that a filter chooses, in an order."""
+    marks = []
     for key, note in list(view.notes.marks.items()):
-        row = view.tables.place_of(query.get("filter", ""), query.get("sort", ""), key_read(key))
+        row = view.tables.place_of(query.get("filter", ""), query.get("sort", ""), parse_key(key))
         if row is not None:
-            found.append({"row": row, "key": key, "note": note})
-    return {"marked": sorted(found, key=lambda one: one["row"])}
+            marks.append({"row": row, "key": key, "note": note})
+    return {"marked": sorted(marks, key=lambda mark: mark["row"])}
 
 
 def table(view: View, query: Query) -> Any:
-    """A window of another list: of a table of the dataset (`filters`: what chooses the exchanges of a row), or of what
-    a filter chooses its frames or its pairs (`keys`: their exchanges)."""
-    start, count = _number(query, "start", 0), min(_number(query, "count", 100), ROWS_AT_ONCE)
-    name, text, sort = (query.get(one, "") for one in ("name", "filter", "sort"))
+    """Get a window of another list: of a table of the dataset (`filters` choose the exchanges of a row), or of the
+    frames or pairs of the chosen exchanges (`keys` identify them)."""
+    start, count = _number(query, "start", 0), min(_number(query, "count", 100), MAX_ROWS)
+    name, text, sort = (query.get(parameter, "") for parameter in ("name", "filter", "sort"))
     if name == "frames":
         return _safe(frames.window(view.tables, text, sort, start, count))
     if name == "pairs":
         differing = query.get("only", "") == "differing"
-        return _safe(_paired(view).window(view.tables, text, sort, differing, start, count))
+        return _safe(_pairs_of(view).window(view.tables, text, sort, differing, start, count))
     return _safe(other_tables.window(view.tables, name, sort, start, count))
 
 
 def ladder(view: View, query: Query) -> Any:
-    """Who asked whom, and when it was answered; who led meanwhile. `bands`: all of it, by so many intervals of time."""
+    """Draw messages between clients and brokers, with changes of leaders. `bands`: counts in that many intervals of
+    time instead of single messages."""
     if query.get("bands"):
         return _safe(drawings.bands(view.tables, query.get("filter", ""), _number(query, "bands", 1)))
     start, count = _number(query, "start", 0), _number(query, "count", drawings.ARROWS)
@@ -369,159 +376,162 @@ def ladder(view: View, query: Query) -> Any:
 
 
 def tracks(view: View, query: Query) -> Any:
-    """Tracks of exchanges over time, and what groups and transactions did."""
+    """Draw tracks of exchanges over time, with rebalances and transactions."""
     first, last = (_number(query, name, -1) if query.get(name) else None for name in ("first", "last"))
     by, width = query.get("by", "connection"), _number(query, "width", 1000)
     return _safe(timeline.timeline(view.tables, query.get("filter", ""), by, width, first, last))
 
 
 def export(view: View, query: Query) -> Any:
-    """What a filter chooses, as a file; `check`: only what is wrong with that, as far as it takes no time to see."""
+    """Export the chosen exchanges as a file. `check`: only report errors that can be found at once."""
     text, sort, form, check = (query.get(name, "") for name in ("filter", "sort", "format", "check"))
     pieces: Callable[[], Iterator[bytes]]
     if form == "pcapng":
-        there = exporting.with_packets(view.tables, view.messages.captures, text)
-        kind, pieces = "application/x-pcapng", partial(exporting.packets, there)
+        there = exporting.connections_to_export(view.tables, view.messages.captures, text)
+        kind, pieces = "application/x-pcapng", partial(exporting.export_packets, there)
     else:
-        kind, pieces = exporting.exported(view.tables, text, sort, form)
+        kind, pieces = exporting.export_rows(view.tables, text, sort, form)
     name = {"Content-Disposition": f'attachment; filename="kwire.{"jsonl" if form == "json" else form}"'}
     return {} if check else Answer(200, b"", kind, name, pieces())
 
 
 def batch(view: View, query: Query) -> Any:
-    """A filter for all exchanges that carry the first batch of one again; null where it has none."""
-    return {"filter": other_tables.sent_again(view.tables, key_read(query.get("key", "")))}
+    """Get a filter for all exchanges that carry the first batch of one; null if it has none."""
+    return {"filter": other_tables.resend_filter(view.tables, parse_key(query.get("key", "")))}
 
 
 def partitions(view: View, query: Query) -> Any:
-    """The partitions that an exchange names."""
-    return {"partitions": other_tables.partitions_of(view.tables, key_read(query.get("key", "")))}
+    """List the partitions that an exchange names."""
+    return {"partitions": other_tables.partitions_of(view.tables, parse_key(query.get("key", "")))}
 
 
 def facets(view: View, query: Query) -> Any:
-    """Values of some names among what a filter chooses, most frequent first."""
-    asked = query.get("fields", "")
-    names = asked.split(",") if asked else [*summary_counts.FACETS]
+    """Count values of some columns among the chosen exchanges, most frequent first."""
+    requested = query.get("fields", "")
+    names = requested.split(",") if requested else [*summary_counts.FACETS]
     return {"facets": summary_counts.facets(view.tables, view.tables.chosen(query.get("filter", "")), names)}
 
 
 def stats(view: View, query: Query) -> Any:
-    """Counts, bytes and quantiles of what a filter chooses."""
+    """Summarise the chosen exchanges: counts, bytes and quantiles."""
     return _safe(summary_counts.stats(view.tables, view.tables.chosen(query.get("filter", ""))))
 
 
 def heat(view: View, query: Query) -> Answer:
-    """Latencies over time of what a filter chooses: a line of JSON, then counts."""
+    """Count the chosen exchanges by time and latency: a line of JSON, then the counts."""
     chosen = view.tables.chosen(query.get("filter", ""))
     grid = heatmap.grid(view.tables, chosen, _number(query, "width", 300))
     return Answer(200, grid.packed(), "application/octet-stream")
 
 
 def locate(view: View, query: Query) -> Any:
-    """Where an exchange stands under a filter and an order; null: the filter leaves it out. `step`: so many rows
-    further in its connection instead."""
-    key = key_read(query.get("key", ""))
+    """Locate an exchange under a filter and an order; null if the filter excludes it."""
+    key = parse_key(query.get("key", ""))
     return {"row": view.tables.place_of(query.get("filter", ""), query.get("sort", ""), key)}
 
 
 def neighbour(view: View, query: Query) -> Any:
-    """The exchange before or after one in its connection, whatever is filtered; null where there is none."""
-    key = view.tables.beside(key_read(query.get("key", "")), -1 if query.get("step") == "back" else 1)
-    return {"key": None if key is None else key_text(key)}
+    """Find the exchange before or after one in its connection, whatever the filter; null if there is none."""
+    key = view.tables.beside(parse_key(query.get("key", "")), -1 if query.get("step") == "back" else 1)
+    return {"key": None if key is None else format_key(key)}
 
 
 def exchange(view: View, query: Query) -> Any:
-    """One exchange: all its columns."""
-    key = key_read(query.get("key", ""))
+    """Get all columns of one exchange."""
+    key = parse_key(query.get("key", ""))
     number = view.tables.row_of(key)
     if number is None:
-        raise Wrong("there is no such exchange", "it may be of another capture")
+        raise BadRequestError("there is no such exchange", "it may be of another capture")
     row = view.tables.row(number)
     outcome, subject = exchange_lines.outcome(row), exchange_lines.subject(row)
-    return {"key": key_text(key), "outcome": outcome, "subject": subject, "row": _safe(row)}
+    return {"key": format_key(key), "outcome": outcome, "subject": subject, "row": _safe(row)}
 
 
-# --- what is there twice ---
+# --- exchanges recorded twice -----------------------------------------------------------------------------------------
 
 
-def _paired(view: View) -> Pairing:
-    if view.pairing is None:
-        raise Wrong("nothing is here twice", "a RUN of kwire replay has pairs; so have captures of both ends")
-    return view.pairing
+def _pairs_of(view: View) -> ExchangePairs:
+    if view.pairs is None:
+        raise BadRequestError("nothing is here twice", "a RUN of kwire replay has pairs; so have captures of both ends")
+    return view.pairs
 
 
-def _twin(view: View, key: Key) -> tuple[int, Key | None]:
-    """The row of an exchange, and its other side."""
-    pairs, row = _paired(view), view.tables.row_of(key)
+def _other_side(view: View, key: Key) -> tuple[int, Key | None]:
+    """Get the row of an exchange, and the other exchange of its pair."""
+    pairs, row = _pairs_of(view), view.tables.row_of(key)
     if row is None:
-        raise Wrong("there is no such exchange", "it may be of another capture")
+        raise BadRequestError("there is no such exchange", "it may be of another capture")
     return row, None if pairs.of[row] < 0 else view.tables.key_of(int(pairs.of[row]))
 
 
-def twin(view: View, query: Query) -> Any:
-    """The other side of an exchange, what the replay did with it, and what differs as far as it was judged."""
-    pairs, key = _paired(view), key_read(query.get("key", ""))
-    row, other = _twin(view, key)
+def other_side(view: View, query: Query) -> Any:
+    """Get the other exchange of a pair, what the replay did, and the differences as far as they were compared."""
+    pairs, key = _pairs_of(view), parse_key(query.get("key", ""))
+    row, other = _other_side(view, key)
     first = bool(pairs.left[row])
-    told = pairs.told(key if first or other is None else other)
+    differing_fields = pairs.differences(key if first or other is None else other)
     return _safe(
         {
-            "key": None if other is None else key_text(other),
+            "key": None if other is None else format_key(other),
             "first": first,
             "names": pairs.names,
             "outcome": pairs.outcome(view.tables, row if first else int(pairs.of[row])),
-            "judged": pairs.judging is None or pairs.judging.done,
-            "differences": [{"text": pairing.said(one), "rule": one[5]} for one in told],
-            "sides": [_side_told(view, one) for one in ((key, other) if first else (other, key))],
+            "judged": pairs.comparison is None or pairs.comparison.done,
+            "differences": [
+                {"text": exchange_pairs.difference_text(difference), "rule": difference[5]}
+                for difference in differing_fields
+            ],
+            "sides": [_side_summary(view, side_key) for side_key in ((key, other) if first else (other, key))],
         }
     )
 
 
-def _side_told(view: View, key: Key | None) -> Any:
-    """What a pair's line says of one side."""
+def _side_summary(view: View, key: Key | None) -> Any:
+    """Summarise one side of a pair."""
     row = None if key is None else view.tables.row_of(key)
     if row is None:
         return None
-    told = view.tables.row(row)
-    return {"outcome": exchange_lines.outcome(told), "latency_us": told["latency_us"]}
+    columns = view.tables.row(row)
+    return {"outcome": exchange_lines.outcome(columns), "latency_us": columns["latency_us"]}
 
 
 def differences(view: View, query: Query) -> Any:
-    """The fields in which one side's message differs from the other's: places in both trees."""
-    key, side = key_read(query.get("key", "")), _side(query)
-    _, other = _twin(view, key)
+    """List the fields that differ between both messages of a pair: their paths in both trees."""
+    key, side = parse_key(query.get("key", "")), _side(query)
+    _, other = _other_side(view, key)
     if other is None:
         return {"total": 0, "differences": []}
-    found, total = message_diff.differences(*(view.messages.of(one).tree(side)[0] for one in (key, other)))
-    return {"total": total, "differences": [one._asdict() for one in found]}
+    shown, total = message_diff.differences(
+        *(view.messages.of(exchange_key).tree(side)[0] for exchange_key in (key, other))
+    )
+    return {"total": total, "differences": [difference._asdict() for difference in shown]}
 
 
 def counterpart(view: View, query: Query) -> Any:
-    """Where the other side has a field; null: nowhere."""
-    key, side = key_read(query.get("key", "")), _side(query)
-    _, other = _twin(view, key)
+    """Find a field in the other message of a pair; null if it is not there."""
+    key, side = parse_key(query.get("key", "")), _side(query)
+    _, other = _other_side(view, key)
     if other is None:
         return {"path": None}
-    here, there = (view.messages.of(one).tree(side)[0] for one in (key, other))
+    here, there = (view.messages.of(exchange_key).tree(side)[0] for exchange_key in (key, other))
     return {"path": message_diff.counterpart(here, there, _path(query))}
 
 
 def judged(view: View, query: Query) -> Any:
-    """What `kwire diff` says of a RUN, waited for: its verdict in a line, and how many pairs came to what."""
-    pairs = _paired(view)
-    if pairs.judging is not None:
-        while not pairs.judging.wait(WAITED_SECONDS):
-            wanted()
-    found = pairs.verdicts(view.tables)[pairs.left]
+    """Wait for `kwire diff` of a RUN: its verdict in a line, and the number of pairs by result."""
+    pairs = _pairs_of(view)
+    if pairs.comparison is not None:
+        while not pairs.comparison.wait(POLL_SECONDS):
+            check_cancelled()
+    verdicts = pairs.verdicts(view.tables)[pairs.left]
     return {
-        "verdict": "" if pairs.judging is None else pairs.judging.line,
-        "counts": {name: int(np.count_nonzero(found == at)) for at, name in enumerate(pairing.VERDICTS)},
+        "verdict": "" if pairs.comparison is None else pairs.comparison.line,
+        "counts": {name: int(np.count_nonzero(verdicts == at)) for at, name in enumerate(exchange_pairs.VERDICTS)},
     }
 
 
 def findings(view: View, query: Query) -> Any:
-    """What is wrong, worst first: each with its text, advice and the exchanges that show it."""
-
+    """List findings, worst first: each with its text, advice and the exchanges that show it."""
     rows = view.tables.other("findings")
     worst = sorted(rows, key=lambda row: (-SEVERITIES.index(row["severity"]), row["since"] or 0))
     return {"findings": [_finding(row) for row in worst]}
@@ -531,34 +541,34 @@ def _finding(row: dict[str, Any]) -> dict[str, Any]:
     keys: dict[str, str] = {}
     for which in ("first", "worst", "last"):
         if (place := row[which]) is not None:
-            key = key_text((row["capture"], place["connection"], place["exchange"], place["reply"]))
+            key = format_key((row["capture"], place["connection"], place["exchange"], place["reply"]))
             keys.setdefault(key, which)
     names = ("severity", "code", "text", "cause", "proven", "advice", "count", "since")
-    told = {name: _safe(row[name]) for name in names}
-    return {**told, "evidence": [{"which": which, "key": key} for key, which in keys.items()]}
+    columns = {name: _safe(row[name]) for name in names}
+    return {**columns, "evidence": [{"which": which, "key": key} for key, which in keys.items()]}
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------
 
 
-def message(view: View, query: Query) -> Any:
-    """The tree of one side of an exchange: the children of the node at `path`, from `first` on."""
-    from reports.view import trees  # which the messages are decoded with
+def message_tree(view: View, query: Query) -> Any:
+    """Get the tree of a message: the children of the node at `path`, from `first` on."""
+    from reports.view import trees  # loads the decoders
 
-    found, side = view.messages.of(key_read(query.get("key", ""))), _side(query)
-    tree, reason, _ = found.tree(side)
+    messages, side = view.messages.of(parse_key(query.get("key", ""))), _side(query)
+    tree, reason, _ = messages.tree(side)
     path = _path(query)
     try:
-        told = trees.page(tree, side, path, _number(query, "first", 0))
+        page = trees.page(tree, side, path, _number(query, "first", 0))
     except LookupError:
-        raise Wrong("path: no such field in this message") from None
-    frame = found.frame(side)
+        raise BadRequestError("path: no such field in this message") from None
+    frame = messages.frame(side)
     return {
-        **_safe(told),
+        **_safe(page),
         "reason": reason,
-        "source": found.source,
+        "source": messages.source,
         "bytes": 0 if frame is None else len(frame),
-        "incomplete": found.missing(side),
+        "incomplete": messages.missing(side),
     }
 
 
@@ -566,26 +576,26 @@ def _path(query: Query) -> list[int]:
     text = query.get("path", "")
     steps = text.split(".") if text else []
     if not all(step.isascii() and step.isdigit() and len(step) < 10 for step in steps):
-        raise Wrong("path: not places joined by points", "as 3.0.2")
+        raise BadRequestError("path: not places joined by points", "as 3.0.2")
     return [int(step) for step in steps]
 
 
 def field_at(view: View, query: Query) -> Any:
-    """The path of the innermost field that holds a byte."""
+    """Find the path of the innermost field that contains a byte."""
     from reports.view import trees
 
-    found = view.messages.of(key_read(query.get("key", "")))
-    return {"path": trees.at(found.tree(_side(query))[0], _number(query, "offset", 0))}
+    messages = view.messages.of(parse_key(query.get("key", "")))
+    return {"path": trees.at(messages.tree(_side(query))[0], _number(query, "offset", 0))}
 
 
 def octets(view: View, query: Query) -> Any:
-    """Bytes of one side, its length before it; secrets are `*`."""
-    found = view.messages.of(key_read(query.get("key", "")))
-    frame = found.frame(_side(query))
+    """Get bytes of a message, with its length field; secrets are `*`."""
+    messages = view.messages.of(parse_key(query.get("key", "")))
+    frame = messages.frame(_side(query))
     if frame is None:
-        raise Wrong("this message is not in the capture")
+        raise BadRequestError("this message is not in the capture")
     start = _number(query, "start", 0)
-    count = min(_number(query, "count", BYTES_AT_ONCE), BYTES_AT_ONCE)
+    count = min(_number(query, "count", MAX_BYTES), MAX_BYTES)
     return Answer(
         200, bytes(frame[start : start + count]), "application/octet-stream", {"X-Kwire-Total": str(len(frame))}
     )
@@ -595,8 +605,8 @@ def octets(view: View, query: Query) -> Any:
 CALLS: Final[dict[str, Callable[[View, Query], Any]]] = {
     "info": info, "check": check, "complete": complete, "rows": rows, "locate": locate, "neighbour": neighbour,
     "findings": findings, "facets": facets, "stats": stats, "heatmap": heat, "exchange": exchange,
-    "message": message, "field": field_at, "bytes": octets, "table": table, "batch": batch, "notes": notes,
-    "marked": marked, "ladder": ladder, "timeline": tracks, "export": export, "twin": twin,
+    "message": message_tree, "field": field_at, "bytes": octets, "table": table, "batch": batch, "notes": notes,
+    "marked": marked, "ladder": ladder, "timeline": tracks, "export": export, "twin": other_side,
     "partitions": partitions,
     "differences": differences, "counterpart": counterpart, "judged": judged,
 }

@@ -1,7 +1,7 @@
-"""The two messages of one exchange, read: from the table `messages`, or from the capture, read again.
+"""Both messages of an exchange, read from the table `messages` or again from the capture.
 
-In: the identity of an exchange. Out: a `Found`: an `Exchange` that decodes itself, and where its bytes are from. Rule:
-bytes that leave this module have their secrets overwritten, whatever the dataset kept.
+In: the identity of an exchange. Out: `ExchangeMessages`: an `Exchange` that decodes itself, and where its bytes are
+from. Rule: bytes that leave this module have their secrets overwritten, even if the dataset has them.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from analyzer.common.times import moment
 from analyzer.dataset.dataset import readable
 from analyzer.filter import evaluation
 from analyzer.filter.values import micros
+from analyzer.frame.spill import check_cancelled
 from analyzer.messages.exchange import Exchange
 from analyzer.messages.raw_messages import masked
 from analyzer.protocol import embedded
@@ -29,20 +30,18 @@ from captures.errors import KwireError
 from captures.files import capture_points
 from captures.kernels import NULL
 from reports.view import lazy_tree, message_reader, trees
-from reports.view.capture_slice import excerpt
+from reports.view.capture_slice import exchange_slice
 from reports.view.filter_values import quoted
-from reports.view.source_captures import SIDES, Captures
-from reports.view.tables import Key, Tables, Wrong
-from reports.view.value_counts import wanted
+from reports.view.source_captures import SIDES, SourceCaptures
+from reports.view.tables import BadRequestError, Key, Tables
 
 WINDOW: Final = 2 << 20
-"""Bytes of a capture that are read at a time for messages that are no longer."""
+"""Bytes of a capture that are read at a time for messages up to this size."""
 
 
 @dataclass(slots=True)
-class Found:
-    """An exchange with its messages; `source`: where they are from, in words; `complete`: of both sides, is no byte
-    missing?"""
+class ExchangeMessages:
+    """An exchange with its messages. `source`: where they are from, as text."""
 
     exchange: Exchange
     source: str
@@ -50,14 +49,14 @@ class Found:
     _trees: dict[str, trees.Tree] = field(default_factory=dict)
 
     def frame(self, side: str) -> bytes | None:
-        """One side's bytes, its length before it, secrets overwritten; None: not at hand."""
+        """Get a message's bytes, with its length field, secrets overwritten; None if there are none."""
         if side not in self._frames:
             message = self._message(side)
             self._frames[side] = None if message is None else self._masked(message, side)
         return self._frames[side]
 
     def tree(self, side: str) -> trees.Tree:
-        """A side's whole tree."""
+        """Get a message's whole tree."""
         if side not in self._trees:
             self._trees[side] = trees.nodes(self.exchange, side)
         return self._trees[side]
@@ -66,7 +65,7 @@ class Found:
         return self.exchange.request_message if side == "request" else self.exchange.response_message
 
     def _masked(self, message: Message, side: str) -> bytes:
-        if self.tree(side).plain:  # to look for secrets in a hundred megabytes, and to copy them, takes its time
+        if self.tree(side).plain:  # searching a hundred megabytes for secrets, and copying them, takes long
             return message.data
         row = self.exchange.row
         key, version = (NULL if row[name] is None else row[name] for name in ("api_key", "api_version"))
@@ -74,36 +73,36 @@ class Found:
 
     @property
     def size(self) -> int:
-        """Bytes of its messages."""
-        return sum(len(one.data) for one in map(self._message, SIDES) if one is not None)
+        """Bytes of both messages."""
+        return sum(len(message.data) for message in map(self._message, SIDES) if message is not None)
 
     def missing(self, side: str) -> bool:
-        """Are some of a side's bytes not in the capture?"""
+        """Tell whether some of a message's bytes are not in the capture."""
         message = self._message(side)
         return message is not None and not message.complete
 
 
-class Bodies:
-    """What messages are read from: the table of a dataset (`stored`: it has one), or captures."""
+class MessageReader:
+    """Reads messages from the table `messages` (`stored`: the dataset has it), or from captures."""
 
-    def __init__(self, tables: Tables, captures: Captures | None, stored: bool) -> None:
+    def __init__(self, tables: Tables, captures: SourceCaptures | None, stored: bool) -> None:
         self._tables = tables
         self._captures = captures
         self._stored = stored
 
-    def look(self, key: Key, row: dict[str, Any]) -> Found:
-        """The messages of an exchange. Raises Wrong where they are not to be had."""
+    def look(self, key: Key, row: dict[str, Any]) -> ExchangeMessages:
+        """Read the messages of an exchange. Raises BadRequestError if that is impossible."""
         if self._stored:
             return self._from_table(key, row)
         if self._captures is not None:
             return self._read_again(key, row)
-        raise Wrong(
+        raise BadRequestError(
             "the bytes of messages are not in this dataset",
             "analyse with --keep-bytes, or look at the capture itself: kwire view CAPTURE",
         )
 
     # -- the table --------------------------------------------------------------------------------------------------
-    def _from_table(self, key: Key, row: dict[str, Any]) -> Found:
+    def _from_table(self, key: Key, row: dict[str, Any]) -> ExchangeMessages:
         capture, connection, exchange, reply = key
         sides: dict[str, Message] = {}
         numbers = {side: number for side, number in zip(SIDES, (exchange, reply), strict=True) if number is not None}
@@ -111,15 +110,15 @@ class Bodies:
             for group in range(file.num_row_groups):
                 keys = file.read_row_group(group, columns=["capture", "connection", "exchange", "reply", "direction"])
                 places = dict(_places(keys, capture, connection, numbers))
-                if places:  # the group's bytes may be a hundred megabytes: they are read once
-                    found = file.read_row_group(group, columns=["bytes", "complete"])
+                if places:  # the group may hold a hundred megabytes: read it once
+                    columns = file.read_row_group(group, columns=["bytes", "complete"])
                     for side, at in places.items():
-                        complete = found.column("complete")[at].as_py()
-                        sides[side] = _message(_stored(found.column("bytes"), at), complete, row, side)
+                        complete = columns.column("complete")[at].as_py()
+                        sides[side] = _message(_stored(columns.column("bytes"), at), complete, row, side)
                 if len(sides) == len(numbers):
                     break
-        made = Exchange(row, sides.get("request"), sides.get("response"), None, self._name)
-        return Found(made, "the table messages")
+        result = Exchange(row, sides.get("request"), sides.get("response"), None, self._name)
+        return ExchangeMessages(result, "the table messages")
 
     def _files(self) -> Iterator[Any]:
         dataset = self._tables.dataset
@@ -132,8 +131,8 @@ class Bodies:
         return self._tables.topic_names.get(topic, topic)
 
     # -- the capture ------------------------------------------------------------------------------------------------
-    def _read_again(self, key: Key, row: dict[str, Any]) -> Found:
-        """Read the capture up to the exchange. What was said of its group before is read too: it says what is inside
+    def _read_again(self, key: Key, row: dict[str, Any]) -> ExchangeMessages:
+        """Read the capture up to the exchange, and earlier messages of its group: they tell the format of
         assignments."""
         assert self._captures is not None
         capture, connection, exchange, reply = key
@@ -144,48 +143,61 @@ class Bodies:
             text = f"({text}) or (api in (JoinGroup, SyncGroup) and group == {quoted(row['group_id'])})"
         arguments = self._captures.point(capture)
         names = ", ".join(dict.fromkeys(filter(None, (row["request_file"], row["response_file"]))))
-        made = self._placed(arguments, row) or self._near(arguments, row)
-        if made is not None:
-            return Found(made, f"{names}, read again")
-        for one in self._exchanges(arguments, text, bodies=True):
-            if (one.row["connection"], one.row["exchange"], one.row["reply"]) == (connection, exchange, reply):
-                made = Exchange(row, one.request_message, one.response_message, None, self._name, _group=one._group)
-                return Found(made, f"{names or 'the capture'}, read again")
-        raise Wrong("the capture does not hold this exchange any more", "was the file changed? analyse it again")
+        result = self._at_offsets(arguments, row) or self._in_slice(arguments, row)
+        if result is not None:
+            return ExchangeMessages(result, f"{names}, read again")
+        for candidate in self._exchanges(arguments, text, bodies=True):
+            if (candidate.row["connection"], candidate.row["exchange"], candidate.row["reply"]) == (
+                connection,
+                exchange,
+                reply,
+            ):
+                result = Exchange(
+                    row,
+                    candidate.request_message,
+                    candidate.response_message,
+                    None,
+                    self._name,
+                    _group=candidate._group,
+                )
+                return ExchangeMessages(result, f"{names or 'the capture'}, read again")
+        raise BadRequestError(
+            "the capture does not hold this exchange any more", "was the file changed? analyse it again"
+        )
 
     def _path(self, arguments: Sequence[str], name: str) -> str | None:
-        """The file of a name; None: it is not there, or there are two."""
+        """Find the file with a name; None if there is none, or there are two."""
         assert self._captures is not None
         points = capture_points(list(arguments), self._captures.how.rotated)
         paths = [path for point in points for path in point.paths if os.path.basename(path) == name]
         return paths[0] if len(paths) == 1 else None
 
-    def _placed(self, arguments: Sequence[str], row: dict[str, Any]) -> Exchange | None:
-        """The exchange of the packets at the places of its messages; None: it cannot be told so."""
+    def _at_offsets(self, arguments: Sequence[str], row: dict[str, Any]) -> Exchange | None:
+        """Read the exchange's messages at their offsets in the file; None if that is impossible."""
         assert self._captures is not None
         if row["api_key"] in embedded.GROUP_APIS or self._captures.how.keylogs:
             return None
-        found: list[Message | None] = []
+        messages: list[Message | None] = []
         for side, ordinal in zip(SIDES, ("exchange", "reply"), strict=True):
             data = None
             if row[ordinal] is not None:
                 path = self._path(arguments, row[f"{side}_file"] or "")
                 with contextlib.suppress(OSError):
-                    data = None if path is None else message_reader.message(path, row, side)
+                    data = None if path is None else message_reader.read_message(path, row, side)
                 if data is None:
                     return None
-            found.append(None if data is None else _message(data, True, row, side))
-        return Exchange(row, found[0], found[1], None, self._name)
+            messages.append(None if data is None else _message(data, True, row, side))
+        return Exchange(row, messages[0], messages[1], None, self._name)
 
-    def _near(self, arguments: Sequence[str], row: dict[str, Any]) -> Exchange | None:
-        """The exchange from the part of the capture where its packets are; None: all of it is to be read. What is said
-        of groups and keys may lie before that part."""
+    def _in_slice(self, arguments: Sequence[str], row: dict[str, Any]) -> Exchange | None:
+        """Read the exchange from the slice of the capture with its packets; None if all of the capture must be read,
+        as for groups and keys, which depend on earlier messages."""
         assert self._captures is not None
         how, names = self._captures.how, {row["request_file"], row["response_file"]} - {None}
         if row["api_key"] in embedded.GROUP_APIS or how.keylogs or len(names) != 1:
             return None
         path = self._path(arguments, names.pop())
-        part = None if path is None else excerpt(path, row)
+        part = None if path is None else exchange_slice(path, row)
         if part is None:
             return None
         ends = row["connection"].rpartition("#")[0]
@@ -193,36 +205,37 @@ class Bodies:
         if row["correlation_id"] is not None:
             text += f" and correlation_id == {row['correlation_id']}"
         size = (row["request_bytes"] or 0) + (row["response_bytes"] or 0)
-        window = None if size > WINDOW else WINDOW  # of little, no more is read than that
+        window = None if size > WINDOW else WINDOW  # read no more than that for small messages
         try:
             how = replace(how, rotated=False, window_bytes=how.window_bytes or window)
             with part:
                 every = api.decoded(["-"], how, filter=text, ordered=False, stdin=part)
-                found = [one for one in every if _first(one.row, row)]  # a packet may bring what was sent before, too
-                return found[0] if len(found) == 1 and _same(found[0].row, row) else None
-        except KwireError:  # it begins in the middle of something
+                candidates = [
+                    candidate for candidate in every if _first(candidate.row, row)
+                ]  # the first packet may hold earlier messages, too
+                return candidates[0] if len(candidates) == 1 and _same(candidates[0].row, row) else None
+        except KwireError:  # the slice begins inside a message
             return None
 
     def matching(self, text: str, rows: np.ndarray) -> Iterator[Key]:
-        """The exchanges that a filter chooses by what their bodies say; `rows`: those that it may choose. Raises
-        Wrong."""
+        """Find the exchanges among `rows` whose bodies match a filter. Raises BadRequestError."""
         if self._stored:
             yield from self._matching_stored(evaluation.parse(text), rows)
             return
         if self._captures is None:
-            raise Wrong(
+            raise BadRequestError(
                 "this filter asks for fields of messages, and the capture is not at hand",
                 "look at the capture itself: kwire view CAPTURE",
             )
         for point in capture_points(list(self._captures.arguments), self._captures.how.rotated):
-            for one in self._exchanges(self._captures.point(point.name), text, bodies=False):
-                yield point.name, one.row["connection"], one.row["exchange"], one.row["reply"]
+            for match in self._exchanges(self._captures.point(point.name), text, bodies=False):
+                yield point.name, match.row["connection"], match.row["exchange"], match.row["reply"]
 
-    def _matching_stored(self, asked: evaluation.Filter, rows: np.ndarray) -> Iterator[Key]:
-        """The same by the table `messages`."""
+    def _matching_stored(self, parsed: evaluation.Filter, rows: np.ndarray) -> Iterator[Key]:
+        """Find matching exchanges with the table `messages`."""
         waiting: dict[tuple[str, str, str, int], tuple[Key, dict[str, Message]]] = {}
         for start in range(0, len(rows), _AT_ONCE):
-            wanted()
+            check_cancelled()
             for key in self._tables.keys_of(rows[start : start + _AT_ONCE]):
                 here: tuple[Key, dict[str, Message]] = (key, {})
                 for side, number in zip(SIDES, key[2:], strict=True):
@@ -230,44 +243,51 @@ class Bodies:
                         waiting[key[0], key[1], side, number] = here
         for file in self._files():
             for batch in file.iter_batches(_AT_ONCE, columns=_STORED):
-                wanted()
-                for one in batch.to_pylist():
-                    side = one["direction"]
-                    number = one["exchange" if side == "request" else "reply"]
-                    found = waiting.pop((one["capture"], one["connection"], side, number), None)
-                    if found is None:
+                check_cancelled()
+                for row in batch.to_pylist():
+                    side = row["direction"]
+                    number = row["exchange" if side == "request" else "reply"]
+                    pending = waiting.pop((row["capture"], row["connection"], side, number), None)
+                    if pending is None:
                         continue
-                    key, messages = found
-                    messages[side] = Message(one["bytes"], one["complete"], request=side == "request")
-                    if len(messages) == sum(number is not None for number in key[2:]) and self._chooses(asked, *found):
+                    key, messages = pending
+                    messages[side] = Message(row["bytes"], row["complete"], request=side == "request")
+                    if len(messages) == sum(number is not None for number in key[2:]) and self._chooses(
+                        parsed, *pending
+                    ):
                         yield key
 
-    def _chooses(self, asked: evaluation.Filter, key: Key, messages: dict[str, Message]) -> bool:
+    def _chooses(self, parsed: evaluation.Filter, key: Key, messages: dict[str, Message]) -> bool:
         number = self._tables.row_of(key)
         assert number is not None
         row = self._tables.row(number)
         for name in _TIMES:
             row[name] = None if row[name] is None else moment(row[name])
-        made = Exchange(row, messages.get("request"), messages.get("response"), None, self._name)
-        return asked.matches(row, made.request, made.response)
+        candidate = Exchange(row, messages.get("request"), messages.get("response"), None, self._name)
+        return parsed.matches(row, candidate.request, candidate.response)
 
     def _exchanges(self, arguments: Sequence[str], text: str, bodies: bool) -> Iterator[Exchange]:
         assert self._captures is not None
         return api.decoded(
-            arguments, self._captures.how, filter=text, bodies=bodies, ordered=False, progress=lambda *_: wanted()
+            arguments,
+            self._captures.how,
+            filter=text,
+            bodies=bodies,
+            ordered=False,
+            progress=lambda *_: check_cancelled(),
         )
 
 
 def _message(data: memoryview, complete: bool, row: dict[str, Any], side: str) -> Message:
-    """A message of bytes that are its own. Records are looked at where they are, for they may be a hundred megabytes;
-    of others, which are little, the decoders make what they like."""
-    kept = cast("bytes", data) if lazy_tree.has_records(row, side) else bytes(data)
-    return Message(kept, complete, request=side == "request")
+    """Build a message of bytes that it owns. A message with records, which may have a hundred megabytes, is not
+    copied; others are small, and become `bytes`, as decoders expect."""
+    content = cast("bytes", data) if lazy_tree.has_records(row, side) else bytes(data)
+    return Message(content, complete, request=side == "request")
 
 
 def _stored(column: Any, at: int) -> memoryview:
-    """A row of a column of bytes that was read for it, in memory of its own: what Parquet unpacked them into, where
-    that is not much more. (As Python's bytes they would be copied three times.)"""
+    """Get a row of a column of bytes in writable memory: the column's own buffer, unless it is much larger. (As Python
+    bytes they would be copied three times.)"""
     (array,) = (chunk for chunk in column.slice(at, 1).chunks if len(chunk))
     start, end = np.frombuffer(array.buffers()[1], np.int32)[array.offset :][:2].tolist()
     whole = memoryview(array.buffers()[2] or b"")
@@ -279,7 +299,7 @@ def _stored(column: Any, at: int) -> memoryview:
 _AT_ONCE: Final = 4_096
 _STORED: Final = ["capture", "connection", "exchange", "reply", "direction", "complete", "bytes"]
 _TIMES: Final = ("request_time", "request_end", "response_time", "response_end")
-_TELLING: Final = (
+_COMPARED: Final = (
     "api_key",
     "api_version",
     "correlation_id",
@@ -292,26 +312,26 @@ _TELLING: Final = (
 
 
 def _first(read: dict[str, Any], row: dict[str, Any]) -> bool:
-    """Does what was read of a part begin when the exchange of a row does?"""
+    """Tell whether an exchange read from a slice begins when a row's exchange does."""
     name = "response_time" if row["request_time"] is None else "request_time"
     return read[name] is not None and bool(micros(read[name]) == row[name])
 
 
 def _same(read: dict[str, Any], row: dict[str, Any]) -> bool:
-    """Is what was read of a part the exchange of a row? Its numbers count from the part's beginning."""
+    """Tell whether an exchange read from a slice, whose ordinals count from the slice's start, is a row's exchange."""
     times = all(
         (None if read[name] is None else micros(read[name])) == row[name] for name in ("request_time", "response_time")
     )
-    return times and all(read[name] == row[name] for name in _TELLING)
+    return times and all(read[name] == row[name] for name in _COMPARED)
 
 
 def _places(keys: Any, capture: str, connection: str, wanted: dict[str, int]) -> Iterator[tuple[str, int]]:
-    """Where a row group of `messages` has the sides of an exchange."""
+    """Find the rows of an exchange's messages in a row group of `messages`."""
     here = pc.and_(pc.equal(keys["capture"], capture), pc.equal(keys["connection"], connection))
     for side, number in wanted.items():
         ordinal = keys["exchange" if side == "request" else "reply"]
-        found = pc.indices_nonzero(
+        matches = pc.indices_nonzero(
             pc.fill_null(pc.and_(pc.and_(here, pc.equal(keys["direction"], side)), pc.equal(ordinal, number)), False)
         )
-        if len(found):
-            yield side, found[0].as_py()
+        if len(matches):
+            yield side, matches[0].as_py()

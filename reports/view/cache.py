@@ -1,6 +1,6 @@
-"""Arrays that took time to make, kept by name, bounded in bytes.
+"""A cache of arrays by name, bounded in bytes.
 
-Rules: those not asked for longest go first; what two ask for at once is made once.
+Rules: the least recently used arrays are evicted first; an array that two threads need at once is made once.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 Name = tuple[str, str]
 
 
-class Kept:
-    """Arrays by name."""
+class ArrayCache:
+    """A cache of arrays by name, of at most `limit` bytes."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -25,25 +25,25 @@ class Kept:
         self._lock = threading.Lock()
 
     def get(self, name: Name) -> np.ndarray | None:
-        """What is kept under a name."""
+        """Get a cached array; None if it is not there."""
         with self._lock:
-            found = self._arrays.get(name)
-            if found is not None:
+            array = self._arrays.get(name)
+            if array is not None:
                 self._arrays.move_to_end(name)
-            return found
+            return array
 
-    def made(self, name: Name, make: Callable[[], np.ndarray]) -> np.ndarray:
-        """What is kept under a name, or what `make` makes, which is kept. Who comes while it is being made waits."""
+    def get_or_make(self, name: Name, make: Callable[[], np.ndarray]) -> np.ndarray:
+        """Get a cached array, or make and cache it. Other callers wait while it is being made."""
         with self._lock:
             making = self._making.setdefault(name, threading.Lock())
         with making:
-            found = self.get(name)
-            if found is None:
-                found = make()
-                self._put(name, found)
+            array = self.get(name)
+            if array is None:
+                array = make()
+                self._put(name, array)
         with self._lock:
             self._making.pop(name, None)
-        return found
+        return array
 
     def _put(self, name: Name, array: np.ndarray) -> None:
         with self._lock:

@@ -1,8 +1,8 @@
-"""A message found by its place: the part of a capture that holds one exchange, as a capture of its own.
+"""Slices of capture files: the bytes around one exchange, readable as a capture of their own.
 
-In: a capture's file, and where in it the packets of an exchange are. Out: a stream, as of a smaller file that begins at
-the request's first packet. Rules: only plain files have places; what comes out is a guess that whoever reads it checks,
-because its first packet may begin inside of another message.
+In: a capture's file, and the offsets of an exchange's packets in it. Out: a stream, as of a smaller file that begins at
+the request's first packet. Rules: only uncompressed files have offsets; callers check what they read, because the first
+packet may begin inside another message.
 """
 
 from __future__ import annotations
@@ -17,26 +17,24 @@ _SECTION: Final = b"\x0a\x0d\x0d\x0a"
 _PACKETS: Final = (2, 3, 6)
 _MAGIC: Final = frozenset((0xA1B2C3D4, 0xA1B23C4D))
 _SLACK: Final = 4 << 20
-"""Bytes of other traffic that may lie between a message's first packet and its last, besides its own."""
+"""Bytes of other traffic between a message's first packet and its last."""
 
-MOST: Final = 256 << 20
-"""An excerpt is no larger: from there on reading the whole is as good."""
+MAX_SLICE_BYTES: Final = 256 << 20
+"""Largest slice: beyond, reading the whole file is as good."""
 
 
-def excerpt(path: str, row: dict[str, Any]) -> BinaryIO | None:
-    """The part of a file with both messages of an exchange, to be read once and closed; None: it cannot be told where
-    that is."""
+def exchange_slice(path: str, row: dict[str, Any]) -> BinaryIO | None:
+    """Open the slice of a file with both messages of an exchange; None if their offsets are unknown or far apart."""
     places = [row[name] for name in ("request_offset", "response_offset") if row[name] is not None]
     if not places or (row["request_offset"] is None) != (row["exchange"] is None):
         return None
     start = min(places)
     end = max(places) + 2 * ((row["request_bytes"] or 0) + (row["response_bytes"] or 0)) + _SLACK
-    return None if end - start > MOST else part(path, start, end - start)
+    return None if end - start > MAX_SLICE_BYTES else file_slice(path, start, end - start)
 
 
-def part(path: str, start: int, length: int) -> BinaryIO | None:
-    """What a file says before its first packet, then so many bytes from one of its packets on, to be read once and
-    closed; None: they cannot be told."""
+def file_slice(path: str, start: int, length: int) -> BinaryIO | None:
+    """Open a file's header followed by `length` bytes from a packet's offset; None if the file cannot be sliced."""
     with contextlib.ExitStack() as stack:
         try:
             file = stack.enter_context(open(path, "rb", buffering=0))
@@ -47,11 +45,11 @@ def part(path: str, start: int, length: int) -> BinaryIO | None:
         except OSError:
             return None
         stack.pop_all()
-        return io.BufferedReader(_Part(file, head, length))
+        return io.BufferedReader(_SliceReader(file, head, length))
 
 
-class _Part(io.RawIOBase):
-    """What a capture says before its first packet, then so many bytes of it from where it stands."""
+class _SliceReader(io.RawIOBase):
+    """A raw stream of a header, then of `length` bytes from a file's current position."""
 
     def __init__(self, file: io.FileIO, head: bytes, length: int) -> None:
         self._file = file
@@ -77,7 +75,7 @@ class _Part(io.RawIOBase):
 
 
 def _head(file: BinaryIO) -> bytes | None:
-    """What a capture says before its first packet; None: it is none that is known here."""
+    """Read a capture's bytes before its first packet; None for unknown formats."""
     first = file.read(_HEADER)
     if first[:4] != _SECTION:
         known = len(first) == _HEADER and {struct.unpack(order + "I", first[:4])[0] for order in "<>"} & _MAGIC

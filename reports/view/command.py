@@ -1,11 +1,10 @@
-"""`kwire view`: the server is started, and the page opened.
+"""`kwire view`: start the server, and open the page.
 
-In: parsed options. Out: the page's address on stdout; what is going on on stderr. It runs until it is interrupted.
+In: parsed options. Out: the page's address on stdout, progress on stderr. It runs until it is interrupted.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import ipaddress
 import os
@@ -23,27 +22,29 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from analyzer.common.errors import UsageError
 from captures.errors import KwireError
-from reports.view.current_view import Stage
+from reports.view.current_view import CurrentView
 
 if TYPE_CHECKING:
     import uvicorn
 
+    from analyzer.options.questions import ViewOptions
+
 SWITCH_SECONDS: Final = 0.001
-"""A thread that computes lets another one in after this time."""
+"""Switch interval of Python's threads: a thread that computes yields after this time."""
 
 ENDING_SECONDS: Final = 10
-"""Opening that nobody waits for any more is waited for so long: its files are cleared away."""
+"""Wait at the end for opening to stop and remove its files."""
 
 LOADED_SECONDS: Final = 5
-"""What the first filter and the first message need is loaded behind the first rows: they are waited for so long, and a
-tenth of it for the browser to show them. Whoever is quicker waits for it."""
+"""Longest wait for the first rows, after which the parser and the decoders are loaded in the background; a tenth of it
+is left for the browser to show the rows."""
 
 LEAST_TOKEN: Final = 16
-"""Characters of a token in a file: fewer could be guessed."""
+"""Characters of a token in a file: shorter ones could be guessed."""
 
 
-def view(options: argparse.Namespace) -> int:
-    """`kwire view`."""
+def view(options: ViewOptions) -> int:
+    """Run `kwire view`."""
     host, port = _address(options.listen)
     token = _token(options.token_file)
     local = _is_local(host)
@@ -55,7 +56,7 @@ def view(options: argparse.Namespace) -> int:
     try:
         import uvicorn
 
-        from reports.view.server import Door, application
+        from reports.view.server import Access, application
     except ModuleNotFoundError as missing:
         if missing.name not in ("uvicorn", "starlette", "anyio"):
             raise
@@ -64,12 +65,14 @@ def view(options: argparse.Namespace) -> int:
     port = listening.getsockname()[1]
     with contextlib.ExitStack() as stack:
         stack.callback(listening.close)
-        stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _end))  # what is to go goes
-        opening = _Opening(options)
+        stack.callback(
+            signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _end)
+        )  # so that temporary files are removed
+        opening = _ViewOpener(options)
         stack.callback(opening.end)
-        if not sure(options.sources, options):
-            opening.open()  # what is wrong is told before there is an address
-        door = Door(token or secrets.token_urlsafe(32), token is not None, _names(host, port), port)
+        if not has_plain_input(options.sources, options):
+            opening.open()  # report errors before the address
+        door = Access(token or secrets.token_urlsafe(32), token is not None, _names(host, port), port)
         name = f"[{host}]" if ":" in host else host
         address = f"http://{name}:{port}/" + ("" if token is not None else f"?token={door.token}")
         sys.stdout.write(address + "\n")
@@ -87,23 +90,23 @@ def view(options: argparse.Namespace) -> int:
             timeout_graceful_shutdown=1,
             ws="none",
         )
-        # The page comes while the first exchanges are looked for; the analysis must not hold back its answers.
+        # The page loads while the first exchanges are read; the analysis must not delay its answers.
         stack.callback(sys.setswitchinterval, sys.getswitchinterval())
         sys.setswitchinterval(SWITCH_SECONDS)
         server = uvicorn.Server(config)
         opening.begin()
-        threading.Thread(target=_said, args=(opening.stage, server), daemon=True).start()
+        threading.Thread(target=_announce, args=(opening.stage, server), daemon=True).start()
         server.run(sockets=[listening])
-        opening.judge()
+        opening.raise_failure()
     return 0
 
 
-class _Opening:
-    """What is to be looked at becomes a stage; what that is made with is loaded here, which takes longer than the
-    server's start and the page's way to the browser."""
+class _ViewOpener:
+    """Opens the view, in the background if possible: its imports take longer than starting the server and loading the
+    page."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        self.stage = Stage()
+    def __init__(self, options: ViewOptions) -> None:
+        self.stage = CurrentView()
         self._options = options
         self._stack = contextlib.ExitStack()
         self._thread: threading.Thread | None = None
@@ -111,14 +114,14 @@ class _Opening:
         self._broken: BaseException | None = None
 
     def open(self) -> None:
-        """Open it, here and now. Raises KwireError."""
+        """Open the view in this thread. Raises KwireError."""
         from reports.view import open_view as opening
 
         self._opened = True
-        opening.begun(self._options.sources, self._options, self._stack, self.stage)
+        opening.begin_view(self._options.sources, self._options, self._stack, self.stage)
 
     def begin(self) -> None:
-        """Open it, if it is not open, while other things are done."""
+        """Open the view in the background, unless it is open."""
         if not self._opened:
             self._thread = threading.Thread(target=self._open, daemon=True)
             self._thread.start()
@@ -132,15 +135,15 @@ class _Opening:
             self._broken = broken
             self.stage.fail(UsageError("what is to be looked at cannot be opened"))
 
-    def judge(self) -> None:
-        """Raise why there was nothing to look at."""
+    def raise_failure(self) -> None:
+        """Raise the error that prevented a view, if there was one."""
         if self._broken is not None:
             raise self._broken
         if self.stage.view is None and self.stage.failure is not None:
             raise self.stage.failure
 
     def end(self) -> None:
-        """Nobody looks any more."""
+        """Stop opening, and remove temporary files."""
         self.stage.ended = True
         if self._thread is not None:
             self._thread.join(ENDING_SECONDS)
@@ -148,12 +151,12 @@ class _Opening:
 
 
 _CAPTURES: Final = (b"\xa1\xb2\xc3\xd4", b"\xd4\xc3\xb2\xa1", b"\xa1\xb2\x3c\x4d", b"\x4d\x3c\xb2\xa1", b"\n\r\r\n")
-"""How plain captures begin: pcap's numbers, pcapng's block."""
+"""First bytes of uncompressed captures: pcap's magic numbers, pcapng's first block."""
 
 
-def sure(sources: Sequence[str], options: argparse.Namespace) -> bool:
-    """Is it plain that there is something to look at, without anything being loaded? It need not be told otherwise
-    before there is an address."""
+def has_plain_input(sources: Sequence[str], options: ViewOptions) -> bool:
+    """Tell, without loading anything, that the sources exist and look right, so that the address can be printed
+    first."""
     if options.rotated or options.keylog:
         return False
     try:
@@ -170,19 +173,19 @@ def _begins(path: str) -> bool:
     return len(head) == 24 and head.startswith(_CAPTURES)
 
 
-def _said(stage: Stage, server: uvicorn.Server) -> None:
-    """Say what is there as soon as it is; where nothing will be, the server ends."""
+def _announce(stage: CurrentView, server: uvicorn.Server) -> None:
+    """Report the first view as soon as it is ready; stop the server if there will be none."""
     try:
-        view = stage.shown()
+        view = stage.first_view()
     except KwireError:
         server.should_exit = True
         return
     more = "" if stage.done else " (the first; more are being read)"
     sys.stderr.write(f"kwire: {view.tables.columns.n:,} exchanges{more} at the address above; Ctrl-C ends\n")
     stage.looked.wait(LOADED_SECONDS)
-    time.sleep(LOADED_SECONDS / 10)  # the browser shows them, and asks what stands around them
+    time.sleep(LOADED_SECONDS / 10)  # the browser shows them, and requests the rows around them
     view.tables.parse("api == Fetch")  # the first filter would wait for the grammar
-    view.messages.ready()  # and the first message for what reads it
+    view.messages.warm_up()  # and the first message for what reads it
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:
@@ -190,13 +193,13 @@ def _end(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _address(text: str | None) -> tuple[str, int]:
-    """HOST and PORT of `--listen`; 0 is any free port."""
+    """Read HOST and PORT of `--listen`; port 0 is any free port."""
     if text is None:
         return "127.0.0.1", 0
-    found = re.fullmatch(r"(?:(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\[\]:\s]+)):)?([0-9]{1,5})", text)
-    if found is None or int(found[3]) > 65535:
+    match = re.fullmatch(r"(?:(?:\[([0-9A-Fa-f:.%\w]+)\]|([^\[\]:\s]+)):)?([0-9]{1,5})", text)
+    if match is None or int(match[3]) > 65535:
         raise UsageError(f"--listen {text}: not [HOST:]PORT", "as --listen 8080, or --listen 127.0.0.1:8080")
-    return found[1] or found[2] or "127.0.0.1", int(found[3])
+    return match[1] or match[2] or "127.0.0.1", int(match[3])
 
 
 def _is_local(host: str) -> bool:
@@ -209,14 +212,14 @@ def _is_local(host: str) -> bool:
 
 
 def _names(host: str, port: int) -> frozenset[str]:
-    """What browsers may call the server; another name that leads here is another site's trick (DNS rebinding). None
-    are known where it listens on every address."""
+    """List the names that browsers may use for the server: other names that resolve to it are DNS rebinding. Empty if
+    it listens on every address."""
     with contextlib.suppress(ValueError):
         if ipaddress.ip_address(host).is_unspecified:
             return frozenset()
     named = f"[{host}]" if ":" in host else host
     local = ("127.0.0.1", "localhost", "[::1]") if _is_local(host) else ()
-    return frozenset(f"{one}:{port}" for one in (named, *local))
+    return frozenset(f"{name}:{port}" for name in (named, *local))
 
 
 def _token(path: str | None) -> str | None:
@@ -239,19 +242,19 @@ def _token(path: str | None) -> str | None:
     return token
 
 
-def _listening(host: str, port: int, asked: str | None) -> socket.socket:
-    """A socket that listens. Raises UsageError where it cannot."""
+def _listening(host: str, port: int, option: str | None) -> socket.socket:
+    """Open a listening socket. Raises UsageError if that fails."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
     except OSError as failure:
         raise UsageError(
-            f"--listen {asked or host}: {failure.strerror}", "another port may be free; without --listen one is chosen"
+            f"--listen {option or host}: {failure.strerror}", "another port may be free; without --listen one is chosen"
         ) from None
 
 
 def _open(address: str) -> None:
-    """Open the page in the user's browser, where there is a screen for one."""
+    """Open the page in the user's browser, if there is a display."""
     import webbrowser
 
     if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):

@@ -1,7 +1,7 @@
-"""The view as it stands: of a dataset at once; of a capture, while it is analysed, of its first exchanges, then of all.
+"""The current view: of a dataset at once; of a capture being analysed, first of some exchanges, then of all.
 
-In: views, as they come. Out: a `Stage`, which whoever asks waits for until there is one. Rule: it loads nothing that a
-view is made with, so that the server is there before that is loaded, and the page comes meanwhile.
+In: views, as they become available. Out: a `CurrentView`, whose callers wait until there is one. Rule: this module
+imports nothing that makes views, so that the server and the page are there before that is loaded.
 """
 
 from __future__ import annotations
@@ -17,9 +17,15 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Stage:
-    """`round` counts the views; `doing`: what is done meanwhile, `analysis` of a capture, or `columns` of a dataset;
-    `read` of `size` bytes, or columns, are done; `failure`: what ended it early."""
+class CurrentView:
+    """The view that the server shows, and the progress of the next one.
+
+    round    number of views so far
+    doing    `analysis` of a capture, or `columns` of a dataset
+    read     bytes, or columns, done of `size`
+    failure  the error that ended it early
+    ended    True once the server stops
+    """
 
     view: View | None = None
     round: int = 0
@@ -29,28 +35,28 @@ class Stage:
     failure: KwireError | None = None
     ended: bool = False
     looked: threading.Event = field(default_factory=threading.Event)
-    """Set when the first rows were handed out."""
+    """Set when the first rows were sent."""
     _ready: threading.Event = field(default_factory=threading.Event)
     _settled: threading.Event = field(default_factory=threading.Event)
 
     @property
     def done(self) -> bool:
-        """Nothing more is to come."""
+        """True if no further view will follow."""
         return self._settled.is_set()
 
     def settled(self) -> None:
-        """Wait until nothing more is to come."""
+        """Wait until no further view will follow."""
         self._settled.wait()
 
     @classmethod
-    def of(cls, view: View) -> Stage:
-        """All is there."""
+    def of(cls, view: View) -> CurrentView:
+        """Wrap a complete view."""
         stage = cls()
-        stage.become(view, done=True)
+        stage.show(view, done=True)
         return stage
 
-    def become(self, view: View, done: bool = False) -> None:
-        """Another view takes its place."""
+    def show(self, view: View, done: bool = False) -> None:
+        """Replace the view."""
         self.view = view
         self.round += 1
         if done:
@@ -58,21 +64,21 @@ class Stage:
         self._ready.set()
 
     def fail(self, failure: KwireError) -> None:
-        """It goes no further; what is shown stays."""
+        """Record an error; the view so far stays."""
         self.failure = failure
         self._settled.set()
         self._ready.set()
 
-    def shown(self) -> View:
-        """The first view, waited for. Raises what went wrong before there was one."""
+    def first_view(self) -> View:
+        """Wait for the first view. Raises the error if there was none."""
         self._ready.wait()
         if self.view is None:
             assert self.failure is not None
             raise self.failure
         return self.view
 
-    def told(self) -> dict[str, Any]:
-        """How far it is, for the page."""
+    def progress(self) -> dict[str, Any]:
+        """Describe the progress, for the page."""
         view = self.view
         failure = None if self.failure is None else {"message": str(self.failure), "hint": self.failure.hint}
         return {

@@ -1,7 +1,7 @@
-"""A ladder: messages between clients and brokers, each by itself or as bands.
+"""Ladder diagram: messages between clients and brokers, one by one or counted in bands.
 
-In: a view's tables and what a filter chooses. Out: plain values for JSON. Rules: a broker has its node id wherever the
-dataset knows it; what is left out is counted.
+In: a view's tables and a filter. Out: plain values for JSON. Rules: a broker is named by its node id if the dataset
+knows it; everything that is left out is counted.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from typing import Any, Final
 
 import numpy as np
 
-from reports.view.tables import Tables, key_text
+from reports.view.tables import Tables, format_key
 
 ARROWS: Final = 2_000
-"""Exchanges of a ladder at once."""
+"""Exchanges of a ladder in one answer."""
 
 ACTORS: Final = 12
-"""Clients, and brokers, of a ladder's bands."""
+"""Clients, and likewise brokers, of a ladder's bands."""
 
 CODES: Final = 1 << 22
-"""Codes that are counted in one array each."""
+"""Largest code that is counted in an array without renumbering."""
 
 TALLEST: Final = 400
 """Intervals of a ladder's bands."""
 
 
 def ladder(tables: Tables, text: str, start: int, count: int) -> dict[str, Any]:
-    """The chosen exchanges from the `start` on, in order of their requests: who asked whom, when, and when what came
-    back; and who led the partitions of their topics meanwhile."""
+    """Draw the chosen exchanges from `start` on, in order of their requests: client, broker, both times and the error;
+    with changes of their partitions' leaders."""
     selection, numbers = tables.window(text, "", start, min(count, ARROWS))
     names = (
         "client_ip",
@@ -41,16 +41,16 @@ def ladder(tables: Tables, text: str, start: int, count: int) -> dict[str, Any]:
         "topics",
         "status",
     )
-    rows = tables.some(numbers, names)
+    rows = tables.rows_at(numbers, names)
     known = {(row["host"], row["port"]): row["node_id"] for row in tables.other("brokers")}
     actors: dict[str, int] = {}
     arrows: list[list[Any]] = []
     for row in rows:
         client = f"{row['client_ip']} {row['client_id'] or ''}".strip()
-        asked = actors.setdefault(f"client {client}", len(actors))
+        sender = actors.setdefault(f"client {client}", len(actors))
         broker = actors.setdefault(_broker(row["broker_ip"], row["broker_port"], known), len(actors))
         code = row["errors"][0]["code"] if row["errors"] else 0
-        arrows.append([asked, broker, row["request_time"], row["response_time"], row["api"] or "?", code])
+        arrows.append([sender, broker, row["request_time"], row["response_time"], row["api"] or "?", code])
     topics = {topic for row in rows for topic in row["topics"]}
     times = [time for row in rows for time in (row["request_time"], row["response_time"]) if time is not None]
     return {
@@ -58,15 +58,15 @@ def ladder(tables: Tables, text: str, start: int, count: int) -> dict[str, Any]:
         "start": start,
         "actors": list(actors),
         "arrows": arrows,
-        "keys": list(map(key_text, tables.keys_of(numbers))),
+        "keys": list(map(format_key, tables.keys_of(numbers))),
         "leaders": _leaders(tables, topics, times),
     }
 
 
 def bands(tables: Tables, text: str, height: int) -> dict[str, Any]:
-    """All of the chosen exchanges as bands: of each client and broker how many there are in each interval of time, and
-    how many of them have errors. `starts`: of each interval the place of its first exchange among the chosen ones.
-    Clients and brokers beyond `ACTORS` of each are one together, the least busy ones."""
+    """Count all chosen exchanges by client, broker and interval of time, and those with errors. `starts`: position of
+    each interval's first exchange among the chosen ones. Of more than `ACTORS` clients or brokers the least busy ones
+    are counted together."""
     rows = tables.chosen(text).rows
     columns, shown = tables.columns, min(max(height, 1), TALLEST)
     times, there = columns.integer("request_time")
@@ -76,12 +76,12 @@ def bands(tables: Tables, text: str, height: int) -> dict[str, Any]:
     first, last = int(times[rows[0]]), int(times[rows[-1]])
     step = -(-(last - first + 1) // shown)
     ids, codes = len(columns.values["client_id"]) + 1, columns.codes
-    asked, clients = _busiest((codes["client_ip"][rows].astype(np.int64) + 1) * ids + codes["client_id"][rows] + 1)
-    answered, brokers = _busiest(codes["broker"][rows].astype(np.int64) + 1)
+    client_of, clients = _busiest((codes["client_ip"][rows].astype(np.int64) + 1) * ids + codes["client_id"][rows] + 1)
+    broker_of, brokers = _busiest(codes["broker"][rows].astype(np.int64) + 1)
     interval = ((times[rows].astype(np.int64) - first) // step).astype(np.int32)
     wrong = columns.errors.filled()[columns.errors.of[rows]]
     shape = (len(clients), len(brokers), -(-(last - first + 1) // step))
-    place = np.ravel_multi_index((asked, answered, interval), shape)
+    place = np.ravel_multi_index((client_of, broker_of, interval), shape)
     size = int(np.prod(shape))
     counts, errors = np.bincount(place, minlength=size), np.bincount(place[wrong], minlength=size)
     known = {(row["host"], row["port"]): row["node_id"] for row in tables.other("brokers")}
@@ -96,8 +96,8 @@ def bands(tables: Tables, text: str, height: int) -> dict[str, Any]:
         for code in brokers
     ]
     filled = np.flatnonzero(counts)
-    one, other, at = np.unravel_index(filled, shape)
-    cells = np.stack([one, other + len(names), at, counts[filled], errors[filled]], axis=1)
+    client, broker, at = np.unravel_index(filled, shape)
+    cells = np.stack([client, broker + len(names), at, counts[filled], errors[filled]], axis=1)
     return {
         "total": len(rows),
         "actors": names + ends,
@@ -110,7 +110,7 @@ def bands(tables: Tables, text: str, height: int) -> dict[str, Any]:
 
 
 def _busiest(codes: np.ndarray) -> tuple[np.ndarray, list[int | None]]:
-    """Which of the most frequent codes (0 and up) each is, and these; None: all the others."""
+    """Number codes (0 and up) by the most frequent ones: int64[n], and these codes, None for all others."""
     if int(codes.max()) > CODES:
         distinct, codes = np.unique(codes, return_inverse=True)
     else:
@@ -134,24 +134,24 @@ def _client(tables: Tables, code: int | None, ids: int) -> str:
 
 def _broker(ip: str | None, port: int | None, known: dict[tuple[str, int], int]) -> str:
     node = known.get((ip or "", port or 0))
-    if node is None:  # brokers advertise names; a port that one broker alone has tells it as well
+    if node is None:  # brokers advertise host names; a port that only one broker has identifies it
         same = [number for (_, of), number in known.items() if of == port]
         node = same[0] if len(same) == 1 else None
     return f"broker {ip}:{port}" if node is None else f"broker {node}"
 
 
 def _leaders(tables: Tables, topics: set[str], times: list[int]) -> list[dict[str, Any]]:
-    """Changes of leaders of some topics' partitions: the last one before the first time, and those up to the last."""
+    """List changes of leaders of topics' partitions: the last one before the first time, and those until the last."""
     if not times:
         return []
     first, last = min(times), max(times)
     before: dict[tuple[str, int], dict[str, Any]] = {}
-    found = []
+    changes = []
     for row in sorted(tables.other("leaders"), key=lambda row: row["time"] or 0):
         topic = row["topic"] or tables.topic_names.get(row["topic_id"] or "", "")
         if topic not in topics or row["time"] is None or row["time"] > last:
             continue
-        told = {
+        change = {
             "time": row["time"],
             "topic": topic,
             "partition": row["partition"],
@@ -159,7 +159,7 @@ def _leaders(tables: Tables, topics: set[str], times: list[int]) -> list[dict[st
             "epoch": row["leader_epoch"],
         }
         if row["time"] <= first:
-            before[topic, row["partition"]] = told
+            before[topic, row["partition"]] = change
         else:
-            found.append(told)
-    return [*before.values(), *found]
+            changes.append(change)
+    return [*before.values(), *changes]

@@ -1,7 +1,7 @@
-"""What a filter chooses, as a file: its rows as csv, lines of JSON or Parquet, or the packets of its connections.
+"""Export of the chosen exchanges: rows as csv, lines of JSON or Parquet, or their connections' packets as pcapng.
 
-In: a view, a filter and an order. Out: bytes in pieces, as they are made. Rules: all columns of the table `exchanges`
-as its contract has them, in the order that the list shows; of packets, whole connections, for half of one says little.
+In: a view, a filter and an order. Out: bytes in pieces. Rules: rows have all columns of the table `exchanges` in the
+order of the list; packets are exported by whole connections.
 """
 
 from __future__ import annotations
@@ -16,54 +16,58 @@ import numpy as np
 import pyarrow as pa
 
 from analyzer.dataset import tables as contract
+from analyzer.frame.spill import check_cancelled
 from analyzer.protocol import errors
 from captures.files import CapturePoint, capture_points
 from reports import results
-from reports.view.source_captures import Captures
-from reports.view.tables import Tables, Wrong
-from reports.view.value_counts import wanted as still
+from reports.view.source_captures import SourceCaptures
+from reports.view.tables import BadRequestError, Tables
 
 if TYPE_CHECKING:
-    from reports.view.packets import Wanted
+    from reports.view.packets import ConnectionSpan
 
 AT_ONCE: Final = 10_000
-"""Rows made at a time."""
+"""Rows converted at a time."""
 
 CONNECTIONS: Final = 2_000
-"""Connections whose packets are looked for together."""
+"""Connections whose packets can be exported together."""
 
 _PIECE: Final = 1 << 20
 
 
-def exported(tables: Tables, text: str, sort: str, form: str) -> tuple[str, Callable[[], Iterator[bytes]]]:
-    """The type of the file, and what makes its pieces. Raises Wrong."""
+def export_rows(tables: Tables, text: str, sort: str, form: str) -> tuple[str, Callable[[], Iterator[bytes]]]:
+    """Get the file's type, and a function that makes its pieces. Raises BadRequestError."""
     if form not in FORMS:
-        raise Wrong(f"format={form[:40]}: nothing is written in it", f"one of {', '.join(FORMS)}")
+        raise BadRequestError(f"format={form[:40]}: nothing is written in it", f"one of {', '.join(FORMS)}")
     kind, written = FORMS[form]
     return kind, partial(written, _parts(tables, tables.ordered(text, sort).rows))
 
 
-def with_packets(tables: Tables, captures: Captures | None, text: str) -> list[tuple[CapturePoint, list[Wanted]]]:
-    """The captures that hold the chosen exchanges' connections, and which these are. Raises Wrong and CaptureError."""
-    from reports.view.packets import Wanted  # what reads captures is loaded when one is read
+def connections_to_export(
+    tables: Tables, captures: SourceCaptures | None, text: str
+) -> list[tuple[CapturePoint, list[ConnectionSpan]]]:
+    """Get the captures with the chosen exchanges' connections, and these. Raises BadRequestError and CaptureError."""
+    from reports.view.packets import ConnectionSpan  # loads the readers of captures
 
     if captures is None:
-        raise Wrong("the capture is not at hand: no packets", "look at the capture itself: kwire view CAPTURE")
+        raise BadRequestError(
+            "the capture is not at hand: no packets", "look at the capture itself: kwire view CAPTURE"
+        )
     rows = tables.chosen(text).rows
     columns = tables.columns
-    # By capture, too: another one may have the same connection, which is not chosen with it.
+    # By capture, too: another capture may have the same connection without its being chosen.
     both = np.stack([columns.codes[name][rows] for name in ("capture", "connection")])
     links = np.unique(both, axis=1).T.tolist()
     if len(links) > CONNECTIONS:
-        raise Wrong(f"{len(links):,} connections are chosen", f"filter to {CONNECTIONS:,} or fewer")
+        raise BadRequestError(f"{len(links):,} connections are chosen", f"filter to {CONNECTIONS:,} or fewer")
     chosen = {(columns.values["capture"][capture], columns.values["connection"][link]) for capture, link in links}
-    lasting: dict[str, list[Wanted]] = {}
+    lasting: dict[str, list[ConnectionSpan]] = {}
     for row in tables.other("connections"):
         there = (row["capture"], row["connection"]) in chosen
         if there and row["first_time"] is not None and row["last_time"] is not None:
             client, broker = ((row[f"{side}_ip"], row[f"{side}_port"]) for side in ("client", "broker"))
-            one = Wanted(client, broker, row["first_time"] * 1000, row["last_time"] * 1000 + 999)
-            lasting.setdefault(row["capture"], []).append(one)
+            span = ConnectionSpan(client, broker, row["first_time"] * 1000, row["last_time"] * 1000 + 999)
+            lasting.setdefault(row["capture"], []).append(span)
     return [
         (point, wanted)
         for name, wanted in lasting.items()
@@ -71,25 +75,27 @@ def with_packets(tables: Tables, captures: Captures | None, text: str) -> list[t
     ]
 
 
-def packets(there: Sequence[tuple[CapturePoint, list[Wanted]]]) -> Iterator[bytes]:
-    """The packets of connections as pcapng: whole connections, nothing else. Raises Wrong and CaptureError."""
-    from reports.view.packets import extracted
+def export_packets(there: Sequence[tuple[CapturePoint, list[ConnectionSpan]]]) -> Iterator[bytes]:
+    """Write the packets of connections as pcapng. Raises BadRequestError and CaptureError."""
+    from reports.view.packets import extract_packets
 
-    pieces = itertools.chain.from_iterable(extracted(point, wanted, still) for point, wanted in there)
-    first = next(pieces, None)  # what is wrong is told while it can be, not in the middle of a file
+    pieces = itertools.chain.from_iterable(extract_packets(point, wanted, check_cancelled) for point, wanted in there)
+    first = next(pieces, None)  # raises errors before the answer begins
     if first is None:
-        raise Wrong("no packet of the chosen exchanges is there", "the filter chooses none, or the capture was changed")
+        raise BadRequestError(
+            "no packet of the chosen exchanges is there", "the filter chooses none, or the capture was changed"
+        )
     return itertools.chain([first], pieces)
 
 
 def _parts(tables: Tables, rows: np.ndarray) -> Iterator[pa.Table]:
-    """The rows as tables of the contract's types; one at least."""
+    """Convert rows to tables with the contract's schema; at least one table."""
     schema = contract.schema("exchanges")
     for start in range(0, max(len(rows), 1), AT_ONCE):
-        found = tables.some(rows[start : start + AT_ONCE], schema.names)
-        for row in found:
-            row["errors"] = [{**one, "error": errors.name(one["code"])} for one in row["errors"]]
-        yield pa.Table.from_pylist(found, schema)
+        selected = tables.rows_at(rows[start : start + AT_ONCE], schema.names)
+        for row in selected:
+            row["errors"] = [{**error, "error": errors.name(error["code"])} for error in row["errors"]]
+        yield pa.Table.from_pylist(selected, schema)
 
 
 def _csv(parts: Iterator[pa.Table]) -> Iterator[bytes]:

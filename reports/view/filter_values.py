@@ -1,6 +1,6 @@
-"""Values as the filter language writes them.
+"""Values in the syntax of filters.
 
-In: a value. Out: words of a filter. Rule: what is written is read as the same value.
+In: a value. Out: a word of a filter. Rule: parsing the word gives the same value.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import numpy as np
 
 
 def quoted(value: str) -> str:
-    """A text."""
+    """Quote a text."""
     return '"' + value.replace('"', '""') + '"'
 
 
-def moment(micros: int) -> str:
-    """A time, from microseconds since 1970."""
+def filter_time(micros: int) -> str:
+    """Write a time, given in microseconds since 1970."""
     return f"{np.datetime64(micros, 'us')}Z"

@@ -1,7 +1,7 @@
-"""Frames: each message by itself, requests and responses in the order in which they began.
+"""Frames: requests and responses as separate rows, ordered by their first byte.
 
-In: a view's tables and what a filter chooses. Out: a window of their frames. Rule: an exchange has a frame for each of
-its messages that is in the capture, and is chosen whole.
+In: a view's tables and a filter. Out: a window of frames. Rule: an exchange has a frame for each of its messages in the
+capture; a filter chooses both or none.
 """
 
 from __future__ import annotations
@@ -11,42 +11,42 @@ from typing import Any, Final
 import numpy as np
 
 from analyzer.cli import exchange_lines
-from reports.view.tables import Tables, Wrong, key_text
+from reports.view.tables import BadRequestError, Tables, format_key
 
 SIDES: Final = ("request", "response")
 
 # fmt: off
 ABOUT: Final = {
     "time": ("since", "First byte of the message."), "packet": ("text", "Number of the packet in which it begins."),
-    "direction": ("text", "request or response."), "from": ("text", "Who sent it."), "to": ("text", "Who got it."),
-    "api": ("text", "API and version."), "correlation_id": ("text", "What pairs a response with its request."),
-    "bytes": ("size", "Its size, with its length's four bytes."), "state": ("text", "Whether it was decoded."),
+    "direction": ("text", "request or response."), "from": ("text", "Sender."), "to": ("text", "Receiver."),
+    "api": ("text", "API and version."), "correlation_id": ("text", "Number that pairs a response with its request."),
+    "bytes": ("size", "Its size, with the four bytes of its length."), "state": ("text", "Whether it was decoded."),
     "client_id": ("text", "Client id of the request."), "file": ("text", "File that has the packet."),
 }
 # fmt: on
 
 
 def order(tables: Tables, text: str) -> np.ndarray:
-    """uint32: the frames of the chosen exchanges in order of time: twice the row, and one more for a response."""
+    """Sort the frames of the chosen exchanges by time: uint32, twice the row, plus one for a response."""
     chosen = tables.chosen(text)
 
     def make() -> np.ndarray:
-        columns, found, times = tables.columns, [], []
+        columns, frames_by_side, times = tables.columns, [], []
         for side, (ordinal, time) in enumerate((("exchange", "request_time"), ("reply", "response_time"))):
             there = columns.integer(ordinal)[1][chosen.rows] & columns.integer(time)[1][chosen.rows]
             rows = chosen.rows[there]
-            found.append(2 * rows + np.uint32(side))
+            frames_by_side.append(2 * rows + np.uint32(side))
             times.append(columns.integers[time][rows])
-        frames: np.ndarray = np.concatenate(found)
+        frames: np.ndarray = np.concatenate(frames_by_side)
         return frames[np.argsort(np.concatenate(times), kind="stable")]
 
-    return tables.made(f"frames {chosen.name}", make)
+    return tables.cached(f"frames {chosen.name}", make)
 
 
 def window(tables: Tables, text: str, sort: str, start: int, count: int) -> dict[str, Any]:
-    """Some frames: columns as lists, what they are, their exchanges and sides. Raises Wrong."""
+    """Get a window of the frames: columns as lists, their descriptions, exchanges and sides. Raises BadRequestError."""
     if sort:
-        raise Wrong(f"sort={sort[:40]}: frames are in order of time")
+        raise BadRequestError(f"sort={sort[:40]}: frames are in order of time")
     frames = order(tables, text)
     part = frames[start : start + count]
     names = (
@@ -65,10 +65,10 @@ def window(tables: Tables, text: str, sort: str, start: int, count: int) -> dict
             for what in ("time", "packet", "bytes", "state", "file")
         ),
     )
-    rows = tables.some(part // 2, names)
-    told = [_frame(row, SIDES[side]) for row, side in zip(rows, (part % 2).tolist(), strict=True)]
+    rows = tables.rows_at(part // 2, names)
+    frame_rows = [_frame(row, SIDES[side]) for row, side in zip(rows, (part % 2).tolist(), strict=True)]
     values = tables.columns.values
-    # What is said of every frame: other windows than this one have columns, too.
+    # Of all frames, because other windows have the same columns.
     quiet = {"file": len({*values["request_file"], *values["response_file"]}) < 2, "client_id": not values["client_id"]}
     return {
         "total": len(frames),
@@ -78,9 +78,9 @@ def window(tables: Tables, text: str, sort: str, start: int, count: int) -> dict
             {"name": name, "kind": kind, "about": about, "sorted": False, "quiet": quiet.get(name, False)}
             for name, (kind, about) in ABOUT.items()
         ],
-        "columns": {name: [one[name] for one in told] for name in ABOUT},
-        "keys": list(map(key_text, tables.keys_of(part // 2))),
-        "sides": [one["direction"] for one in told],
+        "columns": {name: [frame[name] for frame in frame_rows] for name in ABOUT},
+        "keys": list(map(format_key, tables.keys_of(part // 2))),
+        "sides": [frame["direction"] for frame in frame_rows],
     }
 
 

@@ -1,8 +1,8 @@
-"""Latencies over time: how many of the chosen exchanges began when and took how long, held ones apart.
+"""Heatmap of latencies over time: counts of the chosen exchanges, long polls apart.
 
-In: a view's tables and what a filter chooses. Out: a `Grid` of counts. Rules: a cell is an interval of times and one of
-latencies, both whole microseconds, so that a filter can say exactly the same; the axes go as far as there are
-exchanges; a count is exact.
+In: a view's tables and a selection. Out: a `Grid` of counts. Rules: a cell is an interval of times and one of
+latencies, both in whole microseconds, so that a filter can choose exactly its exchanges; the axes end where the
+exchanges do; counts are exact.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from typing import Final
 
 import numpy as np
 
+from analyzer.frame.counting import blocks, count_before
+from analyzer.frame.spill import check_cancelled
 from reports.view.tables import Selection, Tables
-from reports.view.value_counts import before, blocks, wanted
 
 WIDEST: Final = 2_000
 """Intervals of time in a grid: more than a screen has pixels."""
 
 LAYERS: Final = ("worked", "held")
-"""Exchanges that the broker did not answer late on purpose, and those that it did (`cause == hold`)."""
+"""Exchanges that the broker answered at once, and those that it held on purpose (`cause == hold`)."""
 
 _PER_DOUBLING: Final = 4
 _LOWEST: Final = _PER_DOUBLING - 1
-"""The bucket of all below 4 us."""
+"""The bucket of all latencies below 4 us."""
 
 _SHIFT: Final = 52 - 2
 _BASE: Final = (1023 + 1) * _PER_DOUBLING
@@ -32,8 +33,12 @@ _BASE: Final = (1023 + 1) * _PER_DOUBLING
 
 @dataclass(frozen=True)
 class Grid:
-    """`counts` uint32[layers, buckets, columns]: column i is [first + i * step, first + (i + 1) * step), bucket j is
-    [edges[j], edges[j + 1]) us. `without`: chosen exchanges without a latency, which are in no cell."""
+    """Counts of exchanges by time and latency.
+
+    counts   uint32[layers, buckets, columns]; column i is [first + i * step, first + (i + 1) * step) us since 1970,
+             bucket j is [edges[j], edges[j + 1]) us
+    without  chosen exchanges without a latency, which are in no cell
+    """
 
     first: int
     step: int
@@ -42,7 +47,7 @@ class Grid:
     without: int
 
     def packed(self) -> bytes:
-        """A line of JSON, then the counts, little-endian."""
+        """Serialise: a line of JSON, then the counts, little-endian."""
         _, buckets, columns = self.counts.shape
         about = {
             "first": self.first,
@@ -59,44 +64,44 @@ class Grid:
 
 
 def bucket(latency: np.ndarray) -> np.ndarray:
-    """int64: which of the buckets, four for each doubling, a latency is in."""
+    """Number the bucket of each latency, four per doubling: int64[n]."""
     exponents: np.ndarray = latency.astype(np.float64).view(np.int64) >> _SHIFT  # and two bits of what follows
     return np.asarray(np.maximum(exponents - _BASE, _LOWEST))
 
 
 def edge(number: int) -> int:
-    """Where a bucket begins, in us."""
+    """Get the lower edge of a bucket, in us."""
     if number <= _LOWEST:
         return 0
     return (_PER_DOUBLING + number % _PER_DOUBLING) << (number // _PER_DOUBLING - 1)
 
 
 def grid(tables: Tables, chosen: Selection, width: int) -> Grid:
-    """Counts in at most `width` intervals of time."""
+    """Count exchanges in at most `width` intervals of time."""
     columns, rows = tables.columns, chosen.rows
     times, latency, cause = columns.integers["request_time"], columns.integers["latency_us"], columns.codes["cause"]
     every = chosen.every
-    if not columns.whole("request_time"):  # an answer without its request: it has no latency either
+    if not columns.has_no_null("request_time"):  # a response without its request has no latency either
         rows, every = rows[times[rows] != np.iinfo(times.dtype).min], False
     null = np.iinfo(latency.dtype).min
     ends = _ends(latency, rows, null)
     if ends is None:
         return Grid(0, 1, [0], np.zeros((len(LAYERS), 0, 0), np.uint32), len(chosen.rows))
-    # Rows are in order of their requests, so each interval of time is one run of them.
+    # Rows are in order of their requests, so each interval of time is a slice.
     first, last = (int(times[rows[end]]) for end in ends)
     width = min(max(width, 1), WIDEST, last - first + 1)
     step = -(-(last - first + 1) // width)
     width = -(-(last - first + 1) // step)
-    places = before(times, rows, first + step * np.arange(width + 1))
+    places = count_before(times, rows, first + step * np.arange(width + 1))
     values = columns.values["cause"]
     hold = values.index("hold") if "hold" in values else len(values) + 1
     _, high = columns.range("latency_us") or (0, 0)
     size = int(bucket(np.array([high]))[0]) + 1
     counts = np.zeros((width, size, len(LAYERS)), np.uint32)
     for column in range(width):
-        wanted()
+        check_cancelled()
         part = slice(int(places[column]), int(places[column + 1]))
-        which = part if every else rows[part]  # a few thousand at a time, which fit a processor's cache
+        which = part if every else rows[part]  # a few thousand at a time fit the processor's cache
         here = latency[which]
         cell = bucket(here) * len(LAYERS) + (cause[which] == hold)
         cell = cell[here != null]
@@ -104,12 +109,12 @@ def grid(tables: Tables, chosen: Selection, width: int) -> Grid:
     filled = np.flatnonzero(counts.any(axis=(0, 2)))
     shortest, longest = int(filled[0]), int(filled[-1]) + 1
     edges = [edge(number) for number in range(shortest, longest + 1)]
-    found = np.ascontiguousarray(counts[:, shortest:longest].transpose(2, 1, 0))
-    return Grid(first, step, edges, found, len(chosen.rows) - int(found.sum(dtype=np.int64)))
+    shown = np.ascontiguousarray(counts[:, shortest:longest].transpose(2, 1, 0))
+    return Grid(first, step, edges, shown, len(chosen.rows) - int(shown.sum(dtype=np.int64)))
 
 
 def _ends(latency: np.ndarray, rows: np.ndarray, null: int) -> tuple[int, int] | None:
-    """Where the first and the last row with a latency stand among some rows; None: there is none."""
+    """Find the positions of the first and last row with a latency; None if there is none."""
     parts = list(blocks(len(rows)))
     for part in parts:
         there = latency[rows[part]] != null

@@ -1,8 +1,8 @@
-"""Two messages field by field: which nodes of their trees stand for each other, and which of them differ.
+"""Differences between two messages, field by field.
 
-In: two trees. Out: paths. Rules: fields go by name; elements of a list by what names them (topic, partition, group,
-node, ...), where that tells them apart on both sides, else by their place; lengths and correlation ids are nobody's
-difference, and secrets are not compared.
+In: two trees. Out: paths. Rules: fields are matched by name; elements of a list by the fields that identify them
+(topic, partition, group, node, ...), if these are unique on both sides, else by position; lengths and correlation ids
+are ignored, and secrets are not compared.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ NAMING: Final = (
     "transactionalId",
     "coordinatorType",
 )
-"""Fields that say what an element is about."""
+"""Fields that identify an element of a list."""
 
 PASSED_OVER: Final = frozenset(("length", "correlationId"))
 
-MOST: Final = 2_000
+MAX_DIFFERENCES: Final = 2_000
 """Differences that are listed; all are counted."""
 
 
 class Difference(NamedTuple):
-    """Places of a field, from the outside in; None: this side has no such field. `what`: `changed`, `left`, `right`:
-    where it is, if on one side only."""
+    """A field that differs: its path in both trees, None if it is missing there. `what`: `changed`, or `left` or
+    `right` if only that side has it."""
 
     left: tuple[int, ...] | None
     right: tuple[int, ...] | None
@@ -47,27 +47,27 @@ class Difference(NamedTuple):
 
 
 def differences(left: Sequence[Node], right: Sequence[Node]) -> tuple[list[Difference], int]:
-    """The first `MOST` fields that differ, and how many do."""
-    found: list[Difference] = []
+    """List the first `MAX_DIFFERENCES` fields that differ, and count all."""
+    listed: list[Difference] = []
     count = 0
-    for one in _differing(left, right, (), ()):
+    for difference in _differing(left, right, (), ()):
         count += 1
-        if count <= MOST:
-            found.append(one)
-    return found, count
+        if count <= MAX_DIFFERENCES:
+            listed.append(difference)
+    return listed, count
 
 
 def counterpart(left: Sequence[Node], right: Sequence[Node], path: Sequence[int]) -> list[int] | None:
-    """The place on the right of what is at a place on the left, or of the innermost around it that is there; None:
-    nothing is."""
-    found: list[int] = []
+    """Find the path on the right that matches a path on the left, or its innermost matching parent; None if nothing
+    matches."""
+    counterpart_path: list[int] = []
     for place in path:
         other = next((j for i, j in _matched(left, right) if i == place), None)
         if other is None or not 0 <= place < len(left):
             break
-        found.append(other)
+        counterpart_path.append(other)
         left, right = left[place].children, right[other].children
-    return found or None
+    return counterpart_path or None
 
 
 def _differing(
@@ -79,17 +79,17 @@ def _differing(
             if node.name not in PASSED_OVER:
                 yield Difference(place, None, "left") if i is not None else Difference(None, place, "right")
             continue
-        one, two = left[i], right[j]
-        if one.name in PASSED_OVER or one.secret or two.secret:
+        left_node, right_node = left[i], right[j]
+        if left_node.name in PASSED_OVER or left_node.secret or right_node.secret:
             continue
-        if one.children or two.children:
-            yield from _differing(one.children, two.children, (*above, i), (*other, j))
-        elif (one.null, one.value) != (two.null, two.value):
+        if left_node.children or right_node.children:
+            yield from _differing(left_node.children, right_node.children, (*above, i), (*other, j))
+        elif (left_node.null, left_node.value) != (right_node.null, right_node.value):
             yield Difference((*above, i), (*other, j), "changed")
 
 
 def _matched(left: Sequence[Node], right: Sequence[Node]) -> Iterator[tuple[int | None, int | None]]:
-    """Children that stand for each other, in the order of the left; then those of the right that stand alone."""
+    """Match children, in the order of the left; then list those of the right without a match."""
     names = _names(left, right)
     if names is None:
         both = min(len(left), len(right))
@@ -97,29 +97,29 @@ def _matched(left: Sequence[Node], right: Sequence[Node]) -> Iterator[tuple[int 
         yield from ((at, None) for at in range(both, len(left)))
         yield from ((None, at) for at in range(both, len(right)))
         return
-    mine, theirs = names
-    places = {name: at for at, name in enumerate(theirs)}
-    yield from ((at, places.get(name)) for at, name in enumerate(mine))
-    known = set(mine)
-    yield from ((None, at) for at, name in enumerate(theirs) if name not in known)
+    left_names, right_names = names
+    places = {name: at for at, name in enumerate(right_names)}
+    yield from ((at, places.get(name)) for at, name in enumerate(left_names))
+    known = set(left_names)
+    yield from ((None, at) for at, name in enumerate(right_names) if name not in known)
 
 
 def _names(left: Sequence[Node], right: Sequence[Node]) -> tuple[list[Hashable], list[Hashable]] | None:
-    """What tells the children of either side apart; None: nothing but their places."""
+    """Get names that are unique among the children of each side; None if only positions are."""
     some = next(iter((*left, *right)), None)
     if some is None:
         return None
     listed = some.name.startswith("[")
-    mine, theirs = ([_about(node) if listed else node.name for node in side] for side in (left, right))
-    if () in mine or () in theirs:
+    left_names, right_names = ([_about(node) if listed else node.name for node in side] for side in (left, right))
+    if () in left_names or () in right_names:
         return None
-    if len(set(mine)) < len(mine) or len(set(theirs)) < len(theirs):
+    if len(set(left_names)) < len(left_names) or len(set(right_names)) < len(right_names):
         return None
-    return mine, theirs
+    return left_names, right_names
 
 
 def _about(node: Node) -> Hashable:
-    """What an element of a list says that it is about; empty: nothing."""
+    """Get the fields that identify an element of a list; empty if there are none."""
     if not node.children:
         return ()
     return tuple((child.name, child.value) for child in node.children if child.name in NAMING and not child.children)

@@ -1,7 +1,7 @@
-"""Messages of a view's exchanges, a few of them at hand.
+"""A cache of the messages of a view's exchanges.
 
-In: the identity of an exchange. Out: a `Found`, its two messages. Rule: what they are read and decoded with (`bodies`)
-is most of what kwire is made of, and loaded when the first one is asked for: a list of exchanges does not wait for it.
+In: the identity of an exchange. Out: its `ExchangeMessages`. Rule: the modules that read and decode messages (`bodies`)
+are most of kwire, and are loaded with the first message, so that the list of exchanges does not wait for them.
 """
 
 from __future__ import annotations
@@ -13,71 +13,70 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from reports.view.source_captures import Captures
-from reports.view.tables import Key, Tables, Wrong
+from reports.view.source_captures import SourceCaptures
+from reports.view.tables import BadRequestError, Key, Tables
 
 if TYPE_CHECKING:
-    from reports.view.bodies import Bodies, Found
+    from reports.view.bodies import ExchangeMessages, MessageReader
 
-KEPT: Final = 8
-"""Exchanges whose messages stay at hand: people go back and forth between a few."""
+CACHED_EXCHANGES: Final = 8
+"""Exchanges whose messages are cached: users go back and forth between a few."""
 
-KEPT_BYTES: Final = 200_000_000
-"""Of their messages, unless it is one alone: what is made of one takes as much again."""
+CACHE_BYTES: Final = 200_000_000
+"""Bytes of the cached messages, unless there is only one; their trees take as much again."""
 
 
 class Messages:
-    """Messages of a view's exchanges, found when they are asked for."""
+    """Messages of a view's exchanges, read on demand."""
 
-    def __init__(self, tables: Tables, captures: Captures | None) -> None:
+    def __init__(self, tables: Tables, captures: SourceCaptures | None) -> None:
         self._tables = tables
         self._captures = captures
         self._stored = any(entry["table"] == "messages" for entry in tables.dataset.manifest["files"])
-        self._kept: OrderedDict[Key, Found] = OrderedDict()
+        self._cache: OrderedDict[Key, ExchangeMessages] = OrderedDict()
         self._lock = threading.Lock()
 
     @property
-    def captures(self) -> Captures | None:
-        """What the messages are read from, if it is there."""
+    def captures(self) -> SourceCaptures | None:
+        """The captures that messages are read from; None if they are not there."""
         return self._captures
 
     @property
-    def at_hand(self) -> bool:
-        """Is there anything to find messages in?"""
+    def available(self) -> bool:
+        """True if there is a table or a capture to read messages from."""
         return self._stored or self._captures is not None
 
-    def of(self, key: Key) -> Found:
-        """The messages of an exchange. Raises Wrong where they are not to be had."""
-        with self._lock:  # both sides are asked for at once: the second waits for what the first finds
-            found = self._kept.get(key)
-            if found is not None:
-                self._kept.move_to_end(key)
-                return found
+    def of(self, key: Key) -> ExchangeMessages:
+        """Get the messages of an exchange. Raises BadRequestError if that is impossible."""
+        with self._lock:  # the page requests both sides at once: the second waits for the first
+            messages = self._cache.get(key)
+            if messages is not None:
+                self._cache.move_to_end(key)
+                return messages
             row = self._tables.row_of(key)
             if row is None:
-                raise Wrong("there is no such exchange", "it may be of another capture")
-            found = self._kept[key] = self.bodies().look(key, self._tables.row(row))
-            while len(self._kept) > KEPT or (len(self._kept) > 1 and self._bytes() > KEPT_BYTES):
-                self._kept.popitem(last=False)
-            return found
+                raise BadRequestError("there is no such exchange", "it may be of another capture")
+            messages = self._cache[key] = self.reader().look(key, self._tables.row(row))
+            while len(self._cache) > CACHED_EXCHANGES or (len(self._cache) > 1 and self._bytes() > CACHE_BYTES):
+                self._cache.popitem(last=False)
+            return messages
 
     def matching(self, text: str, rows: np.ndarray) -> Iterator[Key]:
-        """The exchanges that a filter chooses by what their bodies say; `rows`: those that it may choose. Raises
-        Wrong."""
-        yield from self.bodies().matching(text, rows)
+        """Find the exchanges among `rows` whose bodies match a filter. Raises BadRequestError."""
+        yield from self.reader().matching(text, rows)
 
-    def ready(self) -> None:
-        """Load what they are read and decoded with, before somebody waits for it."""
-        self.bodies()
+    def warm_up(self) -> None:
+        """Load the modules that read and decode messages, before they are needed."""
+        self.reader()
         from reports.view import lazy_tree
 
-        lazy_tree.ready()
+        lazy_tree.warm_up()
 
-    def bodies(self) -> Bodies:
-        """What reads them."""
-        from reports.view.bodies import Bodies  # a tenth of a second of a processor, and more
+    def reader(self) -> MessageReader:
+        """Make a reader of messages."""
+        from reports.view.bodies import MessageReader  # takes more than 0.1 s to import
 
-        return Bodies(self._tables, self._captures, self._stored)
+        return MessageReader(self._tables, self._captures, self._stored)
 
     def _bytes(self) -> int:
-        return sum(found.size for found in self._kept.values())
+        return sum(messages.size for messages in self._cache.values())

@@ -1,7 +1,7 @@
-"""Marks, notes and colour rules: what somebody who looks adds, kept outside the dataset.
+"""Marks, notes and colour rules that a user adds, stored outside the dataset.
 
-In: a file, and what the page sends. Out: `Notes`, checked. Rules: the dataset and the captures stay as they are; the
-file is for this user alone, written in one step, bounded; what is not understood in it is refused, not dropped.
+In: a file, and what the page sends. Out: validated `Notes`. Rules: datasets and captures are not changed; the file is
+private to the user, replaced atomically, and bounded; unknown content is refused, not dropped.
 """
 
 from __future__ import annotations
@@ -15,18 +15,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from reports.view.tables import Wrong, key_read
+from reports.view.tables import BadRequestError, parse_key
 
 MOST_BYTES: Final = 1 << 20
 MOST_MARKS: Final = 10_000
 MOST_RULES: Final = 8
-"""So many colours can be told apart."""
+"""Colours that can be told apart."""
 
 
 @dataclass
 class Notes:
-    """`marks`: notes (they may be empty) by identity; `rules`: filters, of which the first that chooses an exchange
-    colours it. `path`: where they are kept; None: nowhere."""
+    """Marks and colour rules.
+
+    path   file that stores them; None: they are not stored
+    marks  notes, possibly empty, by an exchange's identity
+    rules  filters; the first one that chooses an exchange colours it
+    """
 
     path: Path | None = None
     marks: dict[str, str] = field(default_factory=dict)
@@ -34,8 +38,8 @@ class Notes:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @classmethod
-    def kept(cls, path: Path | None) -> Notes:
-        """Those of a file, if there is one. Raises Wrong where it holds something else."""
+    def read(cls, path: Path | None) -> Notes:
+        """Read a file, if it exists. Raises BadRequestError if its content is invalid."""
         notes = cls(path)
         if path is not None:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -43,16 +47,16 @@ class Notes:
                     content = file.read(MOST_BYTES + 1)
                 try:
                     notes._take(content)
-                except Wrong as wrong:
-                    raise Wrong(f"{path}: {wrong}", "move the file away to begin without notes") from None
+                except BadRequestError as wrong:
+                    raise BadRequestError(f"{path}: {wrong}", "move the file away to begin without notes") from None
         return notes
 
-    def told(self) -> dict[str, Any]:
-        """As the page and the file have them."""
+    def content(self) -> dict[str, Any]:
+        """Get the notes as the page and the file have them."""
         return {"marks": self.marks, "rules": self.rules}
 
-    def become(self, content: bytes) -> None:
-        """Take what the page sent, and keep it. Raises Wrong."""
+    def store(self, content: bytes) -> None:
+        """Take the page's notes, and store them. Raises BadRequestError."""
         with self._lock:
             self._take(content)
             if self.path is None:
@@ -61,28 +65,28 @@ class Notes:
             try:
                 self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 with open(os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
-                    file.write(json.dumps(self.told(), indent=1).encode())
+                    file.write(json.dumps(self.content(), indent=1).encode())
                 beside.replace(self.path)
             except OSError as failure:
                 with contextlib.suppress(OSError):
                     beside.unlink()
-                said = f"{self.path}: notes cannot be kept: {failure.strerror}"
-                raise Wrong(said, "they last until the end") from None
+                message = f"{self.path}: notes cannot be kept: {failure.strerror}"
+                raise BadRequestError(message, "they last until the end") from None
 
     def _take(self, content: bytes) -> None:
         if len(content) > MOST_BYTES:
-            raise Wrong(f"notes: more than {MOST_BYTES:,} bytes", "shorten them")
+            raise BadRequestError(f"notes: more than {MOST_BYTES:,} bytes", "shorten them")
         try:
-            told = json.loads(content)
-            marks, rules = told["marks"], told["rules"]
+            notes = json.loads(content)
+            marks, rules = notes["marks"], notes["rules"]
             right = isinstance(marks, dict) and all(isinstance(text, str) for text in marks.values())
             right = right and isinstance(rules, list) and all(isinstance(rule, str) for rule in rules)
         except (ValueError, KeyError, TypeError, RecursionError):
             right = False
-        if not right or set(told) != {"marks", "rules"}:
-            raise Wrong("notes: not marks and rules", 'they are {"marks": {key: note}, "rules": [filter]}')
+        if not right or set(notes) != {"marks", "rules"}:
+            raise BadRequestError("notes: not marks and rules", 'they are {"marks": {key: note}, "rules": [filter]}')
         if len(marks) > MOST_MARKS or len(rules) > MOST_RULES:
-            raise Wrong(f"notes: more than {MOST_MARKS:,} marks or {MOST_RULES} rules", "take some away")
+            raise BadRequestError(f"notes: more than {MOST_MARKS:,} marks or {MOST_RULES} rules", "take some away")
         for key in marks:
-            key_read(key)
+            parse_key(key)
         self.marks, self.rules = dict(marks), list(rules)

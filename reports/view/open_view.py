@@ -1,13 +1,12 @@
-"""From the arguments of `kwire view` to a view: a dataset as it is, or captures analysed into one that is kept.
+"""Open a view from the arguments of `kwire view`: a dataset, or captures that are analysed into a cached dataset.
 
-In: a DATASET or CAPTUREs and how to read them. Out: a `View`. Rules: what is made lies in the cache folder, for this
-user alone (it is customers' data), bounded, and is used again where the same is asked; with `cache` off it goes when
-the view does.
+In: a DATASET or CAPTUREs and options. Out: a `View`. Rules: results are stored in the cache folder, private to the user
+(captures hold customers' data), bounded in size, and reused for the same input; with `cache` off they are removed with
+the view.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import hashlib
 import json
@@ -41,76 +40,78 @@ from captures.files import CaptureError, CapturePoint, begins_ns, capture_points
 from reports.output import name_of
 from reports.view import columns, exchange_pairs
 from reports.view.answers import View
-from reports.view.current_view import Stage
+from reports.view.current_view import CurrentView
 from reports.view.messages import Messages
 from reports.view.notes import Notes
-from reports.view.partial_view import Ended, Growing
-from reports.view.source_captures import Captures
+from reports.view.partial_view import PartialViews, ViewClosedError
+from reports.view.source_captures import SourceCaptures
 from reports.view.tables import Tables
 
 if TYPE_CHECKING:
+    from analyzer.options.questions import ViewOptions
     from analyzer.pipeline.points import Progress
 
 ENDING_SECONDS: Final = 10
-"""An analysis that nobody looks at any more is waited for so long: its files are cleared away."""
+"""Wait at the end for the analysis to stop and remove its files."""
 
 LOOK_SECONDS: Final = 0.5
-"""The first exchanges are looked at so soon, or not soon: the analysis, which takes all processors, waits so long."""
+"""The analysis, which takes all processors, waits so long for the page to request the first exchanges."""
 
 PAINT_SECONDS: Final = 0.2
-"""And so long, once they were handed out, for the browser to show them."""
+"""And then so long for the browser to show them."""
 
 TURN_SECONDS: Final = 0.2
-"""Between two looks at whether another view's analysis is done."""
+"""Between two checks whether another view's analysis is done."""
 
 CHECKED_BYTES: Final = 1 << 16
-"""Of each capture, to see whether it is one."""
+"""Bytes of each capture that are read to check that it is one."""
 
 SMALL_BYTES: Final = 16 << 20
-"""Captures up to this size are analysed before anybody could look at their first exchanges."""
+"""Captures up to this size are analysed too quickly to show their first exchanges before."""
 
 FEW_ROWS: Final = 200_000
-"""Datasets with up to so many exchanges have their columns made before anybody could look at their first ones."""
+"""Exchanges up to which columns are made too quickly to show the first ones before."""
 
 FIRST_ROWS: Final = 20_000
-"""Exchanges that are shown of a larger one, before its columns are made."""
+"""Exchanges of a larger dataset that are shown until its columns are made."""
 
 LIMIT_BYTES: Final = 8 << 30
-"""Of all views kept: ten million exchanges take some 1.5 GB. The longest unused go first."""
+"""Bytes of all cached views: ten million exchanges take some 1.5 GB. The least recently used are removed first."""
 
 
-def opened(sources: Sequence[str], options: argparse.Namespace, stack: contextlib.ExitStack) -> View:
-    """The view of a dataset or of captures; what is not to stay goes when `stack` does. Raises KwireError."""
+def open_view(sources: Sequence[str], options: ViewOptions, stack: contextlib.ExitStack) -> View:
+    """Open the view of a dataset or of captures; `stack` removes temporary files. Raises KwireError."""
     if _is_dataset(sources, options):
-        return _made(sources[0], options, stack).view()
-    asked = _asked(sources, options, stack)
-    if not asked.kept():
-        asked.analyse()
-    return asked.view()
+        return _dataset_source(sources[0], options, stack).view()
+    captures = _capture_source(sources, options, stack)
+    if not captures.is_cached():
+        captures.analyse()
+    return captures.view()
 
 
-def begun(
-    sources: Sequence[str], options: argparse.Namespace, stack: contextlib.ExitStack, stage: Stage | None = None
-) -> Stage:
-    """The same; captures that were not analysed yet are so in the background, as are the columns of a large dataset
-    that was not viewed yet, and the stage has their first exchanges as soon as there are some: it is not waited for
-    where the files begin as captures do. Raises KwireError."""
-    stage = stage or Stage()
+def begin_view(
+    sources: Sequence[str], options: ViewOptions, stack: contextlib.ExitStack, stage: CurrentView | None = None
+) -> CurrentView:
+    """Open a view in the background, unless it is cached or quickly made.
+
+    The current view has the first exchanges as soon as there are some. The first view is only waited for if it is not
+    certain that the files are captures. Raises KwireError."""
+    stage = stage or CurrentView()
     work: Callable[[], None]
     if _is_dataset(sources, options):
-        made = _made(sources[0], options, stack)
-        if made.soon():
-            stage.become(made.view(), done=True)
+        source = _dataset_source(sources[0], options, stack)
+        if source.is_quick():
+            stage.show(source.view(), done=True)
             return stage
         stage.doing = "columns"
-        sure, work = True, lambda: _gather(made, stage)
+        sure, work = True, lambda: _gather(source, stage)
     else:
-        asked = _asked(sources, options, stack)
-        if asked.kept():
-            stage.become(asked.view(), done=True)
+        captures = _capture_source(sources, options, stack)
+        if captures.is_cached():
+            stage.show(captures.view(), done=True)
             return stage
-        sure, work = asked.checked(), lambda: _analyse(asked, stage)
-    thread = threading.Thread(target=_behind, args=(stage, work), daemon=True)
+        sure, work = captures.check_beginnings(), lambda: _analyse(captures, stage)
+    thread = threading.Thread(target=_run_in_background, args=(stage, work), daemon=True)
     thread.start()
 
     def end() -> None:
@@ -119,62 +120,66 @@ def begun(
 
     stack.callback(end)
     if not sure:
-        stage.shown()
+        stage.first_view()
     return stage
 
 
-def _behind(stage: Stage, work: Callable[[], None]) -> None:
-    """What is done in the background; the stage is told how it ends."""
+def _run_in_background(stage: CurrentView, work: Callable[[], None]) -> None:
+    """Run work in the background, and record its errors in the current view."""
     try:
         work()
-    except Ended:
+    except ViewClosedError:
         pass
     except KwireError as problem:
         stage.fail(problem)
-    except Exception as failure:  # a page that waits for ever would hide it
-        stage.fail(_broken(stage, failure))
+    except Exception as failure:  # otherwise the page would wait for ever
+        stage.fail(_internal_error(stage, failure))
 
 
-def _broken(stage: Stage, failure: Exception) -> UsageError:
-    """What nobody thought of, in words."""
+def _internal_error(stage: CurrentView, failure: Exception) -> UsageError:
+    """Describe an unexpected exception."""
     if stage.doing == "columns":
         return UsageError(f"columns of the dataset cannot be made: {failure!r}", "kwire sql DATASET does without them")
     return UsageError(f"the analysis failed: {failure!r}", "kwire analyze says more")
 
 
-def _analyse(asked: _Asked, stage: Stage) -> None:
-    growing = Growing(stage, asked.folder, asked.captures, partial(asked.named, growing=True), asked.begins())
-    if asked.large():
-        growing.peek(asked.points[0], ReadOptions.from_arguments(asked.options))
+def _analyse(captures: _CaptureSource, stage: CurrentView) -> None:
+    growing = PartialViews(
+        stage, captures.folder, captures.captures, partial(captures.make_view, growing=True), captures.begins()
+    )
+    if captures.is_large():
+        growing.peek(captures.points[0], ReadOptions.from_arguments(captures.options))
         _let_look(stage)
-    asked.analyse(growing.progress, growing.seen)
-    stage.become(asked.view(), done=True)
+    captures.analyse(growing.progress, growing.take_rows)
+    stage.show(captures.view(), done=True)
 
 
-def _gather(made: _Made, stage: Stage) -> None:
-    growing = Growing(stage, made.folder, made.captures, partial(made.named, growing=True), made.dataset.captures)
-    growing.seen("topic_ids", _topic_ids(made.dataset))
-    growing.seen("exchanges", made.begins())
+def _gather(source: _DatasetSource, stage: CurrentView) -> None:
+    growing = PartialViews(
+        stage, source.folder, source.captures, partial(source.make_view, growing=True), source.dataset.captures
+    )
+    growing.take_rows("topic_ids", _topic_ids(source.dataset))
+    growing.take_rows("exchanges", source.begins())
     _let_look(stage)
-    stage.become(made.view(growing.progress), done=True)
+    stage.show(source.view(growing.progress), done=True)
 
 
-def _let_look(stage: Stage) -> None:
-    """The first rows are looked at before all processors are taken."""
+def _let_look(stage: CurrentView) -> None:
+    """Wait until the page shows the first rows, before all processors are taken."""
     if stage.view is not None and stage.looked.wait(LOOK_SECONDS):
         time.sleep(PAINT_SECONDS)
     _step_back()
 
 
 def _step_back() -> None:
-    """This thread, and those that it starts, give way to who looks at the page: both take all processors there are."""
+    """Lower the priority of this thread and those that it starts, in favour of the page's requests."""
     if sys.platform == "linux":  # elsewhere a thread has no priority of its own
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 5)
 
 
-def _is_dataset(sources: Sequence[str], options: argparse.Namespace) -> bool:
-    """Is a dataset to be viewed? Raises UsageError where what is asked does not go together."""
+def _is_dataset(sources: Sequence[str], options: ViewOptions) -> bool:
+    """Tell whether the source is a dataset. Raises UsageError if sources or options do not go together."""
     datasets = [source for source in sources if is_dataset(source)]
     if datasets and len(sources) > 1:
         raise UsageError(f"{datasets[0]}: a dataset is viewed alone", "kwire analyze --append makes one of several")
@@ -186,87 +191,90 @@ def _is_dataset(sources: Sequence[str], options: argparse.Namespace) -> bool:
     return bool(datasets)
 
 
-def _made(source: str, options: argparse.Namespace, stack: contextlib.ExitStack) -> _Made:
+def _dataset_source(source: str, options: ViewOptions, stack: contextlib.ExitStack) -> _DatasetSource:
     dataset = named_dataset(source)
     manifest = (Path(source) / MANIFEST).read_bytes()
     folder = _folder(options, stack, "dataset", os.path.realpath(source), hashlib.sha256(manifest).hexdigest())
-    notes = Notes.kept(_notes(options, os.path.realpath(source)))
-    return _Made(source, options, dataset, folder, _captures_of(dataset), notes)
+    notes = Notes.read(_notes(options, os.path.realpath(source)))
+    return _DatasetSource(source, options, dataset, folder, _captures_of(dataset), notes)
 
 
 @dataclass(frozen=True)
-class _Made:
-    """A dataset that is to be viewed, and where the columns that are made of it lie."""
+class _DatasetSource:
+    """A dataset to view, and the folder of its columns."""
 
     source: str
-    options: argparse.Namespace
+    options: ViewOptions
     dataset: StoredDataset
     folder: Path
-    captures: Captures | None
+    captures: SourceCaptures | None
     notes: Notes
 
-    def soon(self) -> bool:
-        """Is its view there sooner than somebody likes to wait for?"""
+    def is_quick(self) -> bool:
+        """Tell whether the view is made too quickly to show some exchanges before."""
         rows = sum(entry["rows"] for entry in self._files())
         return rows <= FEW_ROWS or columns.complete(self.folder / "columns")
 
     def begins(self) -> pa.Table:
-        """What its exchanges begin with. (The first rows of a pyarrow dataset take twenty times as long: it reads
-        ahead.)"""
+        """Read the first exchanges. (A pyarrow dataset would take twenty times as long, because it reads ahead.)"""
         path = next(self.dataset.path / entry["path"] for entry in self._files() if entry["rows"])
-        with readable(self.dataset.path, "exchanges"), columns.parquet(path) as file:
-            return pa.Table.from_batches([next(file.iter_batches(FIRST_ROWS))])
+        with readable(self.dataset.path, "exchanges"):
+            metadata = pq.read_metadata(path)
+            leaves = (metadata.schema.column(number).path for number in range(metadata.num_columns))
+            texts = [leaf for leaf in leaves if leaf in columns.TEXTS or leaf.startswith("topics.")]
+            with pq.ParquetFile(path, memory_map=True, metadata=metadata, read_dictionary=texts) as file:
+                return pa.Table.from_batches([next(file.iter_batches(FIRST_ROWS))])
 
     def _files(self) -> list[dict[str, Any]]:
         return [entry for entry in self.dataset.manifest["files"] if entry["table"] == "exchanges"]
 
     def view(self, progress: Progress | None = None) -> View:
-        """The view of all; `progress` is told how many columns are made."""
+        """Make the view of all exchanges. `progress` is called with the number of columns made."""
         tables, messages = _tables(self.dataset, self.folder / "columns", self.captures, progress)
-        judge = getattr(self.options, "judge", None)
-        pairs = exchange_pairs.paired(tables, judge and (lambda: exchange_pairs.Judging(judge, self.source)))
-        return replace(self.named(tables, messages), pairing=pairs)
+        judge = self.options.judge
+        comparison = None if judge is None else partial(exchange_pairs.RunComparison, judge, self.source)
+        pairs = exchange_pairs.find_pairs(tables, comparison)
+        return replace(self.make_view(tables, messages), pairs=pairs)
 
-    def named(self, tables: Tables, messages: Messages, growing: bool = False) -> View:
-        """A view of this dataset."""
+    def make_view(self, tables: Tables, messages: Messages, growing: bool = False) -> View:
+        """Make a view of this dataset."""
         command = ("kwire", "view", self.source)
         how = self.options.filter or ""
         return View(tables, messages, name_of(self.source), command, how, growing, self.notes)
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """Captures that are to be viewed: where what is made of them lies, how to read them. `points`: none where they are
-    read once (stdin)."""
+class _CaptureSource:
+    """Captures to view, how to read them, and the folder of their dataset. `points`: empty if they can only be read
+    once (stdin)."""
 
     sources: Sequence[str]
     points: Sequence[CapturePoint]
-    options: argparse.Namespace
+    options: ViewOptions
     folder: Path
-    captures: Captures | None
+    captures: SourceCaptures | None
     notes: Notes
 
     @property
-    def made(self) -> Path:
-        """The dataset."""
+    def dataset_path(self) -> Path:
+        """Path of the captures' dataset."""
         return self.folder / "dataset"
 
-    def kept(self) -> bool:
-        """Was it made before? What is to be noted of the captures is said again then."""
-        if not is_dataset(self.made):
+    def is_cached(self) -> bool:
+        """Tell whether the dataset exists; print its notes then."""
+        if not is_dataset(self.dataset_path):
             return False
-        tell_notes(read_manifest(self.made))
+        tell_notes(read_manifest(self.dataset_path))
         return True
 
-    def large(self) -> bool:
-        """Does the analysis take longer than somebody likes to wait for a first look?"""
+    def is_large(self) -> bool:
+        """Tell whether the analysis takes long enough to show some exchanges before."""
         return bool(self.points) and any(
             urls.is_url(path) or os.path.getsize(path) > SMALL_BYTES for path in self.points[0].paths
         )
 
-    def checked(self) -> bool:
-        """Does each capture begin as captures do? False: that cannot be told without reading it twice. Raises
-        CaptureError where one does not."""
+    def check_beginnings(self) -> bool:
+        """Check the beginning of each capture; False if a source can be read only once. Raises CaptureError."""
         if not self.points or any(urls.is_url(path) for point in self.points for path in point.paths):
             return False
         from captures.packets import Reader
@@ -277,33 +285,35 @@ class _Asked:
         return True
 
     def begins(self) -> list[dict[str, Any]]:
-        """The captures as a manifest has them, with nothing but when they begin, where that is told by little."""
+        """List the captures as in a manifest, with only their first time, if it is quickly read."""
         if any(urls.is_url(path) for point in self.points for path in point.paths):
             return []
         begun = [(point.name, begins_ns(point)) for point in self.points]
         return [{"name": name, "first_time": None if ns is None else rfc3339(ns // 1000)} for name, ns in begun]
 
-    def analyse(self, progress: Progress | None = None, seen: Callable[[str, pa.Table], None] | None = None) -> None:
-        """Make it; where another view is making it, that one's is waited for, and used."""
-        asked, told = argparse.Namespace(**{**vars(self.options), "filter": None}), False
-        while not (told and is_dataset(self.made)):
+    def analyse(self, progress: Progress | None = None, on_rows: Callable[[str, pa.Table], None] | None = None) -> None:
+        """Make the dataset; if another view is making it, wait for that one."""
+        options, waiting = replace(self.options, filter=None), False
+        while not (waiting and is_dataset(self.dataset_path)):
             try:
-                return dataset_of(self.sources, str(self.made), asked, self.captures is None, progress, seen)
+                return dataset_of(
+                    self.sources, str(self.dataset_path), options, self.captures is None, progress, on_rows
+                )
             except DatasetLockedError:
-                if not told:
-                    told = True
+                if not waiting:
+                    waiting = True
                     sys.stderr.write("kwire: another kwire view is analysing this: waiting for it\n")
                 if progress is not None:
-                    progress("", 0, 0)  # which says where nobody looks any more
+                    progress("", 0, 0)  # raises ViewClosedError if the view was closed
                 time.sleep(TURN_SECONDS)
 
     def view(self) -> View:
-        """The view of all."""
-        tables, messages = _tables(open_dataset(self.made), self.folder / "columns", self.captures)
-        return replace(self.named(tables, messages), pairing=exchange_pairs.paired(tables))
+        """Make the view of all exchanges."""
+        tables, messages = _tables(open_dataset(self.dataset_path), self.folder / "columns", self.captures)
+        return replace(self.make_view(tables, messages), pairs=exchange_pairs.find_pairs(tables))
 
-    def named(self, tables: Tables, messages: Messages, growing: bool = False) -> View:
-        """A view of these captures."""
+    def make_view(self, tables: Tables, messages: Messages, growing: bool = False) -> View:
+        """Make a view of these captures."""
         how = ReadOptions.from_arguments(self.options)
         command = (
             "kwire",
@@ -317,20 +327,22 @@ class _Asked:
         return View(tables, messages, name, command, self.options.filter or "", growing, self.notes)
 
 
-def _asked(sources: Sequence[str], options: argparse.Namespace, stack: contextlib.ExitStack) -> _Asked:
+def _capture_source(sources: Sequence[str], options: ViewOptions, stack: contextlib.ExitStack) -> _CaptureSource:
     how = ReadOptions.from_arguments(options)
     again = "-" not in sources  # stdin is read once
-    points = capture_points(list(sources), how.rotated) if again else ()  # what is not there is told at once
+    points = capture_points(list(sources), how.rotated) if again else ()  # raises errors for missing files
     if again and options.cache:
         folder = _folder(options, stack, "captures", *_identity(sources, how))
     else:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kwire-view-")))
     place = _notes(options, *map(os.path.realpath, sources)) if again else None
-    return _Asked(sources, points, options, folder, Captures(tuple(sources), how) if again else None, Notes.kept(place))
+    return _CaptureSource(
+        sources, points, options, folder, SourceCaptures(tuple(sources), how) if again else None, Notes.read(place)
+    )
 
 
-def _notes(options: argparse.Namespace, *sources: str) -> Path | None:
-    """Where the notes about captures or a dataset are kept: in the user's folder for what programs remember."""
+def _notes(options: ViewOptions, *sources: str) -> Path | None:
+    """Get the file of the notes about captures or a dataset, in the user's state folder; None without a cache."""
     if not options.cache:
         return None
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
@@ -339,18 +351,18 @@ def _notes(options: argparse.Namespace, *sources: str) -> Path | None:
 
 
 def _tables(
-    dataset: StoredDataset, folder: Path, captures: Captures | None, progress: Progress | None = None
+    dataset: StoredDataset, folder: Path, captures: SourceCaptures | None, progress: Progress | None = None
 ) -> tuple[Tables, Messages]:
     topics = {row["topic_id"]: row["topic"] for row in _topic_ids(dataset).to_pylist() if row["topic"]}
     shown = Tables(dataset, _columns(dataset, folder, topics, progress), topics)
     messages = Messages(shown, captures)
-    if messages.at_hand:
+    if messages.available:
         shown.bodies = messages.matching
     return shown, messages
 
 
 def _topic_ids(dataset: StoredDataset) -> pa.Table:
-    """Which topic has which id. (A pyarrow dataset, for so little, is a tenth of a second to load.)"""
+    """Read the ids of topics. (Loading a pyarrow dataset would take 0.1 s.)"""
     names = ["topic_id", "topic"]
     files = [entry["path"] for entry in dataset.manifest["files"] if entry["table"] == "topic_ids"]
     with readable(dataset.path, "topic_ids"):
@@ -361,20 +373,20 @@ def _topic_ids(dataset: StoredDataset) -> pa.Table:
 def _columns(
     dataset: StoredDataset, folder: Path, topics: dict[str, str], progress: Progress | None
 ) -> columns.Columns:
-    """The mapped columns of a dataset: those in the folder, or made there in one step."""
+    """Open the columns of a dataset in a folder, or make them there, atomically."""
     if columns.complete(folder):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # damaged: made again
-            found = columns.opened(folder)
+            mapped = columns.open_columns(folder)
             os.utime(folder.parent)  # used now
-            return found
+            return mapped
     beside = folder.with_name(f".columns-{secrets.token_hex(4)}")
     try:
-        told = None if progress is None else lambda made: progress(str(dataset.path), made, columns.COUNT)
-        columns.make(dataset, lambda topic: topics.get(topic, topic), beside, told)
+        report = None if progress is None else lambda count: progress(str(dataset.path), count, columns.COUNT)
+        columns.write_columns(dataset, lambda topic: topics.get(topic, topic), beside, report)
         shutil.rmtree(folder, ignore_errors=True)
         with contextlib.suppress(OSError):  # another view was quicker
             beside.rename(folder)
-        return columns.opened(folder)
+        return columns.open_columns(folder)
     except OSError as failure:
         raise UsageError(
             f"{folder.parent}: the view's columns cannot be written: {failure.strerror}",
@@ -384,84 +396,90 @@ def _columns(
         shutil.rmtree(beside, ignore_errors=True)
 
 
-# --- what is kept -----------------------------------------------------------------------------------------------------
+# --- the cache --------------------------------------------------------------------------------------------------------
 
 
 def _identity(sources: Sequence[str], how: ReadOptions) -> list[str]:
-    """What captures are, as far as it can be told without reading them: other files, other options, another kwire make
-    another dataset."""
-    said = [__version__, repr((how.rotated, sorted(how.ports), how.frame_limit))]
+    """Identify captures without reading them: other files, other options or another version of kwire give another
+    identity."""
+    identity = [__version__, repr((how.rotated, sorted(how.ports), how.frame_limit))]
     for point in capture_points(list(sources), how.rotated):
         for path in point.paths:
-            said.append(path if urls.is_url(path) else _file(path))
+            identity.append(path if urls.is_url(path) else _file(path))
     for keylog in how.keylogs:
         if not os.path.exists(keylog):
             raise UsageError(
                 f"{keylog}: key log cannot be read: it is not there", "check the name, and who may read it"
             )
-        said.append(f"keys {_file(os.fspath(keylog))}")
-    return said
+        identity.append(f"keys {_file(os.fspath(keylog))}")
+    return identity
 
 
 def _file(path: str) -> str:
-    """What a file is, as far as can be told without reading it."""
+    """Identify a file by its path, size and time of modification."""
     status = os.stat(path)
     return json.dumps([os.path.realpath(path), status.st_size, status.st_mtime_ns])
 
 
-def _folder(options: argparse.Namespace, stack: contextlib.ExitStack, *identity: str) -> Path:
-    """Where what is made of something is kept."""
+def _folder(options: ViewOptions, stack: contextlib.ExitStack, *identity: str) -> Path:
+    """Get the cache folder for an identity, or a temporary one."""
     if not options.cache:
         return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kwire-view-")))
     root = cache_root() / "view"
     folder = root / hashlib.sha256("\0".join(identity).encode()).hexdigest()[:32]
     try:
-        for one in (root.parent, root, folder):
-            one.mkdir(mode=0o700, exist_ok=True)
+        for directory in (root.parent, root, folder):
+            directory.mkdir(mode=0o700, exist_ok=True)
     except OSError as failure:
         raise UsageError(
             f"{folder}: {failure.strerror}", "KWIRE_CACHE_DIR names another folder; --no-cache keeps nothing"
         ) from None
-    stack.callback(_bound, root, folder)
+    stack.callback(_limit_cache, root, folder)
     return folder
 
 
-def _bound(root: Path, used: Path) -> None:
-    """Take away what was not used for longest, until the rest is within the limit."""
+def _limit_cache(root: Path, used: Path) -> None:
+    """Remove the least recently used folders until the rest is within the limit."""
     with contextlib.suppress(OSError):
-        kept = sorted((one for one in root.iterdir() if one != used), key=lambda one: one.stat().st_mtime)
-        sizes = {one: sum(file.stat().st_size for file in one.rglob("*") if file.is_file()) for one in (*kept, used)}
+        unused = sorted(
+            (directory for directory in root.iterdir() if directory != used),
+            key=lambda directory: directory.stat().st_mtime,
+        )
+        sizes = {
+            directory: sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
+            for directory in (*unused, used)
+        }
         total = sum(sizes.values())
-        for one in kept:
+        for directory in unused:
             if total <= LIMIT_BYTES:
                 break
-            total -= sizes[one]
-            shutil.rmtree(one, ignore_errors=True)
+            total -= sizes[directory]
+            shutil.rmtree(directory, ignore_errors=True)
 
 
-def _captures_of(dataset: StoredDataset) -> Captures | None:
-    """The captures of a dataset, where they still lie beside it or in the current folder as they were; else None."""
-    found: list[str] = []
+def _captures_of(dataset: StoredDataset) -> SourceCaptures | None:
+    """Find a dataset's captures beside it or in the current folder, unchanged; None if they are not there."""
+    paths: list[str] = []
     for entry in dataset.captures:
         place = next((str(p) for p in _places(dataset.path, entry["name"]) if _same(p, entry["files"])), None)
         if place is None:
             return None
-        found.append(place)
-    return Captures(tuple(found), ReadOptions()) if found else None
+        paths.append(place)
+    return SourceCaptures(tuple(paths), ReadOptions()) if paths else None
 
 
 def _places(dataset: Path, name: str) -> list[Path]:
-    """Where a capture may lie; a name that leads elsewhere is none."""
+    """List the paths where a capture may be; none for a name with folders."""
     if os.path.basename(name) != name or name in (".", ".."):
         return []
     return [folder / name for folder in (dataset.resolve().parent, Path.cwd()) if (folder / name).exists()]
 
 
 def _same(path: Path, files: Sequence[dict[str, object]]) -> bool:
-    """Does a capture have the files that the dataset was made of, by name and size?"""
+    """Tell whether a capture has the dataset's files, by name and size."""
     try:
         point = capture_points([str(path)])[0]
-        there = sorted((os.path.basename(one), os.path.getsize(one)) for one in point.paths)
+        there = sorted((os.path.basename(path), os.path.getsize(path)) for path in point.paths)
     except (CaptureError, OSError):
         return False
-    return there == sorted((str(one.get("name")), one.get("size")) for one in files)
+    return there == sorted((str(entry.get("name")), entry.get("size")) for entry in files)

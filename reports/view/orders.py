@@ -1,7 +1,7 @@
-"""Rows in the order of a column: any window at once, the whole when it is there.
+"""Stable orders of rows: a window without sorting all rows, or the whole order.
 
-In: sort keys, an unsigned number a row, smallest first. Out: places in a stable order. Rule: a window is exact whether
-the whole order was made or not; equal keys keep the order of their rows.
+In: sort keys, an unsigned number per row, smallest first. Out: positions of rows. Rule: a window equals that part of
+the whole order; equal keys keep the order of their rows.
 """
 
 from __future__ import annotations
@@ -11,34 +11,34 @@ from typing import Final
 
 import numpy as np
 
-from reports.view.value_counts import blocks
+from analyzer.frame.counting import blocks
 
 NEAR: Final = 10_000
-"""Rows from an end up to which a window is found by looking at each key once."""
+"""Rows from either end up to which a window is found by one pass over the keys."""
 
 
 def keys(values: Callable[[slice], np.ndarray], n: int, low: int, high: int, descending: bool) -> np.ndarray:
-    """Unsigned numbers [n] that sort as the values do, those without one last. `values` gives a part of them, of which
-    the type's smallest number is no value; they are from `low` to `high`."""
+    """Make unsigned sort keys of values, nulls last: [n]. `values` returns a slice of them, with the type's smallest
+    number for null; all are from `low` to `high`."""
     span = max(high - low, 0) + 1
-    found = np.empty(n, np.min_scalar_type(span))
+    sort_keys = np.empty(n, np.min_scalar_type(span))
     for part in blocks(n):
         here = values(part)
         kind = here.dtype.type
-        # The differences wrap around in the values' own type; without a sign they are what they should be.
+        # The differences may wrap around in the values' own type; as unsigned numbers they are right.
         there = (kind(high) - here if descending else here - kind(low)).view(f"u{here.dtype.itemsize}")
-        found[part] = there
-        found[part][here == np.iinfo(here.dtype).min] = span
-    return found
+        sort_keys[part] = there
+        sort_keys[part][here == np.iinfo(here.dtype).min] = span
+    return sort_keys
 
 
 def whole(ordered_by: np.ndarray) -> np.ndarray:
-    """uint32[n]: every place, in order."""
+    """Sort all rows: uint32[n] positions."""
     n = len(ordered_by)
-    if ordered_by.itemsize <= 2:  # sorted by digits
+    if ordered_by.itemsize <= 2:  # a radix sort
         return np.argsort(ordered_by, kind="stable").astype(np.uint32)
     bits = max(n - 1, 1).bit_length()
-    if n and int(ordered_by.max()).bit_length() + bits <= 64:  # the key and the place in one number
+    if n and int(ordered_by.max()).bit_length() + bits <= 64:  # key and position in one number
         packed = ordered_by.astype(np.uint64)
         packed <<= np.uint64(bits)
         packed |= np.arange(n, dtype=np.uint64)
@@ -49,14 +49,14 @@ def whole(ordered_by: np.ndarray) -> np.ndarray:
 
 
 def window(ordered_by: np.ndarray, start: int, count: int) -> np.ndarray:
-    """The places from `start` on in the order, without sorting the others."""
+    """Get `count` positions from `start` on, without sorting the other rows."""
     n = len(ordered_by)
     end = min(start + count, n)
     if start >= end:
         return np.zeros(0, np.int64)
     if end <= NEAR:
         return first(ordered_by, end)[start:]
-    if n - start <= NEAR:  # the order backwards is that of opposite keys from the last row on
+    if n - start <= NEAR:  # the reverse order is that of opposite keys from the last row on
         return (n - 1 - first(ordered_by[::-1], n - start, opposite=True))[::-1][: end - start]
     parted = np.partition(ordered_by, (start, end - 1))
     low, high = parted[start], parted[end - 1]
@@ -67,7 +67,7 @@ def window(ordered_by: np.ndarray, start: int, count: int) -> np.ndarray:
 
 
 def first(ordered_by: np.ndarray, count: int, opposite: bool = False) -> np.ndarray:
-    """The first places of the order; `opposite`: largest key first."""
+    """Get the first `count` positions; `opposite`: largest key first."""
     places, best = np.zeros(0, np.int64), np.zeros(0, ordered_by.dtype)
     for part in blocks(len(ordered_by)):
         here = ordered_by[part]
@@ -76,7 +76,7 @@ def first(ordered_by: np.ndarray, count: int, opposite: bool = False) -> np.ndar
         if len(best) < count:
             better = np.arange(len(here))
         else:
-            better = np.flatnonzero(here < best[-1])  # one that equals the last comes after it
+            better = np.flatnonzero(here < best[-1])  # a key that equals the last one comes after it
             if not len(better):
                 continue
         new = here[better]
@@ -89,8 +89,8 @@ def first(ordered_by: np.ndarray, count: int, opposite: bool = False) -> np.ndar
     return places
 
 
-def place(ordered_by: np.ndarray, at: int) -> int:
-    """Where the row at a place stands in the order."""
+def position(ordered_by: np.ndarray, at: int) -> int:
+    """Get the position in the order of the row at `at`."""
     key, before = ordered_by[at], 0
     for part in blocks(len(ordered_by)):
         before += int(np.count_nonzero(ordered_by[part] < key))

@@ -1,7 +1,6 @@
-"""Other tables of a dataset beside the exchanges, each row with the filter that chooses its exchanges.
+"""Other tables of a dataset, with a filter for each row that chooses its exchanges.
 
-In: a view's tables and what is asked. Out: plain values for JSON, and filters. Rule: a filter is one that `kwire show`
-takes, too.
+In: a view's tables and a query. Out: plain values for JSON, and filters. Rule: `kwire show` accepts the same filters.
 """
 
 from __future__ import annotations
@@ -13,41 +12,46 @@ import pyarrow as pa
 
 from analyzer.dataset import tables as contract
 from analyzer.dataset.dataset import readable
-from reports.view.filter_values import moment, quoted
-from reports.view.tables import OTHER_ROWS, Key, Tables, Wrong
+from reports.view.filter_values import filter_time, quoted
+from reports.view.tables import OTHER_ROWS, BadRequestError, Key, Tables
 
-NAMED: Final = 100
-"""Partitions of an exchange that are named."""
+MAX_PARTITIONS: Final = 100
+"""Partitions of an exchange that are listed."""
 
-SENT_AGAIN: Final = 100
-"""Exchanges with the same batch that are named."""
+MAX_RESENDS: Final = 100
+"""Exchanges with the same batch that a filter names."""
 
 
 def window(tables: Tables, name: str, sort: str, start: int, count: int) -> dict[str, Any]:
-    """Some rows of a table: columns as lists, what the columns are, and a filter a row. `sort`: as for exchanges.
-    Raises Wrong."""
+    """Get a window of a table: columns as lists, their descriptions, and a filter per row. `sort`: as for exchanges.
+    Raises BadRequestError."""
     if name not in FILTERS:
-        raise Wrong(f"name={name[:40]}: no table that is shown", f"one of {', '.join(FILTERS)}")
+        raise BadRequestError(f"name={name[:40]}: no table that is shown", f"one of {', '.join(FILTERS)}")
     rows = tables.other(name)
     plain = [column for column in contract.TABLES[name] if not pa.types.is_nested(column.type)]
     by = sort.removeprefix("-")
     if sort and by not in {column.name for column in plain}:
-        raise Wrong(f"sort={sort[:40]}: no column of {name}")
+        raise BadRequestError(f"sort={sort[:40]}: no column of {name}")
     if sort:
         there = sorted((row for row in rows if row[by] is not None), key=lambda row: row[by], reverse=sort == by)
         rows = [*there, *(row for row in rows if row[by] is None)]
     shown = rows[start : start + count]
-    # Captures may have connections, clients, groups in common.
-    several = len({*tables.columns.values["capture"], *(one["name"] for one in tables.dataset.captures)}) > 1
+    # Several captures may have the same connections, clients or groups.
+    several = len({*tables.columns.values["capture"], *(capture["name"] for capture in tables.dataset.captures)}) > 1
     return {
         "total": len(rows),
         "more": len(rows) >= OTHER_ROWS,
         "start": start,
         "about": [
-            {"name": one.name, "kind": _kind(one), "about": one.about, "quiet": _quiet(rows, one.name, several)}
-            for one in plain
+            {
+                "name": column.name,
+                "kind": _kind(column),
+                "about": column.about,
+                "quiet": _quiet(rows, column.name, several),
+            }
+            for column in plain
         ],
-        "columns": {one.name: [row[one.name] for row in shown] for one in plain},
+        "columns": {column.name: [row[column.name] for row in shown] for column in plain},
         "filters": [
             FILTERS[name](row) + (f" and {_equal('capture', row['capture'])}" if several else "") for row in shown
         ],
@@ -55,7 +59,7 @@ def window(tables: Tables, name: str, sort: str, start: int, count: int) -> dict
 
 
 def _quiet(rows: list[dict[str, Any]], name: str, several: bool) -> bool:
-    """Does a column say nothing, in whatever row?"""
+    """Tell whether a column has no information in any row."""
     if name == "capture":
         return not several
     return not any(row[name] or row[name] == "" for row in rows)
@@ -72,9 +76,9 @@ def _equal(name: str, value: Any) -> str:
 
 
 def _between(row: dict[str, Any]) -> str:
-    """While it lasted."""
+    """Write a condition for the time between `began` and `ended`."""
     return "".join(
-        f" and request_time {sign} {moment(row[name])}"
+        f" and request_time {sign} {filter_time(row[name])}"
         for sign, name in ((">=", "began"), ("<=", "ended"))
         if row[name] is not None
     )
@@ -87,11 +91,11 @@ FILTERS: Final[dict[str, Callable[[dict[str, Any]], str]]] = {
     "rebalances": lambda row: _equal("group", row["group_id"]) + _between(row),
     "transactions": lambda row: _equal("transactional_id", row["transactional_id"]) + _between(row),
 }
-"""Tables that are shown beside the exchanges, and the filter that chooses the exchanges of a row."""
+"""Tables that are shown, and the filter that chooses the exchanges of a row."""
 
 
 def partitions_of(tables: Tables, key: Key) -> list[str]:
-    """The partitions that an exchange names, as TOPIC-NUMBER."""
+    """List the partitions that an exchange names, as TOPIC-NUMBER."""
     import pyarrow.compute as pc
 
     capture, connection, number, _ = key
@@ -100,13 +104,13 @@ def partitions_of(tables: Tables, key: Key) -> list[str]:
     with readable(tables.dataset.path, "partitions"):
         columns = ["topic", "topic_id", "partition"]
         rows = [] if number is None else tables.dataset.partitions.to_table(columns, filter=here).to_pylist()
-    found = ((row["topic"] or tables.topic_names.get(row["topic_id"] or "", ""), row["partition"]) for row in rows)
-    return [f"{topic}-{place}" for topic, place in dict.fromkeys(found) if topic and place is not None][:NAMED]
+    named = ((row["topic"] or tables.topic_names.get(row["topic_id"] or "", ""), row["partition"]) for row in rows)
+    return [f"{topic}-{place}" for topic, place in dict.fromkeys(named) if topic and place is not None][:MAX_PARTITIONS]
 
 
-def sent_again(tables: Tables, key: Key) -> str | None:
-    """A filter for all exchanges that carry the first batch of one: the same producer, epoch, sequence, topic and
-    partition, on whatever connection. None where it has no such batch."""
+def resend_filter(tables: Tables, key: Key) -> str | None:
+    """Make a filter for all exchanges that carry an exchange's first batch: same producer, epoch, sequence, topic and
+    partition, on any connection. None if it has no such batch."""
     import pyarrow.compute as pc
 
     capture, connection, number, _ = key
@@ -121,7 +125,7 @@ def sent_again(tables: Tables, key: Key) -> str | None:
         same = produced
         for name, value in first[0].items():
             same &= field(name).is_null() if value is None else field(name) == value
-        found = batches.to_table(["connection", "exchange"], filter=same).to_pylist()
-    pairs = dict.fromkeys((one["connection"], one["exchange"]) for one in found)
-    said = [f"connection == {quoted(link)} and exchange == {at}" for link, at in list(pairs)[:SENT_AGAIN]]
-    return said[0] if len(said) == 1 else " or ".join(f"({one})" for one in said)
+        batches_found = batches.to_table(["connection", "exchange"], filter=same).to_pylist()
+    pairs = dict.fromkeys((row["connection"], row["exchange"]) for row in batches_found)
+    clauses = [f"connection == {quoted(link)} and exchange == {at}" for link, at in list(pairs)[:MAX_RESENDS]]
+    return clauses[0] if len(clauses) == 1 else " or ".join(f"({clause})" for clause in clauses)

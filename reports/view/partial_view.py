@@ -1,8 +1,8 @@
-"""Rows of a capture that is being analysed become views.
+"""Views of a capture while it is being analysed.
 
-In: what a capture begins with, and rows of tables as they are made. Out: views, on a `Stage`.
-Rules: a new view comes when there are several times as many rows, so that making them costs a part of the analysis;
-beyond `SHOWN` rows none comes before all is there, so that memory is bounded.
+In: the beginning of a capture, and rows of tables as they are made. Out: views, in a `CurrentView`.
+Rules: a new view is made when the number of rows has multiplied, so that views cost a fraction of the analysis; beyond
+`SHOWN` rows only the complete view follows, so that memory is bounded.
 """
 
 from __future__ import annotations
@@ -22,35 +22,38 @@ from captures.errors import KwireError
 from captures.files import CapturePoint
 from reports.view import columns
 from reports.view.answers import View
-from reports.view.current_view import Stage
+from reports.view.current_view import CurrentView
 from reports.view.messages import Messages
-from reports.view.source_captures import Captures
+from reports.view.source_captures import SourceCaptures
 from reports.view.tables import Tables
 
 SHOWN: Final = 1_000_000
-"""Exchanges that are shown before all are there."""
+"""Exchanges that are shown before the analysis is complete."""
 
 PEEKED: Final = 1 << 20
-"""Bytes of a capture that are read at a time for its very first exchanges."""
+"""Bytes of a capture that are read at a time for its first exchanges."""
 
 GROWTH: Final = 4
-"""So many times as many rows make a new view."""
+"""Factor of growth in rows that makes a new view."""
 
 
-class Ended(Exception):
-    """Nobody looks any more."""
+class ViewClosedError(Exception):
+    """The view was closed; raised to stop the analysis."""
 
 
-class Growing:
-    """Rows of a capture that is being analysed become views of a stage. `folder` is for their columns; `named`: what
-    makes a view of tables and messages; `begun`: the capture points as a manifest has them, as far as they are known,
-    for times that do not become others when all is there."""
+class PartialViews:
+    """Makes views of the rows that an analysis hands out.
+
+    folder    folder for their columns
+    named     function that makes a view of tables and messages
+    begun     capture points as in a manifest, as far as known, so that times shown do not change later
+    """
 
     def __init__(
         self,
-        stage: Stage,
+        stage: CurrentView,
         folder: Path,
-        captures: Captures | None,
+        captures: SourceCaptures | None,
         named: Callable[[Tables, Messages], View],
         begun: Sequence[dict[str, Any]] = (),
     ) -> None:
@@ -66,18 +69,18 @@ class Growing:
         self._read: dict[str, int] = {}
 
     def progress(self, name: str, read: int, size: int) -> None:
-        """Told by the analysis. Raises Ended."""
+        """Take the analysis's progress: bytes read of a file's size. Raises ViewClosedError."""
         if self._stage.ended:
-            raise Ended
+            raise ViewClosedError
         self._stage.size = max(self._stage.size, size) if name in self._read else self._stage.size + size
         self._read[name] = read
         read = sum(self._read.values())
-        self._stage.read = min(read, self._stage.size or read)  # files may grow meanwhile
+        self._stage.read = min(read, self._stage.size or read)  # a file may grow meanwhile
 
     def peek(self, point: CapturePoint, how: ReadOptions) -> None:
-        """A view of what a capture begins with: the analysis hands out rows by many thousands, and nobody waits for
-        those. What is wrong with the capture is left to the analysis to say."""
-        from analyzer.bulk.engine import Engine  # a dataset is shown without them
+        """Make a view of a capture's beginning, long before the analysis hands out its first thousands of rows. Errors
+        are left to the analysis to report."""
+        from analyzer.bulk.engine import Engine  # datasets do not need them
         from analyzer.dataset.parquet_files import tables_of
         from analyzer.pipeline.analysis_options import AnalysisOptions
         from analyzer.pipeline.drive import drive
@@ -89,12 +92,12 @@ class Growing:
             first = next(table for name, table in tables_of(drive(engine, [sink])) if name == "exchanges")
             rows = [first] if len(first) else []
             if rows and not self._stage.ended:
-                self._stage.become(self._made(rows, sink.topics.names))
+                self._stage.show(self._view_of_rows(rows, sink.topics.names))
 
-    def seen(self, name: str, table: pa.Table) -> None:
-        """Rows of a table. Raises Ended."""
+    def take_rows(self, name: str, table: pa.Table) -> None:
+        """Take rows of a table. Raises ViewClosedError."""
         if self._stage.ended:
-            raise Ended
+            raise ViewClosedError
         if name == "topic_ids":
             self._topics |= {row["topic_id"]: row["topic"] for row in table.to_pylist() if row["topic"]}
         if name != "exchanges" or self._next > SHOWN:
@@ -103,19 +106,21 @@ class Growing:
         self._count += len(table)
         if self._count >= self._next:
             self._next = GROWTH * self._count
-            with contextlib.suppress(OSError):  # without room there are no first rows; the dataset will say so
-                self._stage.become(self._made(self._rows, dict(self._topics)))
+            with contextlib.suppress(
+                OSError
+            ):  # without disk space there are no first rows; writing the dataset reports it
+                self._stage.show(self._view_of_rows(self._rows, dict(self._topics)))
         if self._next > SHOWN:
             self._rows.clear()
 
-    def _made(self, rows: list[pa.Table], topics: dict[str, str]) -> View:
+    def _view_of_rows(self, rows: list[pa.Table], topics: dict[str, str]) -> View:
         place = self._folder / f"first-{self._stage.round}"
-        columns.make_of(rows, lambda topic: topics.get(topic, topic), place)
+        columns.write_columns_of(rows, lambda topic: topics.get(topic, topic), place)
         dataset = StoredDataset(place, {"captures": self._begun, "coverage": {}, "files": []})
-        tables = Tables(dataset, columns.opened(place), topics)
-        shutil.rmtree(place, ignore_errors=True)  # what is mapped stays there
+        tables = Tables(dataset, columns.open_columns(place), topics)
+        shutil.rmtree(place, ignore_errors=True)  # mapped files remain readable
         messages = Messages(tables, self._captures)
-        if messages.at_hand:
+        if messages.available:
             tables.bodies = messages.matching
         view = self._named(tables, messages)
         return view

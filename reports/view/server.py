@@ -1,9 +1,9 @@
-"""The server: who may ask, and what is handed out. Everything that is answered is made in `answers`.
+"""HTTP server of `kwire view`: access control, the page's files, and the API (`answers`).
 
-In: requests of HTTP. Out: the page's files, and answers. Rules: who asks must have the token, as a cookie that the
-first visit got for it, or in a header; another site's page may not ask, whatever it has (`Host` against names that
-point here, `Sec-Fetch-Site` against its requests); the page may load nothing but itself; what answers are made with is
-loaded when there is something to answer from, so that the page comes meanwhile.
+In: HTTP requests. Out: the page's files, and answers. Rules: a client must have the token, as a cookie set on its first
+visit or in a header; other sites' pages are refused whatever they send (`Host` against DNS rebinding, `Sec-Fetch-Site`
+against cross-site requests); the page may load nothing from elsewhere; `answers` is imported with the first view, so
+that the page loads meanwhile.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from captures.errors import KwireError
-from reports.view.current_view import Stage
+from reports.view.current_view import CurrentView
 
 if TYPE_CHECKING:
     from reports.view.answers import Answer
@@ -49,21 +49,24 @@ TYPES: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript",
 PAGE: Final = "view.html"
 
 MOST_SENT: Final = 1 << 20
-"""Bytes of what somebody sends to be kept (`notes.MOST_BYTES`)."""
+"""Bytes of the largest request body (`notes.MOST_BYTES`)."""
 
 TELL_SECONDS: Final = 0.25
-"""Between two looks at how far an analysis is."""
+"""Between two events with an analysis's progress."""
 
-WHO: Final = (
+UNAUTHORISED: Final = (
     "kwire: this page needs the link that kwire view printed, which works once.\n"
     "hint: to open it again, start kwire view again\n"
 )
 
 
 @dataclass
-class Door:
-    """Who may come in. `token` opens once, or (`again`) as often as somebody has it; `hosts`: what browsers may call
-    this server, none: anything, where it listens on all addresses."""
+class Access:
+    """Access control.
+
+    token  secret of the link, valid once, or repeatedly if `again`
+    hosts  names that browsers may use for this server; empty: any, if it listens on all addresses
+    """
 
     token: str
     again: bool = False
@@ -74,38 +77,38 @@ class Door:
 
     @property
     def _name(self) -> str:
-        return f"kwire-{self.port}"  # cookies know no ports
+        return f"kwire-{self.port}"  # cookies are shared by all ports of a host
 
     def refusal(self, request: Request) -> str | None:
-        """Why a request is refused whoever sends it; None: it is not."""
+        """Explain why a request is refused regardless of its token; None if it is not."""
         if self.hosts and request.headers.get("host", "") not in self.hosts:
             return "kwire: this is not a name of this server\n"
         if request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
             return "kwire: another site's page may not ask this server\n"
         return None
 
-    def knows(self, request: Request) -> bool:
-        """Has the request the cookie, or the token in a header?"""
-        said = request.headers.get("authorization", "")
-        if self.again and hmac.compare_digest(said.encode(), f"Bearer {self.token}".encode()):
+    def is_authorised(self, request: Request) -> bool:
+        """Tell whether the request has the cookie, or the token in a header."""
+        header = request.headers.get("authorization", "")
+        if self.again and hmac.compare_digest(header.encode(), f"Bearer {self.token}".encode()):
             return True
         return hmac.compare_digest(request.cookies.get(self._name, "").encode(), self._cookie.encode())
 
-    def opened(self, token: str) -> bool:
-        """Does the token of a link open? It is spent then."""
+    def accept_token(self, token: str) -> bool:
+        """Check the token of a link, and use it up."""
         if self._spent or not hmac.compare_digest(token.encode(), self.token.encode()):
             return False
         self._spent = not self.again
         return True
 
-    def let_in(self, response: Response) -> Response:
-        """Give the cookie along."""
+    def set_cookie(self, response: Response) -> Response:
+        """Set the cookie."""
         response.set_cookie(self._name, self._cookie, httponly=True, samesite="strict", path="/")
         return response
 
 
-def application(stage: Stage, door: Door) -> ASGIApp:
-    """The server's application."""
+def application(stage: CurrentView, door: Access) -> ASGIApp:
+    """Make the server's ASGI application."""
     files = {
         entry.name: entry.read_bytes()
         for entry in resources.files("reports.view").joinpath("page").iterdir()
@@ -126,16 +129,16 @@ def application(stage: Stage, door: Door) -> ASGIApp:
     async def call(request: Request) -> Response:
         what, query, gone = request.path_params["what"], dict(request.query_params), threading.Event()
 
-        watching = asyncio.create_task(_left(request, gone))
+        watching = asyncio.create_task(_watch_disconnect(request, gone))
         try:
-            found = await run_in_threadpool(_answer, stage, what, query, gone)
+            answer = await run_in_threadpool(_answer, stage, what, query, gone)
         finally:
             watching.cancel()
         if what == "rows":
             stage.looked.set()
-        if found.pieces is not None:
-            return StreamingResponse(found.pieces, found.status, found.headers, found.type)
-        return Response(found.content, found.status, found.headers, found.type)
+        if answer.pieces is not None:
+            return StreamingResponse(answer.pieces, answer.status, answer.headers, answer.type)
+        return Response(answer.content, answer.status, answer.headers, answer.type)
 
     async def keep(request: Request) -> Response:
         content = b""
@@ -143,8 +146,8 @@ def application(stage: Stage, door: Door) -> ASGIApp:
             content += part
             if len(content) > MOST_SENT:
                 return PlainTextResponse("kwire: too long\n", 413)
-        found = await run_in_threadpool(_keep, stage, content)
-        return Response(found.content, found.status, found.headers, found.type)
+        answer = await run_in_threadpool(_keep, stage, content)
+        return Response(answer.content, answer.status, answer.headers, answer.type)
 
     async def events(request: Request) -> Response:
         return StreamingResponse(_events(stage), media_type="text/event-stream")
@@ -166,63 +169,63 @@ def application(stage: Stage, door: Door) -> ASGIApp:
 
         if scope["type"] != "http":
             raise RuntimeError("this server speaks HTTP and nothing else")
-        refused = _refused(Request(scope), door)
+        refused = _check_access(Request(scope), door)
         await (app if refused is None else refused)(scope, receive, with_headers)
 
     return guarded
 
 
-def _answer(stage: Stage, what: str, query: dict[str, str], gone: threading.Event) -> Answer:
-    """An answer, as soon as there is something to answer from; it ends where nobody waits for it (`gone`)."""
+def _answer(stage: CurrentView, what: str, query: dict[str, str], gone: threading.Event) -> Answer:
+    """Answer a call once there is a view; cancelled when the client disconnects (`gone`)."""
     try:
-        view = stage.shown()
-    except KwireError as problem:  # there is nothing to look at, and never will be
-        from reports.view.answers import refusal
+        view = stage.first_view()
+    except KwireError as problem:  # there will be no view
+        from reports.view.answers import error_answer
 
-        return refusal(500, problem)
-    from reports.view.answers import answered
-    from reports.view.value_counts import asked
+        return error_answer(500, problem)
+    from analyzer.frame.spill import cancellable
+    from reports.view.answers import answer_call
 
-    with asked(gone):
-        return answered(view, what, query)
-
-
-def _keep(stage: Stage, content: bytes) -> Answer:
-    from reports.view.answers import kept
-
-    return kept(stage.shown(), content)
+    with cancellable(gone):
+        return answer_call(view, what, query)
 
 
-async def _events(stage: Stage) -> AsyncIterator[str]:
-    """How far the analysis is, whenever that is something else, until it is done."""
+def _keep(stage: CurrentView, content: bytes) -> Answer:
+    from reports.view.answers import store_notes
+
+    return store_notes(stage.first_view(), content)
+
+
+async def _events(stage: CurrentView) -> AsyncIterator[str]:
+    """Send the progress whenever it changes, until the view is complete."""
     before = None
     while True:
-        told = stage.told()
-        if told != before:
-            yield f"data: {json.dumps(told)}\n\n"
-            before = told
-        if told["done"]:
+        progress = stage.progress()
+        if progress != before:
+            yield f"data: {json.dumps(progress)}\n\n"
+            before = progress
+        if progress["done"]:
             return
         await asyncio.sleep(TELL_SECONDS)
 
 
-async def _left(request: Request, gone: threading.Event) -> None:
-    """Tell when who asked does not wait for the answer any more."""
-    for _ in range(2):  # the end of the request, then that who asked has left; nothing else comes of a GET
+async def _watch_disconnect(request: Request, gone: threading.Event) -> None:
+    """Set `gone` when the client disconnects."""
+    for _ in range(2):  # the end of the request, then the disconnect; a GET has no other messages
         if (await request.receive())["type"] == "http.disconnect":
             gone.set()
             return
 
 
-def _refused(request: Request, door: Door) -> Response | None:
-    """What is answered before anything is looked at; None: nothing, go on."""
+def _check_access(request: Request, door: Access) -> Response | None:
+    """Check access; returns a refusal or a redirect, or None to go on."""
     refusal = door.refusal(request)
     if refusal is not None:
         return PlainTextResponse(refusal, 403)
-    if door.knows(request):
+    if door.is_authorised(request):
         return None
     token = request.query_params.get("token")
-    if request.url.path == "/" and token is not None and door.opened(token):
-        kept = str(request.url.remove_query_params("token").query)
-        return door.let_in(RedirectResponse("/" + (f"?{kept}" if kept else ""), 303))
-    return PlainTextResponse(WHO, 403)
+    if request.url.path == "/" and token is not None and door.accept_token(token):
+        query = str(request.url.remove_query_params("token").query)
+        return door.set_cookie(RedirectResponse("/" + (f"?{query}" if query else ""), 303))
+    return PlainTextResponse(UNAUTHORISED, 403)

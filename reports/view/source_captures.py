@@ -1,6 +1,6 @@
-"""Captures that a dataset was made of: what messages and packets are read from again.
+"""Captures that a dataset was made of, from which messages and packets are read again.
 
-In: arguments of a command line, and how they were read. Out: the arguments of one capture point.
+In: arguments of a command line, and reading options. Out: the arguments of one capture point.
 """
 
 from __future__ import annotations
@@ -12,19 +12,21 @@ from analyzer.pipeline.read_options import ReadOptions
 from captures.files import CapturePoint, capture_points
 
 SIDES: Final = ("request", "response")
-"""Of an exchange, its messages."""
+"""Messages of an exchange."""
 
 
 @dataclass(frozen=True, slots=True)
-class Captures:
-    """Captures that a dataset was made of, and how they were read."""
+class SourceCaptures:
+    """Captures that a dataset was made of, and the options that they were read with."""
 
     arguments: tuple[str, ...]
     how: ReadOptions
 
     def point(self, name: str) -> tuple[str, ...]:
-        """The arguments that make the capture point of a name; none where there is no such."""
+        """Get the arguments of the capture point with a name; empty if there is none."""
         if self.how.rotated:
             return self.arguments
-        named: list[tuple[CapturePoint, str]] = [(capture_points([one])[0], one) for one in self.arguments]
+        named: list[tuple[CapturePoint, str]] = [
+            (capture_points([argument])[0], argument) for argument in self.arguments
+        ]
         return tuple(argument for point, argument in named if point.name == name)

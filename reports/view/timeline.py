@@ -1,8 +1,8 @@
-"""A timeline: tracks of exchanges over time, and what groups and transactions did meanwhile.
+"""Timeline: tracks of exchanges over time, with rebalances and transactions.
 
-In: a view's tables and what a filter chooses. Out: plain values for JSON, those of many exchanges as arrays. Rules: of
-each track and interval the longest exchange is told, so that none that matters is hidden; what is left out is counted;
-every row is looked at twice, however many tracks there are.
+In: a view's tables and a filter. Out: plain values for JSON, with arrays for values of exchanges. Rules: the longest
+exchange of each track and interval is shown, so that no slow one is hidden; everything left out is counted; rows are
+read twice, however many tracks there are.
 """
 
 from __future__ import annotations
@@ -12,36 +12,36 @@ from typing import Any, Final
 
 import numpy as np
 
+from analyzer.frame.counting import CACHE_BLOCK, blocks, count_before, count_codes
 from reports.view.filter_values import quoted
-from reports.view.tables import Tables, Wrong
-from reports.view.value_counts import BLOCK, before, blocks, tally
+from reports.view.tables import BadRequestError, Tables
 
 TRACKS: Final = 50
-"""Tracks; the rest is counted."""
+"""Tracks that are shown; others are counted."""
 
 WIDEST: Final = 4_000
 """Intervals of time: more than a screen has pixels."""
 
 BY: Final = {"connection": "connection", "client": "client_id", "group": "group_id", "member": "member_id"}
-"""What may be a track, by the column that tells it."""
+"""Kinds of tracks, and the column of each."""
 
-_PLACE: Final = (BLOCK - 1).bit_length()
+_PLACE: Final = (CACHE_BLOCK - 1).bit_length()
 _LONGEST: Final = (1 << 62 - _PLACE) - 1
-"""us, a year: what takes longer counts as this long, so that a time and a place in a block fit in one number."""
+"""Longest duration, about a year in us, so that a duration and a position in a block fit into one number."""
 
 
 def timeline(tables: Tables, text: str, by: str, width: int, first: int | None, last: int | None) -> dict[str, Any]:
-    """Tracks of the chosen exchanges, most exchanges first: of each interval of time that begins one, the longest (the
-    last of those that are as long); and what groups and transactions did meanwhile. Raises Wrong."""
+    """Draw tracks of the chosen exchanges, those with most exchanges first. For each interval a track has the longest
+    exchange that begins in it, the last one of equals. Raises BadRequestError."""
     if by not in BY:
-        raise Wrong(f"by={by[:40]}: nothing that makes tracks", f"one of {', '.join(BY)}")
+        raise BadRequestError(f"by={by[:40]}: nothing that makes tracks", f"one of {', '.join(BY)}")
     columns, selection = tables.columns, tables.chosen(text)
     rows, every, times = selection.rows, selection.every, columns.integers["request_time"]
-    if not columns.whole("request_time"):
+    if not columns.has_no_null("request_time"):
         rows, every = rows[times[rows] != np.iinfo(times.dtype).min], False
-    # Rows are in order of their requests, so a span of time is a run of them.
-    start = 0 if first is None else int(before(times, rows, np.array([first]))[0])
-    stop = len(rows) if last is None else int(before(times, rows, np.array([last + 1]))[0])
+    # Rows are in order of their requests, so a span of time is a slice.
+    start = 0 if first is None else int(count_before(times, rows, np.array([first]))[0])
+    stop = len(rows) if last is None else int(count_before(times, rows, np.array([last + 1]))[0])
     rows, codes = rows[start:stop], columns.codes[BY[by]]
     codes = codes[start:stop] if every else codes[rows]
     there = codes >= 0
@@ -54,34 +54,34 @@ def timeline(tables: Tables, text: str, by: str, width: int, first: int | None, 
     step = -(-span // min(max(width, 1), WIDEST))
     shown = -(-span // step)
     values = columns.values[BY[by]]
-    counts = tally(codes, None, len(values))
+    counts = count_codes(codes, None, len(values))
     chosen = np.argsort(-counts, kind="stable")[:TRACKS]
     chosen = chosen[counts[chosen] > 0]
-    track = np.full(len(counts) + 1, len(chosen), np.int8)  # of those that have none: one behind the last
+    track = np.full(len(counts) + 1, len(chosen), np.int8)  # rows without a track have the number after the last
     track[chosen] = np.arange(len(chosen))
-    begins = before(times, rows, first + step * np.arange(shown + 1))
+    begins = count_before(times, rows, first + step * np.arange(shown + 1))
     longest, wrong = _longest(tables, rows, lambda part: track[codes[part]], begins, len(chosen))
     cells, at = np.nonzero(longest >= 0)
-    found = longest[cells, at]
-    links, link = _links(tables, found)
+    longest_rows = longest[cells, at]
+    links, link = _links(tables, longest_rows)
     lasting, exchange, reply = (
-        np.maximum(columns.integers[name][found].astype(np.int64), least)
+        np.maximum(columns.integers[name][longest_rows].astype(np.int64), least)
         for name, least in (("total_us", 0), ("exchange", -1), ("reply", -1))
     )
     tracks = []
     for place, code in enumerate(chosen.tolist()):
-        mine = slice(*np.searchsorted(cells, (place, place + 1)).tolist())
+        of_track = slice(*np.searchsorted(cells, (place, place + 1)).tolist())
         tracks.append(
             {
                 "name": values[code],
                 "filter": f"{BY[by]} == {quoted(values[code])}",
                 "exchanges": int(counts[code]),
-                "column": at[mine],
-                "lasting": lasting[mine],
-                "error": wrong[place, at[mine]],
-                "link": link[mine],
-                "exchange": exchange[mine],
-                "reply": reply[mine],
+                "column": at[of_track],
+                "lasting": lasting[of_track],
+                "error": wrong[place, at[of_track]],
+                "link": link[of_track],
+                "exchange": exchange[of_track],
+                "reply": reply[of_track],
             }
         )
     return {
@@ -98,9 +98,9 @@ def timeline(tables: Tables, text: str, by: str, width: int, first: int | None, 
 def _longest(
     tables: Tables, rows: np.ndarray, track: Callable[[slice], np.ndarray], begins: np.ndarray, tracks: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """int64[tracks, intervals]: the row that lasts longest, -1: there is none; bool[tracks, intervals]: has one of them
-    an error? `track` says of a part of the rows which each is in; `begins`: where each interval's rows begin, and the
-    last one's end."""
+    """Find the longest exchange of each track and interval: int64[tracks, intervals] rows, -1 if there is none; and
+    bool[tracks, intervals] whether any has an error. `track` numbers the tracks of a slice of rows; `begins`: where
+    each interval's rows begin, and the last one's end."""
     columns = tables.columns
     total, of, filled = columns.integers["total_us"], columns.errors.of, columns.errors.filled()
     shape = (tracks, len(begins) - 1)
@@ -111,7 +111,7 @@ def _longest(
         if not len(places):
             continue
         some = rows[part][places]
-        # The intervals that the block has rows of, and of each of its rows the one.
+        # The intervals that the block touches, and the interval of each row.
         low, high = (int(np.searchsorted(begins, row, "right")) - 1 for row in (part.start, part.stop - 1))
         inside = np.diff(np.clip(begins[low : high + 2], part.start, part.stop))
         interval = np.repeat(np.arange(high - low + 1), inside)
@@ -130,22 +130,22 @@ def _longest(
 
 
 def _links(tables: Tables, rows: np.ndarray) -> tuple[list[list[str]], np.ndarray]:
-    """Captures and connections of some rows, each once, and which of them each row has."""
+    """List the distinct captures and connections of rows, and number each row's."""
     columns = tables.columns
     capture, connection = (columns.codes[name][rows].astype(np.int64) for name in ("capture", "connection"))
     many = len(columns.values["connection"])
     both, link = np.unique(capture * many + connection, return_inverse=True)
     names = columns.values["capture"], columns.values["connection"]
-    return [[names[0][one // many], names[1][one % many]] for one in both.tolist()], link
+    return [[names[0][pair // many], names[1][pair % many]] for pair in both.tolist()], link
 
 
 def _bands(tables: Tables, first: int, end: int) -> list[dict[str, Any]]:
-    """Rebalances (stopped from `began` to `ended`, then a generation) and transactions that overlap a span of time."""
-    found = []
+    """List rebalances and transactions that overlap a span of time."""
+    bands = []
     for row in tables.other("rebalances"):
         began, ended = row["began"], row["ended"]
-        stopped = max((one["stopped_us"] or 0 for one in row["stopped"] or []), default=0)
-        found.append(
+        stopped = max((member["stopped_us"] or 0 for member in row["stopped"] or []), default=0)
+        bands.append(
             {
                 "kind": "rebalance",
                 "name": row["group_id"],
@@ -157,7 +157,7 @@ def _bands(tables: Tables, first: int, end: int) -> list[dict[str, Any]]:
         )
     for row in tables.other("transactions"):
         name = row["transactional_id"] or f"producer {row['producer_id']}"
-        found.append(
+        bands.append(
             {
                 "kind": "transaction",
                 "name": name,
@@ -168,7 +168,7 @@ def _bands(tables: Tables, first: int, end: int) -> list[dict[str, Any]]:
             }
         )
     return [
-        one
-        for one in found
-        if one["began"] is not None and one["began"] < end and (one["ended"] is None or one["ended"] >= first)
+        band
+        for band in bands
+        if band["began"] is not None and band["began"] < end and (band["ended"] is None or band["ended"] >= first)
     ]

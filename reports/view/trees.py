@@ -1,8 +1,8 @@
-"""One message as the page shows it: its tree in pages, and the field that a byte belongs to.
+"""Trees of messages for the page, in pages, and the field at a byte.
 
-In: an exchange with its messages. Out: plain values for JSON. Rules: a span counts from the frame's first byte, the
-length before it included; what is long comes in pages, so that a fetch of 50,000 records is not one answer; secrets are
-lengths, as in `kwire show --tree`.
+In: an exchange with its messages. Out: plain values for JSON. Rules: spans count from the frame's first byte, its
+length field included; long lists come in pages, so that a fetch of 50,000 records is not one answer; secrets are shown
+as lengths, as in `kwire show --tree`.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from reports.view import lazy_tree
 from reports.view.lazy_tree import LENGTH
 
 AT_ONCE: Final = 200
-"""Children of one node in an answer."""
+"""Children of a node in one answer."""
 
 OPENED: Final = 400
-"""Nodes of an answer that nobody asked for by name: what fits on some screens is there at once."""
+"""Nodes below the requested ones that an answer includes: a few screens."""
 
 LONGEST: Final = 2_000
-"""Characters of one value; the bytes are beside it."""
+"""Characters of one value; the page shows its bytes beside it."""
 
 
 class Tree(NamedTuple):
-    """`nodes`: a side's whole tree, spans in the frame; `reason`: why it is not whole; `plain`: it is known that none
-    of its bytes is secret."""
+    """A message's tree, with spans in the frame. `reason`: why it is incomplete; `plain`: True if it certainly holds no
+    secrets."""
 
     nodes: tuple[Node, ...]
     reason: str | None
@@ -40,14 +40,14 @@ class Tree(NamedTuple):
 
 
 def nodes(exchange: Exchange, side: str) -> Tree:
-    """The tree of a side."""
+    """Decode a message to a tree."""
     message = exchange.request_message if side == "request" else exchange.response_message
     if message is None:
         return Tree((), "not in the capture")
     length = Node("length", "int32", int.from_bytes(message.data[:LENGTH], "big"), 0, min(LENGTH, len(message.data)))
-    found = lazy_tree.nodes(exchange, side)
-    if found is not None:
-        return Tree((length, *found.nodes), found.reason, not found.secrets)
+    fields = lazy_tree.nodes(exchange, side)
+    if fields is not None:
+        return Tree((length, *fields.nodes), fields.reason, not fields.secrets)
     decoded = exchange.decoded(side, nodes=True, budget=Budget(bytes=BYTES, nodes=lazy_tree.RECORDS))
     if decoded is None:
         return Tree((length,), exchange.row["reason"] or "not decoded")
@@ -59,8 +59,8 @@ def _shifted(node: Node) -> Node:
 
 
 def page(tree: Sequence[Node], side: str, path: Sequence[int], first: int) -> dict[str, Any]:
-    """Children of the node at a path (places from the outside in) from the `first` on, with what is inside them as far
-    as it is little. Raises LookupError where there is no such node."""
+    """Get a page of the children, from `first` on, of the node at a path of positions, with small subtrees. Raises
+    LookupError if there is no such node."""
     above = [side]
     for place in path:
         if not 0 <= place < len(tree):
@@ -68,12 +68,12 @@ def page(tree: Sequence[Node], side: str, path: Sequence[int], first: int) -> di
         above = _named(above, tree[place])
         tree = tree[place].children
     room = [OPENED]
-    shown = [_told(node, above, room) for node in tree[first : first + AT_ONCE]]
+    shown = [_node_json(node, above, room) for node in tree[first : first + AT_ONCE]]
     return {"total": len(tree), "first": first, "children": shown}
 
 
 def _named(above: list[str], node: Node) -> list[str]:
-    """The path of a field as filters have it, which leave out which element of a list it is in."""
+    """Extend a field's path as in filters, which have no positions in lists."""
     return above if node.name.startswith("[") else [*above, node.name]
 
 
@@ -83,12 +83,11 @@ _HEADER: Final = {
     "correlationId": "correlation_id",
     "clientId": "client_id",
 }
-"""Fields of a message's header, which are no paths, and the columns that have them."""
+"""Fields of a message's header, for which filters have columns instead of paths."""
 
 
 def _field(path: list[str]) -> str | None:
-    """The name by which filters ask for a field; none where they cannot. Where a column has it, the column: it needs
-    no message to be read."""
+    """Get a field's name in filters; None if there is none. A column is preferred, because it needs no message."""
     if len(path) == 2 and path[1] in _HEADER:
         return _HEADER[path[1]]
     name = ".".join(path)
@@ -98,34 +97,34 @@ def _field(path: list[str]) -> str | None:
     return "topic" if all(info.listed == "topics" for info in infos) else name
 
 
-def _told(node: Node, above: list[str], room: list[int]) -> dict[str, Any]:
-    """A node; its children too, where there is room for all of them."""
+def _node_json(node: Node, above: list[str], room: list[int]) -> dict[str, Any]:
+    """Convert a node for JSON, with its children if there is room for all of them."""
     path = _named(above, node)
-    said = node_value(node) if not node.null else "null"
-    told: dict[str, Any] = {
+    text = node_value(node) if not node.null else "null"
+    content: dict[str, Any] = {
         "name": printable(node.name),
         "type": node.type,
         "start": node.start,
         "end": node.end,
-        "value": said if len(said) <= LONGEST else said[:LONGEST] + "…",
+        "value": text if len(text) <= LONGEST else text[:LONGEST] + "…",
         "total": len(node.children),
     }
     if node.secret:
-        told["secret"] = True
+        content["secret"] = True
     exact = _exact(node)
     if exact is not None:
-        told["exact"] = exact
+        content["exact"] = exact
         field = _field(path)
         if field is not None:
-            told["field"] = field
+            content["field"] = field
     if node.children and len(node.children) <= min(room[0], AT_ONCE):
         room[0] -= len(node.children)
-        told["children"] = [_told(child, path, room) for child in node.children]
-    return told
+        content["children"] = [_node_json(child, path, room) for child in node.children]
+    return content
 
 
 def _exact(node: Node) -> str | None:
-    """The value as a filter names it, where there is one."""
+    """Get a node's value in a filter's syntax; None if it has none."""
     if node.secret or node.null or node.children or node.type in ("array", "struct", "records", "tag", "tags"):
         return None
     if isinstance(node.value, bool):
@@ -136,10 +135,10 @@ def _exact(node: Node) -> str | None:
 
 
 def at(tree: Sequence[Node], offset: int) -> list[int]:
-    """The path of the innermost node that holds a byte; empty where none does."""
+    """Find the path of the innermost node that contains a byte; empty if none does."""
     path: list[int] = []
     while True:
-        if isinstance(tree, lazy_tree.Later | lazy_tree.Inside | Records):
+        if isinstance(tree, lazy_tree.LazyNodes | lazy_tree.LazyBatch | Records):
             inside = tree.holding(offset)
         else:
             inside = next((i for i, node in enumerate(tree) if node.start <= offset < node.end), None)

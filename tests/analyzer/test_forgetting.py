@@ -1,6 +1,6 @@
 """Names that nobody means any more are forgotten on the way, and no row tells: what is kept of them is what is open.
 
-(proves: `Summary._cut` of analyzer/analysis/summary.py; `Merging.forget`, `Names.forget` of analyzer/bulk/rows.py;
+(proves: `Summary._cut` of analyzer/analysis/summary.py; `ShardMerger.forget`, `Names.forget` of analyzer/bulk/rows.py;
 `without` of analyzer/bulk/symbols.py; `Conversations._number_anew` of analyzer/bulk/shard.py; `PointTables.named` of
 analyzer/pipeline/point_tables.py)
 """

@@ -141,7 +141,7 @@ def several(folder: Path, count: int = 6) -> tuple[list[Segment], bytes]:
         writes = talk_of[number % 2].sealed(talked(12))
         if number == 4:
             made = Forged(1)
-            writes = [*made.shaken(), *(made.said(write) for write in talked(4) if len(write.data) < 16_000)]
+            writes = [*made.shaken(), *(made.sealed_write(write) for write in talked(4) if len(write.data) < 16_000)]
         if number == 5:
             writes = talked(12)
         segments = converse(writes, client=("10.0.0.1", 40_000 + number), start_ns=START_NS + number * 70_000)
@@ -477,7 +477,7 @@ def test_tshark_sees_the_same_bytes(name: str, tmp_path: Path) -> None:
     if name == "forged 1.3":
         made = Forged(3)
         said_ = [write for write in said_ if len(write.data) < 16_000]
-        writes, keys = [*made.shaken(), *(made.said(write) for write in said_)], made.log
+        writes, keys = [*made.shaken(), *(made.sealed_write(write) for write in said_)], made.log
     else:
         talk = Talk(HOWS[name], tmp_path)
         writes = talk.sealed(said_)

@@ -265,7 +265,11 @@ def test_a_line_without_tls_behind_it_is_read_as_before(tmp_path: Path) -> None:
 def middle(turns: int, suite: int = 0x1302, skipped: int = 40, padding: int = 0) -> tuple[list[Write], bytes]:
     """Requests and answers of a session without its first records."""
     made = Forged(21, suite)
-    said = [made.said(write, 0 if write.to_broker else padding) for write in talked(turns) if len(write.data) <= 16_000]
+    said = [
+        made.sealed_write(write, 0 if write.to_broker else padding)
+        for write in talked(turns)
+        if len(write.data) <= 16_000
+    ]
     return said[skipped:], made.log
 
 

@@ -85,8 +85,8 @@ def measured(what: str, command: list[str], environment: dict[str, str] | None =
         sampler.join()
         if process.returncode:
             errors.seek(0)
-            said = errors.read()[-2000:].decode(errors="replace")
-            raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}: {said}")
+            error_text = errors.read()[-2000:].decode(errors="replace")
+            raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}: {error_text}")
     return Run(what, seconds, usage.ru_utime, usage.ru_stime, peaks["VmHWM"] / 1024, peaks["RssAnon"] / 1024)
 
 
@@ -120,10 +120,10 @@ def versions() -> dict[str, str]:
     out = {name: version(name) for name in ("kwire", "numba", "numpy", "pyarrow")}
     out["python"] = platform.python_version()
     if shutil.which("tshark"):
-        said = subprocess.run(["tshark", "--version"], capture_output=True, text=True, check=True).stdout
-        out["tshark"] = said.split()[2]
-    asked = ["git", "rev-parse", "--short", "HEAD"]
-    out["commit"] = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+        tshark_version = subprocess.run(["tshark", "--version"], capture_output=True, text=True, check=True).stdout
+        out["tshark"] = tshark_version.split()[2]
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    out["commit"] = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
     return out
 
 
@@ -135,10 +135,22 @@ def machine() -> dict[str, Any]:
     return {"cpus": os.cpu_count(), "cpu": model, "system": platform.system(), "load": os.getloadavg()[0]}
 
 
-def save(result: dict[str, Any], what: str = "") -> None:
-    """Write what was measured; `what`: the beginning of the file's name."""
+def begin_result(what: str = "") -> dict[str, Any]:
+    """Return the head of a result: what is measured, when, of which versions, and on which machine."""
+    time_ = datetime.now(UTC).isoformat(timespec="seconds")
+    return {**({"what": what} if what else {}), "time": time_, "versions": versions(), "machine": machine()}
+
+
+def add_save(parser: argparse.ArgumentParser) -> None:
+    """Add the option `--save`, which each benchmark has."""
+    parser.add_argument("--save", action=argparse.BooleanOptionalAction, default=True, help="a JSON file in results/")
+
+
+def save(result: dict[str, Any]) -> None:
+    """Write a result to a file whose name begins with what was measured."""
     RESULTS.mkdir(exist_ok=True)
-    file = RESULTS / f"{what}{result['time'].replace(':', '')[:15]}.json"
+    begin = f"{result['what']}-" if "what" in result else ""
+    file = RESULTS / f"{begin}{result['time'].replace(':', '')[:15]}.json"
     file.write_text(json.dumps(result, indent=1) + "\n")
     say(f"== written to {os.path.relpath(file)}")
 
@@ -152,8 +164,8 @@ def bench_case(case: str, size: int, chosen: argparse.Namespace, folder: Path) -
     path = folder / f"{case}-{size}.pcap"
     say(f"== {case}: generating {size / 1e6:.0f} MB")
     make = generate.large if case == "large" else generate.small
-    made = make(path, size, **({"connections": chosen.connections} if chosen.connections else {}))
-    say(f"   {made.packets:,} packets, {made.exchanges:,} exchanges, {made.connections} connections")
+    generated = make(path, size, **({"connections": chosen.connections} if chosen.connections else {}))
+    say(f"   {generated.packets:,} packets, {generated.exchanges:,} exchanges, {generated.connections} connections")
     dataset = folder / "dataset"
     runs: list[dict[str, Any]] = []
     for records in chosen.records:
@@ -161,10 +173,10 @@ def bench_case(case: str, size: int, chosen: argparse.Namespace, folder: Path) -
         measured("warm up", kwire(warm.path, records, max(chosen.threads), dataset))
         for threads in chosen.threads:
             into_page_cache(path)
-            tries = [measured("kwire", kwire(made.path, records, threads, dataset)) for _ in range(chosen.runs)]
+            tries = [measured("kwire", kwire(generated.path, records, threads, dataset)) for _ in range(chosen.runs)]
             rows = rows_of(dataset)
-            if rows != made.exchanges:
-                raise RuntimeError(f"{case}: the dataset has {rows} exchanges, the capture has {made.exchanges}")
+            if rows != generated.exchanges:
+                raise RuntimeError(f"{case}: the dataset has {rows} exchanges, the capture has {generated.exchanges}")
             best = min(tries, key=lambda run: run.seconds)
             all_seconds = [run.seconds for run in tries]
             runs.append({"records": records, "threads": threads, "all_seconds": all_seconds, **asdict(best)})
@@ -173,10 +185,10 @@ def bench_case(case: str, size: int, chosen: argparse.Namespace, folder: Path) -
     if chosen.tshark:
         say("   tshark (takes a while)")
         into_page_cache(path)
-        other = measured("tshark", tshark(made.path))
+        other = measured("tshark", tshark(generated.path))
         say(f"   tshark: {other.seconds:.2f} s")
     path.unlink()
-    capture = asdict(made) | {"path": path.name}
+    capture = asdict(generated) | {"path": path.name}
     return {"case": case, "capture": capture, "kwire": runs, "tshark": asdict(other) if other else None}
 
 
@@ -189,12 +201,12 @@ def into_page_cache(path: Path) -> None:
 def bench_start(folder: Path) -> dict[str, float]:
     """`kwire --help`, and a capture of one packet: kernels warm, and the first run ever (an empty kernel cache)."""
     say("== start-up: a capture of one packet")
-    made = generate.one_packet(folder / "one.pcap")
+    capture = generate.one_packet(folder / "one.pcap")
     dataset = folder / "dataset-one"
     with tempfile.TemporaryDirectory(dir=folder) as cache:
         fresh = {**os.environ, "KWIRE_CACHE_DIR": cache}
-        first = measured("first run ever", kwire(made.path, "none", 1, dataset), fresh)
-        tries = [measured("warm", kwire(made.path, "none", 1, dataset), fresh) for _ in range(3)]
+        first = measured("first run ever", kwire(capture.path, "none", 1, dataset), fresh)
+        tries = [measured("warm", kwire(capture.path, "none", 1, dataset), fresh) for _ in range(3)]
         warm = min(tries, key=lambda run: run.seconds)
     helped = min(measured("help", [*KWIRE, "--help"]).seconds for _ in range(5))
     say(f"   first run ever {first.seconds:.2f} s, then {warm.seconds:.2f} s; --help {helped:.2f} s")
@@ -237,7 +249,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--no-tshark", dest="tshark", action="store_false")
     parser.add_argument("--no-start", dest="start", action="store_false", help="leave the one-packet runs out")
     parser.add_argument("--folder", type=Path, default=ROOT / "out" / "bench", help="for captures and datasets")
-    parser.add_argument("--save", action=argparse.BooleanOptionalAction, default=True, help="a JSON file in results/")
+    add_save(parser)
     chosen = parser.parse_args(arguments)
     chosen.records, chosen.threads = chosen.records or ["none"], chosen.threads or [2]
     cases = chosen.case or ["small"]
@@ -248,9 +260,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     chosen.folder.mkdir(parents=True, exist_ok=True)
     result: dict[str, Any] = {
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": versions(),
-        "machine": machine(),
+        **begin_result(),
         "start": bench_start(chosen.folder) if chosen.start else None,
         "cases": [bench_case(case, size, chosen, chosen.folder) for case, size in zip(cases, sizes, strict=True)],
     }

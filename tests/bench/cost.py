@@ -1,4 +1,4 @@
-"""What a capture point of any size costs by `kwire analyze --engine spark` in chunks, step by step, without Spark.
+"""Measure `kwire analyze --engine spark` in chunks, step by step, without Spark, for any size.
 
     python -m tests.bench.cost                       # small and large, 4 GB each, and a terabyte of either
     python -m tests.bench.cost --case small --size 300M --records meta
@@ -29,8 +29,8 @@ from analyzer.dataset.dataset import Parts
 from analyzer.pipeline import shares
 from analyzer.pipeline.points import AnalysisOptions, joined
 from analyzer.pipeline.read_options import ReadOptions
-from captures.chunks.chunk_reader import ChunkReader, Heard, Joining, Said, chunks_of
-from captures.chunks.routing import Routed
+from captures.chunks.chunk_reader import ChunkJoiner, ChunkReader, ChunkResult, PointSummary, chunks_of
+from captures.chunks.routing import RoutedReader
 from captures.chunks.sorting import Stored, divided, store
 from captures.files import CapturePoint, capture_points
 from reports.spark import chunked, merging
@@ -62,12 +62,12 @@ class Cost:
     judge: float
 
     def times(self, factor: float) -> Cost:
-        """The same of a capture so many times as large."""
-        return Cost(*(factor * one for one in astuple(self)))
+        """Scale to a capture so many times as large."""
+        return Cost(*(factor * seconds for seconds in astuple(self)))
 
     @property
     def alone(self) -> float:
-        """What is not divided."""
+        """Seconds that more cores do not divide."""
         return self.seen + self.facts + self.judge
 
     def seconds(self, cores: int) -> float:
@@ -80,11 +80,11 @@ class Cost:
         return self.sort + chunked.share_count(cores) * self.seen + self.decode + self.facts + self.merge + self.judge
 
 
-def taken(work: Callable[[], T]) -> tuple[float, T]:
+def timed(work: Callable[[], T]) -> tuple[float, T]:
     """Processor time, and what came of it."""
     begin = time.process_time()
-    found = work()
-    return time.process_time() - begin, found
+    result = work()
+    return time.process_time() - begin, result
 
 
 def cost(path: Path, choice: AnalysisOptions, folder: Path) -> Cost:
@@ -93,44 +93,46 @@ def cost(path: Path, choice: AnalysisOptions, folder: Path) -> Cost:
     settings = ReadOptions().settings(choice.keep)
     by_count = {}
     for count in (FEW, MANY):
-        sort, (whole, stored) = taken(lambda count=count: _sorted(point, count, folder))  # type: ignore[misc]
+        sort, (whole, stored) = timed(lambda count=count: _sorted(point, count, folder))  # type: ignore[misc]
         by_count[count] = sort, _shared(point, whole, stored, count, settings, choice, folder)
-    few, many = (sum(one for one, _ in by_count[count][1]) for count in (FEW, MANY))
+    few, many = (sum(seconds for seconds, _ in by_count[count][1]) for count in (FEW, MANY))
     seen = max(many - few, 0.0) / (MANY - FEW)
-    made = [one for _, one in by_count[FEW][1]]
-    ranges, pieces = shares.by_range(made)
+    parts = [part for _, part in by_count[FEW][1]]
+    ranges, pieces = shares.by_range(parts)
     small = Parts(folder, "facts")
     decided = folder / "decided" if choice.meaning else None
-    facts, (read, _, told) = taken(lambda: shares.take_facts(pieces, made, point, choice, small, folder / "decided"))
-    merge, rows = taken(lambda: shares.merge(point, whole.files, ranges, Parts(folder, "rows"), decided))
+    facts, (read, _, written) = timed(
+        lambda: shares.take_facts(pieces, parts, point, choice, small, folder / "decided")
+    )
+    merge, rows = timed(lambda: shares.merge(point, whole.files, ranges, Parts(folder, "rows"), decided))
     files: dict[str, list[Path]] = {name: [] for name in tables.TABLES}
-    for entry in (*rows, *told):
+    for entry in (*rows, *written):
         files[entry["table"]].append(folder / entry["path"])
-    judge, _ = taken(lambda: findings_of(joined([read]), files))
+    judge, _ = timed(lambda: findings_of(joined([read]), files))
     return Cost(by_count[MANY][0], seen, few - FEW * seen, facts, merge, judge)
 
 
-def _sorted(point: CapturePoint, count: int, folder: Path) -> tuple[Heard, list[Stored]]:
+def _sorted(point: CapturePoint, count: int, folder: Path) -> tuple[PointSummary, list[Stored]]:
     """A point's chunks, sorted for so many shares."""
-    joining = Joining(point)
+    joining = ChunkJoiner(point)
     size = window_bytes(ReadOptions().settings(False), MANY)  # of both alike, or shares could not be compared
     stored = []
     for number, chunk in enumerate(chunks_of(point, CHUNK_BYTES)):
-        found = store(ChunkReader(chunk, None, size), GROUPS * count, count, folder / f"chunk-{count}-{number}")
-        said: Said = found[0]
+        pair = store(ChunkReader(chunk, None, size), GROUPS * count, count, folder / f"chunk-{count}-{number}")
+        result: ChunkResult = pair[0]
         if not joining.wants(chunk):
             continue
-        if not joining.fits(chunk, said):
+        if not joining.fits(chunk, result):
             reader = ChunkReader(chunk, joining.begin(chunk), size)
-            said, _ = found = store(reader, GROUPS * count, count, folder / f"again-{count}-{number}")
-        joining.take(chunk, said)
-        stored.append(found[1]._replace(number=joining.numbers[-1]))
-    return joining.said(), stored
+            result, _ = pair = store(reader, GROUPS * count, count, folder / f"again-{count}-{number}")
+        joining.take(chunk, result)
+        stored.append(pair[1]._replace(number=joining.numbers[-1]))
+    return joining.summary(), stored
 
 
 def _shared(
     point: CapturePoint,
-    whole: Heard,
+    whole: PointSummary,
     stored: list[Stored],
     count: int,
     settings: Settings,
@@ -140,7 +142,7 @@ def _shared(
     """Each share, with its processor time."""
     packets, groups = merging.range_packets(choice), divided(stored, count)
     return [
-        taken(
+        timed(
             lambda number=number: shares.share(  # type: ignore[misc]
                 point,
                 settings,
@@ -148,7 +150,7 @@ def _shared(
                 shares.ShareOfPackets(number, count),
                 packets,
                 folder / "pieces" / f"{count}-{number}",
-                Routed(point, whole, stored, groups[number], most_in_place=in_place_bytes(choice)),
+                RoutedReader(point, whole, stored, groups[number], most_in_place=in_place_bytes(choice)),
             )
         )
         for number in range(count)
@@ -173,9 +175,9 @@ def main() -> None:
             getattr(generate, case)(path, generate.size_of(chosen.size))
             size = path.stat().st_size
             (folder / "work").mkdir()
-            found = cost(path, choice, folder / "work")
-        say(f"{case}, {size / 1e9:.2f} GB, --records {chosen.records}; seconds of processor time: {found}")
-        of_terabyte = found.times(TERABYTE / size)
+            seconds = cost(path, choice, folder / "work")
+        say(f"{case}, {size / 1e9:.2f} GB, --records {chosen.records}; seconds of processor time: {seconds}")
+        of_terabyte = seconds.times(TERABYTE / size)
         for cores in CORES:
             minutes, hours = of_terabyte.seconds(cores) / 60, of_terabyte.processor(cores) / 3600
             say(f"  a terabyte on {cores:>5} cores: {minutes:6.1f} minutes, {hours:5.2f} hours of one core")

@@ -72,7 +72,7 @@ def copied(table: pa.Table, copies: int, own: frozenset[str], apart_us: int) -> 
 def judged(tables: Mapping[str, pa.Table], dataset: StoredDataset) -> dict[str, float]:
     """Seconds that each rule takes, the best of three."""
     took = [_judged(tables, dataset) for _ in range(3)]
-    return {code: min(one[code] for one in took) for code in took[0]}
+    return {code: min(times[code] for times in took) for code in took[0]}
 
 
 def _judged(tables: Mapping[str, pa.Table], dataset: StoredDataset) -> dict[str, float]:
@@ -83,7 +83,7 @@ def _judged(tables: Mapping[str, pa.Table], dataset: StoredDataset) -> dict[str,
         seen.load()
         for code, rule in RULES.items():
             began = time.perf_counter()
-            list(rule.look(seen, limits_of(rule, seen.asked)))
+            list(rule.check(seen, limits_of(rule, seen.query)))
             took[code] = took.get(code, 0.0) + time.perf_counter() - began
     return took
 
@@ -99,12 +99,14 @@ def steep(folder: Path, name: str, files: list[Path], rows: int) -> list[str]:
     if "exchanges" not in tables:
         return []
     many = max(len(tables[table]) for table in ("exchanges", "partitions") if table in tables)
-    asked = tables["exchanges"].column("request_time").drop_null()
-    if not many or not len(asked):
+    request_times = tables["exchanges"].column("request_time").drop_null()
+    if not many or not len(request_times):
         return []
-    apart = (pc.max(asked).cast(pa.int64()).as_py() - pc.min(asked).cast(pa.int64()).as_py()) + 1_000_000
+    apart = (
+        pc.max(request_times).cast(pa.int64()).as_py() - pc.min(request_times).cast(pa.int64()).as_py()
+    ) + 1_000_000
     copies = max(rows // many // 4, 1)
-    found = []
+    steep_rules = []
     for what, own in OWN.items():
         few, more = (
             judged({table: copied(part, times, own, apart) for table, part in tables.items()}, dataset)
@@ -115,8 +117,8 @@ def steep(folder: Path, name: str, files: list[Path], rows: int) -> list[str]:
             bad = more[code] > max(STEEP * few[code], LEAST_S)
             if more[code] >= LEAST_S:
                 say(f"      {code}: {few[code]:.2f} s, then {more[code]:.2f} s{' - STEEP' if bad else ''}")
-            found += [f"{name}: {code}"] if bad else []
-    return found
+            steep_rules += [f"{name}: {code}"] if bad else []
+    return steep_rules
 
 
 def main() -> int:
@@ -125,13 +127,13 @@ def main() -> int:
     parser.add_argument("captures", nargs="*", metavar="NAME")
     parser.add_argument("--rows", type=int, default=500_000)
     options: Any = parser.parse_args()
-    folders = {one.name: one for one in (*sample_folders(), *shared_folders())}
-    found: list[str] = []
+    folders = {folder.name: folder for folder in (*sample_folders(), *shared_folders())}
+    steep_rules: list[str] = []
     with tempfile.TemporaryDirectory(prefix="kwire-crowds-") as folder:
         for name in options.captures or folders:
-            found += steep(Path(folder), name, capture_files(folders[name]), options.rows)
-    say(f"steep: {', '.join(found) or 'none'}")
-    return 1 if found else 0
+            steep_rules += steep(Path(folder), name, capture_files(folders[name]), options.rows)
+    say(f"steep: {', '.join(steep_rules) or 'none'}")
+    return 1 if steep_rules else 0
 
 
 if __name__ == "__main__":

@@ -26,8 +26,8 @@ def differences(capture: Path, every: int, how: ReadOptions, choice: AnalysisOpt
     with tempfile.TemporaryDirectory() as folder:
         paths = cutting.cut(capture, range(every, count, every), Path(folder))
         expected, name = cutting.at_once(paths, how, choice)
-        found, sizes = cutting.resumed(paths, how, choice, name)
-    return len(paths) - 1, max(sizes), cutting.differences(found, expected)
+        actual, sizes = cutting.resumed(paths, how, choice, name)
+    return len(paths) - 1, max(sizes), cutting.differences(actual, expected)
 
 
 def main() -> int:
@@ -36,16 +36,16 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=100, metavar="N", help="packets between cuts (default: 100)")
     parser.add_argument("captures", nargs="*", type=Path, metavar="CAPTURE")
     options = parser.parse_args()
-    captures = options.captures or [capture_files(one)[0] for one in [*sample_folders(), *shared_folders()]]
+    captures = options.captures or [capture_files(folder)[0] for folder in [*sample_folders(), *shared_folders()]]
     different = 0
     for capture in captures:
         keys = [str(path) for path in capture.parent.glob("keys*.log")]
         for whole, threads in ((True, 4), (False, 2)):
             how = ReadOptions(threads=threads, keylogs=keys)
             choice = AnalysisOptions.of(keep_bytes=whole, records="meta" if whole else "batches")
-            cuts, largest, said = differences(capture, options.every, how, choice)
-            different += bool(said)
-            print(f"{capture.parent.name:40} {cuts:6} cuts  {largest:9,} bytes  {said or 'equal'}", flush=True)
+            cuts, largest, differing = differences(capture, options.every, how, choice)
+            different += bool(differing)
+            print(f"{capture.parent.name:40} {cuts:6} cuts  {largest:9,} bytes  {differing or 'equal'}", flush=True)
     return 1 if different else 0
 
 

@@ -12,7 +12,6 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +23,7 @@ from analyzer.dataset import dataset, tables
 from analyzer.dataset.tables import REPLAYED
 from analyzer.protocol import api_keys
 from analyzer.protocol.encoding import encode_request, encode_response
-from tests.bench.__main__ import machine, measured, save, say, versions
+from tests.bench.__main__ import add_save, begin_result, measured, save, say
 from tests.replay.batching import batch, produced, produced_answer
 from tests.shared import KWIRE, ROOT
 
@@ -44,25 +43,27 @@ _MARK: Final = 0x5EED_5EED_5EED
 def _round(connection: int, number: int, shift: int) -> Iterator[tuple[int, int, bytes, bytes]]:
     """(API key, version, request, answer) of a round: some batches produced, then fetched."""
     first = number * _PRODUCED * _RECORDS
-    one = batch(count=_RECORDS)
+    template = batch(count=_RECORDS)
     for index in range(_PRODUCED):
         base = first + index * _RECORDS + shift
-        asked, answer = produced({connection: one}, acks=1), produced_answer({connection: base})
+        request, answer = produced({connection: template}, acks=1), produced_answer({connection: base})
         yield (
             api_keys.PRODUCE,
             PRODUCE_VERSION,
-            _request(api_keys.PRODUCE, PRODUCE_VERSION, asked),
+            _request(api_keys.PRODUCE, PRODUCE_VERSION, request),
             _answer(api_keys.PRODUCE, PRODUCE_VERSION, answer),
         )
-    stored = b"".join((first + index * _RECORDS + shift).to_bytes(8, "big") + one[8:] for index in range(_PRODUCED))
+    stored = b"".join(
+        (first + index * _RECORDS + shift).to_bytes(8, "big") + template[8:] for index in range(_PRODUCED)
+    )
     wanted = {"partition": connection, "fetchOffset": first + shift, "partitionMaxBytes": 1 << 20}
-    asked = {"topics": [{"topic": "orders", "partitions": [wanted]}]}
+    request = {"topics": [{"topic": "orders", "partitions": [wanted]}]}
     got = {"partitionIndex": connection, "errorCode": 0, "highWatermark": 0, "records": stored}
     answer = {"responses": [{"topic": "orders", "partitions": [got]}]}
     yield (
         api_keys.FETCH,
         FETCH_VERSION,
-        _request(api_keys.FETCH, FETCH_VERSION, asked),
+        _request(api_keys.FETCH, FETCH_VERSION, request),
         _answer(api_keys.FETCH, FETCH_VERSION, answer),
     )
 
@@ -76,10 +77,10 @@ def _rounds(connection: int, count: int, shift: int) -> Iterator[tuple[int, int,
     for number in range(count):
         first = number * _PRODUCED * _RECORDS + shift
         new = [(first + index * _RECORDS).to_bytes(8, "big") for index in range(_PRODUCED)]
-        for key, version, asked, answer in marked:
+        for key, version, request, answer in marked:
             for old, now in zip(marks, new, strict=True):
-                asked, answer = asked.replace(old, now), answer.replace(old, now)
-            yield key, version, asked, answer
+                request, answer = request.replace(old, now), answer.replace(old, now)
+            yield key, version, request, answer
 
 
 def _request(key: int, version: int, body: Any) -> bytes:
@@ -100,9 +101,9 @@ def forge(path: Path, exchanges: int) -> None:
         for connection in range(CONNECTIONS):
             name = f"10.0.0.1:{10000 + connection}-10.0.0.9:9092#1"
             for capture, shift in (("bench", 0), (f"{REPLAYED}bench", SHIFT)):
-                said = _rounds(connection, each, shift)
+                rounds = _rounds(connection, each, shift)
                 for first in range(0, each, _ROWS):
-                    some = [next(said) for _ in range(min(_ROWS, each - first))]
+                    some = [next(rounds) for _ in range(min(_ROWS, each - first))]
                     _write(writer, some, first, capture, name, started + connection)
         _outcomes(writer, each)
         writer.commit(
@@ -168,7 +169,7 @@ def _write(writer: dataset.Writer, some: list[Any], first: int, capture: str, na
                     ordinal: numbers,
                     "direction": direction,
                     "complete": True,
-                    "bytes": [one[which] for one in some],
+                    "bytes": [row[which] for row in some],
                 },
             ),
         )
@@ -208,28 +209,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.diff", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--exchanges", nargs="*", type=int, default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--folder", type=Path, default=ROOT / "out" / "bench")
-    parser.add_argument("--save", action=argparse.BooleanOptionalAction, default=True, help="a JSON file in results/")
+    add_save(parser)
     chosen = parser.parse_args(arguments)
     chosen.folder.mkdir(parents=True, exist_ok=True)
-    result: dict[str, Any] = {
-        "what": "diff",
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": versions(),
-        "machine": machine(),
-        "runs": [],
-    }
+    result = {**begin_result("diff"), "runs": []}
     for exchanges in chosen.exchanges:
         path = chosen.folder / "diff-run"
         forge(path, exchanges)
         size = sum(file.stat().st_size for file in path.rglob("*.parquet"))
-        one = measured("kwire diff", [*KWIRE, "diff", str(path)])
-        figures = f"{one.seconds:.1f} s, {one.peak_anonymous_mb:.0f} MB RssAnon"
+        run = measured("kwire diff", [*KWIRE, "diff", str(path)])
+        figures = f"{run.seconds:.1f} s, {run.peak_anonymous_mb:.0f} MB RssAnon"
         say(f"{exchanges:>9} exchanges, {size / 1e6:.0f} MB: {figures}")
         result["runs"].append(
-            {"exchanges": exchanges, "run_bytes": size, "seconds": one.seconds, "rss_anon_mb": one.peak_anonymous_mb}
+            {"exchanges": exchanges, "run_bytes": size, "seconds": run.seconds, "rss_anon_mb": run.peak_anonymous_mb}
         )
     if chosen.save:
-        save(result, "diff-")
+        save(result)
     else:
         print(json.dumps(result["runs"]))
     return 0

@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +26,7 @@ from replay.options import Options
 from replay.send import link
 from replay.send.settings import Settings
 from tests.bench import generate
-from tests.bench.__main__ import machine, save, say, versions
+from tests.bench.__main__ import add_save, begin_result, save, say
 from tests.bench.replay import Sink
 
 HOW: Final = ("survey", "no survey", "stdin")
@@ -66,8 +65,8 @@ class Waiting(Sink):
         ]
         broker = {"nodeId": 1, "host": "127.0.0.1", "port": self.port, "rack": None}
         topics = [
-            {"errorCode": 0, "name": one["name"], "isInternal": False, "partitions": partitions}
-            for one in body.get("topics") or ()
+            {"errorCode": 0, "name": topic["name"], "isInternal": False, "partitions": partitions}
+            for topic in body.get("topics") or ()
         ]
         answer = {"brokers": [broker], "clusterId": "sink", "controllerId": 1, "topics": topics}
         return encode_response(key, version, 0, answer)[4:]
@@ -93,9 +92,9 @@ def send(capture: str, how: str, port: int, out: str) -> None:
     )
     print(time.time(), flush=True)
     notes: list[str] = []
-    asked = inputs.open_source("-" if how == "stdin" else capture, options, how=ReadOptions(threads=2), notes=notes)
+    replayed = inputs.open_source("-" if how == "stdin" else capture, options, how=ReadOptions(threads=2), notes=notes)
     print(time.time(), flush=True)
-    asyncio.run(run.replay(asked, options, link.tcp(), out, notes))
+    asyncio.run(run.replay(replayed, options, link.tcp(), out, notes))
 
 
 def measure(capture: Path, how: str) -> dict[str, Any]:
@@ -121,36 +120,35 @@ def measure(capture: Path, how: str) -> dict[str, Any]:
             came = first.get(timeout=600)
         finally:
             process.kill()
-            _, said = process.communicate()
+            _, output = process.communicate()
             serving.terminate()
     with contextlib.suppress(ValueError):
         return {"how": how, "reading_seconds": round(begins - reads, 2), "first_seconds": round(came - begins, 2)}
-    raise RuntimeError(said.decode())
+    raise RuntimeError(output.decode())
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.first", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--size", type=generate.size_of, default=300_000_000, help="bytes, or 300M, 1.5G")
     parser.add_argument("--send", nargs=4, metavar=("HOW", "CAPTURE", "PORT", "RUN"), help="replay, and nothing else")
-    parser.add_argument("--save", action=argparse.BooleanOptionalAction, default=True, help="a JSON file in results/")
-    asked = parser.parse_args()
-    if asked.send:
-        how, capture, port, out = asked.send
+    add_save(parser)
+    options = parser.parse_args()
+    if options.send:
+        how, capture, port, out = options.send
         send(capture, how, int(port), out)
         return 0
-    found = []
+    results = []
     with tempfile.TemporaryDirectory(prefix="kwire-bench-") as folder:
         path = Path(folder, "small.pcap")
-        generate.main(["small", str(path), "--size", str(asked.size)])
+        generate.main(["small", str(path), "--size", str(options.size)])
         for how in HOW:
-            found.append(measure(path, how))
+            results.append(measure(path, how))
             say(
-                f"== {how}: first request {found[-1]['first_seconds']:.2f} s after that (bar 2 s), "
-                f"which took {found[-1]['reading_seconds']:.2f} s"
+                f"== {how}: first request {results[-1]['first_seconds']:.2f} s after that (bar 2 s), "
+                f"which took {results[-1]['reading_seconds']:.2f} s"
             )
-    time_ = datetime.now(UTC).isoformat(timespec="seconds")
-    if asked.save:
-        save({"what": "first", "time": time_, "versions": versions(), "machine": machine(), "cases": found}, "first-")
+    if options.save:
+        save({**begin_result("first"), "cases": results})
     return 0
 
 

@@ -82,8 +82,8 @@ def main() -> int:
         ring.mkdir()
         over = threading.Event()
         seconds = options.kills * options.longest / 2
-        said = (capture, ring, options.files, seconds, over, random.Random(options.seed))
-        writer = threading.Thread(target=rotate, args=said)
+        arguments = (capture, ring, options.files, seconds, over, random.Random(options.seed))
+        writer = threading.Thread(target=rotate, args=arguments)
         writer.start()
         command = [*KWIRE, "analyze", str(ring), "--follow", "-o", str(data), "--json"]
         steps = set()
@@ -103,15 +103,15 @@ def main() -> int:
         over.set()
         writer.join()
         subprocess.run([*command, "--for", "10ms"], cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
-        found, expected = analyzer.open_dataset(data), analyzer.analyze(ring)
+        followed, expected = analyzer.open_dataset(data), analyzer.analyze(ring)
         different = []
         for name, table in expected.tables.items():
-            rows = concatenated(name, [getattr(found, name).to_table()])
+            rows = concatenated(name, [getattr(followed, name).to_table()])
             if name == "exchanges":
                 rows, table = as_packed(rows, ring), as_packed(table, ring)
             if not rows.equals(table):
                 different.append(f"{name}: {len(rows)} rows, {len(table)} in one pass")
-        if found.coverage != expected.coverage:
+        if followed.coverage != expected.coverage:
             different.append("coverage")
         files = len(expected.captures[0]["files"])
         print(

@@ -55,8 +55,8 @@ TCP_AT: Final = IP_AT + 20
 
 
 @dataclass(frozen=True)
-class Made:
-    """What a generated capture holds: what an analyzer must find."""
+class GeneratedCapture:
+    """Counts of a generated capture, which an analyzer must report."""
 
     path: str
     file_bytes: int
@@ -108,12 +108,12 @@ def heads(packets: Bytes) -> Any:
     return np.ndarray(packets.shape[0], HEAD, buffer=packets, strides=(packets.strides[0],))
 
 
-def address(head: Any, one: Connection, to_broker: bool | np.ndarray[Any, Any]) -> None:
+def address(head: Any, link: Connection, to_broker: bool | np.ndarray[Any, Any]) -> None:
     """Set addresses and ports of one connection's packets, by direction (one, or one a packet)."""
-    head["source"] = np.where(to_broker, one.address, BROKER[0])
-    head["target"] = np.where(to_broker, BROKER[0], one.address)
-    head["source_port"] = np.where(to_broker, one.port, BROKER[1])
-    head["target_port"] = np.where(to_broker, BROKER[1], one.port)
+    head["source"] = np.where(to_broker, link.address, BROKER[0])
+    head["target"] = np.where(to_broker, BROKER[0], link.address)
+    head["source_port"] = np.where(to_broker, link.port, BROKER[1])
+    head["target_port"] = np.where(to_broker, BROKER[1], link.port)
 
 
 def seal(packets: Bytes, times_us: np.ndarray[Any, Any]) -> None:
@@ -141,21 +141,21 @@ def folded(total: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return total ^ 0xFFFF
 
 
-def edge(one: Connection, times_us: Iterator[int], opening: bool) -> bytes:
+def edge(link: Connection, times_us: Iterator[int], opening: bool) -> bytes:
     """A connection's three first packets (SYN, SYN ACK, ACK) or three last ones (FIN ACK, FIN ACK, ACK)."""
     packets = empty_packets(3, 0)
     head = heads(packets)
-    address(head, one, np.array([True, False, True]))
+    address(head, link, np.array([True, False, True]))
     head["flags"] = (SYN, SYN | ACK, ACK) if opening else (FIN | ACK, FIN | ACK, ACK)
-    isn = np.array(one.isn, np.int64)
-    to_broker, from_broker = isn if opening else isn + 1 + np.array(one.sent)
+    isn = np.array(link.isn, np.int64)
+    to_broker, from_broker = isn if opening else isn + 1 + np.array(link.sent)
     head["sequence"] = np.array([to_broker, from_broker, to_broker + 1]) % 2**32
     head["acknowledgement"] = np.array([0 if opening else from_broker, to_broker + 1, from_broker + 1]) % 2**32
-    seal(packets, taken(times_us, 3))
+    seal(packets, next_times(times_us, 3))
     return packets.tobytes()
 
 
-def taken(times_us: Iterator[int], count: int) -> np.ndarray[Any, Any]:
+def next_times(times_us: Iterator[int], count: int) -> np.ndarray[Any, Any]:
     """The clock's next `count` times."""
     return np.fromiter(itertools.islice(times_us, count), np.int64, count)
 
@@ -170,7 +170,7 @@ def clock(step_us: int) -> Iterator[int]:
 # --------------------------------------------------------------------------------------------------------------- large
 
 
-def segmented(one: Connection, message: bytes, to_broker: bool) -> Iterator[tuple[Bytes, Bytes]]:
+def segmented(link: Connection, message: bytes, to_broker: bool) -> Iterator[tuple[Bytes, Bytes]]:
     """A message's packets, `BLOCK` data segments at a time and their ACKs, one for every two, all but times and
     checksums; the connection's counters move on."""
     at = 0
@@ -181,18 +181,18 @@ def segmented(one: Connection, message: bytes, to_broker: bool) -> Iterator[tupl
         count = max(count, 1)
         data = empty_packets(count, payload)
         data[:, HEAD.itemsize :] = np.frombuffer(message, np.uint8, count * payload, at).reshape(count, payload)
-        sequence = one.isn[own] + 1 + one.sent[own] + np.arange(count) * payload
-        acknowledged = (one.isn[other] + 1 + one.sent[other]) % 2**32
+        sequence = link.isn[own] + 1 + link.sent[own] + np.arange(count) * payload
+        acknowledged = (link.isn[other] + 1 + link.sent[other]) % 2**32
         at += count * payload
-        one.sent[own] += count * payload
+        link.sent[own] += count * payload
         head = heads(data)
-        address(head, one, to_broker)
+        address(head, link, to_broker)
         head["sequence"], head["acknowledgement"], head["flags"] = sequence % 2**32, acknowledged, ACK
         if at == len(message):
             head["flags"][-1] |= PSH
         acks = empty_packets((count + 1) // 2, 0)
         head = heads(acks)
-        address(head, one, not to_broker)
+        address(head, link, not to_broker)
         reached = sequence[1::2] if count % 2 == 0 else np.append(sequence[1::2], sequence[-1])
         head["sequence"], head["acknowledgement"], head["flags"] = acknowledged, (reached + payload) % 2**32, ACK
         yield data, acks
@@ -207,14 +207,14 @@ def in_order(data: Bytes, acks: Bytes, times_us: np.ndarray[Any, Any]) -> bytes:
     return b"".join(data[2 * turn : 2 * turn + 2].tobytes() + acks[turn : turn + 1].tobytes() for turn in turns)
 
 
-def exchange_packets(one: Connection, talk: Iterator[tuple[bytes, bool]]) -> Iterator[tuple[Bytes, Bytes]]:
+def exchange_packets(link: Connection, talk: Iterator[tuple[bytes, bool]]) -> Iterator[tuple[Bytes, Bytes]]:
     """The packets of a conversation's next request and of its answer."""
     for _ in range(2):
         message, to_broker = next(talk)
-        yield from segmented(one, message, to_broker)
+        yield from segmented(link, message, to_broker)
 
 
-def large_messages(one: Connection, batches: list[bytes], rng: random.Random) -> Iterator[tuple[bytes, bool]]:
+def large_messages(link: Connection, batches: list[bytes], rng: random.Random) -> Iterator[tuple[bytes, bool]]:
     """An endless conversation: a producer's or a consumer's, one request and its answer after the other. Batches keep
     their checksums whatever base offset they get: it is not covered."""
     offset = 0
@@ -223,18 +223,18 @@ def large_messages(one: Connection, batches: list[bytes], rng: random.Random) ->
     while True:
         records = rng.choice(batches)
         count = struct.unpack_from(">i", records, 57)[0]
-        one.correlation_id += 1
+        link.correlation_id += 1
         if produces:
-            yield messages.produce_request(one.correlation_id, one.client_id, one.topic, partition, records), True
-            yield messages.produce_response(one.correlation_id, one.topic, partition, offset), False
+            yield messages.produce_request(link.correlation_id, link.client_id, link.topic, partition, records), True
+            yield messages.produce_response(link.correlation_id, link.topic, partition, offset), False
         else:
-            yield messages.fetch_request(one.correlation_id, one.client_id, one.topic, partition, offset), True
+            yield messages.fetch_request(link.correlation_id, link.client_id, link.topic, partition, offset), True
             stored = struct.pack(">q", offset) + records[8:]
-            yield messages.fetch_response(one.correlation_id, one.topic, partition, offset + count, stored), False
+            yield messages.fetch_response(link.correlation_id, link.topic, partition, offset + count, stored), False
         offset += count
 
 
-def large(path: Path, size: int, connections: int = 8, seed: int = 1, batch_bytes: int = 100_000) -> Made:
+def large(path: Path, size: int, connections: int = 8, seed: int = 1, batch_bytes: int = 100_000) -> GeneratedCapture:
     """Write the *large* capture: at least `size` bytes, batches of `batch_bytes` to a few times that."""
     rng = random.Random(seed)
     batches = [
@@ -247,9 +247,9 @@ def large(path: Path, size: int, connections: int = 8, seed: int = 1, batch_byte
     written = packets = exchanges = 0
     with path.open("wb") as file:
         written += file.write(file_header())
-        for one in everyone:
-            written += file.write(edge(one, times, opening=True))
-        talks = [large_messages(one, batches, rng) for one in everyone]
+        for link in everyone:
+            written += file.write(edge(link, times, opening=True))
+        talks = [large_messages(link, batches, rng) for link in everyone]
         running: dict[int, Iterator[tuple[Bytes, Bytes]]] = {}
         while running or written < size:
             # Whose turn is random; when the size is reached, the exchanges under way are finished.
@@ -262,11 +262,11 @@ def large(path: Path, size: int, connections: int = 8, seed: int = 1, batch_byte
                 del running[number]
                 continue
             count = len(block[0]) + len(block[1])
-            written += file.write(in_order(*block, taken(times, count)))
+            written += file.write(in_order(*block, next_times(times, count)))
             packets += count
-        for one in everyone:
-            written += file.write(edge(one, times, opening=False))
-    return Made(str(path), written, packets + 6 * connections, exchanges, connections, payload(everyone))
+        for link in everyone:
+            written += file.write(edge(link, times, opening=False))
+    return GeneratedCapture(str(path), written, packets + 6 * connections, exchanges, connections, payload(everyone))
 
 
 # --------------------------------------------------------------------------------------------------------------- small
@@ -288,17 +288,17 @@ GROUP: Final[tuple[tuple[bool, tuple[int, ...]], ...]] = (
 EXCHANGES: Final = 4
 
 
-def small_group(one: Connection, value: bytes) -> list[bytes]:
+def small_group(link: Connection, value: bytes) -> list[bytes]:
     """The eight messages of a group, with correlation ids 0 to 3 to be patched. Same sizes for every connection."""
     records = messages.batch([messages.record(0, b"k" * 8, value)])
-    requests = [messages.produce_request(index, one.client_id, one.topic, index, records) for index in range(3)]
-    requests.append(messages.fetch_request(3, one.client_id, one.topic, 3, 0))
-    answers = [messages.produce_response(index, one.topic, index, 0) for index in range(3)]
-    answers.append(messages.fetch_response(3, one.topic, 3, 1, records))
+    requests = [messages.produce_request(index, link.client_id, link.topic, index, records) for index in range(3)]
+    requests.append(messages.fetch_request(3, link.client_id, link.topic, 3, 0))
+    answers = [messages.produce_response(index, link.topic, index, 0) for index in range(3)]
+    answers.append(messages.fetch_response(3, link.topic, 3, 1, records))
     return requests + answers
 
 
-def small(path: Path, size: int, connections: int = 50, seed: int = 1, value_bytes: int = 8) -> Made:
+def small(path: Path, size: int, connections: int = 50, seed: int = 1, value_bytes: int = 8) -> GeneratedCapture:
     """Write the *small* capture: at least `size` bytes, connections taking turns group by group."""
     rng = random.Random(seed)
     everyone = [connection(number, rng) for number in range(connections)]
@@ -308,17 +308,17 @@ def small(path: Path, size: int, connections: int = 50, seed: int = 1, value_byt
     # Every connection's group in every variant of its record's value, as templates of packets: [connection * variant].
     stack: list[list[Bytes]] = [[] for _ in GROUP]
     sizes = [len(message) for message in small_group(everyone[0], bytes(value_bytes))]
-    for one in everyone:
+    for link in everyone:
         for _ in range(variants):
-            group = small_group(one, messages.text(rng, value_bytes))
+            group = small_group(link, messages.text(rng, value_bytes))
             for place, (to_broker, inside) in enumerate(GROUP):
                 content = b"".join(group[index] for index in inside)
                 packet = empty_packets(1, len(content))
                 packet[0, HEAD.itemsize :] = np.frombuffer(content, np.uint8)
-                address(heads(packet), one, to_broker)
+                address(heads(packet), link, to_broker)
                 stack[place].append(packet[0])
     templates = [np.stack(place) for place in stack]
-    isns = np.array([one.isn for one in everyone], np.int64)
+    isns = np.array([link.isn for link in everyone], np.int64)
     lengths = (sum(sizes[:EXCHANGES]), sum(sizes[EXCHANGES:]))
     group_bytes = sum(HEAD.itemsize + sum(sizes[index] for index in inside) for _, inside in GROUP)
     groups = max(1, (size + group_bytes - 1) // group_bytes)
@@ -326,8 +326,8 @@ def small(path: Path, size: int, connections: int = 50, seed: int = 1, value_byt
     ordinals = np.zeros(connections, np.int64)
     with path.open("wb") as file:
         written += file.write(file_header())
-        for one in everyone:
-            written += file.write(edge(one, times, opening=True))
+        for link in everyone:
+            written += file.write(edge(link, times, opening=True))
         now = next(times)
         for begin in range(0, groups, 20_000):
             count = min(20_000, groups - begin)
@@ -339,16 +339,18 @@ def small(path: Path, size: int, connections: int = 50, seed: int = 1, value_byt
             within[order] = np.arange(count) - first[who[order]]
             ordinal = ordinals[who] + within
             ordinals += np.bincount(who, minlength=connections)
-            made = small_chunk(templates, who, ordinal, isns, sizes, lengths, numbers.integers(0, variants, count), now)
+            chunk = small_chunk(
+                templates, who, ordinal, isns, sizes, lengths, numbers.integers(0, variants, count), now
+            )
             now += count * len(GROUP)
-            written += file.write(made)
+            written += file.write(chunk)
             packets += count * len(GROUP)
             exchanges += count * EXCHANGES
         times = iter(range(now, now + 10 * connections))
-        for one, done in zip(everyone, ordinals.tolist(), strict=True):
-            one.sent[:] = [done * lengths[0], done * lengths[1]]
-            written += file.write(edge(one, times, opening=False))
-    return Made(str(path), written, packets + 6 * connections, exchanges, connections, payload(everyone))
+        for link, done in zip(everyone, ordinals.tolist(), strict=True):
+            link.sent[:] = [done * lengths[0], done * lengths[1]]
+            written += file.write(edge(link, times, opening=False))
+    return GeneratedCapture(str(path), written, packets + 6 * connections, exchanges, connections, payload(everyone))
 
 
 def small_chunk(
@@ -394,18 +396,18 @@ def file_header() -> bytes:
 
 
 def payload(everyone: list[Connection]) -> int:
-    return sum(sum(one.sent) for one in everyone)
+    return sum(sum(link.sent) for link in everyone)
 
 
-def one_packet(path: Path) -> Made:
+def one_packet(path: Path) -> GeneratedCapture:
     """A capture of one packet, a Produce request in mid-stream: what starting up costs."""
-    one = connection(0, random.Random(0))
-    message = small_group(one, b"v" * 24)[0]
-    data = next(segmented(one, message, True))[0]
+    link = connection(0, random.Random(0))
+    message = small_group(link, b"v" * 24)[0]
+    data = next(segmented(link, message, True))[0]
     seal(data, np.array([START_US]))
     written = file_header() + data.tobytes()
     path.write_bytes(written)
-    return Made(str(path), len(written), 1, 1, 1, len(message))
+    return GeneratedCapture(str(path), len(written), 1, 1, 1, len(message))
 
 
 def size_of(text: str) -> int:

@@ -14,33 +14,34 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from tests.bench import generate, seen
-from tests.bench.__main__ import into_page_cache, kwire, machine, measured, rows_of, save, say, versions
+from tests.bench.__main__ import add_save, begin_result, into_page_cache, kwire, measured, rows_of, save, say
 from tests.shared import ROOT
 
 
 def timed(folder: Path, size: int, connections: int, runs: int) -> dict[str, Any]:
     """One capture of that size and that many connections."""
     path = folder / "growth.pcap"
-    made = generate.small(path, size, connections)
+    capture = generate.small(path, size, connections)
     into_page_cache(path)
     dataset = folder / "dataset"
-    best = min((measured("kwire", kwire(made.path, "none", 2, dataset)) for _ in range(runs)), key=lambda r: r.seconds)
-    if rows_of(dataset) != made.exchanges:
-        raise RuntimeError(f"the dataset lacks rows: {rows_of(dataset)} of {made.exchanges}")
+    best = min(
+        (measured("kwire", kwire(capture.path, "none", 2, dataset)) for _ in range(runs)), key=lambda r: r.seconds
+    )
+    if rows_of(dataset) != capture.exchanges:
+        raise RuntimeError(f"the dataset lacks rows: {rows_of(dataset)} of {capture.exchanges}")
     path.unlink()
     say(
-        f"   {made.file_bytes / 1e6:.0f} MB, {connections} connections: {best.seconds:.2f} s, "
+        f"   {capture.file_bytes / 1e6:.0f} MB, {connections} connections: {best.seconds:.2f} s, "
         f"{best.user_seconds + best.system_seconds:.2f} s of processor, {best.peak_anonymous_mb:.0f} MB RssAnon"
     )
     return {
-        "file_bytes": made.file_bytes,
-        "packets": made.packets,
-        "exchanges": made.exchanges,
+        "file_bytes": capture.file_bytes,
+        "packets": capture.packets,
+        "exchanges": capture.exchanges,
         "connections": connections,
         "seconds": best.seconds,
         "processor_seconds": best.user_seconds + best.system_seconds,
@@ -78,9 +79,9 @@ def filter_cost(folder: Path, size: int, runs: int) -> dict[str, float]:
     from captures.files import capture_points
 
     path = folder / "filter.pcap"
-    made = generate.small(path, size)
+    capture = generate.small(path, size)
     into_page_cache(path)
-    per_connection = made.exchanges // made.connections
+    per_connection = capture.exchanges // capture.connections
     expression = f"correlation_id < {max(1, per_connection // 1000)}"
 
     def alone() -> float:
@@ -103,8 +104,8 @@ def filter_cost(folder: Path, size: int, runs: int) -> dict[str, float]:
     pairs = [(alone(), filtered()) for _ in range(max(runs, 5))]
     path.unlink()
     base, cost = min(pair[0] for pair in pairs), min(pair[1] for pair in pairs)
-    say(f"   {expression}: {matched:,} of {made.exchanges:,}; {base:.3f} s alone, {cost:.3f} s filtered")
-    return {"exchanges": made.exchanges, "matched": matched, "alone_seconds": base, "filtered_seconds": cost}
+    say(f"   {expression}: {matched:,} of {capture.exchanges:,}; {base:.3f} s alone, {cost:.3f} s filtered")
+    return {"exchanges": capture.exchanges, "matched": matched, "alone_seconds": base, "filtered_seconds": cost}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -115,15 +116,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seen", nargs="*", choices=list(SEEN), default=list(SEEN))
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--folder", type=Path, default=ROOT / "out" / "bench")
-    parser.add_argument("--save", action=argparse.BooleanOptionalAction, default=True, help="a JSON file in results/")
+    add_save(parser)
     chosen = parser.parse_args(arguments)
     chosen.folder.mkdir(parents=True, exist_ok=True)
-    result: dict[str, Any] = {
-        "what": "growth",
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": versions(),
-        "machine": machine(),
-    }
+    result = begin_result("growth")
     say("== size")
     result["sizes"] = [timed(chosen.folder, size, 50, chosen.runs) for size in chosen.sizes]
     say("== connections")
@@ -134,7 +130,7 @@ def main(arguments: list[str] | None = None) -> int:
     result["filter"] = filter_cost(chosen.folder, 250_000_000, chosen.runs)
     print(report(result))
     if chosen.save:
-        save(result, "growth-")
+        save(result)
     return 0
 
 
@@ -148,8 +144,8 @@ def report(result: dict[str, Any]) -> str:
             f"| {run['rss_anon_mb']:.0f} |"
         )
     lines += ["", "| seen | how many | exchanges | RssAnon MB |", "|---|---|---|---|"]
-    for one in result["seen"]:
-        lines.append(f"| {one['kind']} | {one['count']:,} | {one['exchanges']:,} | {one['rss_anon_mb']:.0f} |")
+    for kind in result["seen"]:
+        lines.append(f"| {kind['kind']} | {kind['count']:,} | {kind['exchanges']:,} | {kind['rss_anon_mb']:.0f} |")
     cost = result["filter"]
     share = cost["filtered_seconds"] / cost["alone_seconds"] - 1
     lines += ["", f"A filter that lets 1 in 1,000 through costs {share:+.1%} over framing and matching (bar +10 %)."]

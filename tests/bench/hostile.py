@@ -1,4 +1,4 @@
-"""What a hostile capture costs beside an ordinary one: a byte of pcapng statistics blocks, a packet that opens nothing.
+"""Measure hostile captures against an ordinary one: statistics blocks of pcapng, and SYN scans.
 
     python -m tests.bench.hostile
 
@@ -35,8 +35,8 @@ def statistics(path: Path, size: int) -> int:
     """A pcapng full of statistics blocks of its one interface. -> its bytes."""
     section = _block(0x0A0D0D0A, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1))
     head = section + _block(1, struct.pack("<HHI", 1, 0, 262_144))
-    one = _block(5, struct.pack("<III", 0, 0, 0) + struct.pack("<HHQ", 4, 8, 9) + struct.pack("<HH", 0, 0))
-    return path.write_bytes(head + one * (size // len(one)))
+    packet = _block(5, struct.pack("<III", 0, 0, 0) + struct.pack("<HHQ", 4, 8, 9) + struct.pack("<HH", 0, 0))
+    return path.write_bytes(head + packet * (size // len(packet)))
 
 
 def scan(path: Path, count: int) -> int:
@@ -72,28 +72,28 @@ def main(arguments: list[str] | None = None) -> int:
 
     def seconds(name: str, make: Callable[[Path], object]) -> tuple[float, object]:
         path = chosen.folder / f"hostile-{name}"
-        made = make(path)
+        result = make(path)
         into_page_cache(path)
         command = kwire(str(path), "none", 1, chosen.folder / "hostile-dataset")
         runs = [measured(name, command) for _ in range(chosen.runs)]
         path.unlink()
-        return min(run.user_seconds + run.system_seconds for run in runs), made
+        return min(run.user_seconds + run.system_seconds for run in runs), result
 
     start, _ = seconds("one-packet.pcap", one_packet)
-    taken, made = seconds("ordinary.pcap", lambda path: generate.small(path, SIZE))
-    assert isinstance(made, generate.Made)
-    byte, packet = (taken - start) / made.file_bytes, (taken - start) / made.packets
+    elapsed, capture = seconds("ordinary.pcap", lambda path: generate.small(path, SIZE))
+    assert isinstance(capture, generate.GeneratedCapture)
+    byte, packet = (elapsed - start) / capture.file_bytes, (elapsed - start) / capture.packets
     say(f"ordinary: {byte * 1e9:.2f} ns a byte, {packet * 1e6:.2f} us a packet; start-up {start:.2f} s")
     failed = False
     for name, ordinary, make in (
         ("statistics.pcapng", byte, lambda path: statistics(path, SIZE)),
         ("scan.pcap", packet, lambda path: scan(path, SYNS)),
     ):
-        taken, amount = seconds(name, make)
+        elapsed, amount = seconds(name, make)
         assert isinstance(amount, int)
-        times = (taken - start) / amount / ordinary
+        times = (elapsed - start) / amount / ordinary
         failed |= times > BAR
-        cost = f"{taken - start:.2f} s of processor, {times:.2f} times the ordinary cost"
+        cost = f"{elapsed - start:.2f} s of processor, {times:.2f} times the ordinary cost"
         print(f"{name}: {amount:,} in {cost} (bar {BAR:g})")
     return int(failed)
 

@@ -25,12 +25,11 @@ import tempfile
 import threading
 import time
 from contextlib import closing
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from tests.bench import generate
-from tests.bench.__main__ import RESULTS, machine, say
+from tests.bench.__main__ import begin_result, save, say
 from tests.live import Wire
 from tests.shared import KWIRE, ROOT
 
@@ -44,12 +43,12 @@ _SAMPLE_SECONDS = 10.0
 
 def frames_of(path: Path) -> list[bytes]:
     """The packets of a pcap file."""
-    data, at, found = path.read_bytes(), 24, []
+    data, at, packets = path.read_bytes(), 24, []
     while at < len(data):
         size = struct.unpack_from("<I", data, at + 8)[0]
-        found.append(data[at + 16 : at + 16 + size])
+        packets.append(data[at + 16 : at + 16 + size])
         at += 16 + size
-    return found
+    return packets
 
 
 def again(frame: bytes, turn: int) -> bytes:
@@ -98,7 +97,7 @@ def processor_seconds(process: int) -> float:
 
 
 def arguments(what: str, folder: Path) -> list[str]:
-    """What a command is told beside the interface."""
+    """Return a command's arguments beside the interface."""
     if what == "record":
         return ["-o", str(folder / "live.pcap")]
     if what == "analyze":
@@ -184,7 +183,7 @@ def soak(wire: Wire, capture: Path, rate: int, seconds: float, folder: Path) -> 
         "processor_seconds": spent,
         "rss_anon_mb": memory,
         "datasets": len(analysed),
-        "taken_by_analyze": sum(one["captures"][0]["packets"] for one in analysed),
+        "taken_by_analyze": sum(summary["captures"][0]["packets"] for summary in analysed),
         "exchanges_of_watch": sum(line.get("exchanges", 0) for line in watched),
         "lost_by_watch": max((line.get("dropped", 0) for line in watched), default=0),
     }
@@ -229,12 +228,12 @@ def timed(what: str, wire: Wire, capture: Path, rate: int, seconds: float, folde
         "rate": sent["sent"] / sent["seconds"],
         "sent": sent["sent"],
         "processor_seconds": spent,
-        "rss_anon_mb": [round(one) for one in memory],
+        "rss_anon_mb": [round(megabytes) for megabytes in memory],
     }
     if what == "record":
-        said = json.loads((folder / "live.pcap.stats.json").read_text())
-        result |= {"taken": said["packets"], "lost": said["dropped"]}
-        if said["packets"] + said["dropped"] != sent["sent"]:
+        statistics = json.loads((folder / "live.pcap.stats.json").read_text())
+        result |= {"taken": statistics["packets"], "lost": statistics["dropped"]}
+        if statistics["packets"] + statistics["dropped"] != sent["sent"]:
             raise RuntimeError(f"packets that nobody knows of: {result}")
     else:
         lines = [json.loads(line) for line in (folder / "said").read_text().splitlines()]
@@ -256,29 +255,26 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0)
     parser.add_argument("--soak", type=float, metavar="SECONDS", help="all three at once, in place of rates")
     parser.add_argument("--generate", nargs=4, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.generate:
-        descriptor, path, rate, seconds = asked.generate
+    options = parser.parse_args()
+    if options.generate:
+        descriptor, path, rate, seconds = options.generate
         send(int(descriptor), Path(path), int(rate), float(seconds))
         return
     results = []
     with tempfile.TemporaryDirectory(prefix="kwire-live-") as temporary, closing(Wire()) as wire:
         folder = Path(temporary)
         capture = folder / "small.pcap"
-        rates = {"record": asked.rate or 100_000, "watch": asked.rate or 50_000}
-        if asked.soak:
-            rates = {"soak": asked.rate or _SOAK_RATE}
-        wanted = max(rates[what] for what in asked.what or rates) * min(asked.seconds, 10.0)
+        rates = {"record": options.rate or 100_000, "watch": options.rate or 50_000}
+        if options.soak:
+            rates = {"soak": options.rate or _SOAK_RATE}
+        wanted = max(rates[what] for what in options.what or rates) * min(options.seconds, 10.0)
         generate.small(capture, int(wanted * 175))
         results.append({"what": "generator alone", "rate": alone(wire, capture)})
-        if asked.soak:
-            results.append(soak(wire, capture, rates["soak"], asked.soak, folder))
-        for what in () if asked.soak else asked.what or ("record", "watch"):
-            results.append(timed(what, wire, capture, rates[what], asked.seconds, folder))
-    when = datetime.now(UTC).strftime("%Y%m%dT%H%M%S")
-    path = RESULTS / f"live-{when}.json"
-    path.write_text(json.dumps({"machine": machine(), "runs": results}, indent=1) + "\n")
-    say(f"   {path}")
+        if options.soak:
+            results.append(soak(wire, capture, rates["soak"], options.soak, folder))
+        for what in () if options.soak else options.what or ("record", "watch"):
+            results.append(timed(what, wire, capture, rates[what], options.seconds, folder))
+    save({**begin_result("live"), "runs": results})
 
 
 if __name__ == "__main__":

@@ -141,10 +141,10 @@ def large_batch(rng: random.Random, codec: str, at_least: int) -> bytes:
     wanted = at_least * {"none": 1, "gzip": 4, "snappy": 2, "lz4": 2, "zstd": 4}[codec]
     while True:
         while size < wanted:
-            one = record(len(records), b"key-%08d" % rng.randrange(10**8), text(rng, rng.randint(100, 1000)))
-            records.append(one)
-            size += len(one)
-        made = batch(records, codec)
-        if len(made) >= at_least:
-            return made
+            new = record(len(records), b"key-%08d" % rng.randrange(10**8), text(rng, rng.randint(100, 1000)))
+            records.append(new)
+            size += len(new)
+        data = batch(records, codec)
+        if len(data) >= at_least:
+            return data
         wanted = wanted * 5 // 4

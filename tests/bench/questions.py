@@ -62,14 +62,14 @@ def seconds(*arguments: str) -> float:
     return took
 
 
-def asked(dataset: str) -> list[tuple[str, str, float]]:
+def timed(dataset: str) -> list[tuple[str, str, float]]:
     """(question, command, seconds) of all."""
-    made = []
+    results = []
     for question, command in QUESTIONS:
         arguments = [dataset if word == "DATASET" else word for word in command]
         shown = " ".join(f'"{word}"' if " " in word or "'" in word else word for word in ("kwire", *command))
-        made.append((question, shown, seconds(*arguments)))
-    return made
+        results.append((question, shown, seconds(*arguments)))
+    return results
 
 
 def main() -> int:
@@ -88,7 +88,7 @@ def main() -> int:
             datasets.append(dataset)
         for dataset in datasets:
             print(f"\n{Path(dataset).name}")
-            for question, command, took in asked(dataset):
+            for question, command, took in timed(dataset):
                 slow |= took > BAR_S
                 print(f"{took:6.1f} s  {question}\n          {command}", flush=True)
     return int(slow)

@@ -42,13 +42,13 @@ def varint(value: int) -> bytes:
 def records_of(count: int, size: int, generator: random.Random) -> bytes:
     """`count` records with a key and a value of `size` bytes of words."""
     words = [generator.randbytes(4).hex() for _ in range(400)]
-    made = []
+    records = []
     for i in range(count):
         key = f"key-{i:06d}".encode()
         value = " ".join(generator.choices(words, k=size // 9 + 1)).encode()[:size]
         body = b"\0" + varint(i) + varint(i) + varint(len(key)) + key + varint(len(value)) + value + b"\0"
-        made.append(varint(len(body)) + body)
-    return b"".join(made)
+        records.append(varint(len(body)) + body)
+    return b"".join(records)
 
 
 def batch(payload: bytes, codec: int, count: int) -> bytes:
@@ -59,12 +59,12 @@ def batch(payload: bytes, codec: int, count: int) -> bytes:
 
 def best(work: Callable[[], object]) -> float:
     """Seconds of the fastest round."""
-    found = []
+    times = []
     for _ in range(ROUNDS):
         start = time.perf_counter()
         work()
-        found.append(time.perf_counter() - start)
-    return min(found)
+        times.append(time.perf_counter() - start)
+    return min(times)
 
 
 def walked(data: bytes, copies: int) -> b.Batches:
@@ -77,9 +77,9 @@ def parsing(count: int, size: int) -> float:
     """Records a second."""
     data = batch(records_of(count, size, random.Random(1)), b.NONE, count)
     copies = max(BATCHES, HEAP_BYTES // len(data))
-    found = walked(data, copies)
+    batches = walked(data, copies)
     opener = r.Opener()
-    return copies * count / best(lambda: [len(piece) for piece in opener.open(found)])
+    return copies * count / best(lambda: [len(piece) for piece in opener.open(batches)])
 
 
 def libraries_alone(codec: int, packed: bytes, plain: int) -> Callable[[], object]:
@@ -108,25 +108,25 @@ def share(codec: int, count: int, size: int) -> tuple[float, float]:
     packed = COMPRESS[codec](plain)
     data = batch(packed, codec, count)
     copies = max(BATCHES, HEAP_BYTES // len(data))
-    found = walked(data, copies)
+    batches = walked(data, copies)
     opener = r.Opener()
 
-    def ours() -> None:
-        checksums.check(found.table, found.heap)
-        packed = r.Packed(found, np.arange(copies))
+    def product() -> None:
+        checksums.check(batches.table, batches.heap)
+        packed = r.Packed(batches, np.arange(copies))
         done = 0
         while done < copies:
             done = opener.decompress(packed, done)
 
     alone = libraries_alone(codec, packed, len(plain))
 
-    def theirs() -> None:
+    def library() -> None:
         for _ in range(copies):
             crc32c.crc32c(data[21:])
             alone()
 
-    seconds = best(ours)
-    return copies * len(plain) / seconds / 1e6, best(theirs) / seconds
+    seconds = best(product)
+    return copies * len(plain) / seconds / 1e6, best(library) / seconds
 
 
 def main() -> None:

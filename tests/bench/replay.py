@@ -19,7 +19,6 @@ import pstats
 import struct
 import sys
 import tempfile
-from datetime import UTC, datetime
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,7 @@ from replay.send import link
 from replay.send.engine import Engine
 from replay.send.settings import Settings
 from replay.source import MemorySource
-from tests.bench.__main__ import machine, save, say, versions
+from tests.bench.__main__ import add_save, begin_result, save, say
 from tests.replay.batching import batch, produced, produced_answer
 
 VERSION = 7
@@ -84,7 +83,7 @@ class Sink(asyncio.Protocol):
     def other(self, key: int, version: int) -> bytes:
         body: dict[str, Any]
         if key == api_keys.API_VERSIONS:
-            offers = [{"apiKey": one, "minVersion": low, "maxVersion": high} for one, (low, high) in _OFFERS.items()]
+            offers = [{"apiKey": api, "minVersion": low, "maxVersion": high} for api, (low, high) in _OFFERS.items()]
             body = {"errorCode": 0, "apiKeys": offers}
         elif key == api_keys.METADATA:
             partition = {
@@ -143,7 +142,7 @@ def sink(ready: Any, shared: bool) -> None:
 def sessions(connections: int, requests: int, rate: float | None) -> list[Session]:
     """Captured sessions, each an idempotent producer. With a rate: requests evenly over time, all connections."""
     columns = dict.fromkeys(column.name for column in tables.EXCHANGES)
-    found = []
+    results = []
     every_ns = round(1e9 / rate) if rate else 1000
     for number in range(connections):
         name = f"10.0.0.1:{10000 + number}-10.0.0.9:9092#1"
@@ -170,8 +169,8 @@ def sessions(connections: int, requests: int, rate: float | None) -> list[Sessio
                 "client_id": client,
                 "request_state": "decoded",
             }
-            asked = encode_request(key, version, ordinal, client, body)
-            return Request(row, sent, sent + took, asked, encode_response(key, version, ordinal, answer))
+            request = encode_request(key, version, ordinal, client, body)
+            return Request(row, sent, sent + took, request, encode_response(key, version, ordinal, answer))
 
         producer = (1000 + number, 0)
         some = [
@@ -194,8 +193,8 @@ def sessions(connections: int, requests: int, rate: float | None) -> list[Sessio
                     ordinal + 1, api_keys.PRODUCE, VERSION, body, produced_answer(ordinal * 3), sent, gap * IN_FLIGHT
                 )
             )
-        found.append(Session("bench", name, ("10.0.0.9", 9092), tuple(some)))
-    return found
+        results.append(Session("bench", name, ("10.0.0.9", 9092), tuple(some)))
+    return results
 
 
 CORES = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
@@ -227,7 +226,7 @@ def measure(connections: int, requests: int, rate: float | None, profiled: bool,
     process = context.Process(target=sink, args=(ready, processes > 1), daemon=True)
     process.start()
     port = ready.get(timeout=60)
-    found = sessions(connections, requests, rate)
+    captured = sessions(connections, requests, rate)
     chosen = Options(
         "127.0.0.1", port, settings=Settings(speed=1.0 if rate else None), yes=True, audit=False, processes=processes
     )
@@ -245,7 +244,7 @@ def measure(connections: int, requests: int, rate: float | None, profiled: bool,
 
             patch.setattr(Engine, "run", watched)
         before = os.times()
-        result = asyncio.run(run.replay(MemorySource(found), chosen, link.tcp(), f"{folder}/run", []))
+        result = asyncio.run(run.replay(MemorySource(captured), chosen, link.tcp(), f"{folder}/run", []))
         after = os.times()
         sinks = used(process)
     process.terminate()
@@ -282,13 +281,10 @@ def main() -> int:
         "--workers", type=int, default=1, help="processes that send at --speed max, beside one that does"
     )
     parser.add_argument("--profile", action="store_true", help="print where the time of the sending goes")
-    parser.add_argument("--save", action=argparse.BooleanOptionalAction, default=True, help="a JSON file in results/")
+    add_save(parser)
     options = parser.parse_args()
-    result: dict[str, Any] = {
-        "what": "replay",
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": versions(),
-        "machine": machine(),
+    result = {
+        **begin_result("replay"),
         "bars": {"requests_per_second": 30_000, "lag_p99_us": 5_000},
     }
     result["max"] = measure(options.connections, options.requests, None, options.profile)
@@ -313,7 +309,7 @@ def main() -> int:
         lag = result["scheduled"]["lag_us"]["p99"] / 1000
         say(f"== {options.rate:,.0f} requests a second by schedule: send lag p99 {lag:.2f} ms (bar 5 ms)")
     if options.save:
-        save(result, "replay-")
+        save(result)
     else:
         print(json.dumps(result, indent=1))
     return 0

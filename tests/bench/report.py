@@ -66,7 +66,7 @@ def exchanges(first: int, count: int, total: int, random: np.random.Generator) -
     connection = random.integers(0, CONNECTIONS, count)
     api = random.choice(len(APIS), count, p=list(APIS.values()))
     names = list(APIS)
-    asked = START_US + (np.arange(first, first + count) * (SPAN_US // total))
+    request_times = START_US + (np.arange(first, first + count) * (SPAN_US // total))
     latency = np.minimum(np.exp(random.normal(7.5, 1.2, count)), 30e6).astype(np.int64)
     failed = random.random(count) < 0.005
     topic = random.integers(0, TOPICS, count)
@@ -91,10 +91,10 @@ def exchanges(first: int, count: int, total: int, random: np.random.Generator) -
         "api": _dictionary(api, list(names)),
         "api_version": pa.array(np.array([9, 12, 12, 4, 8], np.int16)[api]),
         "correlation_id": pa.array(np.arange(first, first + count).astype(np.int32)),
-        "request_time": pa.array(asked, time_type),
-        "request_end": pa.array(asked, time_type),
-        "response_time": pa.array(asked + latency, time_type),
-        "response_end": pa.array(asked + latency, time_type),
+        "request_time": pa.array(request_times, time_type),
+        "request_end": pa.array(request_times, time_type),
+        "response_time": pa.array(request_times + latency, time_type),
+        "response_end": pa.array(request_times + latency, time_type),
         "latency_us": pa.array(latency),
         "total_us": pa.array(latency),
         "throttle_us": pa.array(np.zeros(count, np.int64)),
@@ -112,11 +112,11 @@ def exchanges(first: int, count: int, total: int, random: np.random.Generator) -
         "max_wait_ms": pa.array(np.full(count, 500, np.int32)),
     }
     for name in ("capture", "connection", "client_ip", "broker_ip", "client_id"):
-        columns[name] = _dictionary(connection, [str(one[name]) for one in known])
+        columns[name] = _dictionary(connection, [str(row[name]) for row in known])
     for name in ("client_port", "broker_port"):
         columns[name] = pa.array(np.full(count, 9092 if name == "broker_port" else 40000, np.int32))
     whole = tables.schema("exchanges")
-    return pa.table([columns.get(one.name, pa.nulls(count, one.type)) for one in whole], schema=whole)
+    return pa.table([columns.get(field.name, pa.nulls(count, field.type)) for field in whole], schema=whole)
 
 
 def forge(path: Path, total: int) -> None:
@@ -127,7 +127,7 @@ def forge(path: Path, total: int) -> None:
     rows = [
         {
             **zeros,
-            **one,
+            **row,
             "opened": True,
             "closed": "open",
             "tls": False,
@@ -136,7 +136,7 @@ def forge(path: Path, total: int) -> None:
             "requests": total // CONNECTIONS,
             "rtt_us": 300,
         }
-        for one in _connections()
+        for row in _connections()
     ]
     with dataset.Writer(path) as writer:
         writer.write("connections", pa.Table.from_pylist(rows, schema=tables.schema("connections")))
@@ -162,16 +162,16 @@ def family_rss(pid: int) -> int:
     sizes: dict[int, int] = {}
     for status in Path("/proc").glob("[0-9]*/status"):
         try:
-            said = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
+            fields = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
         except OSError:
             continue
         own = int(status.parent.name)
-        parents[own] = int(said["PPid"])
-        sizes[own] = int(said.get("VmRSS", "0 kB").split()[0]) * 1024
+        parents[own] = int(fields["PPid"])
+        sizes[own] = int(fields.get("VmRSS", "0 kB").split()[0]) * 1024
     family = {pid}
     while grown := {child for child, parent in parents.items() if parent in family} - family:
         family |= grown
-    return sum(sizes.get(one, 0) for one in family)
+    return sum(sizes.get(process, 0) for process in family)
 
 
 def run(path: Path, page: Path, engine: str) -> tuple[float, int]:

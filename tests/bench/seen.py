@@ -46,13 +46,13 @@ class _Writing:
 
         def put(to_broker: bool, flags: int, payload: bytes = b"") -> None:
             (source, port), (target, to) = (client, _BROKER) if to_broker else (_BROKER, client)
-            mine, theirs = at if to_broker else at[::-1]
+            own, other = at if to_broker else at[::-1]
             size = 54 + len(payload)
             self._file.write(struct.pack("<IIII", self.now_us // 10**6, self.now_us % 10**6, size, size))
-            named, acknowledged = self.now_us // _STEP_US & 0xFFFF, theirs if flags & _ACK else 0
+            named, acknowledged = self.now_us // _STEP_US & 0xFFFF, other if flags & _ACK else 0
             internet = (0x45, 0, size - 14, named, 0, 64, 6, 0, source, target)
             self._file.write(
-                _PACKET.pack(_MACS, 0x0800, *internet, port, to, mine, acknowledged, 0x50, flags, 65_000, 0, 0)
+                _PACKET.pack(_MACS, 0x0800, *internet, port, to, own, acknowledged, 0x50, flags, 65_000, 0, 0)
             )
             self._file.write(payload)
             at[not to_broker] += len(payload) + bool(flags & (_SYN | _FIN))
@@ -60,8 +60,8 @@ class _Writing:
 
         put(True, _SYN)
         put(False, _SYN | _ACK)
-        for asked, answered in talks:
-            put(True, _PSH | _ACK, asked)
+        for asking, answered in talks:
+            put(True, _PSH | _ACK, asking)
             put(False, _PSH | _ACK, answered)
         put(True, _FIN | _ACK)
         put(False, _FIN | _ACK)
@@ -75,11 +75,11 @@ def _talk(api_key: int, version: int, number: int, client: str, body: bytes, ans
 
 def _commit(number: int, client: str, group: str, topic: str, first: int, count: int, offset: int) -> Talk:
     """OffsetCommit v2 of some partitions in a row."""
-    asked = [struct.pack(">iq", n, offset) + string("") for n in range(first, first + count)]
+    partitions = [struct.pack(">iq", n, offset) + string("") for n in range(first, first + count)]
     answered = b"".join(struct.pack(">ih", n, 0) for n in range(first, first + count))
-    one = struct.pack(">i", 1) + string(topic) + struct.pack(">i", count)
+    head_of_topic = struct.pack(">i", 1) + string(topic) + struct.pack(">i", count)
     head = string(group) + struct.pack(">i", -1) + string("") + struct.pack(">q", -1)
-    return _talk(8, 2, number, client, head + one + b"".join(asked), one + answered)
+    return _talk(8, 2, number, client, head + head_of_topic + b"".join(partitions), head_of_topic + answered)
 
 
 def clients(number: int) -> Iterator[Talk]:
@@ -126,16 +126,16 @@ def transactions(number: int) -> Iterator[Talk]:
     """A transactional id with one transaction."""
     name = string(f"transaction-{number:09}")
     who = name + struct.pack(">qh", number, 0)
-    one = struct.pack(">i", 1) + string("orders") + struct.pack(">ii", 1, 0)
+    partition = struct.pack(">i", 1) + string("orders") + struct.pack(">ii", 1, 0)
     yield _talk(22, 0, number, "app", name + struct.pack(">i", 60_000), struct.pack(">ihqh", 0, 0, number, 0))
-    yield _talk(24, 0, number, "app", who + one, struct.pack(">i", 0) + one + struct.pack(">h", 0))
+    yield _talk(24, 0, number, "app", who + partition, struct.pack(">i", 0) + partition + struct.pack(">h", 0))
     yield _talk(26, 0, number, "app", who + b"\1", struct.pack(">ih", 0, 0))
 
 
 def producers(number: int) -> Iterator[Talk]:
     """A producer id (InitProducerId v0) that is given and not used."""
-    asked = struct.pack(">hi", -1, 60_000)
-    yield _talk(22, 0, number, "app", asked, struct.pack(">ihqh", 0, 0, number, 0))
+    request = struct.pack(">hi", -1, 60_000)
+    yield _talk(22, 0, number, "app", request, struct.pack(">ihqh", 0, 0, number, 0))
 
 
 def topics(number: int) -> Iterator[Talk]:
@@ -143,15 +143,15 @@ def topics(number: int) -> Iterator[Talk]:
     topic = string(f"topic-{number:09}")
     broker = struct.pack(">ii", 1, 1) + string("broker") + struct.pack(">ih", 9092, -1)
     nodes = struct.pack(">ii", 1, 1)
-    said = struct.pack(">iih", 1, 1, 0) + topic + b"\0" + struct.pack(">ihii", 1, 0, 0, 1) + nodes + nodes
-    yield _talk(3, 1, number, "app", struct.pack(">i", 1) + topic, broker + said)
-    asked = struct.pack(">iiiibi", -1, 500, 1, 1 << 20, 0, 1) + topic + struct.pack(">iiqi", 1, 0, number, 1 << 20)
-    told = struct.pack(">ii", 0, 1) + topic + struct.pack(">iihqqii", 1, 0, 0, number, number, -1, 0)
-    yield _talk(1, 4, number, "app", asked, told)
+    topics_answer = struct.pack(">iih", 1, 1, 0) + topic + b"\0" + struct.pack(">ihii", 1, 0, 0, 1) + nodes + nodes
+    yield _talk(3, 1, number, "app", struct.pack(">i", 1) + topic, broker + topics_answer)
+    request = struct.pack(">iiiibi", -1, 500, 1, 1 << 20, 0, 1) + topic + struct.pack(">iiqi", 1, 0, number, 1 << 20)
+    answer = struct.pack(">ii", 0, 1) + topic + struct.pack(">iihqqii", 1, 0, 0, number, number, -1, 0)
+    yield _talk(1, 4, number, "app", request, answer)
 
 
 KINDS: Final[dict[str, Callable[[int], Iterator[Talk]]]] = {
-    one.__name__: one for one in (clients, groups, offsets, transactions, producers, topics)
+    kind.__name__: kind for kind in (clients, groups, offsets, transactions, producers, topics)
 }
 
 
@@ -160,6 +160,6 @@ def capture(path: Path, kind: str, count: int, connections: int) -> None:
     writing = _Writing(path)
     make = KINDS[kind]
     for number in range(connections):
-        mine = range(number * count // connections, (number + 1) * count // connections)
-        writing.connection(number, (talk for one in mine for talk in make(one)))
+        numbers = range(number * count // connections, (number + 1) * count // connections)
+        writing.connection(number, (talk for number_of_kind in numbers for talk in make(number_of_kind)))
     writing.close()

@@ -56,8 +56,8 @@ def measured(way: str, path: Path, records: str, warm: Path, folder: Path) -> di
         ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if ran.returncode:
         raise RuntimeError(f"{way} on {path.name}: {ran.stderr[-2000:]}")
-    found: dict[str, Any] = json.loads(ran.stdout)
-    return found
+    figures: dict[str, Any] = json.loads(ran.stdout)
+    return figures
 
 
 def main(arguments: list[str] | None = None) -> int:

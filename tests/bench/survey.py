@@ -38,16 +38,16 @@ def main() -> int:
     parser.add_argument("--size", type=generate.size_of, default=300_000_000, help="bytes, or 300M, 1.5G")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--look", metavar="CAPTURE", help="survey this one, and nothing else")
-    asked = parser.parse_args()
-    if asked.look:
-        print(survey(asked.look))
+    options = parser.parse_args()
+    if options.look:
+        print(survey(options.look))
         return 0
     with tempfile.TemporaryDirectory(prefix="kwire-bench-") as folder:
         for case in ("small", "large"):
             capture = str(Path(folder, f"{case}.pcap"))
-            generate.main([case, capture, "--size", str(asked.size)])
+            generate.main([case, capture, "--size", str(options.size)])
             ratios = []
-            for number in range(asked.rounds):
+            for number in range(options.rounds):
                 analysed = measured("analyze", kwire(capture, "none", 2, Path(folder, f"{case}-{number}")))
                 looked = measured("survey", [sys.executable, "-m", "tests.bench.survey", "--look", capture])
                 ratios.append(processor(looked) / processor(analysed))

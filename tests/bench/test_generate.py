@@ -16,7 +16,7 @@ from tests.captures.forge import internet_checksum
 from tests.witness import reference
 
 
-def made(kind: str, folder: Path) -> generate.Made:
+def generated(kind: str, folder: Path) -> generate.GeneratedCapture:
     path = folder / f"{kind}.pcap"
     if kind == "large":
         return generate.large(path, 4_000_000, connections=3, batch_bytes=100_000)
@@ -24,26 +24,28 @@ def made(kind: str, folder: Path) -> generate.Made:
 
 
 @pytest.fixture(params=["large", "small"])
-def capture(request: pytest.FixtureRequest, tmp_path: Path) -> generate.Made:
-    return made(request.param, tmp_path)
+def capture(request: pytest.FixtureRequest, tmp_path: Path) -> generate.GeneratedCapture:
+    return generated(request.param, tmp_path)
 
 
-def test_the_reference_reads_every_exchange(capture: generate.Made) -> None:
-    found = list(reference.exchanges([Path(capture.path)], {9092}))
-    assert len(found) == capture.exchanges
-    assert Counter((one.status, one.problem, one.trailing) for one in found) == {("answered", "", 0): capture.exchanges}
-    assert {(one.api_key, one.api_version) for one in found} == {(0, 7), (1, 11)}
-    assert len({one.connection for one in found}) == capture.connections
+def test_the_reference_reads_every_exchange(capture: generate.GeneratedCapture) -> None:
+    exchanges = list(reference.exchanges([Path(capture.path)], {9092}))
+    assert len(exchanges) == capture.exchanges
+    assert Counter((exchange.status, exchange.problem, exchange.trailing) for exchange in exchanges) == {
+        ("answered", "", 0): capture.exchanges
+    }
+    assert {(exchange.api_key, exchange.api_version) for exchange in exchanges} == {(0, 7), (1, 11)}
+    assert len({exchange.connection for exchange in exchanges}) == capture.connections
     of_one: dict[str, list[Any]] = {}
-    for one in found:
-        of_one.setdefault(one.connection, []).append(one)
+    for exchange in exchanges:
+        of_one.setdefault(exchange.connection, []).append(exchange)
     for talk in of_one.values():
-        ids = [one.correlation_id for one in talk]
+        ids = [exchange.correlation_id for exchange in talk]
         assert ids == list(range(ids[0], ids[0] + len(ids)))
-        assert len({one.client_id for one in talk}) == 1
+        assert len({exchange.client_id for exchange in talk}) == 1
 
 
-def test_every_packet_has_right_checksums_and_its_own_time(capture: generate.Made) -> None:
+def test_every_packet_has_right_checksums_and_its_own_time(capture: generate.GeneratedCapture) -> None:
     payload = count = 0
     before = 0.0
     with Path(capture.path).open("rb") as file:
@@ -60,7 +62,7 @@ def test_every_packet_has_right_checksums_and_its_own_time(capture: generate.Mad
 
 
 def test_large_has_all_codecs_in_large_batches_with_right_checksums(tmp_path: Path) -> None:
-    capture = made("large", tmp_path)
+    capture = generated("large", tmp_path)
     codecs: Counter[str] = Counter()
     # The batch is the last thing in both messages that carry one; what stands before it has the same length always.
     before = {
@@ -83,20 +85,25 @@ def test_large_has_all_codecs_in_large_batches_with_right_checksums(tmp_path: Pa
 def test_the_same_seed_makes_the_same_file(tmp_path: Path) -> None:
     for kind in ("large", "small"):
         (tmp_path / "a").mkdir(exist_ok=True)
-        first = Path(made(kind, tmp_path).path).read_bytes()
-        assert Path(made(kind, tmp_path / "a").path).read_bytes() == first
+        first = Path(generated(kind, tmp_path).path).read_bytes()
+        assert Path(generated(kind, tmp_path / "a").path).read_bytes() == first
 
 
 def test_small_packets_are_small_and_hold_up_to_two_requests(tmp_path: Path) -> None:
-    capture = made("small", tmp_path)
+    capture = generated("small", tmp_path)
     assert 150 < capture.file_bytes / capture.packets < 190
     assert capture.exchanges / capture.packets > 0.35
 
 
 def test_one_packet_is_one_request(tmp_path: Path) -> None:
     capture = generate.one_packet(tmp_path / "one.pcap")
-    (one,) = reference.exchanges([Path(capture.path)], {9092})
-    assert (one.api_key, one.api_version, one.status, one.request is not None) == (0, 7, "in_flight", True)
+    (exchange,) = reference.exchanges([Path(capture.path)], {9092})
+    assert (exchange.api_key, exchange.api_version, exchange.status, exchange.request is not None) == (
+        0,
+        7,
+        "in_flight",
+        True,
+    )
 
 
 def test_sizes_are_read_as_written() -> None:

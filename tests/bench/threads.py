@@ -46,11 +46,11 @@ STAGES = (
     ("read and checksum", "captures.files.sources", "Source.readinto", IN_ORDER),
     ("find packets", "captures.packets", "Reader._scan", IN_ORDER),
     ("guess at chunks", "captures.chunks.parallel_scan", "_guessed", IN_ORDER),
-    ("join chunks", "captures.chunks.chunk_reader", "Joining.take", IN_ORDER),
+    ("join chunks", "captures.chunks.chunk_reader", "ChunkJoiner.take", IN_ORDER),
     ("follow connections", "captures.flows", "Flows.assign", IN_ORDER),
     ("order payload", "captures.streams", "Streams.advance", DIVIDED),
     ("frame, decode, match", "analyzer.bulk.shard", "Conversations.take", DIVIDED),
-    ("put shards together", "analyzer.bulk.rows", "Merging.take", IN_ORDER),
+    ("put shards together", "analyzer.bulk.rows", "ShardMerger.take", IN_ORDER),
     ("move shards' rows", "analyzer.bulk.merging", "look", DIVIDED),
     ("move shards' rows", "analyzer.bulk.merging", "look_at_parts", DIVIDED),
     ("move shards' rows", "analyzer.bulk.merging", "move", DIVIDED),
@@ -81,16 +81,16 @@ class Clock:
             try:
                 return function(*arguments, **named)
             finally:
-                taken = time.thread_time() - began
-                own = taken - inside.pop()
-                inside[-1] += taken
+                elapsed = time.thread_time() - began
+                own = elapsed - inside.pop()
+                inside[-1] += elapsed
                 with self._lock:
                     self.spent[stage, threading.current_thread().name.split("_")[0]] += own
 
         return timed
 
 
-def one(command: list[str]) -> dict[str, Any]:
+def profiled(command: list[str]) -> dict[str, Any]:
     """Run the command in this process -> what each stage took. To be called once."""
     import importlib
 
@@ -135,51 +135,51 @@ def one(command: list[str]) -> dict[str, Any]:
 
 
 def measured(command: list[str]) -> dict[str, Any]:
-    """The same in a process of its own."""
-    with tempfile.NamedTemporaryFile("r", suffix=".json") as told:
-        work = [sys.executable, "-m", "tests.bench.threads", "--told", told.name, "--", *command]
+    """Run `profiled` in a process of its own."""
+    with tempfile.NamedTemporaryFile("r", suffix=".json") as output:
+        work = [sys.executable, "-m", "tests.bench.threads", "--told", output.name, "--", *command]
         subprocess.run(work, check=True, stdout=subprocess.DEVNULL, cwd=ROOT)
-        found: dict[str, Any] = json.load(told)
-        return found
+        figures: dict[str, Any] = json.load(output)
+        return figures
 
 
-def table(found: dict[str, Any], size: int) -> list[str]:
-    """What was measured, as lines; processor time per GB beside each figure."""
+def table(figures: dict[str, Any], size: int) -> list[str]:
+    """Format the figures as lines, each with its processor time per GB."""
     kinds = {stage: kind for stage, _, _, kind in STAGES}
     by_stage: dict[str, float] = defaultdict(float)
     by_thread: dict[str, float] = defaultdict(float)
-    for stage, thread, seconds in found["stages"]:
+    for stage, thread, seconds in figures["stages"]:
         by_stage[stage] += seconds
         by_thread[thread] += seconds
-    rest = found["all"] - found["start"] - sum(by_stage.values())
+    rest = figures["all"] - figures["start"] - sum(by_stage.values())
     per_gb = 1e9 / size
     lines = [f"{'':<22} {'':<9} {'s':>7} {'s/GB':>7}"]
-    lines.append(f"{'start-up':<22} {'':<9} {found['start']:7.3f} {found['start'] * per_gb:7.2f}")
+    lines.append(f"{'start-up':<22} {'':<9} {figures['start']:7.3f} {figures['start'] * per_gb:7.2f}")
     for stage in dict.fromkeys(stage for stage, *_ in STAGES):
         seconds = by_stage[stage]
         lines.append(f"{stage:<22} {kinds[stage]:<9} {seconds:7.3f} {seconds * per_gb:7.2f}")
     lines.append(f"{'all else':<22} {'':<9} {rest:7.3f} {rest * per_gb:7.2f}")
-    lines.append(f"{'together':<22} {'':<9} {found['all']:7.3f} {found['all'] * per_gb:7.2f}")
-    told = ", ".join(f"{thread} {seconds:.3f}" for thread, seconds in sorted(by_thread.items()))
-    lines.append(f"stages by thread: {told}")
-    serial, longest = serial_part(found)
+    lines.append(f"{'together':<22} {'':<9} {figures['all']:7.3f} {figures['all'] * per_gb:7.2f}")
+    threads = ", ".join(f"{thread} {seconds:.3f}" for thread, seconds in sorted(by_thread.items()))
+    lines.append(f"stages by thread: {threads}")
+    serial, longest = serial_part(figures)
     lines.append(
-        f"serial part: {serial:.3f} s (longest stage in order: {longest}; after the last window {found['end']:.3f} s)"
+        f"serial part: {serial:.3f} s (longest stage in order: {longest}; after the last window {figures['end']:.3f} s)"
     )
     return lines
 
 
-def serial_part(found: dict[str, Any]) -> tuple[float, str]:
+def serial_part(figures: dict[str, Any]) -> tuple[float, str]:
     """Seconds that no other thread could have worked, start-up apart, and the stage that is the longest in order. What
     one thread does in order is one stage: `learn` and what it calls."""
     joined = {"put shards together": "main thread", "summary": "main thread", "learn": "main thread"}
     kinds = {stage: kind for stage, _, _, kind in STAGES}
     by_stage: dict[str, float] = defaultdict(float)
-    for stage, thread, seconds in found["stages"]:
+    for stage, thread, seconds in figures["stages"]:
         if kinds[stage] == IN_ORDER and thread != SCANNING:
             by_stage[joined.get(stage, stage)] += seconds
     longest = max(by_stage, key=lambda stage: by_stage[stage])
-    return by_stage[longest] + found["end"], longest
+    return by_stage[longest] + figures["end"], longest
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -194,30 +194,30 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--folder", type=Path, default=ROOT / "out" / "bench")
     chosen = parser.parse_args(arguments)
     captures: list[Path] = chosen.capture
-    made: list[Path] = []
+    paths: list[Path] = []
     if not captures:
         chosen.folder.mkdir(parents=True, exist_ok=True)
         for case in ("small", "large"):
-            made.append(chosen.folder / f"threads-{case}.pcap")
-            getattr(generate, case)(made[-1], chosen.size)
+            paths.append(chosen.folder / f"threads-{case}.pcap")
+            getattr(generate, case)(paths[-1], chosen.size)
     missed = False
-    for path in captures or made:
+    for path in captures or paths:
         into_page_cache(path)
         with tempfile.TemporaryDirectory() as folder:
             command = ["analyze", str(path), "--records", chosen.records, "--threads", str(chosen.threads)]
             command += [*(() if chosen.meaning else ("--no-meaning",)), "-o", str(Path(folder) / "dataset")]
-            found = min((measured(command) for _ in range(chosen.runs)), key=lambda one: float(one["all"]))
+            figures = min((measured(command) for _ in range(chosen.runs)), key=lambda run: float(run["all"]))
         say(f"== {path.name}: {path.stat().st_size / 1e6:.0f} MB, {chosen.threads} threads, {os.cpu_count()} cores")
-        say("\n".join(table(found, path.stat().st_size)))
-        missed |= serial_part(found)[0] > BAR_SECONDS
-    for path in made:
+        say("\n".join(table(figures, path.stat().st_size)))
+        missed |= serial_part(figures)[0] > BAR_SECONDS
+    for path in paths:
         path.unlink()
     return int(missed)
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--told"]:
-        told = Path(sys.argv[2])
-        told.write_text(json.dumps(one(sys.argv[4:])))
+        output = Path(sys.argv[2])
+        output.write_text(json.dumps(profiled(sys.argv[4:])))
         raise SystemExit(0)
     raise SystemExit(main())

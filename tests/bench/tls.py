@@ -18,25 +18,14 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 import numpy as np
 
-from captures.stream_tables import (
-    DATA,
-    SEG_AT,
-    SEG_COLUMNS,
-    SEG_KEY,
-    SEG_KIND,
-    SEG_LENGTH,
-    SEG_ORDINAL,
-    SEG_TIME_NS,
-    SEG_TRIGGER,
-)
+from captures import stream_tables as t
 from captures.streams import Segments
 from captures.tls.keylog import KeyLog
 from captures.tls.stage import Stage
-from tests.bench.__main__ import RESULTS, machine, say
+from tests.bench.__main__ import begin_result, save, say
 from tests.captures.forge import Write
 from tests.captures.tls.records import Forged
 
@@ -53,30 +42,30 @@ class Talk:
     def __init__(self, connections: int, record: int, size: int, mss: int) -> None:
         self.log = KeyLog()
         self.record = record
-        made = [Forged(number) for number in range(connections)]
+        links = [Forged(number) for number in range(connections)]
         self.records: list[tuple[int, bytes]] = []
         packets: list[tuple[int, bytes]] = []
-        for number, one in enumerate(made):
-            self.log.take(one.log)
-            packets += [(2 * number + int(not write.to_broker), write.data) for write in one.shaken()]
+        for number, link in enumerate(links):
+            self.log.take(link.log)
+            packets += [(2 * number + int(not write.to_broker), write.data) for write in link.shaken()]
         rng = random.Random(1)
         text = rng.randbytes(record)
-        self.said = [hashlib.sha256() for _ in made]
+        self.said = [hashlib.sha256() for _ in links]
         for turn in range(size // record):
             number = turn % connections
-            said = turn.to_bytes(8, "big") + text[8:]
-            self.said[number].update(said)
-            sealed = made[number].said(Write(True, said)).data
+            plaintext = turn.to_bytes(8, "big") + text[8:]
+            self.said[number].update(plaintext)
+            sealed = links[number].sealed_write(Write(True, plaintext)).data
             self.records.append((number, sealed))
             packets += [(2 * number, sealed[at : at + mss]) for at in range(0, len(sealed), mss)]
         self.count = len(self.records)
         self.bytes = self.count * record
-        self.secrets = made
+        self.secrets = links
         whole = list(_windows(packets))
         self.shards = {(0, 1): whole}
         for shard in range(2):
             self.shards[shard, 2] = [
-                Segments(one.rows[(one.rows[:, SEG_KEY] >> 1) % 2 == shard], one.sources) for one in whole
+                Segments(window.rows[(window.rows[:, t.SEG_KEY] >> 1) % 2 == shard], window.sources) for window in whole
             ]
 
     def plain(self) -> Callable[[], None]:
@@ -84,9 +73,9 @@ class Talk:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         ciphers, vectors, numbers = [], [], [0] * len(self.secrets)
-        for one in self.secrets:
-            ciphers.append(AESGCM(one.expanded(b"key", 32)))
-            vectors.append(int.from_bytes(one.expanded(b"iv", 12), "big"))
+        for secret in self.secrets:
+            ciphers.append(AESGCM(secret.expanded(b"key", 32)))
+            vectors.append(int.from_bytes(secret.expanded(b"iv", 12), "big"))
         ready = []
         for number, sealed in self.records:
             nonce = (vectors[number] ^ numbers[number]).to_bytes(12, "big")
@@ -102,41 +91,46 @@ class Talk:
     def opened(self, shard: int = 0, shards: int = 1, check: bool = False) -> None:
         """One shard's part of the connections, through a stage."""
         stage = Stage(self.log)
-        found = [hashlib.sha256() for _ in self.secrets]
+        hashes = [hashlib.sha256() for _ in self.secrets]
         for window in self.shards[shard, shards]:
             out = stage.take(window)
             if check:
                 for row in out.rows.tolist():
-                    at = row[SEG_AT]
-                    found[row[SEG_KEY] >> 1].update(out.sources[1][at : at + row[SEG_LENGTH]].tobytes())
-        if check and [one.digest() for one in found] != [one.digest() for one in self.said]:
+                    at = row[t.SEG_AT]
+                    hashes[row[t.SEG_KEY] >> 1].update(out.sources[1][at : at + row[t.SEG_LENGTH]].tobytes())
+        if check and [digest.digest() for digest in hashes] != [digest.digest() for digest in self.said]:
             raise SystemExit("what came out is not what was said")
 
 
 def _windows(packets: list[tuple[int, bytes]]) -> list[Segments]:
     """Windows of one segment a packet."""
-    made, rows, buffer = [], [], bytearray()
+    windows, rows, buffer = [], [], bytearray()
     for ordinal, (key, data) in enumerate(packets):
-        row = [0] * SEG_COLUMNS
-        row[SEG_KEY], row[SEG_KIND], row[SEG_AT], row[SEG_LENGTH] = key, DATA, len(buffer) + HEADERS, len(data)
-        row[SEG_TIME_NS], row[SEG_ORDINAL], row[SEG_TRIGGER] = ordinal * 1000, ordinal, ordinal
+        row = [0] * t.SEG_COLUMNS
+        row[t.SEG_KEY], row[t.SEG_KIND], row[t.SEG_AT], row[t.SEG_LENGTH] = (
+            key,
+            t.DATA,
+            len(buffer) + HEADERS,
+            len(data),
+        )
+        row[t.SEG_TIME_NS], row[t.SEG_PACKET_INDEX], row[t.SEG_COMPLETED_BY] = ordinal * 1000, ordinal, ordinal
         rows.append(row)
         buffer += bytes(HEADERS) + data
         if len(buffer) > WINDOW or ordinal == len(packets) - 1:
-            made.append(Segments(np.array(rows, np.int64), (np.frombuffer(buffer, np.uint8), np.zeros(1, np.uint8))))
+            windows.append(Segments(np.array(rows, np.int64), (np.frombuffer(buffer, np.uint8), np.zeros(1, np.uint8))))
             rows, buffer = [], bytearray()
-    return made
+    return windows
 
 
 def best(runs: list[Callable[[], object]], clock: Callable[[], float], times: int) -> list[float]:
     """The shortest time of each, in turn."""
-    found = [float("inf")] * len(runs)
+    shortest = [float("inf")] * len(runs)
     for _ in range(times):
         for number, run in enumerate(runs):
             begin = clock()
             run()
-            found[number] = min(found[number], clock() - begin)
-    return found
+            shortest[number] = min(shortest[number], clock() - begin)
+    return shortest
 
 
 def both(talk: Talk) -> None:
@@ -150,16 +144,16 @@ def both(talk: Talk) -> None:
 
 def measured(record: int, size: int, mss: int, times: int) -> dict[str, float]:
     """Figures for records of one size."""
-    one, eight = Talk(1, record, size, mss), Talk(8, record, size, mss)
-    for talk in (one, eight):
+    single, eight = Talk(1, record, size, mss), Talk(8, record, size, mss)
+    for talk in (single, eight):
         talk.opened(check=True)
-    mine, plain = best([one.opened, one.plain()], time.process_time, times)
+    ours_seconds, plain = best([single.opened, single.plain()], time.process_time, times)
     alone, two = best([eight.opened, lambda: both(eight)], time.perf_counter, times)
     return {
-        "records_per_second": round(one.count / mine),
-        "plain_records_per_second": round(one.count / plain),
-        "of_plain": round(plain / mine, 3),
-        "megabytes_per_second": round(one.bytes / mine / 1e6),
+        "records_per_second": round(single.count / ours_seconds),
+        "plain_records_per_second": round(single.count / plain),
+        "of_plain": round(plain / ours_seconds, 3),
+        "megabytes_per_second": round(single.bytes / ours_seconds / 1e6),
         "eight_connections_two_threads_against_one": round(alone / two, 3),
     }
 
@@ -171,19 +165,16 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=5)
     arguments = parser.parse_args()
     size = int(arguments.size.rstrip("M")) << 20
-    begun = datetime.now(UTC)
-    found: dict[str, object] = {"machine": machine(), "mss": arguments.mss}
+    results = {**begin_result("tls"), "mss": arguments.mss}
     for name, record in (("large", 16_384), ("small", 300)):
         figures = measured(record, size, arguments.mss, arguments.times)
-        found[name] = figures
+        results[name] = figures
         over_two = figures["eight_connections_two_threads_against_one"]
         value = figures["of_plain"] if name == "large" else figures["records_per_second"]
         for what, reached, bar in ((name, value, BARS[name]), (f"{name} over two", over_two, BARS[f"{name} over two"])):
             say(f"{what}: {reached:,} (bar {bar:,}): {'met' if reached >= bar else 'NOT met'}")
         say(json.dumps(figures))
-    path = RESULTS / f"tls-{begun:%Y-%m-%dT%H%M}.json"
-    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    say(f"written: {path}")
+    save(results)
 
 
 if __name__ == "__main__":

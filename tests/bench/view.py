@@ -29,9 +29,11 @@ import numpy as np
 
 from analyzer.dataset import tables
 from analyzer.filter.names import ADDRESSES
+from analyzer.frame import spill
+from analyzer.options.questions import ViewOptions
 from analyzer.protocol import schema
 from reports.view import columns, open_view
-from reports.view.answers import View, answered
+from reports.view.answers import View, answer_call
 from tests.reports.forging import Forged
 
 START_US = 1_767_322_800_000_000
@@ -56,16 +58,16 @@ def write(folder: Path, n: int, seed: int = 1) -> None:
     folder.mkdir(mode=0o700, parents=True)
     link = random.integers(0, CONNECTIONS, n, np.int16)
     api = random.choice(len(APIS), n, p=list(APIS.values())).astype(np.int8)
-    asked = START_US + np.sort(random.integers(0, SPAN_US, n))
+    request_times = START_US + np.sort(random.integers(0, SPAN_US, n))
     latency = (10 ** random.normal(3.2, 0.7, n)).astype(np.int32) + 50
     held = (api == 1) & (random.random(n, np.float32) < 0.4)
     latency[held] = 500_000
     silent = random.random(n, np.float32) < 0.001
     numbers: dict[str, np.ndarray] = {
-        "request_time": asked,
-        "request_end": asked + 20,
-        "response_time": asked + 20 + latency,
-        "response_end": asked + 60 + latency,
+        "request_time": request_times,
+        "request_end": request_times + 20,
+        "response_time": request_times + 20 + latency,
+        "response_end": request_times + 60 + latency,
         "latency_us": latency,
         "total_us": latency + 60,
         "queue_us": np.full(n, 30, np.int8),
@@ -86,27 +88,30 @@ def write(folder: Path, n: int, seed: int = 1) -> None:
     }
     for name in ("response_time", "response_end", "latency_us", "total_us", "reply"):
         numbers[name][silent] = np.iinfo(numbers[name].dtype).min
-    ranges = {name: columns._range(numbers[name]) for name in ("request_time", "response_time")}
+    ranges = {
+        name: spill.value_range(numbers[name], int(np.iinfo(numbers[name].dtype).min))
+        for name in ("request_time", "response_time")
+    }
     for name in columns.INTEGERS:
         empty = np.full(n, -128, np.int8)
         columns._save(folder, name, numbers.pop(name, empty))
     clients = [f"10.1.{number // 250}.{number % 250}" for number in range(CONNECTIONS)]
     brokers = [f"10.0.0.{number}" for number in range(BROKERS)]
-    ends = [f"{clients[one]}:20000-{brokers[one % BROKERS]}:9092#1" for one in range(CONNECTIONS)]
+    ends = [f"{clients[number]}:20000-{brokers[number % BROKERS]}:9092#1" for number in range(CONNECTIONS)]
     nothing = np.full(n, -1, np.int8)
     some: dict[str, tuple[np.ndarray, list[Any]]] = {
         "capture": (np.zeros(n, np.int8), ["forged.pcap"]),
         "connection": (link, ends),
         "client_ip": (link, clients),
         "broker_ip": ((link % BROKERS).astype(np.int8), brokers),
-        "client_id": ((link % CLIENTS).astype(np.int16), [f"client-{one}" for one in range(CLIENTS)]),
+        "client_id": ((link % CLIENTS).astype(np.int16), [f"client-{number}" for number in range(CLIENTS)]),
         "api": (api, list(APIS)),
         "status": (silent.astype(np.int8), ["answered", "unanswered"]),
         "request_state": (np.zeros(n, np.int8), ["decoded"]),
         "response_state": (np.zeros(n, np.int8), ["decoded"]),
         "cause": (held.astype(np.int8), ["broker", "hold"]),
-        "client": (link, [[one, 20_000] for one in clients]),
-        "broker": ((link % BROKERS).astype(np.int8), [[one, 9092] for one in brokers]),
+        "client": (link, [[client, 20_000] for client in clients]),
+        "broker": ((link % BROKERS).astype(np.int8), [[broker, 9092] for broker in brokers]),
     }
     values: dict[str, list[Any]] = {}
     for name in (*columns.TEXTS, *ADDRESSES):
@@ -116,8 +121,8 @@ def write(folder: Path, n: int, seed: int = 1) -> None:
     # Lists: none, one topic, three topics.
     lists = [
         [],
-        *([one] for one in range(TOPICS)),
-        *([one, (one + 1) % TOPICS, (one + 7) % TOPICS] for one in range(TOPICS)),
+        *([topic] for topic in range(TOPICS)),
+        *([topic, (topic + 1) % TOPICS, (topic + 7) % TOPICS] for topic in range(TOPICS)),
     ]
     of = np.where(api < 2, 1 + random.integers(0, 2 * TOPICS, n, np.int16), 0).astype(np.int16)
     _lists(folder, "topics", of, lists, np.int16)
@@ -130,7 +135,7 @@ def write(folder: Path, n: int, seed: int = 1) -> None:
 def _lists(folder: Path, name: str, of: np.ndarray, lists: list[list[int]], kind: type) -> None:
     columns._save(folder, f"{name}.of", of)
     columns._save(folder, f"{name}.ends", np.cumsum([0, *map(len, lists)]))
-    columns._save(folder, f"{name}.code", np.array([one for part in lists for one in part], kind))
+    columns._save(folder, f"{name}.code", np.array([code for part in lists for code in part], kind))
 
 
 @contextlib.contextmanager
@@ -138,33 +143,31 @@ def view_of(n: int, folder: Path) -> Iterator[View]:
     """A view of `n` exchanges, whose columns are in the cache of `folder`: of the `dataset` there."""
     os.environ["KWIRE_CACHE_DIR"] = str(folder / "cache")
     forged = Forged(folder / "dataset", meaning=True)
-    asked = argparse.Namespace(
-        port=[], rotated=False, keylog=[], threads=None, window_bytes=None, frame_limit=None, cache=True, filter=None
-    )
+    options = ViewOptions(sources=[], cache=True)
     with contextlib.ExitStack() as stack:
         place = forged.write()
-        open_view.opened([str(place)], asked, stack)  # the folder's name, and columns of no rows
-        (kept,) = (folder / "cache" / "view").glob("*/columns")
-        shutil.rmtree(kept)
+        open_view.open_view([str(place)], options, stack)  # the folder's name, and columns of no rows
+        (columns_folder,) = (folder / "cache" / "view").glob("*/columns")
+        shutil.rmtree(columns_folder)
         began = time.perf_counter()
-        write(kept, n)
+        write(columns_folder, n)
         print(f"{n:,} exchanges written in {time.perf_counter() - began:.1f} s", flush=True)
         began = time.perf_counter()
-        shown = open_view.opened([str(place)], asked, stack)
+        shown = open_view.open_view([str(place)], options, stack)
         print(f"opened in {time.perf_counter() - began:.2f} s", flush=True)
         yield shown
 
 
 def calls(view: View) -> dict[str, float]:
     """Milliseconds of calls, each asked for the first time."""
-    found: dict[str, float] = {}
+    times: dict[str, float] = {}
 
     def call(name: str, what: str, **query: Any) -> Any:
         began = time.perf_counter()
-        answer = answered(view, what, {key: str(value) for key, value in query.items()})
-        found[name] = (time.perf_counter() - began) * 1000
+        answer = answer_call(view, what, {key: str(value) for key, value in query.items()})
+        times[name] = (time.perf_counter() - began) * 1000
         assert answer.status == 200, answer.content
-        print(f"  {found[name]:8.1f} ms  {name}", flush=True)
+        print(f"  {times[name]:8.1f} ms  {name}", flush=True)
         return json.loads(answer.content) if answer.type == "application/json" else None
 
     view.tables.parse("api == Fetch")  # the server does so when it starts
@@ -179,8 +182,8 @@ def calls(view: View) -> dict[str, float]:
         call(f"sort: {sort}, where a row stands", "locate", sort=sort, key=key)
         began = time.perf_counter()
         view.tables.ordered("", sort)
-        found[f"whole {sort}"] = (time.perf_counter() - began) * 1000
-        print(f"  {found[f'whole {sort}']:8.1f} ms  the rest of the order")
+        times[f"whole {sort}"] = (time.perf_counter() - began) * 1000
+        print(f"  {times[f'whole {sort}']:8.1f} ms  the rest of the order")
         call(f"sort: {sort}, last window", "rows", sort=sort, start=view.tables.columns.n - 100, count=100)
     call("filter and sort", "rows", filter="api == Produce and latency > 1ms", sort="latency", count=100)
     for name, text in (("all", ""), ("half", "api == Produce")):
@@ -193,7 +196,7 @@ def calls(view: View) -> dict[str, float]:
         call(f"ladder: {name}, 2,000 arrows of the middle", "ladder", filter=text, start=view.tables.columns.n // 3)
         for by in ("connection", "client"):
             call(f"timeline: {name}, by {by}", "timeline", filter=text, by=by, width=1200)
-    return found
+    return times
 
 
 def _known() -> dict[str, Callable[..., Any]]:

@@ -11,7 +11,6 @@ the table `messages`; and in Chromium from the click on the row until fields and
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import random
@@ -24,8 +23,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import analyzer
+from analyzer.options.questions import ViewOptions
 from reports.view import open_view
-from reports.view.answers import View, answered
+from reports.view.answers import View, answer_call
 from tests.bench import generate, messages
 
 MEGABYTE: Final = 1_000_000
@@ -50,43 +50,43 @@ def _batch(rng: random.Random, size: int, record_bytes: int, codec: str) -> byte
     """A batch of so many bytes before it is compressed."""
     text = messages.text(rng, 4 * record_bytes)
     values = (text[at % len(text) :][:record_bytes] for at in range(0, size, record_bytes))
-    return messages.batch([messages.record(at, b"key-%08d" % at, one) for at, one in enumerate(values)], codec)
+    return messages.batch([messages.record(at, b"key-%08d" % at, value) for at, value in enumerate(values)], codec)
 
 
-Said = list[tuple[bytes, bool]]
+Messages = list[tuple[bytes, bool]]
 """Messages, and whether each goes to the broker."""
 
 
-def _talk(one: generate.Connection, rng: random.Random, fetch_bytes: int) -> Iterator[tuple[str, Said]]:
+def _talk(link: generate.Connection, rng: random.Random, fetch_bytes: int) -> Iterator[tuple[str, Messages]]:
     """Exchanges, and what each is called."""
-    asked = 0
+    number = 0
     for record_bytes in (1_000, 100):
         for codec in ("none", "lz4", "zstd"):
-            asked += 1
+            number += 1
             size = MEGABYTE if codec == "none" else 4 * MEGABYTE
             records = _batch(rng, size, record_bytes, codec)
-            request = messages.produce_request(asked, one.client_id, one.topic, 0, records)
-            answer = messages.produce_response(asked, one.topic, 0, 0)
+            request = messages.produce_request(number, link.client_id, link.topic, 0, records)
+            answer = messages.produce_response(number, link.topic, 0, 0)
             yield (
                 f"Produce of {len(request) / 1e6:.1f} MB, records of {record_bytes} bytes, {codec}",
                 [(request, True), (answer, False)],
             )
     for codec in ("none", "lz4", "zstd"):
-        asked += 1
+        number += 1
         small = [_batch(rng, 1_000, 100, codec) for _ in range(100)]
         whole = b"".join(struct.pack(">q", 10 * at) + small[at % len(small)][8:] for at in range(2_000))[: 2 * MEGABYTE]
-        request = messages.fetch_request(asked, one.client_id, one.topic, 0, 0)
-        answer = messages.fetch_response(asked, one.topic, 0, 0, whole)
+        request = messages.fetch_request(number, link.client_id, link.topic, 0, 0)
+        answer = messages.fetch_response(number, link.topic, 0, 0, whole)
         yield (
             f"Fetch of {len(answer) / 1e6:.1f} MB, batches of ten records of 100 bytes, {codec}",
             [(request, True), (answer, False)],
         )
     for record_bytes in (1_000, 100):
-        asked += 1
+        number += 1
         records = _batch(rng, MEGABYTE, record_bytes, "none")
         whole = b"".join(struct.pack(">q", at) + records[8:] for at in range(fetch_bytes // len(records)))
-        request = messages.fetch_request(asked, one.client_id, one.topic, 0, 0)
-        answer = messages.fetch_response(asked, one.topic, 0, 0, whole)
+        request = messages.fetch_request(number, link.client_id, link.topic, 0, 0)
+        answer = messages.fetch_response(number, link.topic, 0, 0, whole)
         name = f"Fetch of {len(answer) / 1e6:.0f} MB, records of {record_bytes} bytes"
         yield name, [(request, True), (answer, False)]
 
@@ -94,20 +94,20 @@ def _talk(one: generate.Connection, rng: random.Random, fetch_bytes: int) -> Ite
 def written(path: Path, fetch_bytes: int) -> list[str]:
     """Write the capture; what its exchanges are called, in order."""
     rng = random.Random(1)
-    one, times, names = generate.connection(0, rng), generate.clock(2), []
+    link, times, names = generate.connection(0, rng), generate.clock(2), []
     with path.open("wb") as file:
         file.write(generate.file_header())
-        file.write(generate.edge(one, times, opening=True))
-        for name, said in _talk(one, rng, fetch_bytes):
+        file.write(generate.edge(link, times, opening=True))
+        for name, talk in _talk(link, rng, fetch_bytes):
             names.append(name)
-            for data, acks in generate.exchange_packets(one, iter(said)):
-                file.write(generate.in_order(data, acks, generate.taken(times, len(data) + len(acks))))
-        file.write(generate.edge(one, times, opening=False))
+            for data, acks in generate.exchange_packets(link, iter(talk)):
+                file.write(generate.in_order(data, acks, generate.next_times(times, len(data) + len(acks))))
+        file.write(generate.edge(link, times, opening=False))
     return names
 
 
-def _asked(view: View, what: str, **query: str) -> Any:
-    answer = answered(view, what, query)
+def _answer(view: View, what: str, **query: str) -> Any:
+    answer = answer_call(view, what, query)
     assert answer.status == 200, answer.content
     return json.loads(answer.content) if answer.type == "application/json" else answer.content
 
@@ -116,8 +116,8 @@ def _first_page(view: View, key: str) -> float:
     """Milliseconds until what the page asks for first of an exchange is there."""
     began = time.perf_counter()
     for side in ("request", "response"):
-        _asked(view, "message", key=key, side=side)
-    _asked(view, "bytes", key=key, side="request")
+        _answer(view, "message", key=key, side=side)
+    _answer(view, "bytes", key=key, side="request")
     return (time.perf_counter() - began) * 1000
 
 
@@ -127,23 +127,17 @@ def measure(fetch_bytes: int = 100 * MEGABYTE) -> None:
         capture = Path(folder) / "large.pcap"
         names = written(capture, fetch_bytes)
         analyzer.analyze(capture, Path(folder) / "kept", keep_bytes=True)
-        asked = argparse.Namespace(
-            port=[],
-            rotated=False,
-            keylog=[],
-            threads=None,
-            window_bytes=None,
-            frame_limit=None,
+        options = ViewOptions(
+            sources=[],
             cache=False,
-            filter=None,
         )
         for source in (capture, Path(folder) / "kept"):
-            view = open_view.opened([str(source)], asked, stack)
-            keys = _asked(view, "rows", count="100")["keys"]
+            view = open_view.open_view([str(source)], options, stack)
+            keys = _answer(view, "rows", count="100")["keys"]
             assert len(keys) == len(names), "not the exchanges that were written"
             _first_page(view, keys[0])  # kernels are linked
             for name, key in zip(names, keys, strict=True):
-                view.messages._kept.clear()
+                view.messages._cache.clear()
                 print(f"  {_first_page(view, key):8.1f} ms  {source.name}: {name}", flush=True)
                 began = time.perf_counter()
                 records = _records(view, key)
@@ -162,11 +156,11 @@ def _records(view: View, key: str) -> int:
 
 def _below(view: View, key: str, side: str, path: list[int]) -> int:
     """How many records the first batch below a node has; 0: there is none below it."""
-    found = _asked(view, "message", key=key, side=side, path=".".join(map(str, path)))
-    children = found["children"]
+    message = _answer(view, "message", key=key, side=side, path=".".join(map(str, path)))
+    children = message["children"]
     if children and children[0]["type"] == "record":
         return len(children)
-    ways = (at for at, one in enumerate(children) if one["type"] in _WAY)
+    ways = (at for at, child in enumerate(children) if child["type"] in _WAY)
     return next((count for at in ways if (count := _below(view, key, side, [*path, at]))), 0)
 
 
@@ -189,6 +183,6 @@ def _painted(view: View, names: list[str]) -> None:
         page.goto(f"{address}?token={token}&above=none")
         page.locator("#list .row").nth(len(names) - 1).wait_for()
         for at, name in enumerate(names):
-            view.messages._kept.clear()
+            view.messages._cache.clear()
             print(f"  {page.evaluate(PAINTED, at + 1):8.1f} ms  click to fields and bytes painted: {name}", flush=True)
         browser.close()

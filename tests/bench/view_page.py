@@ -1,4 +1,4 @@
-"""What a user of `kwire view` waits for, in Chromium: part of `python -m tests.bench.view`.
+"""Measure the waits of a user of `kwire view`, in Chromium: part of `python -m tests.bench.view`.
 
 A page of its own tells how quick frames are where nothing is drawn; a wheel that turns in the list is measured beside
 it.
@@ -83,8 +83,8 @@ def measure(view: View) -> None:
                 assert box is not None
                 page.mouse.click(box["x"] + 5, box["y"] + box["height"] / 2)
             page.wait_for_timeout(300)
-            found = page.evaluate(FRAMES, True)
-            print(f"  frames of a turning wheel, {place}: {_frames(found)}, with a blank row: {found['blank']}")
+            frames = page.evaluate(FRAMES, True)
+            print(f"  frames of a turning wheel, {place}: {_frames(frames)}, with a blank row: {frames['blank']}")
         for text in ("api == Fetch and latency > 50ms", "topic == topic-11", 'connection ~ "1.19:"', ""):
             print(f"  {page.evaluate(APPLY, text):8.1f} ms  filter painted: {text or '(none)'}")
         page.locator("#list").focus()
@@ -122,12 +122,12 @@ def first_rows(what: str, *options: str) -> None:
             assert started.stdout is not None
             with started.stdout:
                 address = started.stdout.readline().strip()
-                told = time.perf_counter() - began
+                address_seconds = time.perf_counter() - began
                 page.goto(address, wait_until="commit")
                 page.locator("#list .row").first.wait_for()
                 painted = time.perf_counter() - began
                 print(
-                    f"  address after {told * 1000:.0f} ms, first rows painted after {painted * 1000:.0f} ms:"
+                    f"  address after {address_seconds * 1000:.0f} ms, first rows after {painted * 1000:.0f} ms:"
                     f" {page.locator('#count').inner_text()}",
                     flush=True,
                 )
@@ -137,6 +137,6 @@ def first_rows(what: str, *options: str) -> None:
         browser.close()
 
 
-def _frames(found: dict[str, Any]) -> str:
-    times = found["times"]
+def _frames(frames: dict[str, Any]) -> str:
+    times = frames["times"]
     return f"p50 {times[len(times) // 2]:.1f} ms, p95 {times[len(times) * 95 // 100]:.1f} ms"

@@ -13,7 +13,6 @@ import argparse
 import sys
 import tempfile
 from collections import Counter
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 import analyzer
 from analyzer.dataset import dataset
 from tests.bench import generate
-from tests.bench.__main__ import machine, measured, save, say, versions
+from tests.bench.__main__ import add_save, begin_result, measured, save, say
 from tests.brokers import jars
 from tests.brokers.cluster import Cluster, Spec
 from tests.shared import KWIRE
@@ -92,8 +91,8 @@ def fill(bootstrap: str, capture: Path) -> None:
     counts = Counter[str]()
     for topic, partition in reached:
         counts[topic] = max(counts[topic], partition + 1)
-    for made in admin.create_topics([NewTopic(topic, count, 1) for topic, count in counts.items()]).values():
-        made.result()
+    for future in admin.create_topics([NewTopic(topic, count, 1) for topic, count in counts.items()]).values():
+        future.result()
     producer = Producer({"bootstrap.servers": bootstrap, "queue.buffering.max.messages": 1_000_000})
     for (topic, partition), end in reached.items():
         for _ in range(end if (topic, partition) not in produced else 0):
@@ -106,24 +105,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.whole", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--case", choices=tuple(SIZES), action="append", help="default: both")
     parser.add_argument("--size", type=generate.size_of, help="bytes, or 300M, 1.5G, in place of the case's own")
-    parser.add_argument("--save", action=argparse.BooleanOptionalAction, default=True, help="a JSON file in results/")
+    add_save(parser)
     parser.add_argument("options", nargs="*", help="further options of kwire replay, behind --")
-    asked = parser.parse_args()
-    found: list[dict[str, Any]] = []
+    options = parser.parse_args()
+    runs: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="kwire-bench-") as folder:
-        for case in asked.case or SIZES:
-            size = asked.size or generate.size_of(SIZES[case])
-            one = whole(case, size, Path(folder), asked.options)
-            found.append(one)
+        for case in options.case or SIZES:
+            size = options.size or generate.size_of(SIZES[case])
+            figures = whole(case, size, Path(folder), options.options)
+            runs.append(figures)
             say(
-                f"== {case}: {one['requests']:,} requests in {one['seconds']:.0f} s, {one['processor_seconds']:.0f} s "
-                f"of processor, {one['rss_anon_mb']:.0f} MB RssAnon; {one['actions']}, {one['verdicts']}; "
-                f"audit {one['audit']}"
+                f"== {case}: {figures['requests']:,} requests in {figures['seconds']:.0f} s, "
+                f"{figures['processor_seconds']:.0f} s "
+                f"of processor, {figures['rss_anon_mb']:.0f} MB RssAnon; {figures['actions']}, {figures['verdicts']}; "
+                f"audit {figures['audit']}"
             )
-    time = datetime.now(UTC).isoformat(timespec="seconds")
-    result = {"what": "whole", "time": time, "versions": versions(), "machine": machine(), "cases": found}
-    if asked.save:
-        save(result, "whole-")
+    if options.save:
+        save({**begin_result("whole"), "cases": runs})
     return 0
 
 

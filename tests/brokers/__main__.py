@@ -20,7 +20,7 @@ def main() -> int:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a broker property")
     parser.add_argument("--secure", action="store_true", help="also listeners SASL, SSL and SASL_SSL")
     options = parser.parse_args()
-    settings = tuple((key, value) for key, _, value in (one.partition("=") for one in options.set))
+    settings = tuple((key, value) for key, _, value in (setting.partition("=") for setting in options.set))
     listeners = (("SASL", "SASL_PLAINTEXT"), ("SSL", "SSL"), ("SASL_SSL", "SASL_SSL")) if options.secure else ()
     spec = Spec(options.version, options.nodes, settings, listeners)
     with tempfile.TemporaryDirectory(prefix="kwire-brokers-") as folder:

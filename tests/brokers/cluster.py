@@ -44,7 +44,7 @@ STORE_PASSWORD: Final = "store-secret"
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """What to start. Equal specs can share a cluster.
+    """Properties of a cluster to start. Equal specs can share one.
 
     `settings`: broker properties beside the defaults; `listeners`: name and security protocol of those beside
     PLAINTEXT, as in ("SASL", "SASL_PLAINTEXT").
@@ -75,7 +75,7 @@ def _number(version: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-_taken: dict[int, IO[bytes]] = {}
+_locked_ports: dict[int, IO[bytes]] = {}
 """Ports that this process has given out, each with a file whose lock says so to other test processes."""
 
 
@@ -87,7 +87,7 @@ def free_port() -> int:
     folder.mkdir(mode=0o700, exist_ok=True)
     while True:
         port = random.randrange(15000, 32000)
-        if port in _taken:
+        if port in _locked_ports:
             continue
         mark = open(folder / str(port), "wb")  # noqa: SIM115  (for as long as this process runs)
         try:
@@ -97,7 +97,7 @@ def free_port() -> int:
         except OSError:
             mark.close()
             continue
-        _taken[port] = mark
+        _locked_ports[port] = mark
         return port
 
 
@@ -122,7 +122,7 @@ class Cluster:
 
     @property
     def certificate(self) -> Path:
-        """What clients of an SSL listener trust."""
+        """Certificate that clients of an SSL listener trust."""
         return self.folder / "certificate.pem"
 
     def start(self) -> None:
@@ -234,13 +234,15 @@ class Cluster:
                 "listeners": f"{listeners},CONTROLLER://{HOST}:{node.ports['CONTROLLER']}",
                 "controller.listener.names": "CONTROLLER",
                 "controller.quorum.voters": ",".join(
-                    f"{one.number}@{HOST}:{one.ports['CONTROLLER']}" for one in self.nodes
+                    f"{voter.number}@{HOST}:{voter.ports['CONTROLLER']}" for voter in self.nodes
                 ),
             }
         else:
             properties |= {"broker.id": str(node.number), "zookeeper.connect": f"{HOST}:{keeper}"}
         properties["inter.broker.listener.name"] = "PLAINTEXT"
-        properties["listener.security.protocol.map"] = ",".join(f"{name}:{one}" for name, one in protocols.items())
+        properties["listener.security.protocol.map"] = ",".join(
+            f"{name}:{protocol}" for name, protocol in protocols.items()
+        )
         for name, protocol in self.spec.listeners:
             if protocol.startswith("SASL"):
                 properties |= _sasl(name)

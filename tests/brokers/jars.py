@@ -57,8 +57,8 @@ def find_java() -> Java:
     java = shutil.which("java", path=str(Path(home, "bin")) if home else None)
     if java is None:
         raise Unavailable(f"no Java (version {OLDEST_JAVA} or newer); {HOW_TO_GET}")
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
-    version = re.search(r'version "(?:1\.)?(\d+)', said)
+    output = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
+    version = re.search(r'version "(?:1\.)?(\d+)', output)
     if version is None or int(version[1]) < OLDEST_JAVA:
         raise Unavailable(f"{java} is older than Java {OLDEST_JAVA}; {HOW_TO_GET}")
     return Java(java, str(Path(os.path.realpath(java)).parent / "keytool"))
@@ -94,8 +94,8 @@ def _copy_jars(version: str, folder: Path) -> None:
     wanted = [("org.apache.kafka", "kafka_2.13", version), ("org.apache.kafka", "kafka-tools", version)]
     wanted += _LOGGING[version.partition(".")[0]]
     dependencies = "".join(
-        f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{one}</version></dependency>"
-        for group, artifact, one in wanted
+        f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{release}</version></dependency>"
+        for group, artifact, release in wanted
     )
     (folder / "pom.xml").write_text(
         "<project><modelVersion>4.0.0</modelVersion><groupId>kwire</groupId><artifactId>broker</artifactId>"

@@ -34,7 +34,7 @@ class Captured:
 
 @dataclass(frozen=True)
 class Row:
-    """What `Packets` says of one TCP packet, its payload as bytes."""
+    """One TCP packet as `Packets` has it, its payload as bytes."""
 
     number: int
     record_at: int
@@ -160,19 +160,19 @@ def _whole(ip: Any, pieces: dict[Any, dict[int, bytes]]) -> Any:
         at = 40 + sum(each.length for each in ip.all_extension_headers)  # all before it, and itself
         key = (ip.src, ip.dst, header.id)
         offset, more, body = header.frag_off * 8, header.m_flag, raw[at:]
-    found = pieces.setdefault(key, {})
-    found[offset] = body
+    rows_found = pieces.setdefault(key, {})
+    rows_found[offset] = body
     if not more:
-        found[-1] = b""  # the end is known
-    offsets = sorted(set(found) - {-1})
+        rows_found[-1] = b""  # the end is known
+    offsets = sorted(set(rows_found) - {-1})
     end = 0
     for each in offsets:
         if each != end:
             return None
-        end += len(found[each])
-    if -1 not in found:
+        end += len(rows_found[each])
+    if -1 not in rows_found:
         return None
-    payload = b"".join(found[each] for each in offsets)
+    payload = b"".join(rows_found[each] for each in offsets)
     del pieces[key]
     if isinstance(ip, dpkt.ip.IP):
         return dpkt.ip.IP(struct.pack(">BBHHHBBH4s4s", 0x45, 0, 20 + end, 0, 0, 1, ip.p, 0, ip.src, ip.dst) + payload)
@@ -180,7 +180,7 @@ def _whole(ip: Any, pieces: dict[Any, dict[int, bytes]]) -> Any:
 
 
 def _gre(data: bytes) -> Any:
-    """What a GRE header carries."""
+    """Return the packet inside a GRE header."""
     flags, kind = struct.unpack_from(">HH", data)
     at = 4 + 4 * sum(bool(flags & bit) for bit in (0x8000, 0x2000, 0x1000))
     if kind == 0x88BE:
@@ -218,8 +218,8 @@ def rows(data: bytes) -> list[Row]:
     """The TCP packets of a whole capture file."""
     out = []
     pieces: dict[Any, dict[int, bytes]] = {}
-    for one in captured(data):
-        ip = _innermost(_ip(one.link, one.data), pieces)
+    for row in captured(data):
+        ip = _innermost(_ip(row.link, row.data), pieces)
         if ip is None or not isinstance(ip.data, dpkt.tcp.TCP):
             continue
         tcp = ip.data
@@ -228,13 +228,13 @@ def rows(data: bytes) -> list[Row]:
         else:
             length = ip.plen and ip.plen - sum(each.length for each in ip.all_extension_headers)
         if not length:  # left out by segmentation offload: all that the frame had on the wire from TCP's header on
-            length = one.original - one.data.index(tcp.pack_hdr())
+            length = row.original - row.data.index(tcp.pack_hdr())
         out.append(
             Row(
-                one.number,
-                one.at,
-                one.time_ns,
-                one.interface,
+                row.number,
+                row.at,
+                row.time_ns,
+                row.interface,
                 _mapped(ip.src),
                 _mapped(ip.dst),
                 tcp.sport,

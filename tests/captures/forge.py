@@ -43,7 +43,7 @@ START_NS: Final = 1_700_000_000_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """What one application hands to its socket at once."""
+    """Bytes that an application hands to its socket at once."""
 
     to_broker: bool
     data: bytes
@@ -128,7 +128,9 @@ def converse(
 
 def interleaved(*conversations: Sequence[Segment]) -> list[Segment]:
     """Several connections as one capture point sees them: by time, each in its own order."""
-    return sorted((segment for one in conversations for segment in one), key=lambda segment: segment.time_ns)
+    return sorted(
+        (segment for conversation in conversations for segment in conversation), key=lambda segment: segment.time_ns
+    )
 
 
 # -------------------------------------------------------------------------------------- impairments of lists of packets
@@ -153,7 +155,7 @@ def duplicated(packets: Sequence[Packet], rng: random.Random, share: float, dela
 
 def retransmitted(packets: Sequence[Packet], rng: random.Random, share: float, within: int = 8) -> list[Packet]:
     """A share of the packets once more, up to `within` packets later."""
-    return [one for _, one in sorted(_again(packets, rng, share, within), key=lambda placed: placed[0])]
+    return [packet for _, packet in sorted(_again(packets, rng, share, within), key=lambda placed: placed[0])]
 
 
 def _again(packets: Sequence[Packet], rng: random.Random, share: float, within: int) -> list[tuple[float, Packet]]:
@@ -176,7 +178,10 @@ def reordered(packets: Sequence[Packet], rng: random.Random, share: float, withi
 
 def stepped(packets: Sequence[Packet], at: int, by_ns: int) -> list[Packet]:
     """The capturing clock jumps by `by_ns` (which may be negative) from packet `at` on."""
-    return [replace(one, time_ns=one.time_ns + by_ns) if index >= at else one for index, one in enumerate(packets)]
+    return [
+        replace(packet, time_ns=packet.time_ns + by_ns) if index >= at else packet
+        for index, packet in enumerate(packets)
+    ]
 
 
 def cut(records: Sequence[Record], snaplen: int) -> list[Record]:
@@ -255,7 +260,7 @@ def resegmented(segments: Sequence[Segment], rng: random.Random, mss: int) -> li
 
 
 def _moved(segment: Segment, by: int) -> Segment:
-    """What is left of a segment behind its first `by` bytes."""
+    """Return the rest of a segment behind its first `by` bytes."""
     return replace(segment, sequence=(segment.sequence + by) % 2**32, payload=segment.payload[by:])
 
 
@@ -390,7 +395,7 @@ def loaded(path: Path) -> tuple[int, list[Record]]:
         import dpkt
 
         reader = dpkt.pcapng.Reader(io.BytesIO(data))
-        return reader.datalink(), [Record(round(time * 1e6) * 1000, bytes(one), len(one)) for time, one in reader]
+        return reader.datalink(), [Record(round(time * 1e6) * 1000, bytes(frame), len(frame)) for time, frame in reader]
     order = "<" if data[0] in (0xD4, 0x4D) else ">"
     (magic,) = struct.unpack_from(order + "I", data)
     if magic not in (0xA1B2C3D4, 0xA1B23C4D):

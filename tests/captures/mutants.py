@@ -32,14 +32,14 @@ def originals() -> list[bytes]:
     four = forge.converse(WRITES)[:6]
     six = forge.converse(WRITES, client=("2001:db8::1", 40000), broker=("2001:db8::2", 9092))[:6]
     extended = [
-        Record(one.time_ns, data, len(data))
-        for one in six
-        for data in [forge.tcp_ip(one, extension_headers=[(0, bytes(8)), (60, bytes(16)), (44, bytes(8))])]
+        Record(segment.time_ns, data, len(data))
+        for segment in six
+        for data in [forge.tcp_ip(segment, extension_headers=[(0, bytes(8)), (60, bytes(16)), (44, bytes(8))])]
     ]
     out = [forge.pcap(forge.rendered(four, link), link) for link in (NULL, ETHERNET, RAW, LOOP, SLL, SLL2)]
     out.append(forge.pcap(forge.rendered(four, vlans=[(0x88A8, 1), (0x8100, 2)]), big_endian=True, nanoseconds=True))
     out.append(forge.pcap(extended, RAW))
-    mixed = [replace(one, interface=index % 2) for index, one in enumerate(forge.rendered(four))]
+    mixed = [replace(record, interface=index % 2) for index, record in enumerate(forge.rendered(four))]
     for resolution in (None, 9, 12, 0x80 | 20, 0x80 | 40):
         for block in BLOCKS:
             out.append(
@@ -54,8 +54,8 @@ def originals() -> list[bytes]:
                 )
             )
     out.append(out[-1] + out[-2])  # two sections of different byte orders
-    out.append(forge.pcap([Record(one.time_ns, data, len(data)) for one in four for data in wrapped(one)]))
-    pieces = [piece for number, one in enumerate(four + six) for piece in fragments(forge.tcp_ip(one), number)]
+    out.append(forge.pcap([Record(segment.time_ns, data, len(data)) for segment in four for data in wrapped(segment)]))
+    pieces = [piece for number, segment in enumerate(four + six) for piece in fragments(forge.tcp_ip(segment), number)]
     for order in (1, -1):
         out.append(forge.pcap([Record(0, piece, len(piece)) for piece in pieces[::order]], RAW))
     return out

@@ -1,4 +1,4 @@
-"""What a function of the project is made from: the files in which all that it names is defined.
+"""List the files that define the names a function of the project is made from.
 
 Names are followed as Numba resolves them: through imports and aliases of modules, into functions that are called,
 classes that are built, and the expressions of constants.
@@ -40,7 +40,9 @@ def file_of(module: str) -> Path | None:
 
 @cache
 def _names(path: Path) -> tuple[dict[str, ast.AST], dict[str, tuple[str, str]]]:
-    """What a file defines by name, and what it imports: (module, name), the name empty for the module itself."""
+    """Return the definitions of a file by name, and its imports.
+
+    An import is (module, name), with an empty name for the module itself."""
     defined: dict[str, ast.AST] = {}
     imported: dict[str, tuple[str, str]] = {}
     for node in ast.walk(_parsed(path)):
@@ -66,24 +68,24 @@ def _names(path: Path) -> tuple[dict[str, ast.AST], dict[str, tuple[str, str]]]:
 def _next(path: Path, name: str) -> tuple[tuple[Path, str], ...]:
     """The names, each with the file that uses or defines it, that what `path` calls `name` is directly made from."""
     defined, imported = _names(path)
-    found: set[tuple[Path | None, str]] = set()
+    reached: set[tuple[Path | None, str]] = set()
     if name in defined:
         aliases = _modules(path)
         for node in ast.walk(defined[name]):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in aliases:
                 module, part = imported[node.value.id]
-                found.add((file_of(f"{module}.{part}" if part else module), node.attr))
+                reached.add((file_of(f"{module}.{part}" if part else module), node.attr))
             elif isinstance(node, ast.Name) and node.id not in aliases:
-                found.add((path, node.id))
+                reached.add((path, node.id))
     elif name in imported:
         module, part = imported[name]
-        found.add((file_of(module), part))
-    return tuple((file, part) for file, part in found if file is not None)
+        reached.add((file_of(module), part))
+    return tuple((file, part) for file, part in reached if file is not None)
 
 
 @cache
 def _modules(path: Path) -> set[str]:
-    """What a file calls modules by."""
+    """Return the names by which a file calls modules."""
     imported = _names(path)[1]
     return {alias for alias, (module, part) in imported.items() if not part or file_of(f"{module}.{part}")}
 
@@ -93,8 +95,8 @@ def reached(path: Path, name: str) -> set[Path]:
     seen = {(path, name)}
     waiting = [(path, name)]
     while waiting:
-        for one in _next(*waiting.pop()):
-            if one not in seen:
-                seen.add(one)
-                waiting.append(one)
+        for entry in _next(*waiting.pop()):
+            if entry not in seen:
+                seen.add(entry)
+                waiting.append(entry)
     return {file for file, part in seen if part in _names(file)[0]}

@@ -38,7 +38,7 @@ def c(at: int, data: bytes = b"", ack: int = 0, flags: int = ACK, ms: int | None
 
 
 def b(at: int, data: bytes = b"", ack: int = 0, flags: int = ACK, ms: int | None = None, window: int = 9999) -> Segment:
-    """The same for the broker."""
+    """Like `c`, for the broker."""
     time_ns = -1 if ms is None else START_NS + ms * MS
     return Segment(
         time_ns, BROKER, CLIENT, (BROKER_ISN + 1 + at) % 2**32, (CLIENT_ISN + 1 + ack) % 2**32, flags, data, window
@@ -51,9 +51,9 @@ HANDSHAKE = (c(-1, flags=SYN), b(-1, flags=SYN | ACK), c(0))
 def timed(segments: Sequence[Segment]) -> list[Segment]:
     """Packets without a time come a millisecond after the one before."""
     out: list[Segment] = []
-    for one in segments:
+    for segment in segments:
         before = out[-1].time_ns if out else START_NS - MS
-        out.append(one if one.time_ns >= 0 else replace(one, time_ns=before + MS))
+        out.append(segment if segment.time_ns >= 0 else replace(segment, time_ns=before + MS))
     return out
 
 
@@ -62,30 +62,30 @@ def packets_of(segments: Sequence[Segment], first: int = 1, snaplen: int = 1 << 
     `first` on. Every packet has an identification of its own, as a host's have."""
     buffer = bytearray()
     rows: dict[str, list[int]] = {name: [] for name in PacketColumns._fields}
-    for index, one in enumerate(segments):
-        packet = tcp_ip(one, identification=(first + index) % 2**16)
-        begin, size = len(buffer), 20 + 20 if "." in one.source[0] else 40 + 20
+    for index, segment in enumerate(segments):
+        packet = tcp_ip(segment, identification=(first + index) % 2**16)
+        begin, size = len(buffer), 20 + 20 if "." in segment.source[0] else 40 + 20
         buffer += packet[:snaplen]
-        source, target = (_address(end[0]) for end in one.flow)
+        source, target = (_address(end[0]) for end in segment.flow)
         for name, value in {
             "number": first + index,
             "file": 0,
             "record_at": 1000 * (first + index),
-            "time_ns": one.time_ns,
+            "time_ns": segment.time_ns,
             "interface": interface,
             "src_hi": source >> 64,
             "src_lo": source % 2**64,
             "dst_hi": target >> 64,
             "dst_lo": target % 2**64,
-            "src_port": one.source[1],
-            "dst_port": one.target[1],
-            "seq": one.sequence,
-            "ack": one.acknowledgement,
-            "window": one.window,
-            "flags": one.flags,
+            "src_port": segment.source[1],
+            "dst_port": segment.target[1],
+            "seq": segment.sequence,
+            "ack": segment.acknowledgement,
+            "window": segment.window,
+            "flags": segment.flags,
             "payload_at": begin + size,
             "payload_captured": max(0, min(snaplen, len(packet)) - size),
-            "payload_length": len(one.payload),
+            "payload_length": len(segment.payload),
             "tcp_at": begin + size - 20,
             "identity": ((first + index) % 2**16 if size == 40 else 0) << 16
             | int.from_bytes(packet[size - 4 : size - 2], "big"),
@@ -118,7 +118,7 @@ class Cut:
 
 
 FIN_SEEN, RST_SEEN, OVER = "FIN", "RST", "over"
-Said = bytes | Gap | Cut | str
+Event = bytes | Gap | Cut | str
 
 
 @dataclass
@@ -126,20 +126,20 @@ class Followed:
     """One connection. `events`: (who, what) in the order in which it was handed on, runs of bytes joined. `origins`:
     for each byte, who said it and the number of the packet it came with. `counters`: of the client, of the broker."""
 
-    events: list[tuple[str, Said]] = field(default_factory=list)
+    events: list[tuple[str, Event]] = field(default_factory=list)
     origins: list[tuple[str, int]] = field(default_factory=list)
     counters: tuple[dict[str, int], dict[str, int]] = ({}, {})
     rtt_ns: int = -1
     client_opened: bool | None = None
 
-    def said(self, who: str) -> bytes:
+    def sent(self, who: str) -> bytes:
         """All bytes of one end."""
-        return b"".join(what for one, what in self.events if one == who and isinstance(what, bytes))
+        return b"".join(what for end, what in self.events if end == who and isinstance(what, bytes))
 
     def gaps(self, who: str) -> list[int]:
-        return [what.length for one, what in self.events if one == who and isinstance(what, Gap)]
+        return [what.length for end, what in self.events if end == who and isinstance(what, Gap)]
 
-    def add(self, who: str, what: Said) -> None:
+    def add(self, who: str, what: Event) -> None:
         """Append an event; bytes that follow bytes of the same end are joined with them."""
         if isinstance(what, bytes) and self.events and self.events[-1][0] == who:
             before = self.events[-1][1]
@@ -181,57 +181,59 @@ def follow(
     every = timed(segments)
     flows = Flows()
     stages = [Streams(shard, shards, waiting_bytes) for shard in range(shards)]
-    found: dict[int, Followed] = {}
+    by_slot: dict[int, Followed] = {}
     trigger = [-1] * shards
     cuts = [0, *sorted(batches), len(every)]
     steps = [(i, packets_of(every[i:j], i + 1, snaplen)) for i, j in pairwise(cuts)]
     for base, packets in [*steps, *([(len(every), None)] if ended else [])]:
         assigned = flows.all_end() if packets is None else flows.assign(packets)
         for slot in assigned.slot[assigned.slot >= 0].tolist():
-            found.setdefault(slot, Followed())
+            by_slot.setdefault(slot, Followed())
         for shard, stage in enumerate(stages):
             handed_on = stage.advance(no_packets() if packets is None else packets, assigned, base, flows.slots)
             for row in handed_on.rows.tolist():
-                assert row[stream_tables.SEG_TRIGGER] >= trigger[shard], "rows are in order of what made them certain"
-                assert row[stream_tables.SEG_ORDINAL] <= row[stream_tables.SEG_TRIGGER]
-                trigger[shard] = row[stream_tables.SEG_TRIGGER]
-                _take(found[(row[stream_tables.SEG_KEY] >> 1) * shards + shard], row, handed_on.sources)
-    for slot, one in found.items():
+                assert row[stream_tables.SEG_COMPLETED_BY] >= trigger[shard], (
+                    "rows are in order of what made them certain"
+                )
+                assert row[stream_tables.SEG_PACKET_INDEX] <= row[stream_tables.SEG_COMPLETED_BY]
+                trigger[shard] = row[stream_tables.SEG_COMPLETED_BY]
+                _take(by_slot[(row[stream_tables.SEG_KEY] >> 1) * shards + shard], row, handed_on.sources)
+    for slot, followed in by_slot.items():
         stage, own = stages[slot % shards], slot // shards
         names = {name: getattr(stream_tables, "D_" + name.upper()) for name in COUNTERS}
         rows = stage.directions[2 * own : 2 * own + 2]
         sides = [{name: int(row[column]) for name, column in names.items()} for row in rows]
-        one.counters = (sides[0], sides[1])
-        one.rtt_ns = int(stage.connections[own, stream_tables.C_RTT_NS])
+        followed.counters = (sides[0], sides[1])
+        followed.rtt_ns = int(stage.connections[own, stream_tables.C_RTT_NS])
         opener = int(stage.connections[own, stream_tables.C_SYN_SIDE])
-        one.client_opened = None if opener < 0 else opener == 0
+        followed.client_opened = None if opener < 0 else opener == 0
         if ended:
-            for who, counted in zip(("client", "broker"), one.counters, strict=True):
-                handed = len(one.said(who))
+            for who, counted in zip(("client", "broker"), followed.counters, strict=True):
+                handed = len(followed.sent(who))
                 assert counted["captured"] == handed + counted["duplicate"] + counted["late"], (who, counted, handed)
     if ended:
         assert all(stage.waiting == 0 for stage in stages)
-    return [found[slot] for slot in sorted(found)]
+    return [by_slot[slot] for slot in sorted(by_slot)]
 
 
-def _take(one: Followed, row: list[int], sources: tuple[np.ndarray, np.ndarray]) -> None:
+def _take(followed: Followed, row: list[int], sources: tuple[np.ndarray, np.ndarray]) -> None:
     who = "client" if row[stream_tables.SEG_KEY] % 2 == 0 else "broker"
     kind, length = row[stream_tables.SEG_KIND], row[stream_tables.SEG_LENGTH]
     if kind == stream_tables.DATA:
         at = row[stream_tables.SEG_AT]
-        one.add(who, sources[row[stream_tables.SEG_SOURCE]][at : at + length].tobytes())
-        one.origins += [(who, row[stream_tables.SEG_NUMBER])] * length
+        followed.add(who, sources[row[stream_tables.SEG_SOURCE]][at : at + length].tobytes())
+        followed.origins += [(who, row[stream_tables.SEG_NUMBER])] * length
     elif kind == stream_tables.GAP:
-        one.add(who, Gap(length))
+        followed.add(who, Gap(length))
     elif kind == stream_tables.SNAPLEN:
-        one.add(who, Cut(length))
+        followed.add(who, Cut(length))
     elif kind == stream_tables.END:
-        one.add("both", OVER)
+        followed.add("both", OVER)
     else:
-        one.add(who, FIN_SEEN if kind == stream_tables.FINISH else RST_SEEN)
+        followed.add(who, FIN_SEEN if kind == stream_tables.FINISH else RST_SEEN)
 
 
 def follow_one(segments: Sequence[Segment], **how: Any) -> Followed:
-    """The same for packets of one connection."""
-    (one,) = follow(segments, **how)
-    return one
+    """Like `follow`, for packets of one connection."""
+    (followed,) = follow(segments, **how)
+    return followed

@@ -33,44 +33,44 @@ def source(tmp_path: Path) -> Path:
     return tmp_path / "source"
 
 
-def counting(source: Path, made: list[str]) -> Callable[[], str]:
+def counting(source: Path, builds: list[str]) -> Callable[[], str]:
     """Makes the text of a file; notes each time that it does."""
 
     def make() -> str:
         cache._digest.cache_clear()
-        made.append(source.read_text())
-        return made[-1]
+        builds.append(source.read_text())
+        return builds[-1]
 
     return make
 
 
 def test_a_value_is_made_once_for_each_state_of_its_sources(folder: Path, source: Path) -> None:
-    made: list[str] = []
+    builds: list[str] = []
     for text in ("first", "first", "second", "second", "first"):
         source.write_text(text)
         cache._digest.cache_clear()  # files do not change while a process runs
-        assert cache.kept("text", [source], counting(source, made)) == text
-    assert made == ["first", "second"]
+        assert cache.cached("text", [source], counting(source, builds)) == text
+    assert builds == ["first", "second"]
 
 
 def test_a_damaged_value_is_made_again(folder: Path, source: Path) -> None:
-    made: list[str] = []
-    cache.kept("text", [source], counting(source, made))
+    builds: list[str] = []
+    cache.cached("text", [source], counting(source, builds))
     (stored,) = folder.rglob("text.*")
     whole = stored.read_bytes()
     for damaged in (b"", whole[:31], whole[:-1], whole[:-1] + b"x", cache.sealed(b"none of ours")):
         stored.write_bytes(damaged)
-        assert cache.kept("text", [source], counting(source, made)) == "first"
+        assert cache.cached("text", [source], counting(source, builds)) == "first"
         assert stored.read_bytes() == whole
-    assert len(made) == 6
+    assert len(builds) == 6
 
 
 def test_a_cache_that_cannot_be_written_only_costs_time(folder: Path, source: Path) -> None:
     folder.write_text("a file, not a folder")
-    made: list[str] = []
+    builds: list[str] = []
     for _ in range(2):
-        assert cache.kept("text", [source], counting(source, made)) == "first"
-    assert len(made) == 2
+        assert cache.cached("text", [source], counting(source, builds)) == "first"
+    assert len(builds) == 2
 
 
 def test_sealed_content_is_whole_or_refused() -> None:
@@ -96,14 +96,14 @@ def test_what_is_kept_of_the_layouts_goes_by_all_that_they_are_made_from() -> No
 def test_what_is_kept_of_the_layouts_is_what_they_say(folder: Path) -> None:
     for _ in range(2):  # made, then read back
         for load, build in ((program.load, program.build), (program.load_data, program.build_data)):
-            kept, built = load.__wrapped__(), build()
+            loaded, built = load.__wrapped__(), build()
             for name in program.Program.__dataclass_fields__:
-                assert np.array_equal(getattr(kept, name), getattr(built, name)), name
+                assert np.array_equal(getattr(loaded, name), getattr(built, name)), name
         kinds: tuple[list[Any], list[Any]] = ([], [])
-        for kept_array, made in zip(conversation.layouts(), conversation._layouts(), strict=True):
-            assert np.array_equal(kept_array, made)
+        for kept_array, built_array in zip(conversation.layouts(), conversation._layouts(), strict=True):
+            assert np.array_equal(kept_array, built_array)
             native.flatten(kept_array, kinds[0], [])
-            native.flatten(made, kinds[1], [])
+            native.flatten(built_array, kinds[1], [])
         assert kinds[0] == kinds[1], "kernels would be compiled for another kind of array"
         assert schema.apis.__wrapped__() == schema._apis()
 
@@ -111,15 +111,15 @@ def test_what_is_kept_of_the_layouts_is_what_they_say(folder: Path) -> None:
 def test_temporary_files_of_others_are_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the user has no cache folder, everybody's temporary folder serves; a folder there may be a trap."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    ours = cache._temporary()
-    assert ours == cache._temporary()
-    assert ours.stat().st_mode & 0o077 == 0
-    ours.chmod(0o777)  # somebody else may have put code there
+    folder_of_user = cache._temporary()
+    assert folder_of_user == cache._temporary()
+    assert folder_of_user.stat().st_mode & 0o077 == 0
+    folder_of_user.chmod(0o777)  # somebody else may have put code there
     another = cache._temporary()
-    assert another != ours
+    assert another != folder_of_user
     assert another.stat().st_mode & 0o077 == 0
-    ours.rmdir()
-    ours.symlink_to(tmp_path)
+    folder_of_user.rmdir()
+    folder_of_user.symlink_to(tmp_path)
     assert cache._temporary() == another
 
 
@@ -174,8 +174,8 @@ def test_a_cache_that_others_may_write_to_is_passed_over_and_a_line_says_so(
         (roots[root] / part).chmod(mode)
         assert cache.cache_root() != roots[root]
         assert cache.cache_root() != roots[root]
-    told = capsys.readouterr().err.splitlines()
-    assert told == [f"kwire: '{roots[root] / part}' may be written to by others: this cache is not used"], "once"
+    warnings = capsys.readouterr().err.splitlines()
+    assert warnings == [f"kwire: '{roots[root] / part}' may be written to by others: this cache is not used"], "once"
 
 
 @ROOTS
@@ -200,7 +200,7 @@ def test_folders_of_the_cache_are_ours_alone_whatever_the_umask(
     without(monkeypatch, "KWIRE_CACHE_DIR", "XDG_CACHE_HOME")
     before = os.umask(umask)
     try:
-        cache.kept("text", [source], source.read_text)
+        cache.cached("text", [source], source.read_text)
         cache.replace(cache.cache_root() / "kernels" / "version" / "machine" / "code", b"")
     finally:
         os.umask(before)
@@ -245,10 +245,10 @@ def test_what_is_kept_cannot_run_code(
     folder: Path, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    cache.kept("text", [source], source.read_text)
+    cache.cached("text", [source], source.read_text)
     (stored,) = folder.rglob("text.*")
     stored.write_bytes(cache.sealed(pickle.dumps(Trap())))
-    assert cache.kept("text", [source], source.read_text) == "first"
+    assert cache.cached("text", [source], source.read_text) == "first"
     assert not (tmp_path / "sprung").exists()
     with pytest.raises(TypeError, match="does not keep object"):
         cache.packed(object())
@@ -268,17 +268,17 @@ def test_values_come_back_as_they_were() -> None:
 
 
 def test_a_file_that_others_could_have_written_is_not_read(folder: Path, source: Path, tmp_path: Path) -> None:
-    made: list[str] = []
-    cache.kept("text", [source], counting(source, made))
+    builds: list[str] = []
+    cache.cached("text", [source], counting(source, builds))
     (stored,) = folder.rglob("text.*")
     whole = stored.read_bytes()
     stored.chmod(0o602)
-    cache.kept("text", [source], counting(source, made))
+    cache.cached("text", [source], counting(source, builds))
     stored.unlink()
     (tmp_path / "elsewhere").write_bytes(whole)
     stored.symlink_to(tmp_path / "elsewhere")
-    cache.kept("text", [source], counting(source, made))
-    assert len(made) == 3
+    cache.cached("text", [source], counting(source, builds))
+    assert len(builds) == 3
     assert not cache.ours_alone(tmp_path / "absent")
     assert not cache.ours_alone(stored.parent)
 

@@ -27,13 +27,13 @@ def x() -> np.ndarray:
 
 def test_what_is_known_of_columns(x: np.ndarray) -> None:
     which = np.array([0, 1, 5, 9], np.int64)
-    found = np.zeros((10, 3), np.int64)
-    f.look(x, which, found)
+    summaries = np.zeros((10, 3), np.int64)
+    f.look(x, which, summaries)
     for column in which.tolist():
         there = [value for value in x[column].tolist() if value != NULL]
         least, greatest = (min(there), max(there)) if there else (LARGEST, NULL)
-        assert found[column].tolist() == [x.shape[1] - len(there), least, greatest]
-    assert not found[2:5].any()
+        assert summaries[column].tolist() == [x.shape[1] - len(there), least, greatest]
+    assert not summaries[2:5].any()
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.int16, np.int32])
@@ -75,8 +75,8 @@ def test_a_row_has_what_is_said_of_its_number() -> None:
 
 def test_lists_one_after_the_other() -> None:
     lists = [[4, 5], [], [6], [7, 8, 9]]
-    ends = np.cumsum([len(one) for one in lists], dtype=np.int64)
-    items = np.array([item for one in lists for item in one], np.int32)
+    ends = np.cumsum([len(values_of_list) for values_of_list in lists], dtype=np.int64)
+    items = np.array([item for values_of_list in lists for item in values_of_list], np.int32)
     rows = [3, None, 0, 1, 0, 2, None]
     local = np.array([row or 0 for row in rows], np.int32)
     values = np.array([NULL if row is None else row for row in rows], np.int64)
@@ -84,7 +84,7 @@ def test_lists_one_after_the_other() -> None:
     expected = [[] if row is None else lists[row] for row in rows]
     offsets = np.empty(len(rows) + 1, np.int32)
     total = f.list_ends(local, values, ends, offsets)
-    assert offsets.tolist() == [0, *np.cumsum([len(one) for one in expected]).tolist()]
+    assert offsets.tolist() == [0, *np.cumsum([len(values_of_list) for values_of_list in expected]).tolist()]
     out = np.empty(total, np.int32)
     f.list_items(local, values, ends, items, out)
-    assert out.tolist() == [item for one in expected for item in one]
+    assert out.tolist() == [item for values_of_list in expected for item in values_of_list]

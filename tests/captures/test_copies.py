@@ -27,7 +27,7 @@ SIX = forge.converse(WRITES, client=("2001:db8::1", 40000), broker=("2001:db8::2
 
 @dataclass
 class Seen:
-    """What came out of a capture of one connection."""
+    """Bytes and counters of a capture of one connection."""
 
     bytes: dict[int, bytes] = field(default_factory=lambda: {0: b"", 1: b""})
     packets: int = 0
@@ -77,8 +77,8 @@ def see(folder: Path, data: bytes, window_bytes: int = 1 << 20, gaps: bool = Fal
 
 def twice(records: Sequence[Record], delay_ns: int, interface: int = 0) -> list[Record]:
     """Each packet, and later the same packet again."""
-    copies = [replace(one, time_ns=one.time_ns + delay_ns, interface=interface) for one in records]
-    return sorted([*records, *copies], key=lambda one: one.time_ns)
+    copies = [replace(record, time_ns=record.time_ns + delay_ns, interface=interface) for record in records]
+    return sorted([*records, *copies], key=lambda record: record.time_ns)
 
 
 def capture(records: Sequence[Record]) -> bytes:
@@ -95,7 +95,7 @@ def test_a_capture_that_holds_each_packet_twice(
     once = see(tmp_path, capture(records))
     double = capture(twice(records, delay_ns, interface))
     both = see(tmp_path, double)
-    payload = sum(len(one.payload) for one in segments)
+    payload = sum(len(segment.payload) for segment in segments)
     assert once.duplicates == once.duplicate_bytes == 0
     assert both == replace(once, packets=2 * len(segments), duplicates=len(segments), duplicate_bytes=payload)
     assert b"".join(sorted(both.bytes.values())) == b"answer" * 3 + (b"request " * 300 + b"again") * 3
@@ -110,9 +110,12 @@ def test_three_sightings_are_two_copies(tmp_path: Path) -> None:
 
 def test_a_copy_behind_a_router_has_another_ttl(tmp_path: Path) -> None:
     records = forge.rendered(FOUR)
-    hop = [replace(one, data=one.data[:22] + b"\x3f" + one.data[23:]) for one in records]
+    hop = [replace(record, data=record.data[:22] + b"\x3f" + record.data[23:]) for record in records]
     assert hop[3].data[22] == records[3].data[22] - 1
-    both = sorted([*records, *(replace(one, time_ns=one.time_ns + 2000) for one in hop)], key=lambda one: one.time_ns)
+    both = sorted(
+        [*records, *(replace(record, time_ns=record.time_ns + 2000) for record in hop)],
+        key=lambda record: record.time_ns,
+    )
     assert see(tmp_path, capture(both)).duplicates == len(FOUR)
 
 
@@ -123,13 +126,13 @@ def test_copies_of_a_card_that_hands_over_in_batches(tmp_path: Path) -> None:
     batches: list[Record] = []
     for begin in range(0, len(records), batch):
         batches += [*records[begin : begin + batch], *records[begin : begin + batch]]
-    timed = [replace(one, time_ns=10**18 + index * 1000) for index, one in enumerate(batches)]
+    timed = [replace(record, time_ns=10**18 + index * 1000) for index, record in enumerate(batches)]
     seen = see(tmp_path, capture(timed))
     assert (seen.duplicates, seen.retransmissions) == (len(records), 0)
 
 
 def data_packet(segments: list[Segment]) -> int:
-    return next(index for index, one in enumerate(segments) if len(one.payload) > 100)
+    return next(index for index, segment in enumerate(segments) if len(segment.payload) > 100)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +161,7 @@ def test_what_is_a_copy_and_what_was_sent_again(
     if identification is not None:
         packet = forge.tcp_ip(segments[index], identification=identification)
         again = replace(again, data=forge.framed(packet, forge.ETHERNET))
-    later = [replace(one, time_ns=one.time_ns + delay_ns) for one in records[index + 1 :]]
+    later = [replace(record, time_ns=record.time_ns + delay_ns) for record in records[index + 1 :]]
     seen = see(tmp_path, capture([*records[: index + 1], again, *later]))
     assert (seen.duplicates, seen.retransmissions) == (copies, 1 - copies), what
     assert seen.duplicate_bytes == len(segments[index].payload)
@@ -173,21 +176,21 @@ def test_without_identification_another_timestamp_is_another_packet(interface: i
     for number, stamp in ((index, 5), (index + 1, 6)):
         options = b"\x01\x01\x08\x0a" + stamp.to_bytes(4, "big") + bytes(4)
         frame = forge.framed(forge.tcp_ip(SIX[index], tcp_options=options), forge.ETHERNET)
-        one = Record(SIX[index].time_ns + stamp, frame, len(frame), interface if stamp == 6 else 0)
-        records[number : number + (stamp == 5)] = [one]
+        record = Record(SIX[index].time_ns + stamp, frame, len(frame), interface if stamp == 6 else 0)
+        records[number : number + (stamp == 5)] = [record]
     seen = see(tmp_path, capture(records))
     assert (seen.duplicates, seen.retransmissions) == ((1, 0) if interface else (0, 1))
 
 
 def test_duplicate_acknowledgements_are_no_copies(tmp_path: Path) -> None:
     """Three pure ACKs of the same number ask for a lost segment: each is a packet with its own identification."""
-    acks = [index for index, one in enumerate(FOUR) if not one.payload and one.flags == forge.ACK]
+    acks = [index for index, segment in enumerate(FOUR) if not segment.payload and segment.flags == forge.ACK]
     segments = FOUR[: acks[2]] + [FOUR[acks[2]]] * 3 + FOUR[acks[2] :]
     assert see(tmp_path, capture(forge.rendered(segments))).duplicates == 0
 
 
 def test_a_zero_window_seen_twice_is_one(tmp_path: Path) -> None:
-    segments = [replace(one, window=0) if index == 5 else one for index, one in enumerate(FOUR)]
+    segments = [replace(segment, window=0) if index == 5 else segment for index, segment in enumerate(FOUR)]
     assert see(tmp_path, capture(twice(forge.rendered(segments), 10_000))).zero_windows == 1
 
 
@@ -225,10 +228,10 @@ def test_the_copy_with_the_right_checksum_wins_else_the_first(
     assert sum(a != b for a, b in zip(genuine.payload, evil.payload, strict=True)) == 4
     pair = [packet(genuine, 901, wrong_checksum=not right_first), packet(evil, 902, wrong_checksum=not right_second)]
     seen = see(tmp_path, capture([*records[:at], *pair, *records[at + 1 :]]), window_bytes)
-    kept = (genuine, evil)[winner]
+    winning = (genuine, evil)[winner]
     assert seen.conflicts == 4
     stream = max(seen.bytes.values(), key=len)
-    assert stream[1000:2000] == kept.payload
+    assert stream[1000:2000] == winning.payload
     assert len(stream) == 3000
 
 
@@ -260,11 +263,11 @@ def test_a_checksum_left_to_the_card_is_not_wrong_and_not_right(offloaded: str, 
     records = forge.rendered(segments)
 
     def unfinished(segment: Segment, number: int) -> Record:
-        one = packet(segment, number)
-        tcp = one.data[34:]
-        pseudo = one.data[26:34] + b"\0\6" + (len(tcp) if offloaded == "pseudo-header" else 0).to_bytes(2, "big")
+        record = packet(segment, number)
+        tcp = record.data[34:]
+        pseudo = record.data[26:34] + b"\0\6" + (len(tcp) if offloaded == "pseudo-header" else 0).to_bytes(2, "big")
         value = 0 if offloaded == "zero" else forge.internet_checksum(pseudo) ^ 0xFFFF
-        return replace(one, data=one.data[:50] + value.to_bytes(2, "big") + one.data[52:])
+        return replace(record, data=record.data[:50] + value.to_bytes(2, "big") + record.data[52:])
 
     evil = changed(segments[at])
     seen = see(
@@ -284,7 +287,7 @@ def test_a_checksum_left_to_the_card_is_not_wrong_and_not_right(offloaded: str, 
 def in_order() -> tuple[list[Segment], int]:
     """A conversation, and the place of its first long request's first packet; nothing is out of order."""
     segments = list(FOUR)
-    return segments, next(i for i, one in enumerate(segments) if len(one.payload) > 104)
+    return segments, next(i for i, segment in enumerate(segments) if len(segment.payload) > 104)
 
 
 @pytest.mark.parametrize("window_bytes", [1 << 20, 1700])
@@ -297,7 +300,9 @@ def test_a_damaged_packet_gives_way_to_the_right_one_that_follows(
     records = forge.rendered(segments)
     damaged = packet(changed(segments[at]), 901, wrong_checksum=True)
     again = at + 1 + between
-    assert not any(one.target[1] != 9092 for one in segments[at:again]), "no acknowledgement before it is sent again"
+    assert not any(segment.target[1] != 9092 for segment in segments[at:again]), (
+        "no acknowledgement before it is sent again"
+    )
     whole = see(tmp_path, capture(records))
     seen = see(
         tmp_path,
@@ -310,7 +315,7 @@ def test_a_damaged_packet_gives_way_to_the_right_one_that_follows(
 
 def test_a_wrong_checksum_that_was_acknowledged_is_no_damage(tmp_path: Path) -> None:
     """A network card that joins segments leaves the checksum of the first: the receiver saw nothing wrong."""
-    records = [packet(one, 900 + i, wrong_checksum=bool(one.payload)) for i, one in enumerate(FOUR)]
+    records = [packet(segment, 900 + i, wrong_checksum=bool(segment.payload)) for i, segment in enumerate(FOUR)]
     whole = see(tmp_path, capture(forge.rendered(FOUR)))
     seen = see(tmp_path, capture(records))
     assert seen.bytes == whole.bytes
@@ -318,10 +323,10 @@ def test_a_wrong_checksum_that_was_acknowledged_is_no_damage(tmp_path: Path) -> 
 
 
 def test_one_side_of_a_conversation_needs_nobody_to_vouch_for_it(tmp_path: Path) -> None:
-    asked = [one for one in FOUR if one.target[1] == 9092]
-    records = [packet(one, 900 + i, wrong_checksum=bool(one.payload)) for i, one in enumerate(asked)]
+    requests = [segment for segment in FOUR if segment.target[1] == 9092]
+    records = [packet(segment, 900 + i, wrong_checksum=bool(segment.payload)) for i, segment in enumerate(requests)]
     seen = see(tmp_path, capture(records), gaps=True)  # of the side that was not captured
-    assert max(seen.bytes.values(), key=len) == b"".join(one.payload for one in asked)
+    assert max(seen.bytes.values(), key=len) == b"".join(segment.payload for segment in requests)
 
 
 def test_a_copy_that_differs_from_bytes_handed_on_is_a_conflict(tmp_path: Path) -> None:

@@ -46,10 +46,12 @@ class Named:
 def name(
     segments: Sequence[Segment], batches: Sequence[int] = (), recycle: bool = False, remembered: int = REMEMBERED
 ) -> Named:
-    """What `Flows` makes of packets; `batches` are numbers of packets after which a window ends. `recycle`: slots of
-    ended connections are given back after each window, as the engine does."""
+    """Return the connections that `Flows` finds in packets.
+
+    batches: numbers of packets after which a window ends; recycle: slots of ended connections are given back after
+    each window, as the engine does."""
     every = timed(segments)
-    flows, found = Flows(remembered), Named()
+    flows, named = Flows(remembered), Named()
     cuts = [0, *sorted(batches), len(every)]
     alone: dict[frozenset[End], int] = {}  # four-tuples of which nothing but a SYN was seen so far: which packet
     for begin, end in pairwise(cuts):
@@ -59,31 +61,31 @@ def name(
         names: dict[int, int] = {}  # of slots, as they are after the packets seen so far
         for at, (slot, side) in enumerate(zip(assigned.slot.tolist(), assigned.side.tolist(), strict=True)):
             while ended and ended[0][0] <= at:
-                _end(flows, found, names, begin, *ended.pop(0))
+                _end(flows, named, names, begin, *ended.pop(0))
             if slot < 0:
                 if begins_alone(every[begin + at]):
                     alone[frozenset(every[begin + at].flow)] = begin + at
-                found.of.append(None)
+                named.of.append(None)
                 continue
             if slot not in names:
-                names[slot] = _identity(flows, found, slot, every[begin + at])
+                names[slot] = _identity(flows, named, slot, every[begin + at])
             if [at, slot] in woken:
-                found.of[alone.pop(frozenset(every[begin + at].flow))] = names[slot]
-            found.of.append(names[slot])
+                named.of[alone.pop(frozenset(every[begin + at].flow))] = names[slot]
+            named.of.append(names[slot])
             low = min(every[begin + at].flow, key=_sorting)
             assert side == (0 if every[begin + at].source == low else 1), "side 0 is the end point that sorts first"
-        for one in ended:
-            _end(flows, found, names, begin, *one)
+        for end in ended:
+            _end(flows, named, names, begin, *end)
         if recycle and len(assigned.ends):
             flows.recycle(assigned.ends[:, 1])
-    found.open.extend(flows.end_points(int(slot))[3] for slot in flows.open_slots())
+    named.open.extend(flows.end_points(int(slot))[3] for slot in flows.open_slots())
     assert flows.all_end().ends[:, 1].tolist() == flows.open_slots().tolist()
-    return found
+    return named
 
 
-def begins_alone(one: Segment) -> bool:
+def begins_alone(segment: Segment) -> bool:
     """Whether a packet that begins a connection waits for a second one."""
-    return one.flags & (SYN | ACK | FIN | RST) == SYN and not one.payload
+    return segment.flags & (SYN | ACK | FIN | RST) == SYN and not segment.payload
 
 
 def _sorting(end: End) -> tuple[int, int]:
@@ -91,38 +93,38 @@ def _sorting(end: End) -> tuple[int, int]:
     return int(address) | (0xFFFF << 32 if address.version == 4 else 0), end[1]
 
 
-def _identity(flows: Flows, found: Named, slot: int, segment: Segment) -> int:
+def _identity(flows: Flows, named: Named, slot: int, segment: Segment) -> int:
     """The connection that a slot stands for: its order of creation."""
-    one, other, reuse, born = flows.end_points(slot)
-    assert sorted([one, other]) == sorted(_sorting(end) for end in segment.flow)
-    while len(found.reuse) <= born:
-        found.reuse.append(0)
-    found.reuse[born] = reuse
+    left_end, other, reuse, born = flows.end_points(slot)
+    assert sorted([left_end, other]) == sorted(_sorting(end) for end in segment.flow)
+    while len(named.reuse) <= born:
+        named.reuse.append(0)
+    named.reuse[born] = reuse
     return born
 
 
-def _end(flows: Flows, found: Named, names: dict[int, int], begin: int, at: int, slot: int) -> None:
+def _end(flows: Flows, named: Named, names: dict[int, int], begin: int, at: int, slot: int) -> None:
     born = names.pop(slot, None)
-    found.ends.append((begin + at, flows.end_points(slot)[3] if born is None else born))
+    named.ends.append((begin + at, flows.end_points(slot)[3] if born is None else born))
 
 
 def at(segments: Sequence[Segment], ms: int) -> list[Segment]:
     """These packets, one a millisecond from `ms` on."""
-    return [replace(one, time_ns=START_NS + (ms + index) * MS) for index, one in enumerate(segments)]
+    return [replace(segment, time_ns=START_NS + (ms + index) * MS) for index, segment in enumerate(segments)]
 
 
 def using(segments: Sequence[Segment], client: End = CLIENT, broker: End = BROKER, isn: int = 0) -> list[Segment]:
-    """The same between other ends, with sequence numbers moved by `isn`."""
+    """Move segments to other ends, with sequence numbers moved by `isn`."""
     ends = {CLIENT: client, BROKER: broker}
     return [
         replace(
-            one,
-            source=ends[one.source],
-            target=ends[one.target],
-            sequence=(one.sequence + isn) % 2**32,
-            acknowledgement=(one.acknowledgement + isn) % 2**32,
+            segment,
+            source=ends[segment.source],
+            target=ends[segment.target],
+            sequence=(segment.sequence + isn) % 2**32,
+            acknowledgement=(segment.acknowledgement + isn) % 2**32,
         )
-        for one in segments
+        for segment in segments
     ]
 
 
@@ -130,8 +132,8 @@ def using(segments: Sequence[Segment], client: End = CLIENT, broker: End = BROKE
 
 
 def test_both_directions_are_one_connection() -> None:
-    found = name([*HANDSHAKE, c(0, b"ask"), b(0, b"ok", ack=3), *CLOSE])
-    assert found == Named(of=[0] * 8, open=[0], reuse=[1])  # closed, and lingering
+    named = name([*HANDSHAKE, c(0, b"ask"), b(0, b"ok", ack=3), *CLOSE])
+    assert named == Named(of=[0] * 8, open=[0], reuse=[1])  # closed, and lingering
 
 
 def test_every_four_tuple_is_a_connection_of_its_own() -> None:
@@ -142,15 +144,15 @@ def test_every_four_tuple_is_a_connection_of_its_own() -> None:
         using(HANDSHAKE, broker=("10.0.0.2", 9093)),
         using(HANDSHAKE, ("2001:db8::1", 40_000), ("2001:db8::2", 9092)),
     ]
-    found = name([one for each in zip(HANDSHAKE, *others, strict=True) for one in each])
-    assert found.of == [0, 1, 2, 3, 4] * 3
-    assert found.reuse == [1] * 5
+    named = name([segment for each in zip(HANDSHAKE, *others, strict=True) for segment in each])
+    assert named.of == [0, 1, 2, 3, 4] * 3
+    assert named.reuse == [1] * 5
 
 
 def test_both_ends_on_one_address_and_port_numbers_swapped() -> None:
     """10.0.0.1:40000 to :9092 on the same host, and :9092 as a client of :40000: the same four-tuple."""
-    one = using([c(0, b"a"), b(0, b"b")], ("10.0.0.1", 40_000), ("10.0.0.1", 9092))
-    assert name([*one, replace(one[0], source=one[0].target, target=one[0].source)]).of == [0, 0, 0]
+    talk = using([c(0, b"a"), b(0, b"b")], ("10.0.0.1", 40_000), ("10.0.0.1", 9092))
+    assert name([*talk, replace(talk[0], source=talk[0].target, target=talk[0].source)]).of == [0, 0, 0]
 
 
 def test_payload_begins_a_connection_whose_syn_was_not_captured() -> None:
@@ -184,8 +186,8 @@ def test_a_syn_after_the_first_data() -> None:
 
 
 def test_a_syn_with_other_numbers_after_little_data_is_a_new_connection() -> None:
-    found = name([c(0, b"old"), *using(HANDSHAKE, isn=1 << 30)])
-    assert found == Named(of=[0, 1, 1, 1], ends=[(1, 0)], open=[1], reuse=[1, 2])
+    named = name([c(0, b"old"), *using(HANDSHAKE, isn=1 << 30)])
+    assert named == Named(of=[0, 1, 1, 1], ends=[(1, 0)], open=[1], reuse=[1, 2])
 
 
 def test_a_syn_after_much_data_is_a_new_connection_whatever_its_numbers() -> None:
@@ -201,10 +203,10 @@ def test_both_ends_open_at_once() -> None:
 
 def test_an_answer_to_another_syn_is_another_connection() -> None:
     """Only the broker's side of the second use was captured: its SYN-ACK acknowledges another number."""
-    found = name([HANDSHAKE[0], replace(HANDSHAKE[1], acknowledgement=77)])
-    assert found == Named(of=[None, 1], open=[1], reuse=[0, 2])
-    found = name([HANDSHAKE[0], HANDSHAKE[0], replace(HANDSHAKE[1], acknowledgement=77)])
-    assert found == Named(of=[0, 0, 1], ends=[(2, 0)], open=[1], reuse=[1, 2])
+    named = name([HANDSHAKE[0], replace(HANDSHAKE[1], acknowledgement=77)])
+    assert named == Named(of=[None, 1], open=[1], reuse=[0, 2])
+    named = name([HANDSHAKE[0], HANDSHAKE[0], replace(HANDSHAKE[1], acknowledgement=77)])
+    assert named == Named(of=[0, 0, 1], ends=[(2, 0)], open=[1], reuse=[1, 2])
 
 
 # ------------------------------------------------------------------------------------------------------ a SYN, no more
@@ -212,7 +214,7 @@ def test_an_answer_to_another_syn_is_another_connection() -> None:
 
 def test_a_syn_alone_takes_no_slot() -> None:
     flows = Flows()
-    scan = [using(HANDSHAKE[:1], (f"10.1.{one >> 8}.{one & 255}", 40_000))[0] for one in range(5000)]
+    scan = [using(HANDSHAKE[:1], (f"10.1.{number >> 8}.{number & 255}", 40_000))[0] for number in range(5000)]
     assert set(flows.assign(packets_of(timed(scan))).slot.tolist()) == {-1}
     assert (flows.slots, flows.remembered, len(flows.all_end().ends)) == (0, 5000, 0)
 
@@ -230,8 +232,8 @@ def test_a_second_packet_wakes_it_and_brings_what_the_first_one_said() -> None:
 
 
 def test_a_syn_that_is_refused_was_no_connection() -> None:
-    found = name([HANDSHAKE[0], b(-1, flags=RST | ACK), c(0, b"ask")])
-    assert found == Named(of=[None, None, 1], open=[1], reuse=[0, 2])
+    named = name([HANDSHAKE[0], b(-1, flags=RST | ACK), c(0, b"ask")])
+    assert named == Named(of=[None, None, 1], open=[1], reuse=[0, 2])
 
 
 def test_a_port_scanned_again_and_again_is_one_row() -> None:
@@ -248,18 +250,18 @@ def test_a_port_scanned_again_and_again_is_one_row() -> None:
 def test_a_port_reused_at_once_is_told_by_its_initial_sequence_number() -> None:
     """No matter whether the first connection was closed."""
     for first in ([*HANDSHAKE, c(0, b"old")], [*HANDSHAKE, c(0, b"old"), *CLOSE]):
-        found = name([*first, *using([*HANDSHAKE, c(0, b"new")], isn=1 << 20)])
-        assert found.of == [0] * len(first) + [1] * 4
-        assert found.ends == [(len(first), 0)]
-        assert found.reuse == [1, 2]
+        named = name([*first, *using([*HANDSHAKE, c(0, b"new")], isn=1 << 20)])
+        assert named.of == [0] * len(first) + [1] * 4
+        assert named.ends == [(len(first), 0)]
+        assert named.reuse == [1, 2]
 
 
 def test_a_port_reused_many_times() -> None:
-    every = [one for turn in range(50) for one in using([*HANDSHAKE, c(0, b"ask")], isn=turn * 10_000_000)]
-    found = name(every)
-    assert found.of == [turn for turn in range(50) for _ in range(4)]
-    assert found.reuse == list(range(1, 51))
-    assert found.open == [49]
+    every = [segment for turn in range(50) for segment in using([*HANDSHAKE, c(0, b"ask")], isn=turn * 10_000_000)]
+    named = name(every)
+    assert named.of == [turn for turn in range(50) for _ in range(4)]
+    assert named.reuse == list(range(1, 51))
+    assert named.open == [49]
 
 
 def test_a_closed_connection_takes_late_packets_for_a_while() -> None:
@@ -267,30 +269,30 @@ def test_a_closed_connection_takes_late_packets_for_a_while() -> None:
     closed = [*HANDSHAKE, late, *CLOSE]
     end = len(closed) - 2  # the second FIN closes it
     assert name([*closed, *at([late], end + LINGER)]).of == [0] * 8
-    found = name([*closed, *at([late], end + LINGER + 1)])
-    assert found == Named(of=[0, 0, 0, 0, 0, 0, 0, 1], ends=[(7, 0)], open=[1], reuse=[1, 2])
+    named = name([*closed, *at([late], end + LINGER + 1)])
+    assert named == Named(of=[0, 0, 0, 0, 0, 0, 0, 1], ends=[(7, 0)], open=[1], reuse=[1, 2])
 
 
 def test_an_acknowledgement_after_that_belongs_to_nobody() -> None:
-    found = name([*HANDSHAKE, *CLOSE, *at([c(4, ack=1)], 10 * LINGER)])
-    assert found == Named(of=[0] * 6 + [None], ends=[(6, 0)], open=[], reuse=[1])
+    named = name([*HANDSHAKE, *CLOSE, *at([c(4, ack=1)], 10 * LINGER)])
+    assert named == Named(of=[0] * 6 + [None], ends=[(6, 0)], open=[], reuse=[1])
 
 
 @pytest.mark.parametrize("last", [RST, RST | ACK])
 def test_a_reset_closes_at_once(last: int) -> None:
     other = at(using(HANDSHAKE, ("10.0.0.1", 40_001)), 10 * LINGER)
-    found = name([*HANDSHAKE, b(0, ack=0, flags=last), *other])
-    assert found == Named(of=[0, 0, 0, 0, 1, 1, 1], ends=[(4, 0)], open=[1], reuse=[1, 1])
+    named = name([*HANDSHAKE, b(0, ack=0, flags=last), *other])
+    assert named == Named(of=[0, 0, 0, 0, 1, 1, 1], ends=[(4, 0)], open=[1], reuse=[1, 1])
 
 
 def test_half_a_close_closes_nothing() -> None:
     """A FIN of one side: the other may talk for hours."""
-    found = name([*HANDSHAKE, CLOSE[0], *at([b(0, b"still", ack=4)], 1000 * LINGER)])
-    assert found == Named(of=[0] * 5, open=[0], reuse=[1])
+    named = name([*HANDSHAKE, CLOSE[0], *at([b(0, b"still", ack=4)], 1000 * LINGER)])
+    assert named == Named(of=[0] * 5, open=[0], reuse=[1])
 
 
 def test_a_silent_connection_stays_open() -> None:
-    """Keep-alives are hours apart, and may not be captured at all."""
+    """Keep-alive probes are hours apart, and may not be captured at all."""
     assert name([*HANDSHAKE, *at([c(0, b"ask")], 10_000_000)]).of == [0] * 4
 
 
@@ -316,7 +318,7 @@ def test_ten_thousand_connections_and_their_slots_used_again() -> None:
     for number in range(10_000):
         opened = using([c(0, b"ask")], (f"10.1.{number >> 8}.{number & 255}", 40_000))[0]
         reset = replace(opened, flags=RST, sequence=opened.sequence + 3, payload=b"")
-        packets += [replace(one, time_ns=START_NS + number * 100 * MS) for one in (opened, reset)]
+        packets += [replace(segment, time_ns=START_NS + number * 100 * MS) for segment in (opened, reset)]
     flows = Flows()
     for begin in range(0, len(packets), 500):
         ends = flows.assign(packets_of(packets[begin : begin + 500])).ends
@@ -330,12 +332,12 @@ def test_ten_thousand_connections_and_their_slots_used_again() -> None:
 @pytest.mark.parametrize("count", [1 << 10, (1 << 10) + 1, 5000])
 def test_all_open_at_once(count: int) -> None:
     """At the end of the capture all of them end, in order of creation."""
-    opened = [using(HANDSHAKE[1:2], (f"10.1.{one >> 8}.{one & 255}", 40_000))[0] for one in range(count)]
+    opened = [using(HANDSHAKE[1:2], (f"10.1.{number >> 8}.{number & 255}", 40_000))[0] for number in range(count)]
     again = random.Random(count).sample(opened, count)
     flows = Flows()
     slots = flows.assign(packets_of(timed([*opened, *again]))).slot.tolist()
     assert sorted(slots[:count]) == list(range(count))
-    assert [slots[opened.index(one)] for one in again[:50]] == slots[count : count + 50]
+    assert [slots[opened.index(segment)] for segment in again[:50]] == slots[count : count + 50]
     ends = flows.all_end().ends.tolist()
     assert [slot for _, slot in ends] == slots[:count]
     assert all(index == 0 for index, _ in ends)
@@ -387,11 +389,11 @@ def test_no_two_connections_have_one_name_whatever_is_forgotten() -> None:
     rng = random.Random(7)
     clients = [(rng.randint(1, 400), 3 * turn) for turn in range(3000)]
     for remembered in (0, 5, 50):
-        found = name(turns(*clients), remembered=remembered)
-        names = [(port, number) for (port, _), number in zip(clients, found.reuse, strict=True)]
+        named = name(turns(*clients), remembered=remembered)
+        names = [(port, number) for (port, _), number in zip(clients, named.reuse, strict=True)]
         assert len(set(names)) == len(names) == 3000
         again = name(turns(*clients), batches=sorted(rng.sample(range(6000), 9)), recycle=True, remembered=remembered)
-        assert again.reuse == found.reuse
+        assert again.reuse == named.reuse
 
 
 # ----------------------------------------------------------------------------- a slow twin, and the kernels another way
@@ -410,31 +412,31 @@ class Twin:
         self.closed: list[dict[str, Any]] = []
         self.clock = -1
 
-    def take(self, number: int, one: Segment) -> None:
-        self.clock = max(self.clock, one.time_ns)
+    def take(self, number: int, segment: Segment) -> None:
+        self.clock = max(self.clock, segment.time_ns)
         while self.closed and self.clock - self.closed[0]["closed"] > LINGER_NS:
             self._end(number, self.closed[0])
-        key = frozenset(one.flow)
-        opens = bool(one.flags & SYN) and not one.flags & RST
+        key = frozenset(segment.flow)
+        opens = bool(segment.flags & SYN) and not segment.flags & RST
         known = self.open.get(key)
         if known is not None and known["alone"] is not None:
-            if one.flags & RST and not one.payload:
+            if segment.flags & RST and not segment.payload:
                 del self.open[key]
                 self.past[key] = self.clock
                 self.found.of.append(None)
                 return
-            if opens and self._replaces(known, one):
+            if opens and self._replaces(known, segment):
                 del self.open[key]
                 known = None
             else:
                 self.found.of[known["alone"]] = known["born"]
                 self.found.reuse[known["born"]] = self.uses[key]
                 known["alone"] = None
-        elif known is not None and opens and self._replaces(known, one):
+        elif known is not None and opens and self._replaces(known, segment):
             self._end(number, known)
             known = None
         if known is None:
-            if not opens and not one.payload:
+            if not opens and not segment.payload:
                 self.found.of.append(None)
                 return
             if key not in self.uses:
@@ -456,53 +458,53 @@ class Twin:
                 "opener": None,
                 "alone": None,
             }
-            if begins_alone(one):
+            if begins_alone(segment):
                 known["alone"] = number
-            self.found.reuse.append(0 if begins_alone(one) else self.uses[key])
+            self.found.reuse.append(0 if begins_alone(segment) else self.uses[key])
         self.found.of.append(known["born"] if known["alone"] is None else None)
         known["packets"] += 1
         if opens:
-            known["isn"][one.source] = one.sequence
+            known["isn"][segment.source] = segment.sequence
             if known["opener"] is None:
-                known["opener"] = one.target if one.flags & ACK else one.source
-        known["first"].setdefault(one.source, one.sequence)
-        if one.flags & (FIN | RST):
-            known["fins"].add("RST" if one.flags & RST else one.source)
+                known["opener"] = segment.target if segment.flags & ACK else segment.source
+        known["first"].setdefault(segment.source, segment.sequence)
+        if segment.flags & (FIN | RST):
+            known["fins"].add("RST" if segment.flags & RST else segment.source)
             if known["closed"] is None and ("RST" in known["fins"] or len(known["fins"]) == 2):
                 known["closed"] = self.clock
                 self.closed.append(known)
 
-    def _replaces(self, known: dict[str, Any], one: Segment) -> bool:
-        if one.source in known["isn"]:
-            return bool(known["isn"][one.source] != one.sequence)
-        if one.flags & ACK and one.target in known["isn"]:
-            return bool((known["isn"][one.target] + 1) % 2**32 != one.acknowledgement)
-        if known["opener"] == one.target and not one.flags & ACK:
+    def _replaces(self, known: dict[str, Any], segment: Segment) -> bool:
+        if segment.source in known["isn"]:
+            return bool(known["isn"][segment.source] != segment.sequence)
+        if segment.flags & ACK and segment.target in known["isn"]:
+            return bool((known["isn"][segment.target] + 1) % 2**32 != segment.acknowledgement)
+        if known["opener"] == segment.target and not segment.flags & ACK:
             return False
         if known["packets"] > FRESH_PACKETS:
             return True
-        first = known["first"].get(one.source)
+        first = known["first"].get(segment.source)
         if first is None:
             return False
-        distance = (first - one.sequence) % 2**32
+        distance = (first - segment.sequence) % 2**32
         return not (distance < 1 << 20 or distance > 2**32 - (1 << 20))
 
-    def _end(self, number: int, one: dict[str, Any]) -> None:
-        self.found.ends.append((number, one["born"]))
-        del self.open[one["key"]]
-        self.past[one["key"]] = self.clock
-        if one in self.closed:
-            self.closed.remove(one)
+    def _end(self, number: int, connection: dict[str, Any]) -> None:
+        self.found.ends.append((number, connection["born"]))
+        del self.open[connection["key"]]
+        self.past[connection["key"]] = self.clock
+        if connection in self.closed:
+            self.closed.remove(connection)
 
 
 def twin(segments: Sequence[Segment], remembered: int = REMEMBERED) -> Named:
-    every, one = timed(segments), Twin(remembered)
+    every, tracker = timed(segments), Twin(remembered)
     for number, segment in enumerate(every):
-        one.take(number, segment)
-    one.found.open.extend(sorted(known["born"] for known in one.open.values() if known["alone"] is None))
-    while one.found.reuse and one.found.reuse[-1] == 0:
-        one.found.reuse.pop()
-    return one.found
+        tracker.take(number, segment)
+    tracker.found.open.extend(sorted(known["born"] for known in tracker.open.values() if known["alone"] is None))
+    while tracker.found.reuse and tracker.found.reuse[-1] == 0:
+        tracker.found.reuse.pop()
+    return tracker.found
 
 
 def tangled(rng: random.Random) -> list[Segment]:
@@ -543,7 +545,7 @@ def test_windows_and_recycled_slots_change_nothing(seed: int, cuts: list[int], r
 
 
 def few() -> str:
-    """The same captures each time, and what was made of them."""
+    """Describe a few captures and their connections; equal in each run."""
     return "\n".join(repr(name(tangled(random.Random(seed)), remembered=seed % 3)) for seed in range(100))
 
 

@@ -41,7 +41,9 @@ WRITES = [
     Write(TO_BROKER, b"second", time_ns=forge.START_NS + 10**9),
     Write(TO_CLIENT, b"x" * 5000),
 ]
-SENT = {direction: b"".join(one.data for one in WRITES if one.to_broker == direction) for direction in (True, False)}
+SENT = {
+    direction: b"".join(write.data for write in WRITES if write.to_broker == direction) for direction in (True, False)
+}
 
 
 def stream(segments: list[Segment], source: tuple[str, int], start: int) -> bytes:
@@ -65,32 +67,32 @@ def both(segments: list[Segment], client_isn: int = 1000, broker_isn: int = 500_
 def test_a_conversation_carries_what_was_written_in_order() -> None:
     segments = converse(WRITES)
     assert both(segments) == SENT
-    assert [one.time_ns for one in segments] == sorted(one.time_ns for one in segments)
-    assert max(len(one.payload) for one in segments) == 1448
-    assert Counter(bool(one.flags & forge.SYN) for one in segments)[True] == 2
-    assert next(one for one in segments if one.payload == b"second").time_ns == forge.START_NS + 10**9
+    assert [segment.time_ns for segment in segments] == sorted(segment.time_ns for segment in segments)
+    assert max(len(segment.payload) for segment in segments) == 1448
+    assert Counter(bool(segment.flags & forge.SYN) for segment in segments)[True] == 2
+    assert next(segment for segment in segments if segment.payload == b"second").time_ns == forge.START_NS + 10**9
 
 
 def test_every_acknowledgement_is_what_the_other_side_has_sent() -> None:
     following: dict[Any, int] = {}
-    for one in converse(WRITES, client_isn=2**32 - 700, broker_isn=2**32 - 1):
-        if one.flags & forge.ACK:
-            assert one.acknowledgement == following[one.target, one.source]
-        assert one.sequence == following.get((one.source, one.target), one.sequence)
-        length = len(one.payload) + bool(one.flags & (forge.SYN | forge.FIN))
-        following[one.source, one.target] = (one.sequence + length) % 2**32
+    for segment in converse(WRITES, client_isn=2**32 - 700, broker_isn=2**32 - 1):
+        if segment.flags & forge.ACK:
+            assert segment.acknowledgement == following[segment.target, segment.source]
+        assert segment.sequence == following.get((segment.source, segment.target), segment.sequence)
+        length = len(segment.payload) + bool(segment.flags & (forge.SYN | forge.FIN))
+        following[segment.source, segment.target] = (segment.sequence + length) % 2**32
 
 
 def test_sequence_numbers_wrap() -> None:
     segments = converse(WRITES, client_isn=2**32 - 700)
-    assert min(one.sequence for one in segments if one.source[1] == 40000) < 3000
+    assert min(segment.sequence for segment in segments if segment.source[1] == 40000) < 3000
     assert both(segments, client_isn=2**32 - 700)[TO_BROKER] == SENT[TO_BROKER]
 
 
 def test_midstream_has_no_handshake_and_no_close() -> None:
     segments = converse(WRITES, handshake=False, close=None, acks=False)
-    assert not any(one.flags & (forge.SYN | forge.FIN | forge.RST) for one in segments)
-    assert all(one.payload for one in segments)
+    assert not any(segment.flags & (forge.SYN | forge.FIN | forge.RST) for segment in segments)
+    assert all(segment.payload for segment in segments)
     assert both(segments) == SENT
 
 
@@ -138,7 +140,7 @@ def test_ip_options_extension_headers_and_tcp_options_are_where_dpkt_looks() -> 
     assert (ip.hl, ip.data.off, ip.data.data) == (7, 8, b"data")
     six = converse([Write(TO_BROKER, b"data")], client=("::1", 40000), broker=("::2", 9092))[3]
     ip6 = dpkt.ip6.IP6(forge.tcp_ip(six, extension_headers=[(0, bytes(8)), (60, bytes(16))]))
-    assert [type(one).__name__ for one in ip6.all_extension_headers] == ["IP6HopOptsHeader", "IP6DstOptsHeader"]
+    assert [type(header).__name__ for header in ip6.all_extension_headers] == ["IP6HopOptsHeader", "IP6DstOptsHeader"]
     assert ip6.data.data == b"data"
 
 
@@ -173,8 +175,8 @@ def test_a_pcap_file_reads_back_by_dpkt_and_by_us(nanoseconds: bool, big_endian:
     link, again = forge.loaded(path)
     unit = 1 if nanoseconds else 1000
     assert link == ETHERNET
-    assert [one.time_ns for one in again] == [one.time_ns // unit * unit for one in records]
-    assert [one.wire_length for one in again] == [one.wire_length for one in records]
+    assert [record.time_ns for record in again] == [record.time_ns // unit * unit for record in records]
+    assert [record.wire_length for record in again] == [record.wire_length for record in records]
 
 
 @pytest.mark.parametrize("resolution", [None, 6, 9, 3, 0x80 | 20])
@@ -241,17 +243,26 @@ def test_each_impairment_does_what_it_says() -> None:
     assert len(forge.duplicated(segments, rng, 1.0)) == 2 * count
     assert len(forge.retransmitted(segments, rng, 1.0)) == 2 * count
     late = forge.reordered(segments, rng, 0.5, within=3)
-    assert [one.sequence for one in late] != [one.sequence for one in segments]
-    assert [one.time_ns for one in late] == [one.time_ns for one in segments]
-    places = {(one.flow, one.sequence, one.flags, one.acknowledgement): index for index, one in enumerate(segments)}
-    moves = [index - places[one.flow, one.sequence, one.flags, one.acknowledgement] for index, one in enumerate(late)]
+    assert [segment.sequence for segment in late] != [segment.sequence for segment in segments]
+    assert [segment.time_ns for segment in late] == [segment.time_ns for segment in segments]
+    places = {
+        (segment.flow, segment.sequence, segment.flags, segment.acknowledgement): index
+        for index, segment in enumerate(segments)
+    }
+    moves = [
+        index - places[segment.flow, segment.sequence, segment.flags, segment.acknowledgement]
+        for index, segment in enumerate(late)
+    ]
     assert max(map(abs, moves)) >= 1
     assert max(moves) <= 3
-    assert max(len(one.payload) for one in forge.merged(segments, rng, 1.0)) > 1000
+    assert max(len(segment.payload) for segment in forge.merged(segments, rng, 1.0)) > 1000
     assert len(forge.split(segments, rng, 1.0)) > count
-    assert sum(len(one.payload) for one in forge.overlapped(segments, rng, 1.0)) > sum(map(len, SENT.values()))
+    assert sum(len(segment.payload) for segment in forge.overlapped(segments, rng, 1.0)) > sum(map(len, SENT.values()))
     stepped = forge.stepped(segments, 5, -(10**9))
-    assert [one.time_ns - other.time_ns for one, other in zip(stepped, segments, strict=True)][4:6] == [0, -(10**9)]
+    assert [segment.time_ns - other.time_ns for segment, other in zip(stepped, segments, strict=True)][4:6] == [
+        0,
+        -(10**9),
+    ]
 
 
 def test_the_same_seed_makes_the_same_capture() -> None:

@@ -1,4 +1,4 @@
-"""What is known of the machine without LLVM is what LLVM says.
+"""Compare the machine's description without LLVM to LLVM's own.
 
 (proves: captures/host.py, captures/crc32c_sums.py)
 """
@@ -38,9 +38,9 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_is_what_llvm_says_asked_or_kept() -> None:
-    said = llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+    expected = llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
     for _ in range(2):
-        assert tuple(host.host()) == said
+        assert tuple(host.host()) == expected
         host.host.cache_clear()
     assert host.host().has == {name for name, there in llvm.get_host_cpu_features().items() if there}
 
@@ -52,21 +52,21 @@ def test_where_the_system_says_nothing_llvm_is_asked(monkeypatch: pytest.MonkeyP
 
 
 def test_another_processor_is_another_one(tmp_path: Path) -> None:
-    """What changes from moment to moment, and other cores, are left out."""
+    """Values that change from moment to moment, and other cores, are left out."""
     path = tmp_path / "cpuinfo"
     path.write_text(X86)
-    said = host._said_by_system(str(path))
-    assert said is not None
-    assert "GenuineIntel" in said
-    assert "Another" not in said
+    description = host._system_description(str(path))
+    assert description is not None
+    assert "GenuineIntel" in description
+    assert "Another" not in description
     path.write_text(X86.replace("2000.000", "2100.000"))
-    assert host._said_by_system(str(path)) == said
+    assert host._system_description(str(path)) == description
     for old, new in (("avx2", "avx2 avx512f"), ("143", "85"), ("GenuineIntel", "AuthenticAMD"), (": 8", ": 9")):
         path.write_text(X86.replace(old, new))
-        assert host._said_by_system(str(path)) not in (said, None)
+        assert host._system_description(str(path)) not in (description, None)
     path.write_text("processor\t: 0\nmodel name\t: of no use\n")
-    assert host._said_by_system(str(path)) is None
-    assert host._said_by_system(str(tmp_path / "absent")) is None
+    assert host._system_description(str(path)) is None
+    assert host._system_description(str(tmp_path / "absent")) is None
 
 
 def test_versions_are_those_that_the_packages_say() -> None:
@@ -81,5 +81,5 @@ def test_the_checksum_is_the_librarys_with_and_without_its_package() -> None:
     code = (
         "import sys; from captures.crc32c_sums import crc32c; print('importlib.metadata' in sys.modules, crc32c(b'1'))"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert said.stdout.split() == ["False", str(crc32c.crc32c(b"1"))]
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", str(crc32c.crc32c(b"1"))]

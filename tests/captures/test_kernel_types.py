@@ -48,7 +48,7 @@ def test_no_kernel_takes_or_gives_anything_at_all(package: str) -> None:
 
 FAULTS = {
     "captures/flows.py": {
-        "rebuild_buckets(buckets, self.tables.keys, before.state[S_FLOWS])": (
+        "rebuild_buckets(buckets, self.tables.keys, before.state[ft.S_FLOWS])": (
             "rebuild_buckets(buckets, self.tables.keys)",
             'Missing positional argument "flows" in call to "rebuild_buckets"',
         ),
@@ -64,13 +64,13 @@ FAULTS = {
         ),
     },
     "analyzer/bulk/framing.py": {
-        "_describe_drop(fr, key, f[key, s.F_CAUSE], trigger)": (
-            "_describe_drop(fr, key, trigger)",
-            'Missing positional argument "trigger" in call to "_describe_drop"',
+        "_describe_drop(fr, key, f[key, s.F_CAUSE], completed_by)": (
+            "_describe_drop(fr, key, completed_by)",
+            'Missing positional argument "completed_by" in call to "_describe_drop"',
         ),
-        "sought(fr, key, seek(": (
-            "sought(mt, key, seek(",
-            'Argument 1 to "sought" has incompatible type "Matching"; expected "Framing"',
+        "end_search(fr, key, seek(": (
+            "end_search(mt, key, seek(",
+            'Argument 1 to "end_search" has incompatible type "Matching"; expected "Framing"',
         ),
     },
     "analyzer/bulk/regions.py": {
@@ -80,13 +80,13 @@ FAULTS = {
         ),
     },
     "captures/streams.py": {
-        "row = d[key + side, D_HEAD]": (
-            "row = tables.direction[key + side, D_HEAD]",
+        "row = d[key + side, t.D_HEAD]": (
+            "row = tables.direction[key + side, t.D_HEAD]",
             '"StreamTables" has no attribute "direction"',
         ),
-        "flush(tables, slot, time_ns[i], trigger)": (
-            "flush(tables, slot, trigger)",
-            'Missing positional argument "trigger" in call to "flush"',
+        "flush(tables, slot, time_ns[i], completed_by)": (
+            "flush(tables, slot, completed_by)",
+            'Missing positional argument "completed_by" in call to "flush"',
         ),
     },
 }

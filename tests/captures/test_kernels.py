@@ -44,10 +44,10 @@ def at_or_zero(values: Any, i: Any) -> Any:
 @shared
 def total(values: Any) -> Any:
     """The sum of one dimension."""
-    found = np.int64(0)
+    result = np.int64(0)
     for i in range(len(values)):
-        found += np.int64(values[i])
-    return found
+        result += np.int64(values[i])
+    return result
 
 
 @kernel
@@ -82,11 +82,11 @@ def seen(value: Any, flag: Any, unsigned: Any, real: Any) -> Any:
 @kernel
 def corner(table: Any) -> Any:
     """The sum of a table by its two indices, whatever its layout."""
-    found = np.int64(0)
+    result = np.int64(0)
     for i in range(table.shape[0]):
         for j in range(table.shape[1]):
-            found += np.int64(table[i, j]) * (3 * i + j + 1)
-    return found
+            result += np.int64(table[i, j]) * (3 * i + j + 1)
+    return result
 
 
 @kernel
@@ -96,31 +96,31 @@ def past_the_end(values: Any) -> Any:
 
 
 def by_numba(function: Any) -> Any:
-    """The same function called by Numba's own dispatch. (A kernel has the type of what it was made of.)"""
+    """Call a function by Numba's own dispatch. (A kernel has the type of what it was made of.)"""
     return function.by_numba
 
 
 def test_numbers_are_read_in_network_order_wherever_they_begin() -> None:
-    said = bytes(range(120, 140)) + b"\xff" * 8
-    array = np.frombuffer(said, np.uint8)
-    for at in range(len(said) - 3):
-        expected = int.from_bytes(said[at : at + 2], "big"), int.from_bytes(said[at : at + 4], "big")
+    data = bytes(range(120, 140)) + b"\xff" * 8
+    array = np.frombuffer(data, np.uint8)
+    for at in range(len(data) - 3):
+        expected = int.from_bytes(data[at : at + 2], "big"), int.from_bytes(data[at : at + 4], "big")
         assert numbers_at(array, at) == expected
 
 
 def test_a_kernel_does_what_numbas_own_dispatch_does() -> None:
     for dtype in (np.uint8, np.int8, np.int32, np.uint16, np.int64):
         first = np.array([-3, 5, 120], np.int64).astype(dtype)
-        ours, theirs = (Pair(first.copy(), np.arange(3, dtype=np.int64)) for _ in range(2))
+        compiled_pair, numba_pair = (Pair(first.copy(), np.arange(3, dtype=np.int64)) for _ in range(2))
         for i in (-1, 0, 2, 3, 1 << 40):
-            assert total_of(ours, i) == by_numba(total_of)(theirs, i)
-            assert (ours.second == theirs.second).all()
+            assert total_of(compiled_pair, i) == by_numba(total_of)(numba_pair, i)
+            assert (compiled_pair.second == numba_pair.second).all()
 
 
 def test_results_are_pythons_own_values() -> None:
-    found = total_of(Pair(np.array([-1]), np.array([7])), 0)
-    assert found == (5, -1, True)
-    assert [type(part) for part in found] == [int, int, bool]
+    result = total_of(Pair(np.array([-1]), np.array([7])), 0)
+    assert result == (5, -1, True)
+    assert [type(part) for part in result] == [int, int, bool]
     assert nothing(np.ones(3, np.int64)) is None
 
 
@@ -148,15 +148,23 @@ def test_layouts_and_read_only_arrays_are_kinds_of_their_own() -> None:
     frozen = table.copy()
     frozen.setflags(write=False)
     unaligned = np.frombuffer(b"x" + table.tobytes(), np.uint8)[1:].view(np.int32).reshape(3, 4)
-    for one in (table, table.T, table[:, ::2], table[::-1], frozen, unaligned, table[:0], table[:, :1]):
-        expected = sum(int(one[i, j]) * (3 * i + j + 1) for i in range(one.shape[0]) for j in range(one.shape[1]))
-        assert corner(one) == by_numba(corner)(one) == expected
+    for array in (table, table.T, table[:, ::2], table[::-1], frozen, unaligned, table[:0], table[:, :1]):
+        expected = sum(int(array[i, j]) * (3 * i + j + 1) for i in range(array.shape[0]) for j in range(array.shape[1]))
+        assert corner(array) == by_numba(corner)(array) == expected
 
 
 def test_where_an_array_is_is_what_numpy_tells() -> None:
     table = np.arange(12, dtype=np.int32).reshape(3, 4)
-    for one in (table, table[1:], table[:, ::2], table[::-1], table[:0], np.zeros(0), np.frombuffer(b"abc", np.uint8)):
-        assert native.address(one) == native._told(one) == one.ctypes.data
+    for array in (
+        table,
+        table[1:],
+        table[:, ::2],
+        table[::-1],
+        table[:0],
+        np.zeros(0),
+        np.frombuffer(b"abc", np.uint8),
+    ):
+        assert native.address(array) == native._address_by_interface(array) == array.ctypes.data
 
 
 def test_what_is_no_plain_argument_is_left_to_numba() -> None:
@@ -184,11 +192,11 @@ def test_object_code_with_a_symbol_that_may_be_absent_is_not_used() -> None:
 def kept_code(kernel: Any, *arguments: Any) -> native.ObjectCode:
     """The object code of a kernel for such arguments."""
     values: list[Any] = []
-    for one in arguments:
-        native.flatten(one, [], values)
-    made = native.compiled(kernels.Kernel(kernel.py_func).dispatcher, arguments, values)
-    assert made is not None
-    return made
+    for argument in arguments:
+        native.flatten(argument, [], values)
+    code = native.compiled(kernels.Kernel(kernel.py_func).dispatcher, arguments, values)
+    assert code is not None
+    return code
 
 
 def test_object_code_is_put_into_memory_without_llvm(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,11 +318,11 @@ def test_only_kernels_from_elsewhere_go_by_their_own_file() -> None:
 
 
 def run(code: str, cache: Path, **environment: str) -> str:
-    """What a program prints that has a cache folder of its own."""
+    """Return the output of a program with a cache folder of its own."""
     return printed(code, **{"KWIRE_CACHE_DIR": str(cache), **environment})
 
 
-TOLD = (
+PROGRESS = (
     "import sys, numpy as np; from captures import kernels; from tests.captures.test_kernels import nothing, corner;"
     "told = []; kernels.tell(told.append);"
     "nothing(np.arange(4)); nothing(np.arange(4)); nothing(np.arange(4, dtype=np.int8));"
@@ -325,7 +333,7 @@ TOLD = (
 
 def test_who_asks_is_told_what_is_compiled_and_of_how_many(tmp_path: Path) -> None:
     """A kernel that is compiled for arguments of another kind counts once more."""
-    assert run(TOLD, tmp_path) == "[('nothing', 1), None, ('nothing', 2), None] 2 True True\n"
+    assert run(PROGRESS, tmp_path) == "[('nothing', 1), None, ('nothing', 2), None] 2 True True\n"
 
 
 def test_what_compiles_in_advance_is_done_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,7 +366,7 @@ def test_numba_is_imported_to_compile_only(tmp_path: Path) -> None:
 
 
 def double_apart() -> None:
-    """What `compile_apart` does in a process of its own."""
+    """Double an array in a process of its own, as `compile_apart` does."""
     nothing(np.arange(4))
 
 

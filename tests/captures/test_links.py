@@ -141,12 +141,12 @@ def test_a_frame_cut_at_any_byte_has_its_headers_cut_or_is_a_row(
     row: tuple[str, int, bytes, str], tmp_path: Path
 ) -> None:
     _, link, frame, _ = row
-    for kept in range(len(frame)):
-        reading = read_bytes(forge.pcap([Record(0, frame[:kept], len(frame))], link), tmp_path)
+    for size in range(len(frame)):
+        reading = read_bytes(forge.pcap([Record(0, frame[:size], len(frame))], link), tmp_path)
         # 27 bytes from the end the TCP header is whole. What is 802.3 behind the cut cannot be told.
-        assert reading.nonzero in ({"tcp": 1} if kept >= len(frame) - 7 else {"headers_cut": 1}, {"not_ip": 1}), kept
+        assert reading.nonzero in ({"tcp": 1} if size >= len(frame) - 7 else {"headers_cut": 1}, {"not_ip": 1}), size
         if reading.nonzero == {"not_ip": 1}:
-            assert kept < 22
+            assert size < 22
             assert frame[12:14] == b"\x00\x46"
 
 

@@ -46,18 +46,18 @@ def test_some_rows_come_back_and_what_is_no_row_is_null(table: np.ndarray, data:
     packed = pack(table, range(len(table)), rows)
     there = (rows >= 0) & (rows < table.shape[1])
     for column in range(len(table)):
-        found = packed.column(column)
-        assert (found[there] == table[column][rows[there]]).all()
-        assert (found[~there] == NULL).all()
+        unpacked = packed.column(column)
+        assert (unpacked[there] == table[column][rows[there]]).all()
+        assert (unpacked[~there] == NULL).all()
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 40])
 def test_columns_are_picked_of_rows(count: int) -> None:
     """Blocks of eight rows, the last of fewer; a column more than once, and one that is none."""
     rows = np.arange(5 * count, dtype=np.int64).reshape(count, 5)
-    found = picked(rows, (3, 0, 5, -1, 3))
-    assert (found[[0, 1, 4]] == rows.T[[3, 0, 3]]).all()
-    assert (found[[2, 3]] == NULL).all()
+    unpacked = picked(rows, (3, 0, 5, -1, 3))
+    assert (unpacked[[0, 1, 4]] == rows.T[[3, 0, 3]]).all()
+    assert (unpacked[[2, 3]] == NULL).all()
 
 
 @pytest.mark.parametrize(

@@ -100,11 +100,11 @@ def test_vlan_tags(tags: list[tuple[int, int]], tmp_path: Path) -> None:
 @pytest.mark.parametrize("big_endian", [False, True])
 @pytest.mark.parametrize("nanoseconds", [False, True])
 def test_pcap_byte_orders_and_resolutions(big_endian: bool, nanoseconds: bool, tmp_path: Path) -> None:
-    segments = [replace(one, time_ns=one.time_ns + 123_456_789) for one in FOUR]
+    segments = [replace(segment, time_ns=segment.time_ns + 123_456_789) for segment in FOUR]
     data = forge.pcap(forge.rendered(segments), nanoseconds=nanoseconds, big_endian=big_endian)
     same_as_dpkt(data, tmp_path)
     times = [row.time_ns for row in read_bytes(data, tmp_path).rows]
-    assert times == [one.time_ns if nanoseconds else one.time_ns // 1000 * 1000 for one in segments]
+    assert times == [segment.time_ns if nanoseconds else segment.time_ns // 1000 * 1000 for segment in segments]
 
 
 def test_pcap_with_longer_record_headers(tmp_path: Path) -> None:
@@ -112,10 +112,10 @@ def test_pcap_with_longer_record_headers(tmp_path: Path) -> None:
     frames = forge.rendered(FOUR)
     data = bytearray(forge.pcap(frames[:0]))
     data[:4] = struct.pack("<I", 0xA1B2CD34)
-    for one in frames:
-        seconds, rest = divmod(one.time_ns, 10**9)
-        data += struct.pack("<IIIIIHBB", seconds, rest // 1000, len(one.data), one.wire_length, 3, 0x800, 0, 0)
-        data += one.data
+    for frame in frames:
+        seconds, rest = divmod(frame.time_ns, 10**9)
+        data += struct.pack("<IIIIIHBB", seconds, rest // 1000, len(frame.data), frame.wire_length, 3, 0x800, 0, 0)
+        data += frame.data
     expected = [replace(row, record_at=0) for row in dpkt_reference.rows(forge.pcap(frames))]
     assert [replace(row, record_at=0) for row in read_bytes(bytes(data), tmp_path).rows] == expected
 
@@ -185,22 +185,22 @@ def test_packets_larger_than_the_mtu_are_ordinary(tmp_path: Path) -> None:
 def test_a_snap_length_cuts_payload_then_options_then_headers(tmp_path: Path) -> None:
     frame = forge.framed(forge.tcp_ip(LAST, tcp_options=b"\x01" * 12), ETHERNET, pad=False)
     headers = 14 + 20 + 20 + 12
-    for kept in range(len(frame)):
-        reading = read_bytes(forge.pcap([record(frame, cut=len(frame) - kept)]), tmp_path)
-        if kept < 14 + 20 + 20:
-            assert reading.nonzero == {"headers_cut": 1}, kept
+    for size in range(len(frame)):
+        reading = read_bytes(forge.pcap([record(frame, cut=len(frame) - size)]), tmp_path)
+        if size < 14 + 20 + 20:
+            assert reading.nonzero == {"headers_cut": 1}, size
         else:
             [row] = reading.rows
-            assert row.payload == frame[headers:kept]
+            assert row.payload == frame[headers:size]
             assert row.payload_length == 8
             assert row.seq == LAST.sequence
 
 
 def test_frames_that_were_never_longer_are_malformed(tmp_path: Path) -> None:
     frame = forge.framed(forge.tcp_ip(LAST), ETHERNET, pad=False)
-    for kept in range(14 + 20 + 20):
-        short = Record(LAST.time_ns, frame[:kept], kept)
-        assert read_bytes(forge.pcap([short]), tmp_path).nonzero == {"malformed": 1}, kept
+    for size in range(14 + 20 + 20):
+        short = Record(LAST.time_ns, frame[:size], size)
+        assert read_bytes(forge.pcap([short]), tmp_path).nonzero == {"malformed": 1}, size
 
 
 def spoiled(packet: bytes, at: int, value: int) -> bytes:
@@ -262,7 +262,7 @@ def test_timestamps_may_step_back(tmp_path: Path) -> None:
     records = forge.stepped(forge.rendered(FOUR), 2, -(10**9))
     reading = read_bytes(forge.pcap(records, nanoseconds=True), tmp_path)
     times = [row.time_ns for row in reading.rows]
-    assert times == [one.time_ns for one in records] != sorted(times)
+    assert times == [record.time_ns for record in records] != sorted(times)
     assert (reading.files[0].first_ns, reading.files[0].last_ns) == (min(times), max(times))
 
 
@@ -296,17 +296,17 @@ def test_released_memory_is_used_again_and_kept_batches_are_not_touched(tmp_path
         batch.release()
         batch.release()  # a second release is harmless
     assert len(seen) == 1
-    kept = list(Reader(point, window_bytes=4096))
-    assert len({batch.buffer.ctypes.data for batch in kept}) == len(kept)
-    assert np.concatenate([batch.columns.number for batch in kept]).tolist() == list(range(1, len(FOUR) * 50 + 1))
+    batches = list(Reader(point, window_bytes=4096))
+    assert len({batch.buffer.ctypes.data for batch in batches}) == len(batches)
+    assert np.concatenate([batch.columns.number for batch in batches]).tolist() == list(range(1, len(FOUR) * 50 + 1))
 
 
 def test_every_cut_of_a_file_ends_with_a_note(tmp_path: Path) -> None:
     records = forge.rendered(FOUR[:3])
     data = forge.pcap(records)
     ends = [24]
-    for one in records:
-        ends.append(ends[-1] + 16 + len(one.data))
+    for record in records:
+        ends.append(ends[-1] + 16 + len(record.data))
     for size in range(24, len(data) + 1):
         reading = read_bytes(data[:size], tmp_path)
         whole = sum(end <= size for end in ends) - 1
@@ -338,9 +338,9 @@ def run_mutants(folder: Path, **environment: str) -> str:
 
 def test_corrupt_captures_give_no_exception_but_capture_errors(tmp_path: Path) -> None:
     """Seeded random damage, with every array access of the kernels checked."""
-    said = run_mutants(tmp_path, NUMBA_BOUNDSCHECK="1")
-    assert said.startswith("600 captures")
-    assert "(0 without a hint)" in said
+    output = run_mutants(tmp_path, NUMBA_BOUNDSCHECK="1")
+    assert output.startswith("600 captures")
+    assert "(0 without a hint)" in output
 
 
 def test_kernels_give_the_same_without_the_compiler(tmp_path: Path) -> None:

@@ -39,20 +39,20 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def along(tmp_path: Path, code: Path) -> Path:
-    """What came along, for processors that there are not, and for this one."""
+    """A folder of object code for processors that do not exist, and for this one."""
     folder = tmp_path / "object_code"
     (folder / "here").mkdir(parents=True)
     targets = {"elsewhere": {"no such feature"}, "here": shipped.features()}
     (folder / DESCRIPTION).write_bytes(shipped.description(SOURCES, targets))
-    for one in (folder, folder / "here", folder / DESCRIPTION):
-        one.chmod(0o755 if one.is_dir() else 0o644)
+    for path in (folder, folder / "here", folder / DESCRIPTION):
+        path.chmod(0o755 if path.is_dir() else 0o644)
     return folder
 
 
 def described(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    made = json.loads((folder / DESCRIPTION).read_bytes())
-    change(made)
-    (folder / DESCRIPTION).write_text(json.dumps(made))
+    content = json.loads((folder / DESCRIPTION).read_bytes())
+    change(content)
+    (folder / DESCRIPTION).write_text(json.dumps(content))
 
 
 def test_the_first_that_this_processor_can_run_is_chosen(along: Path) -> None:
@@ -70,7 +70,7 @@ def test_other_sources_need_other_object_code(along: Path) -> None:
 @pytest.mark.parametrize("name", ["python", "numba", "llvmlite", "platform"])
 def test_what_it_was_made_with_has_to_be_what_is_here(along: Path, name: str) -> None:
     here = shipped.conditions(SOURCES)[name]
-    described(along, lambda made: made.update({name: "another"}))
+    described(along, lambda content: content.update({name: "another"}))
     assert chosen(SOURCES, along) == Shipped(None, f"for {name} another, this is {here}")
 
 
@@ -82,7 +82,7 @@ def test_versions_are_those_that_the_packages_say() -> None:
 
 
 def test_a_processor_that_lacks_something_is_told(along: Path) -> None:
-    described(along, lambda made: made["targets"].pop("here"))
+    described(along, lambda content: content["targets"].pop("here"))
     assert chosen(SOURCES, along) == Shipped(None, "this processor is none of elsewhere")
 
 
@@ -100,12 +100,12 @@ def test_the_best_level_of_a_processor_is_chosen(
 def test_levels_are_what_the_dynamic_linker_takes_them_for() -> None:
     """glibc tells the levels of this processor by itself (ld.so --help, from 2.33 on)."""
     linker = Path("/lib64/ld-linux-x86-64.so.2")
-    said = subprocess.run([linker, "--help"], capture_output=True, text=True).stdout if linker.exists() else ""
-    lines = [line.split(maxsplit=1) for line in said.splitlines() if line.strip().startswith("x86-64-v")]
+    output = subprocess.run([linker, "--help"], capture_output=True, text=True).stdout if linker.exists() else ""
+    lines = [line.split(maxsplit=1) for line in output.splitlines() if line.strip().startswith("x86-64-v")]
     if not lines:
         pytest.skip("no dynamic linker that tells the levels of x86-64")
-    theirs = {level: any("supported" in part for part in rest) for level, *rest in lines if level in LEVELS}
-    assert theirs == {level: shipped.features() >= set(needed) for level, needed in LEVELS.items()}
+    levels = {level: any("supported" in part for part in rest) for level, *rest in lines if level in LEVELS}
+    assert levels == {level: shipped.features() >= set(needed) for level, needed in LEVELS.items()}
 
 
 def test_switches_of_numba_that_change_code_leave_it_out(along: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +128,7 @@ def test_a_description_that_is_damaged_is_said(along: Path, content: bytes) -> N
 
 def test_a_target_is_a_folder_beside_its_description(along: Path) -> None:
     shutil.copytree(along / "here", along.parent / "other")
-    described(along, lambda made: made.update(targets={"../other": []}))
+    described(along, lambda content: content.update(targets={"../other": []}))
     assert chosen(SOURCES, along).folder is None
 
 
@@ -138,9 +138,9 @@ def test_nothing_is_read_that_others_may_write_to(along: Path, code: Path, what:
     """Others than those who may write to the code beside it."""
     place = along / what
     place.chmod(place.stat().st_mode | mode)
-    found = chosen(SOURCES, along)
-    assert found.folder is None
-    assert "may be written to by others" in found.reason
+    choice = chosen(SOURCES, along)
+    assert choice.folder is None
+    assert "may be written to by others" in choice.reason
     code.chmod(0o644 | mode)
     assert chosen(SOURCES, along).folder
 

@@ -148,7 +148,9 @@ def recorded(time_ns: int, data: bytes) -> Record:
 @pytest.mark.parametrize("segments", [FOUR, SIX], ids=["IPv4", "IPv6"])
 @pytest.mark.parametrize("name", TUNNELS)
 def test_a_tunnel_is_looked_through(name: str, segments: list[forge.Segment], version: int, tmp_path: Path) -> None:
-    data = forge.pcap([recorded(one.time_ns, TUNNELS[name](forge.tcp_ip(one), version)) for one in segments])
+    data = forge.pcap(
+        [recorded(segment.time_ns, TUNNELS[name](forge.tcp_ip(segment), version)) for segment in segments]
+    )
     reading = read_bytes(data, tmp_path)
     assert placeless(reading.rows) == placeless(plain(segments, tmp_path))
     assert reading.rows == read_bytes(data, tmp_path, window_bytes=300).rows
@@ -161,9 +163,9 @@ def test_a_tunnel_is_looked_through(name: str, segments: list[forge.Segment], ve
 @pytest.mark.parametrize("inside", ["VXLAN", "GENEVE with options", "GRE with Ethernet", "IP in IP", "ERSPAN III"])
 def test_a_tunnel_in_a_tunnel(outside: str, inside: str, tmp_path: Path) -> None:
     records = []
-    for one in FOUR:
-        wrapped = TUNNELS[inside](forge.tcp_ip(one), 6)[14:]
-        records.append(recorded(one.time_ns, TUNNELS[outside](wrapped, 4)))
+    for segment in FOUR:
+        wrapped = TUNNELS[inside](forge.tcp_ip(segment), 6)[14:]
+        records.append(recorded(segment.time_ns, TUNNELS[outside](wrapped, 4)))
     data = forge.pcap(records)
     reading = read_bytes(data, tmp_path)
     assert placeless(reading.rows) == placeless(plain(FOUR, tmp_path))
@@ -182,8 +184,8 @@ def test_what_is_wrapped_too_often_is_counted(tmp_path: Path) -> None:
 def test_a_wrapped_frame_cut_at_any_byte_is_counted_once(name: str, tmp_path: Path) -> None:
     frame = TUNNELS[name](forge.tcp_ip(replace(FOUR[3], payload=b"some payload")), 4)
     seen = set()
-    for kept in range(len(frame)):
-        reading = read_bytes(forge.pcap([Record(0, frame[:kept], len(frame))]), tmp_path)
+    for size in range(len(frame)):
+        reading = read_bytes(forge.pcap([Record(0, frame[:size], len(frame))]), tmp_path)
         [(what, count)] = reading.nonzero.items()
         assert count == 1
         if what == "tcp":
@@ -235,7 +237,9 @@ def fragments(ip: bytes, size: int, number: int) -> list[bytes]:
 
 
 def cut_up(segments: list[forge.Segment], size: int = 400) -> list[tuple[int, list[bytes]]]:
-    return [(one.time_ns, fragments(forge.tcp_ip(one), size, number + 1)) for number, one in enumerate(segments)]
+    return [
+        (segment.time_ns, fragments(forge.tcp_ip(segment), size, number + 1)) for number, segment in enumerate(segments)
+    ]
 
 
 def as_capture(groups: list[tuple[int, list[bytes]]]) -> bytes:
@@ -345,7 +349,8 @@ def test_packets_in_progress_are_bounded_and_the_oldest_gives_way(tmp_path: Path
 @pytest.mark.parametrize("name", ["VXLAN", "GRE with Ethernet", "IP in IP"])
 def test_fragments_of_a_tunnels_packets_and_in_them(name: str, tmp_path: Path) -> None:
     outside = [
-        (one.time_ns, fragments(TUNNELS[name](forge.tcp_ip(one), 4)[14:], 700, n + 1)) for n, one in enumerate(FOUR)
+        (segment.time_ns, fragments(TUNNELS[name](forge.tcp_ip(segment), 4)[14:], 700, n + 1))
+        for n, segment in enumerate(FOUR)
     ]
     reading = read_bytes(as_capture(outside), tmp_path)
     assert numberless(reading.rows) == numberless(plain(FOUR, tmp_path))
@@ -368,10 +373,10 @@ def largest(number: int) -> tuple[forge.Segment, list[bytes]]:
 
 def test_more_whole_packets_than_a_window_has_room_for(tmp_path: Path) -> None:
     """Small fragments pile up, then each of many last ones completes a large packet: the batch ends early."""
-    made = [largest(number) for number in range(1, 31)]
-    begun = [(0, pieces[:-1]) for _, pieces in made]
-    ended = [(0, pieces[-1:]) for _, pieces in made]
+    fragmented = [largest(number) for number in range(1, 31)]
+    begun = [(0, pieces[:-1]) for _, pieces in fragmented]
+    ended = [(0, pieces[-1:]) for _, pieces in fragmented]
     data = as_capture(begun + ended)
     reading: Reading = read_bytes(data, tmp_path, window_bytes=1 << 16)
-    assert [row.payload for row in reading.rows] == [segment.payload for segment, _ in made]
+    assert [row.payload for row in reading.rows] == [segment.payload for segment, _ in fragmented]
     assert reading.rows == read_bytes(data, tmp_path).rows

@@ -81,13 +81,20 @@ def test_a_pool_hands_out_the_new_size_and_keeps_no_other() -> None:
 def test_of_what_is_read_more_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(points, "LARGE_POINT", 1000)
 
-    def asked(how: ReadOptions, size: int = 1000, **choice: Any) -> int:
+    def large_bytes_of(how: ReadOptions, size: int = 1000, **choice: Any) -> int:
         return points.how_to_read(how.settings(), AnalysisOptions.of(**choice), size).large_bytes
 
     default = ReadOptions()
-    assert [asked(default, records=one) for one in ("none", "batches", "meta", "full")] == [LARGE_BYTES] * 2 + [0] * 2
-    assert asked(default) == LARGE_BYTES > default.settings().window_bytes
-    assert asked(default, 999) == asked(default, keep_bytes=True) == asked(ReadOptions(window_bytes=5000)) == 0
+    assert [large_bytes_of(default, records=records) for records in ("none", "batches", "meta", "full")] == [
+        LARGE_BYTES
+    ] * 2 + [0] * 2
+    assert large_bytes_of(default) == LARGE_BYTES > default.settings().window_bytes
+    assert (
+        large_bytes_of(default, 999)
+        == large_bytes_of(default, keep_bytes=True)
+        == large_bytes_of(ReadOptions(window_bytes=5000))
+        == 0
+    )
 
 
 @pytest.mark.parametrize("records", ["none", "batches"])
@@ -107,11 +114,11 @@ def test_rows_are_the_same_however_much_is_read_at_a_time(
     sizes: list[int] = []
     resize = Reader.resize
 
-    def told(self: Reader, window_bytes: int) -> None:
+    def noted_resize(self: Reader, window_bytes: int) -> None:
         sizes.append(window_bytes)
         resize(self, window_bytes, 500)
 
-    monkeypatch.setattr(Reader, "resize", told)
+    monkeypatch.setattr(Reader, "resize", noted_resize)
     expected = tables(ReadOptions(window_bytes=30_000))
     assert sizes == []
     monkeypatch.setattr(windows, "LESS_FOR", 100_000)
@@ -123,12 +130,12 @@ def test_rows_are_the_same_however_much_is_read_at_a_time(
             settings, keep_records=choice.records != "none", window_bytes=20_000, large_bytes=60_000
         ),
     )
-    found = tables(ReadOptions())
+    resized = tables(ReadOptions())
     assert len(sizes) >= 4, "more and less by turns"
     assert set(sizes) == {60_000, 20_000}
-    assert found.keys() == expected.keys()
+    assert resized.keys() == expected.keys()
     for name, table in expected.items():
-        assert found[name].equals(table), name
+        assert resized[name].equals(table), name
 
 
 @pytest.mark.parametrize("rows", [1, 7, 1000])
@@ -139,15 +146,15 @@ def test_packets_for_which_there_is_no_room_come_with_the_next_window(tmp_path: 
     point = CapturePoint("point", (str(tmp_path / "a.pcapng"), str(tmp_path / "b.pcap")))
     sizes: list[int] = []
 
-    class Told(Reader):
+    class CountingReader(Reader):
         def __next__(self) -> Packets:
             packets = super().__next__()
             sizes.append(len(packets))
             return packets
 
-    told = Told(point)
-    told.resize(10_000, rows)
-    assert read_by(told).differences(whole(point)) == []
+    reader = CountingReader(point)
+    reader.resize(10_000, rows)
+    assert read_by(reader).differences(whole(point)) == []
     assert max(sizes) == min(rows, max(sizes))
     assert len(sizes) >= len(records) // rows
 
@@ -163,10 +170,10 @@ def test_several_threads_put_chunks_together(tmp_path: Path, rows: int) -> None:
     scanned = reader._scanned
 
     def counted(*how: object) -> object:
-        found = scanned(*how)  # type: ignore[arg-type]
-        batches.append(found[0].stored)
+        scan = scanned(*how)  # type: ignore[arg-type]
+        batches.append(scan[0].stored)
         reader.resize((8 << 10) * (2 + len(batches) % 5), rows)
-        return found
+        return scan
 
     reader._scanned = counted  # type: ignore[method-assign, assignment]
     assert read_by(reader).differences(whole(point)) == []

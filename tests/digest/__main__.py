@@ -45,21 +45,21 @@ def main() -> int:
         return 0
     started = time.monotonic()
     if options.spark:
-        made = {"spark": reading.spark(reading.largest_set(options.names))}
+        digests = {"spark": reading.spark(reading.largest_set(options.names))}
     elif options.replay:
         from tests.digest import replaying
 
-        made = {"replay": replaying.digests(options.names)}
+        digests = {"replay": replaying.digests(options.names)}
     else:
-        made = _local(options.names)
+        digests = _local(options.names)
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(made, indent=1) + "\n")
+    options.out.write_text(json.dumps(digests, indent=1) + "\n")
     print(f"{options.out}: {time.monotonic() - started:.0f} s", file=sys.stderr)
     return 0
 
 
 def accepted(folder: Path) -> Any:
-    """What `samples.json` holds of a capture."""
+    """Return a capture's digest in `samples.json`."""
     return reading.table_digests(folder)
 
 

@@ -1,4 +1,4 @@
-"""What differs between two digests. In: two JSON values. Out: a line for each place where they differ.
+"""List the differences of two digests. In: two JSON values. Out: a line for each difference.
 
 Rules: a line names the place from the outside in (`local / shared/NAME / full / tables / exchanges / columns / api`);
 what only one of them has is a difference too, told apart, because a new column is meant more often than a lost one;

@@ -57,9 +57,9 @@ SPARK: dict[str, tuple[str, ...]] = {
 
 def folders(names: Sequence[str] = ()) -> dict[str, Path]:
     """`samples/NAME` and `shared/NAME` of each capture's folder, or of those with these names."""
-    found = {f"samples/{folder.name}": folder for folder in sample_folders()}
-    found |= {f"shared/{folder.name}": folder for folder in shared_folders()}
-    return _chosen(found, names)
+    by_name = {f"samples/{folder.name}": folder for folder in sample_folders()}
+    by_name |= {f"shared/{folder.name}": folder for folder in shared_folders()}
+    return _chosen(by_name, names)
 
 
 def largest_set(names: Sequence[str] = ()) -> dict[str, Path]:
@@ -67,8 +67,8 @@ def largest_set(names: Sequence[str] = ()) -> dict[str, Path]:
     return _chosen({folder.name: folder for folder in shared_folders() or sample_folders()}, names)
 
 
-def _chosen(found: dict[str, Path], names: Sequence[str]) -> dict[str, Path]:
-    chosen = {key: folder for key, folder in found.items() if not names or folder.name in names}
+def _chosen(by_name: dict[str, Path], names: Sequence[str]) -> dict[str, Path]:
+    chosen = {key: folder for key, folder in by_name.items() if not names or folder.name in names}
     if missing := set(names) - {folder.name for folder in chosen.values()}:
         raise SystemExit(f"no such capture: {', '.join(sorted(missing))}")
     return chosen
@@ -107,17 +107,17 @@ def _in_memory(result: analyzer.Dataset) -> dict[str, Any]:
 
 def _without_run(manifest: dict[str, Any]) -> dict[str, Any]:
     """A manifest without its own files and the version that wrote it."""
-    kept = {key: value for key, value in manifest.items() if key not in ("files", "kwire_version")}
-    return kept | {"captures": _without_times(kept["captures"])}
+    reduced = {key: value for key, value in manifest.items() if key not in ("files", "kwire_version")}
+    return reduced | {"captures": _without_times(reduced["captures"])}
 
 
 def _without_times(captures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Capture points, without when their files were copied to this machine."""
-    kept = []
+    reduced = []
     for point in captures:
         files = [{key: value for key, value in file.items() if key != "mtime"} for file in point["files"]]
-        kept.append({**point, "files": files})
-    return kept
+        reduced.append({**point, "files": files})
+    return reduced
 
 
 def table_digests(folder: Path) -> Any:
@@ -138,7 +138,7 @@ def _portable(value: Any, folders: Sequence[Path]) -> Any:
 
 
 def show(folder: Path) -> dict[str, str]:
-    """What `kwire show` prints of a capture, in each form."""
+    """Return the output of `kwire show` for a capture, in each form."""
     files = [str(path) for path in capture_files(folder)]
     rotated = ("--rotated",) if len(files) > 1 else ()
     return {
@@ -148,7 +148,7 @@ def show(folder: Path) -> dict[str, str]:
 
 def spark(chosen: dict[str, Path]) -> dict[str, Any]:
     """Each capture's tables, all of them read by one run of Spark, for each way of dividing them."""
-    made = {}
+    digests = {}
     for way, options in SPARK.items():
         with tempfile.TemporaryDirectory(prefix="kwire-digest-") as scratch:
             out = Path(scratch, "dataset")
@@ -159,7 +159,7 @@ def spark(chosen: dict[str, Path]) -> dict[str, Any]:
             stored = analyzer.open_dataset(out)
             names = sorted({entry["table"] for entry in stored.manifest["files"]})
             tables = {name: getattr(stored, name).to_table() for name in names}
-            made[way] = {
+            digests[way] = {
                 "captures": {
                     capture: {name: table_digest(_of(table, capture)) for name, table in tables.items()}
                     for capture in chosen
@@ -167,7 +167,7 @@ def spark(chosen: dict[str, Path]) -> dict[str, Any]:
                 "manifest": _without_run(stored.manifest),
                 "summary": json.loads(summary),
             }
-    return dict(_portable(made, list(chosen.values())))
+    return dict(_portable(digests, list(chosen.values())))
 
 
 def _of(table: pa.Table, capture: str) -> pa.Table:
@@ -175,7 +175,9 @@ def _of(table: pa.Table, capture: str) -> pa.Table:
 
 
 def printed(*arguments: str, codes: Sequence[int] = (0,)) -> str:
-    """What a `kwire` command prints, in a process of its own. Raises where it ends with another exit code."""
+    """Run a `kwire` command in its own process and return its output.
+
+    Raises if it ends with another exit code."""
     command = [*KWIRE, *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, errors="surrogateescape", check=False)
     if done.returncode not in codes:

@@ -90,11 +90,11 @@ def _plan(folder: Path, target: str) -> Any:
 
 def _texts(folder: Path, target: str) -> dict[str, list[str]]:
     """The plan as text, line by line, and that of other options."""
-    asked = [*_arguments(folder, target), "--dry-run"]
+    command = [*_arguments(folder, target), "--dry-run"]
     other = ["--timestamps", "shift", "--allow", "CreateTopics", "--filter", "api != Metadata"]
     return {
-        "defaults": printed(*asked).replace(target, "TARGET").splitlines(),
-        "other options": printed(*asked, *other).replace(target, "TARGET").splitlines(),
+        "defaults": printed(*command).replace(target, "TARGET").splitlines(),
+        "other options": printed(*command, *other).replace(target, "TARGET").splitlines(),
     }
 
 
@@ -102,22 +102,24 @@ def _replay(folder: Path) -> dict[str, Any]:
     """A replay at a broker of its own as fast as answers allow, and the verdict on it."""
     with _broker() as broker, tempfile.TemporaryDirectory(prefix="kwire-digest-") as scratch:
         run = Path(scratch, "run")
-        told = json.loads(
+        summary = json.loads(
             printed(*_arguments(folder, broker.bootstrap), "-o", str(run), "--seed-topics", "--speed", "max", "--json")
         )
         verdict = json.loads(printed("diff", str(run), "--json", codes=SAME_OR_NOT))
         outcomes = analyzer.open_dataset(run).outcomes.to_table(columns=list(OUTCOME))
     return {
-        "told": {key: told[key] for key in ("total", "actions", "verdicts", "skipped", "not_sent", "valid")},
+        "told": {key: summary[key] for key in ("total", "actions", "verdicts", "skipped", "not_sent", "valid")},
         "outcomes": table_digest(
             outcomes.sort_by([(name, "ascending") for name in ("capture", "connection", "exchange", "reply")])
         ),
         "exchanges": {key: verdict["exchanges"][key] for key in ("total", "compared", "unexpected", "not_compared")},
-        "differences": sorted({json.dumps(_kind(one)) for one in verdict["differences"] if one["rule"] != RACE}),
+        "differences": sorted(
+            {json.dumps(_kind(difference)) for difference in verdict["differences"] if difference["rule"] != RACE}
+        ),
         "timed": {api: sides["captured"]["count"] for api, sides in verdict["latency_us"].items()},
     }
 
 
 def _kind(difference: dict[str, Any]) -> dict[str, Any]:
-    """What differs, without examples and without the values of either side."""
+    """Reduce a difference to its kind, without examples and without the values of either side."""
     return {key: difference[key] for key in ("api", "api_version", "field", "kind", "rule", "verdict")}

@@ -27,8 +27,8 @@ HOW = "if that is meant: python -m tests.digest --accept"
 def test_every_column_of_a_sample_is_as_it_was(folder: Path) -> None:
     """Compared with the file's own names: a table or column that is new, lost or elsewhere fails too."""
     expected = json.loads(EXPECTED.read_text())[folder.name]
-    found = [str(difference) for difference in differences(expected, accepted(folder))]
-    assert not found, "\n".join([*found, HOW])
+    actual = [str(difference) for difference in differences(expected, accepted(folder))]
+    assert not actual, "\n".join([*actual, HOW])
 
 
 def test_no_digest_is_left_of_a_sample_that_went() -> None:

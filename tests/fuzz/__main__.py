@@ -84,7 +84,7 @@ def worker(options: argparse.Namespace) -> int:
             _say(begin=number)
             _forget_peak()
             before = _memory("VmRSS")
-            told: dict[str, object] = {}
+            report: dict[str, object] = {}
             try:
                 outcome = check(number, options.seed, folder)
                 if outcome.seconds > options.seconds:
@@ -94,15 +94,15 @@ def worker(options: argparse.Namespace) -> int:
                 grown = (_memory("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024) - before
                 if before and grown > MAX_GROWTH_BYTES:
                     raise Broken(f"took {grown >> 20} MiB")
-                told = {
+                report = {
                     "seconds": outcome.seconds,
                     "exchanges": outcome.exchanges,
                     "refused": outcome.refused,
                     "grown": grown,
                 }
             except Exception as failure:
-                told = {"failure": f"{type(failure).__name__}: {failure}", "trace": traceback.format_exc()[-3000:]}
-            _say(end=number, **told)
+                report = {"failure": f"{type(failure).__name__}: {failure}", "trace": traceback.format_exc()[-3000:]}
+            _say(end=number, **report)
             number += 1
     return 0
 
@@ -191,19 +191,19 @@ class Run:
                             raise SystemExit(f"the worker ended with {code} before it was ready")
                         self._fail(number, f"crash: the process ended with {code}")
                         return number + 1
-                    said = json.loads(line)
+                    report = json.loads(line)
                     patience = HANG_SECONDS
-                    if "begin" in said:
-                        number = said["begin"]
-                    elif "end" in said:
+                    if "begin" in report:
+                        number = report["begin"]
+                    elif "end" in report:
                         self.done += 1
-                        if "failure" in said:
-                            self._fail(said["end"], said["failure"] + "\n" + said["trace"])
+                        if "failure" in report:
+                            self._fail(report["end"], report["failure"] + "\n" + report["trace"])
                         else:
-                            self.refused += said["refused"]
-                            self.exchanges += said["exchanges"]
-                            self.slowest = max(self.slowest, said["seconds"])
-                            self.largest = max(self.largest, said["grown"])
+                            self.refused += report["refused"]
+                            self.exchanges += report["exchanges"]
+                            self.slowest = max(self.slowest, report["seconds"])
+                            self.largest = max(self.largest, report["grown"])
                         if self.done % 500 == 0:
                             print(self, flush=True)
             finally:

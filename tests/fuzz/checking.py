@@ -1,4 +1,4 @@
-"""What must hold for any capture, however broken: the checks on one mutant.
+"""Check the invariants of any capture, however broken, on one mutant.
 
 In: a mutant. Out: nothing, or `Broken`, which says what did not hold. A `CaptureError` with a hint is a fair answer.
 """
@@ -39,7 +39,7 @@ class Broken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a mutant. `seconds`: processor time of reading it once."""
+    """Result of one mutant. `seconds`: processor time of reading it once."""
 
     seconds: float
     exchanges: int
@@ -59,16 +59,16 @@ def check_coverage(dataset: Dataset, payload: int | None = None) -> None:
         *PARTS,
         "gap_bytes",
         "snaplen_bytes",
-        *(f"opaque_{one}_bytes" for one in tables.OPAQUE_REASONS),
+        *(f"opaque_{reason}_bytes" for reason in tables.OPAQUE_REASONS),
     ]
     rows = dataset.connections.select(["connection", "client_bytes", "broker_bytes", *names]).to_pylist()
     for row in rows:
-        told = {name: amount for name, amount in row.items() if amount}
-        must(all(row[name] >= 0 for name in names), f"an amount is negative: {told}")
-        must(row["payload_bytes"] == sum(row[part] for part in PARTS), f"coverage does not add up: {told}")
-        must(row["payload_bytes"] == row["client_bytes"] + row["broker_bytes"], f"not what was captured: {told}")
+        amounts = {name: amount for name, amount in row.items() if amount}
+        must(all(row[name] >= 0 for name in names), f"an amount is negative: {amounts}")
+        must(row["payload_bytes"] == sum(row[part] for part in PARTS), f"coverage does not add up: {amounts}")
+        must(row["payload_bytes"] == row["client_bytes"] + row["broker_bytes"], f"not what was captured: {amounts}")
         opaque = sum(row[f"opaque_{reason}_bytes"] for reason in tables.OPAQUE_REASONS)
-        must(row["opaque_bytes"] == opaque, f"opaque does not add up: {told}")
+        must(row["opaque_bytes"] == opaque, f"opaque does not add up: {amounts}")
     coverage = dataset.coverage
     must(coverage["payload_bytes"] == sum(coverage[part] for part in PARTS), f"total does not add up: {coverage}")
     for name in ("payload_bytes", *PARTS, "gap_bytes", "snaplen_bytes"):
@@ -87,15 +87,15 @@ def check_rows(dataset: Dataset) -> None:
     must(len(set(connections)) == len(connections), "a connection has two rows")
     missing = {key[1] for key in keys} - set(connections)
     must(not missing, f"exchanges without their connection: {sorted(missing)[:3]}")
-    asked: dict[str, int] = dict.fromkeys(connections, 0)
+    requests: dict[str, int] = dict.fromkeys(connections, 0)
     for _, connection, exchange, _ in keys:
-        asked[connection] += exchange is not None
+        requests[connection] += exchange is not None
     for row in dataset.connections.select(["connection", "requests"]).to_pylist():
         must(
-            row["requests"] == asked[row["connection"]],
-            f"{row['connection']}: {row['requests']} requests, {asked[row['connection']]} exchanges",
+            row["requests"] == requests[row["connection"]],
+            f"{row['connection']}: {row['requests']} requests, {requests[row['connection']]} exchanges",
         )
-    must(sum(one["exchanges"] for one in dataset.summary["apis"]) == len(keys), "the summary counts other exchanges")
+    must(sum(api["exchanges"] for api in dataset.summary["apis"]) == len(keys), "the summary counts other exchanges")
     must(exchanges.schema.equals(tables.schema("exchanges")), "another schema")
     columns = ("exchange", "reply", "status", "request_state", "response_state", "latency_us", "reason")
     for exchange, reply, status, asking, answering, latency, reason in zip(
@@ -113,10 +113,10 @@ def check_rows(dataset: Dataset) -> None:
 def check_bodies(path: Path) -> None:
     """The one-message path: every body as JSON and as a tree with bytes."""
     lines = Lines()
-    for one in analyzer.exchanges(path):
-        one.json()
-        lines.exchange(one)
-        lines.tree(one, True)
+    for exchange in analyzer.exchanges(path):
+        exchange.json()
+        lines.exchange(exchange)
+        lines.tree(exchange, True)
 
 
 def names(flow: Flow) -> tuple[str, str]:
@@ -129,16 +129,14 @@ def _untouched(dataset: Dataset, flow: Flow) -> dict[str, pa.Table]:
     out = {}
     for name in ("exchanges", "connections", "api_versions"):
         table = getattr(dataset, name)
-        mine = pc.is_in(
-            pc.replace_substring_regex(table["connection"], "#[0-9]+$", ""), value_set=pa.array(names(flow))
-        )
-        table = table.filter(pc.invert(mine)).drop_columns([one for one in PLACES if one in table.column_names])
+        own = pc.is_in(pc.replace_substring_regex(table["connection"], "#[0-9]+$", ""), value_set=pa.array(names(flow)))
+        table = table.filter(pc.invert(own)).drop_columns([column for column in PLACES if column in table.column_names])
         if name == "exchanges":
             across = pc.is_in(table["api_key"], value_set=pa.array(ACROSS, table.schema.field("api_key").type))
             for column in TOLD_ACROSS:
                 at = table.column_names.index(column)
-                kept = pc.if_else(across, pa.scalar(None, table.column(at).type), table.column(at))
-                table = table.set_column(at, column, kept)
+                values = pc.if_else(across, pa.scalar(None, table.column(at).type), table.column(at))
+                table = table.set_column(at, column, values)
         order = [
             (key, "ascending") for key in ("connection", "exchange", "reply", "api_key") if key in table.column_names
         ]
@@ -149,7 +147,7 @@ def _untouched(dataset: Dataset, flow: Flow) -> dict[str, pa.Table]:
 @cache
 def _unbroken(base: str, folder: Path) -> Dataset:
     path = folder / "capture.pcap"
-    path.write_bytes(next(one for one in bases() if one.name == base).whole())
+    path.write_bytes(next(base_capture for base_capture in bases() if base_capture.name == base).whole())
     return analyzer.analyze(path)
 
 
@@ -176,8 +174,8 @@ def check_same(first: Dataset, second: Dataset) -> None:
     for name, table in first.tables.items():
         other = second.tables[name]
         if not table.equals(other):
-            told = _difference(table, other) if "connection" in table.column_names else "rows differ"
-            raise Broken(f"{name} depends on windows or threads: {told}")
+            difference = _difference(table, other) if "connection" in table.column_names else "rows differ"
+            raise Broken(f"{name} depends on windows or threads: {difference}")
     must(first.coverage == second.coverage, "coverage depends on windows or threads")
 
 

@@ -47,7 +47,7 @@ SHOWN: Final = (
     ("--wide",),
 )
 LOGS: Final = ((), ("--tree",), ("--tree", "--hex"), ("--json",), ("--records",))
-ASKED: Final = (
+QUERIES: Final = (
     "SELECT * FROM exchanges",
     "SELECT * FROM partitions",
     "SELECT * FROM batches",
@@ -72,21 +72,21 @@ def command(*arguments: object, data: bool = False) -> tuple[int, str]:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            code = parser.main([str(one) for one in arguments])
+            code = parser.main([str(argument) for argument in arguments])
         except SystemExit as left:
             code = left.code if isinstance(left.code, int) else -1
-    said = f"kwire {' '.join(map(str, arguments[:1] + arguments[2:]))}"
-    must(code in (0, 1, 2), f"{said}: exit code {code}: {err.getvalue()[-300:]}")
+    command = f"kwire {' '.join(map(str, arguments[:1] + arguments[2:]))}"
+    must(code in (0, 1, 2), f"{command}: exit code {code}: {err.getvalue()[-300:]}")
     lines = err.getvalue().splitlines()
     if code == 2:
-        must(out.getvalue() == "" or "kwire: nothing was sent" in err.getvalue(), f"{said}: exit 2 after an answer")
-        must(len(lines) >= 2 and lines[-1].startswith("hint: "), f"{said}: no hint: {lines[-3:]}")
-        must(lines[-2].startswith("kwire: "), f"{said}: no line that says what: {lines[-3:]}")
+        must(out.getvalue() == "" or "kwire: nothing was sent" in err.getvalue(), f"{command}: exit 2 after an answer")
+        must(len(lines) >= 2 and lines[-1].startswith("hint: "), f"{command}: no hint: {lines[-3:]}")
+        must(lines[-2].startswith("kwire: "), f"{command}: no line that says what: {lines[-3:]}")
     for text in ("" if data else out.getvalue(), err.getvalue()):
         # A quick look first: most text has nothing in it that could be meant.
         if not text.replace("\n", "").replace("\t", "").isprintable():
             loose = {c for c in text if not c.isprintable()} - {"\n", "\t"}
-            must(not loose, f"{said}: prints {loose}")
+            must(not loose, f"{command}: prints {loose}")
     return code, out.getvalue()
 
 
@@ -114,7 +114,7 @@ def _capture(number: int, seed: int, folder: Path, name: str = "capture") -> tup
 
 
 @contextlib.contextmanager
-def _told(what: str) -> Iterator[None]:
+def _naming_input(what: str) -> Iterator[None]:
     """Whatever does not hold is told with what was done to the input."""
     try:
         yield
@@ -127,7 +127,7 @@ def show(number: int, seed: int, folder: Path) -> Outcome:
     path, what, _ = _capture(number, seed, folder)
     form = SHOWN[number // len(_small()) % len(SHOWN)]
     begin = time.process_time()
-    with _told(f"{form}: {what}"):
+    with _naming_input(f"{form}: {what}"):
         code, out = command("show", path, *form)
         if "--json" in form:
             _json_lines(out)
@@ -156,7 +156,7 @@ def segments(number: int, seed: int, folder: Path) -> Outcome:
     copied.parent.mkdir(exist_ok=True)
     copied.write_bytes(data)
     begin = time.process_time()
-    with _told(f"{path.parent.name}/{path.name} as {topic}: {what}"):
+    with _naming_input(f"{path.parent.name}/{path.name} as {topic}: {what}"):
         form = rng.choice(LOGS)
         code, out = command("show", copied, *form)
         if "--json" in form:
@@ -174,13 +174,13 @@ def _span(rng: random.Random, data: bytearray) -> tuple[int, int]:
 
 
 def asking(number: int, seed: int, folder: Path) -> Outcome:
-    """What comes out of `TOGETHER` broken captures, asked in SQL and now and then as a report."""
-    made = [_capture(number * TOGETHER + i, seed, folder, f"capture{i}") for i in range(TOGETHER)]
-    rng = made[0][2]
+    """Query `TOGETHER` broken captures in SQL, and now and then make a report of them."""
+    captures = [_capture(number * TOGETHER + i, seed, folder, f"capture{i}") for i in range(TOGETHER)]
+    rng = captures[0][2]
     begin = time.process_time()
-    with _told("; ".join(what for _, what, _ in made)):
+    with _naming_input("; ".join(what for _, what, _ in captures)):
         how = ("-o", folder / "data", "--records", rng.choice(("batches", "meta", "full")))
-        paths = [path for path, _, _ in made]
+        paths = [path for path, _, _ in captures]
         code, _ = command("analyze", *paths, *how)
         if code == 2:  # one of them is no capture any more
             paths = [path for path in paths if command("show", path, "--limit", 1)[0] == 0]
@@ -188,7 +188,7 @@ def asking(number: int, seed: int, folder: Path) -> Outcome:
                 return Outcome(time.process_time() - begin, 0, True)
         form = rng.choice(("table", "csv", "json"))
         _, out = command(
-            "sql", folder / "data", rng.choice(ASKED), "--engine", "embedded", "--format", form, data=form == "csv"
+            "sql", folder / "data", rng.choice(QUERIES), "--engine", "embedded", "--format", form, data=form == "csv"
         )
         if form == "json":
             _json_lines(out)
@@ -206,10 +206,10 @@ def asking(number: int, seed: int, folder: Path) -> Outcome:
 
 
 def planning(number: int, seed: int, folder: Path) -> Outcome:
-    """What would be replayed of a broken capture, at a Kafka release."""
+    """Plan the replay of a broken capture at a Kafka release."""
     path, what, rng = _capture(number, seed, folder)
     begin = time.process_time()
-    with _told(what):
+    with _naming_input(what):
         release = rng.choice(("4.3", "3.9", "2.8", "0.10.1"))
         code, out = command("replay", path, "--dry-run", "--assume", release, "--json")
         if code == 0:
@@ -236,7 +236,7 @@ def replaying(number: int, seed: int, folder: Path) -> Outcome:
     begin = time.process_time()
     refused = False
     total = 0
-    with _told(f"{name}; {cluster.what}"):
+    with _naming_input(f"{name}; {cluster.what}"):
         try:
             dial = options.access.reach(rogue.HOST, rogue.PORT).guard(cluster.dial)
             result = play(run.replay(MemorySource(sessions), options, dial, folder / "run", []))

@@ -102,7 +102,7 @@ class Base:
 
     def of(self, flow: Flow) -> list[int]:
         """Which records are one connection's."""
-        return [i for i, one in enumerate(self.segments) if set(one.flow) == set(flow)]
+        return [i for i, segment in enumerate(self.segments) if set(segment.flow) == set(flow)]
 
 
 def _base(name: str, link: int, segments: Sequence[Segment]) -> Base:
@@ -153,7 +153,7 @@ def forged_writes(count: int = 12, topic: str = "orders") -> list[Write]:
 @cache
 def bases() -> tuple[Base, ...]:
     """The samples, parts of them in other link layers, and forged conversations over IPv6 and at a capture's middle."""
-    found: list[Base] = []
+    results: list[Base] = []
     for folder in sample_folders():
         link, records = forge.loaded(capture_files(folder)[0])
         # Only IP over TCP here: what else a capture holds is `file`'s to break.
@@ -162,11 +162,11 @@ def bases() -> tuple[Base, ...]:
             segments = forge.segments_of([record], link)
             if segments:
                 pairs.append((record, segments[0]))
-        found.append(Base(folder.name, link, [one for one, _ in pairs], [one for _, one in pairs]))
-    plain = found[[base.name for base in found].index("client-kafkajs-3.9")]
+        results.append(Base(folder.name, link, [record for record, _ in pairs], [record for _, record in pairs]))
+    plain = results[[base.name for base in results].index("client-kafkajs-3.9")]
     small = [segment for segment in plain.segments if len(segment.payload) < 60_000]
     for link in (RAW, SLL, SLL2):
-        found.append(_base(f"kafkajs in link type {link}", link, small))
+        results.append(_base(f"kafkajs in link type {link}", link, small))
     six = [
         forge.converse(
             forged_writes(),
@@ -181,8 +181,8 @@ def bases() -> tuple[Base, ...]:
         )
         for number in range(4)
     ]
-    found.append(_base("forged over IPv6", ETHERNET, forge.interleaved(*six)))
-    return tuple(found)
+    results.append(_base("forged over IPv6", ETHERNET, forge.interleaved(*six)))
+    return tuple(results)
 
 
 # --------------------------------------------------------------------------------------------------- what was said
@@ -338,24 +338,24 @@ def _spliced(writes: list[Write], to_broker: bool, edit: Edit) -> list[Write]:
 
 
 def _writes(segments: Sequence[Segment], flow: Flow) -> list[Write]:
-    """What the applications of one connection sent, each byte once."""
+    """Return the writes of one connection's applications, each byte once."""
     following: dict[End, int] = {}
     out = []
-    for one in segments:
-        if one.flags & SYN:
-            following[one.source] = (one.sequence + 1) % 2**32
-        if one.payload:
-            expected = following.get(one.source, one.sequence)
-            if one.sequence != expected:
+    for segment in segments:
+        if segment.flags & SYN:
+            following[segment.source] = (segment.sequence + 1) % 2**32
+        if segment.payload:
+            expected = following.get(segment.source, segment.sequence)
+            if segment.sequence != expected:
                 continue  # a retransmission
-            following[one.source] = (expected + len(one.payload)) % 2**32
-            out.append(Write(one.source == flow[0], one.payload, one.time_ns))
+            following[segment.source] = (expected + len(segment.payload)) % 2**32
+            out.append(Write(segment.source == flow[0], segment.payload, segment.time_ns))
     return out
 
 
-def _merged(base: Base, mine: list[int], new: list[Record]) -> list[Record]:
+def _merged(base: Base, indices: list[int], new: list[Record]) -> list[Record]:
     """The base's records with one connection's replaced: the others keep their order."""
-    gone = set(mine)
+    gone = set(indices)
     others = [record for i, record in enumerate(base.records) if i not in gone]
     out: list[Record] = []
     at = 0
@@ -367,10 +367,10 @@ def _merged(base: Base, mine: list[int], new: list[Record]) -> list[Record]:
     return out + new[at:]
 
 
-def _payload(base: Base, mine: list[int], new: Sequence[Segment]) -> int:
-    gone = set(mine)
-    kept = sum(len(one.payload) for i, one in enumerate(base.segments) if i not in gone)
-    return kept + sum(len(one.payload) for one in new)
+def _payload(base: Base, indices: list[int], new: Sequence[Segment]) -> int:
+    gone = set(indices)
+    others = sum(len(segment.payload) for i, segment in enumerate(base.segments) if i not in gone)
+    return others + sum(len(segment.payload) for segment in new)
 
 
 def _written(records: list[Record], base: Base, rng: random.Random) -> bytes:
@@ -383,12 +383,12 @@ def _written(records: list[Record], base: Base, rng: random.Random) -> bytes:
     return forge.pcap(records, base.link, nanoseconds=True)
 
 
-def said(base: Base, rng: random.Random) -> Mutant:
+def sent_bytes(base: Base, rng: random.Random) -> Mutant:
     """Family `bytes`: what one side sent."""
     candidates = [flow for flow in base.flows if any(base.segments[i].payload for i in base.of(flow))]
     flow = rng.choice(candidates)
-    mine = base.of(flow)
-    segments = [base.segments[i] for i in mine]
+    indices = base.of(flow)
+    segments = [base.segments[i] for i in indices]
     writes = _writes(segments, flow)
     what = []
     for _ in range(rng.choice((1, 1, 2, 4))):
@@ -421,64 +421,68 @@ def said(base: Base, rng: random.Random) -> Mutant:
         start_ns=first.time_ns,
         step_ns=1000,
     )
-    records = _merged(base, mine, forge.rendered(new, base.link))
-    return Mutant(_written(records, base, rng), "bytes: " + ", ".join(what), flow, _payload(base, mine, new))
+    records = _merged(base, indices, forge.rendered(new, base.link))
+    return Mutant(_written(records, base, rng), "bytes: " + ", ".join(what), flow, _payload(base, indices, new))
 
 
 # ------------------------------------------------------------------------------------------------------- packets
 
 
-def _numbers_off(one: Segment, rng: random.Random) -> Segment:
+def _numbers_off(segment: Segment, rng: random.Random) -> Segment:
     delta = rng.choice((1, -1, 100, -100, 65_536, -65_536, 1 << 24, 1 << 30, 1 << 31, (1 << 31) - 1, -(1 << 30)))
     if rng.random() < 0.5:
-        return replace(one, sequence=(one.sequence + delta) % 2**32)
-    return replace(one, acknowledgement=(one.acknowledgement + delta) % 2**32)
+        return replace(segment, sequence=(segment.sequence + delta) % 2**32)
+    return replace(segment, acknowledgement=(segment.acknowledgement + delta) % 2**32)
 
 
 def packets(base: Base, rng: random.Random) -> Mutant:
     """Family `tcp`: sequence numbers, flags, times, order and copies of one connection's packets."""
     flow = rng.choice(base.flows)
-    mine = base.of(flow)
-    new = [base.segments[i] for i in mine]
+    indices = base.of(flow)
+    new = [base.segments[i] for i in indices]
     what = []
     for _ in range(rng.choice((1, 2, 5))):
         if not new:
             break
         stroke = rng.randrange(10)
         at = rng.randrange(len(new))
-        one = new[at]
+        segment = new[at]
         if stroke == 0:
-            new[at] = _numbers_off(one, rng)
+            new[at] = _numbers_off(segment, rng)
         elif stroke == 1:
             new[at] = replace(
-                one, flags=rng.choice((0, SYN, SYN | ACK, FIN, FIN | ACK, RST, RST | ACK, ACK, 0xFF, one.flags ^ SYN))
+                segment,
+                flags=rng.choice((0, SYN, SYN | ACK, FIN, FIN | ACK, RST, RST | ACK, ACK, 0xFF, segment.flags ^ SYN)),
             )
         elif stroke == 2:
             new = forge.dropped(new, rng, rng.choice((0.02, 0.2, 0.7)))
         elif stroke == 3:
             new = forge.reordered(new, rng, rng.choice((0.1, 0.9)), rng.choice((3, 300)))
         elif stroke == 4:
-            new = forge.overlapped(new, rng, 0.3, 2000) if max(len(one.payload) for one in new) < 50_000 else new
+            new = forge.overlapped(new, rng, 0.3, 2000) if max(len(other.payload) for other in new) < 50_000 else new
         elif stroke == 5:
             new = forge.retransmitted(new, rng, 0.3, 50)
         elif stroke == 6:
             new = forge.stepped(new, at, rng.choice((-(10**9), 10**9, -(10**15), 10**15, 4 * 10**17)))
-            new = [replace(one, time_ns=max(0, min(one.time_ns, 2**32 * 10**9 - 1))) for one in new]
+            new = [replace(other, time_ns=max(0, min(other.time_ns, 2**32 * 10**9 - 1))) for other in new]
         elif stroke == 7:
-            new[at] = replace(one, payload=rng.randbytes(len(one.payload)))
+            new[at] = replace(segment, payload=rng.randbytes(len(segment.payload)))
         elif stroke == 8:
-            new = [one for one in new if rng.random() < 0.9 or not one.flags & (SYN | FIN | RST)]
+            new = [other for other in new if rng.random() < 0.9 or not other.flags & (SYN | FIN | RST)]
             new = new[rng.randrange(len(new)) :] if new else new
         else:
-            new[at : at + 1] = [one, replace(one, payload=rng.randbytes(rng.choice((1, 1000))), flags=ACK | PSH)]
+            new[at : at + 1] = [
+                segment,
+                replace(segment, payload=rng.randbytes(rng.choice((1, 1000))), flags=ACK | PSH),
+            ]
         what.append(f"stroke {stroke} at packet {at}")
-    records = _merged(base, mine, forge.rendered(new, base.link))
+    records = _merged(base, indices, forge.rendered(new, base.link))
     if rng.random() < 0.15:
         # The whole capture cut: then everybody's bytes may be missing.
         return Mutant(
             _written(forge.cut(records, rng.choice((60, 96, 200))), base, rng), "tcp, cut: " + ", ".join(what)
         )
-    return Mutant(_written(records, base, rng), "tcp: " + ", ".join(what), flow, _payload(base, mine, new))
+    return Mutant(_written(records, base, rng), "tcp: " + ", ".join(what), flow, _payload(base, indices, new))
 
 
 LINK_BYTES = {ETHERNET: 14, RAW: 0, SLL: 16, SLL2: 20, 0: 4, 108: 4}
@@ -487,12 +491,12 @@ LINK_BYTES = {ETHERNET: 14, RAW: 0, SLL: 16, SLL2: 20, 0: 4, 108: 4}
 def headers(base: Base, rng: random.Random) -> Mutant:
     """Family `packet`: bytes of one connection's records, headers for the most part."""
     flow = rng.choice(base.flows)
-    mine = base.of(flow)
+    indices = base.of(flow)
     records = list(base.records)
     touched: Flow | None = flow
     what = []
     for _ in range(rng.choice((1, 3, 10))):
-        i = rng.choice(mine)
+        i = rng.choice(indices)
         data = bytearray(records[i].data)
         if not data:
             continue
@@ -569,7 +573,7 @@ def files(base: Base, rng: random.Random) -> Mutant:
     return Mutant(out, "file: " + ", ".join(what))
 
 
-FAMILIES = (said, said, said, said, said, packets, packets, headers, files, files)
+FAMILIES = (sent_bytes, sent_bytes, sent_bytes, sent_bytes, sent_bytes, packets, packets, headers, files, files)
 
 
 def mutant(number: int, seed: int = 0) -> tuple[Base, Mutant, random.Random]:

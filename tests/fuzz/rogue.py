@@ -67,7 +67,7 @@ _OWN: Final = (
 
 
 def tool_errors(folder: Path) -> list[str]:
-    """What a RUN says of the replayer's own failures."""
+    """Return the replayer's own failures that a RUN reports."""
     rows = open_dataset(folder).outcomes.to_table(columns=["rule", "reason", "api"]).to_pylist()
     return [f"{row['api']}: {row['reason']}" for row in rows if row["rule"] == "tool_error"]
 
@@ -92,8 +92,8 @@ class Cluster:
                 if answer is not None and answer.body is not None:
                     self._answers.setdefault(request.api_key, []).append(answer.body)
                     if request.api_key == api_keys.METADATA:
-                        for one in answer.body["topics"]:
-                            self._topics[one["name"]] = len(one["partitions"])
+                        for topic in answer.body["topics"]:
+                            self._topics[topic["name"]] = len(topic["partitions"])
 
     async def dial(self, host: str, port: int, receiver: Receiver) -> _Link:
         await asyncio.sleep(0.0001)
@@ -104,20 +104,20 @@ class Cluster:
     def answer(self, frame: bytes) -> list[bytes] | None:
         """The frames that come for a request; None: the connection ends."""
         rng = self.rng
-        asked = tree.decode_request(frame, exact=True)
-        if asked.header is None or asked.body is None:
+        request = tree.decode_request(frame, exact=True)
+        if request.header is None or request.body is None:
             return None
-        number = asked.header["correlationId"]
-        if asked.api_key == api_keys.PRODUCE and asked.body["acks"] == 0:
+        number = request.header["correlationId"]
+        if request.api_key == api_keys.PRODUCE and request.body["acks"] == 0:
             return []
-        body = self._body(asked.api_key, asked.body)
-        greeting = asked.api_key in (api_keys.API_VERSIONS, api_keys.METADATA)
+        body = self._body(request.api_key, request.body)
+        greeting = request.api_key in (api_keys.API_VERSIONS, api_keys.METADATA)
         if rng.random() < self.meek or (greeting and self.greets):
-            return [_encoded(asked.api_key, asked.version, number, body)]
+            return [_encoded(request.api_key, request.version, number, body)]
         how = rng.randrange(10)
         if how < 4:
-            return [_encoded(asked.api_key, asked.version, number, _bent(rng, body))]
-        whole = _encoded(asked.api_key, asked.version, number, body)
+            return [_encoded(request.api_key, request.version, number, _bent(rng, body))]
+        whole = _encoded(request.api_key, request.version, number, body)
         if how < 7:
             data = bytearray(whole)
             for _ in range(rng.choice((1, 1, 3))):
@@ -129,7 +129,7 @@ class Cluster:
             return [rng.choice((number + 1, 0, -1)).to_bytes(4, "big", signed=True) + whole[4:]]
         return rng.choice(([whole, whole], [], [whole[:4]], None))
 
-    def _body(self, api_key: int, asked: dict[str, Any]) -> dict[str, Any]:
+    def _body(self, api_key: int, request: dict[str, Any]) -> dict[str, Any]:
         if api_key == api_keys.API_VERSIONS:
             offers = [
                 {"apiKey": key, "minVersion": low, "maxVersion": high} for key, (low, high) in self._offers.items()
@@ -175,9 +175,9 @@ class Cluster:
 
 def _encoded(api_key: int, version: int, number: int, body: dict[str, Any]) -> bytes:
     """A body as a frame; what does not go into this version is answered with the empty body."""
-    for said in (body, {}):
+    for content in (body, {}):
         try:
-            return encode_response(api_key, version, number, said)
+            return encode_response(api_key, version, number, content)
         except (EncodeError, KeyError, TypeError, ValueError):
             continue
     return number.to_bytes(4, "big", signed=True)
@@ -186,10 +186,10 @@ def _encoded(api_key: int, version: int, number: int, body: dict[str, Any]) -> b
 def _bent(rng: random.Random, value: Any, name: str = "") -> Any:
     """A body with values that no broker gives."""
     if isinstance(value, dict):
-        return {key: _bent(rng, one, key) if rng.random() < 0.5 else one for key, one in value.items()}
+        return {key: _bent(rng, child, key) if rng.random() < 0.5 else child for key, child in value.items()}
     if isinstance(value, list):
-        kept = [_bent(rng, one, name) if rng.random() < 0.5 else one for one in value]
-        return rng.choice((kept, kept, kept, [], kept * 2, kept[:1], kept[::-1]))
+        items = [_bent(rng, child, name) if rng.random() < 0.5 else child for child in value]
+        return rng.choice((items, items, items, [], items * 2, items[:1], items[::-1]))
     if rng.random() < 0.5:
         return value
     if isinstance(value, bool):
@@ -220,9 +220,9 @@ class _Link:
         if answers is None:
             self._loop.call_at(self._free, self._close, "closed by the target")
             return
-        for one in answers:
-            if len(one) >= 4:
-                self._loop.call_at(self._free, self._deliver, one)
+        for answer in answers:
+            if len(answer) >= 4:
+                self._loop.call_at(self._free, self._deliver, answer)
 
     def _deliver(self, frame: bytes) -> None:
         if not self._closed:

@@ -112,10 +112,10 @@ def test_another_connections_change_is_noticed(read: analyzer.Dataset, tmp_path:
     assert len(base.flows) > 1
     last = read.exchanges["connection"][-1].as_py()
     other = next(flow for flow in base.flows if not last.startswith(checking.names(flow)))
-    mine = next(flow for flow in base.flows if last.startswith(checking.names(flow)))
+    own = next(flow for flow in base.flows if last.startswith(checking.names(flow)))
     changed = _changed(read, "exchanges", "correlation_id", 999_999)
     check_others(base, read, other, tmp_path)
-    check_others(base, changed, mine, tmp_path)
+    check_others(base, changed, own, tmp_path)
     with pytest.raises(Broken, match="another connection's rows changed"):
         check_others(base, changed, other, tmp_path)
     with pytest.raises(Broken, match="depends on"):

@@ -5,7 +5,6 @@ Proves: replay/api.py
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import inspect
 import pkgutil
@@ -16,6 +15,8 @@ import pytest
 
 import replay
 from analyzer.cli import parser
+from analyzer.options.declare import declarations
+from analyzer.options.replay import ReplayOptions
 from captures.errors import KwireError
 from replay import api, inputs, request, run
 from replay.options import Options
@@ -25,9 +26,9 @@ CAPTURE = next((SAMPLES / "old-java-0.8.2").glob("capture*"))
 
 # fmt: off
 OTHERWISE = {
-    "help", "captures",  # no options
+    "captures",  # no option
     "dry_run", "assume", "json", "fail_on", "loop",  # what a command prints, returns and repeats, a program does itself
-    "no_audit",  # `audit=False`; `--audit RUN` sends nothing
+    "audit_run",  # it sends nothing
     "sasl", "sasl_file", "tls", "tls_ca", "tls_cert", "tls_key", "follow_advertised", "map_host",
     "plaintext_login",  # `access`
 }
@@ -42,11 +43,8 @@ def test_no_module_of_the_package_takes_the_doors_name() -> None:
 
 
 def test_it_takes_what_the_command_takes_under_the_same_names() -> None:
-    command = argparse.ArgumentParser()
-    parser._replay_options(command)
-    options = {action.dest for action in command._actions} - OTHERWISE
-    parameters = {*inspect.signature(api.replay).parameters, *request.Asked.__annotations__}
-    assert parameters - {"captures", "options", "access"} == options
+    keywords = {*inspect.signature(api.replay).parameters} - {"captures", "access"}
+    assert keywords == declarations(ReplayOptions).keys() - OTHERWISE
 
 
 def test_what_is_asked_for_in_python_is_what_the_command_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -119,10 +117,12 @@ def test_what_is_asked_for_in_python_is_what_the_command_does(monkeypatch: pytes
         "--workers",
         "3",
     ]
-    command = request.options_of(parser._parser().parse_args(arguments), "h", 1)
+    command = request.resolve_command(parser.parse(arguments)[1], "h", 1)
     ((count, wanted, out, wait),) = seen
     assert (wanted, out, wait) == (command, tmp_path, True)
-    assert count == 2 * len(inputs.prepared(inputs.read(CAPTURE), request.wanted("h", 1, topics="*"), []))
+    assert count == 2 * len(
+        inputs.prepared(inputs.read(CAPTURE), request.resolve("h", 1, request.ReplayRequest(topics="*")), [])
+    )
 
 
 @pytest.mark.parametrize(

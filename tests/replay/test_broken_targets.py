@@ -233,7 +233,7 @@ def test_an_audit_of_another_cluster_than_the_runs_is_told(tmp_path: Path) -> No
 
 
 def test_fewer_partitions_are_told_before_anything_is_sent(tmp_path: Path) -> None:
-    with pytest.raises(seeding.TooFewPartitions, match="orders has 1 partitions, the captured one 2"):
+    with pytest.raises(seeding.TooFewPartitionsError, match="orders has 1 partitions, the captured one 2"):
         replayed_at(Shop(partitions=1), tmp_path / "run")
 
 

@@ -194,7 +194,7 @@ def test_a_topic_with_fewer_partitions_is_told_before_anything_is_sent(tmp_path:
     capture.add(0.1, api_keys.PRODUCE, VERSION, produced({2: batch()}), produced_answer({2: 3}))
     with sinking() as port:
         options = Options("127.0.0.1", port, settings=Settings(speed=None), yes=True)
-        with pytest.raises(seeding.TooFewPartitions, match="orders has 1 partitions, the captured one 3"):
+        with pytest.raises(seeding.TooFewPartitionsError, match="orders has 1 partitions, the captured one 3"):
             asyncio.run(run.replay(MemorySource([capture.session()]), options, link.tcp(), tmp_path / "run", []))
         assert not (tmp_path / "run").exists()
         partial = dataclasses.replace(options, partial=True)

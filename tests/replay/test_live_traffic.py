@@ -26,7 +26,7 @@ from replay.live_traffic import LiveSource
 from replay.options import Options
 from replay.plan.sessions import CapturedExchange
 from replay.send import link, seeding
-from replay.send.same_cluster import SameCluster
+from replay.send.same_cluster import SameClusterError
 from replay.send.settings import Settings
 from replay.source import MemorySource
 from tests.replay.conversation import Captured
@@ -121,12 +121,12 @@ def test_what_is_captured_is_sent_before_more_is_captured(tmp_path: Path) -> Non
 
 def test_topics_are_checked_when_they_are_met(tmp_path: Path) -> None:
     every = in_order_of_answers(captured())
-    with pytest.raises(seeding.TooFewPartitions, match="orders has 1 partitions, the captured one 2"):
+    with pytest.raises(seeding.TooFewPartitionsError, match="orders has 1 partitions, the captured one 2"):
         at(Shop(partitions=1), begun(every), tmp_path / "few")
     assert not (tmp_path / "few").exists()
     shop = Shop()
     at(shop, begun(every), tmp_path / "once")
-    with pytest.raises(seeding.NotEmpty, match=ORDERS):
+    with pytest.raises(seeding.NotEmptyError, match=ORDERS):
         at(shop, begun(every), tmp_path / "twice", yes=False)
 
 
@@ -177,7 +177,7 @@ def test_what_is_sent_is_captured_and_not_sent_again(tmp_path: Path) -> None:
 def test_the_captured_cluster_is_told_before_anything_is_sent_to_it(tmp_path: Path) -> None:
     every = in_order_of_answers(captured())
     shop = Shop(cluster="shop-1")
-    with pytest.raises(SameCluster, match="its cluster id is shop-1"):
+    with pytest.raises(SameClusterError, match="its cluster id is shop-1"):
         at(shop, begun(every), tmp_path / "run")
     assert not shop.produced
     assert at(shop, begun(every), tmp_path / "asked", same_cluster=True).valid

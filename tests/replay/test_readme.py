@@ -5,11 +5,11 @@ Proves: replay/plan/apis.py, and the tables of replay/README.md
 
 from __future__ import annotations
 
-import argparse
 import ast
 import re
 
-from analyzer.cli import parser as cli
+from analyzer.options.declare import declarations
+from analyzer.options.replay import ReplayOptions
 from analyzer.protocol import api_keys as names
 from analyzer.protocol import schema
 from replay.plan import apis, steps
@@ -42,10 +42,9 @@ def test_the_table_of_apis_is_the_codes() -> None:
 
 
 def test_every_option_is_explained() -> None:
-    parser = cli._parser()
-    (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    options = {option for action in commands.choices["replay"]._actions for option in action.option_strings}
-    assert not [option for option in sorted(options - {"-h", "--help", "--out"}) if option not in TEXT]
+    declared = declarations(ReplayOptions).values()
+    options = {name for declaration in declared for name in declaration.spellings if not declaration.is_hidden}
+    assert not [option for option in sorted(options - {"--out"}) if option not in TEXT]
 
 
 def test_every_module_is_in_the_readme_and_some_test_says_that_it_proves_it() -> None:

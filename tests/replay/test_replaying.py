@@ -121,7 +121,7 @@ def test_twice_is_twice(shared_brokers: Start, tmp_path: Path) -> None:
     folder = SAMPLES / "txn-librdkafka-4.3"
     first = replay_capture(folder, cluster, tmp_path / "first")
     assert list(audit(first.pairs, cluster.bootstrap)) == []
-    with pytest.raises(seeding.NotEmpty):
+    with pytest.raises(seeding.NotEmptyError):
         replay_capture(folder, cluster, tmp_path / "refused")
     second = replay_capture(folder, cluster, tmp_path / "second", yes=True)
     assert second.result.counts.duplicates == 0

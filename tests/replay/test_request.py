@@ -18,7 +18,7 @@ from replay.plan.selection import Moment
 
 
 def options(*arguments: str) -> Options:
-    return request.options_of(parser._parser().parse_args(["replay", "x.pcap", *arguments]), "h", 1)
+    return request.resolve_command(parser.parse(["replay", "x.pcap", *arguments])[1], "h", 1)
 
 
 def test_what_is_asked_for_is_what_is_done() -> None:

@@ -29,7 +29,7 @@ from replay.plan import windows
 from replay.plan.sessions import CapturedExchange
 from replay.plan.windows import TwoPassReader
 from replay.remap.offsets import OffsetMap
-from replay.request import wanted
+from replay.request import ReplayRequest, resolve
 from replay.run_writer import Recorder
 from replay.send import link
 from replay.send.settings import Settings
@@ -238,7 +238,9 @@ def test_only_one_capture_point_can_be_gone_through_twice() -> None:
 
 def test_a_large_capture_goes_in_windows_unless_something_needs_it_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     def given(captures: Any, **request_options: Any) -> Any:
-        return inputs.open_source(captures, wanted("h", 1, **request_options), how=ReadOptions(), notes=[])
+        return inputs.open_source(
+            captures, resolve("h", 1, ReplayRequest(**request_options)), how=ReadOptions(), notes=[]
+        )
 
     assert isinstance(given(CAPTURE), MemorySource)
     monkeypatch.setattr(inputs, "LARGE", Path(CAPTURE).stat().st_size)

@@ -76,7 +76,7 @@ def test_what_spark_would_analyse_in_vain_is_told_before_a_session_starts(
 HOLDER = """
 import sys
 from pathlib import Path
-from analyzer import dataset
+from analyzer.dataset import dataset
 with dataset.Writer(Path(sys.argv[1]), False, False):
     print("held", flush=True)
     sys.stdin.readline()

@@ -6,7 +6,6 @@ compares them one by one. Proves: reports.engines, reports.embedded.engine.
 
 from __future__ import annotations
 
-import argparse
 import datetime
 import signal
 import threading
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 
 import analyzer
+from analyzer.options.common import EngineOptions
 from captures.errors import KwireError
 from reports import catalog, engines, relations
 from reports.embedded import engine
@@ -132,8 +132,8 @@ def test_capture_points_of_one_name_stay_apart(halves: list[str], spark: Any) ->
 # --- which engine -----------------------------------------------------------------------------------------------------
 
 
-def options(**chosen: Any) -> argparse.Namespace:
-    return argparse.Namespace(**{"engine": "auto", "master": None, "conf": [], "verbose": False, **chosen})
+def options(**chosen: Any) -> EngineOptions:
+    return EngineOptions(**chosen)
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def test_java_compiles_at_length_only_where_there_is_much_to_do(
     class Asked(Exception):
         pass
 
-    def of_command(_: argparse.Namespace, quick: bool) -> None:
+    def of_command(_: EngineOptions, quick: bool) -> None:
         raise Asked(quick)
 
     monkeypatch.setattr(engines, "QUICK_EXCHANGES", few)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import json
@@ -17,6 +16,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 import analyzer
+from analyzer.options.questions import SqlOptions
 from captures.errors import KwireError
 from reports import catalog, relations, sql
 from reports.engines import check_columns
@@ -50,7 +50,7 @@ def asked(dataset: str, query: str | None, engine: str = "auto", **options: Any)
         "keylog": [],
         **options,
     }
-    return sql.sql(argparse.Namespace(dataset=dataset, query=query, **chosen))
+    return sql.sql(SqlOptions(dataset=dataset, query=query, **chosen))
 
 
 @pytest.fixture(params=["embedded", "spark"])

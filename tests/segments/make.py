@@ -37,15 +37,15 @@ TOPICS: dict[str, tuple[dict[str, str], str]] = {
 
 def records(topic: str) -> list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]]:
     """Key, value and headers of what was sent: null keys, tombstones, headers with null and repeated."""
-    made = []
+    records_of_topic = []
     for i in range(COUNT):
         key = None if i % 5 == 4 else f"{topic}-{i % 7}".encode()
         value = None if i % 11 == 10 else f"value {i} of {topic} ".encode() * (1 + i % 4)
         headers: list[tuple[str, bytes | None]] = []
         if topic.startswith("v2") and i % 3 == 0:
             headers = [("source", b"make"), ("empty", None), ("source", str(i).encode())]
-        made.append((key, value, headers))
-    return made
+        records_of_topic.append((key, value, headers))
+    return records_of_topic
 
 
 def _produce(bootstrap: str, topic: str, codec: str, rows: Any, **settings: Any) -> None:
@@ -95,12 +95,12 @@ def _alter(bootstrap: str, topic: str, settings: dict[str, str]) -> None:
 
 
 def _dumps(cluster: Cluster, paths: list[Path], *options: str) -> dict[Path, bytes]:
-    """What Kafka's tool says of each file. One process for all: it takes seconds to start."""
+    """Run Kafka's dump tool on some files, in one process: it takes seconds to start."""
     main = "kafka.tools.DumpLogSegments" if cluster.spec.version < "4" else "org.apache.kafka.tools.DumpLogSegments"
     files = ",".join(str(path) for path in paths)
     command = [cluster.java.java, "-cp", f"{cluster.lib}/*", main, "--files", files, *options]
-    said = subprocess.run(command, check=True, capture_output=True, timeout=200).stdout
-    parts = said.split(b"Dumping ")[1:]
+    output = subprocess.run(command, check=True, capture_output=True, timeout=200).stdout
+    parts = output.split(b"Dumping ")[1:]
     # Without the first line: it names this machine's folders.
     return {path: part.partition(b"\n")[2] for path, part in zip(paths, parts, strict=True)}
 

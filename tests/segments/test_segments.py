@@ -49,9 +49,9 @@ def _point(folder: Path) -> LogPoint:
 
 def _shown(path: Path) -> list[log_reader.Shown]:
     notes: list[str] = []
-    found = list(log_reader.shown(_point(path), notes))
+    batches = list(log_reader.shown(_point(path), notes))
     assert notes == []
-    return found
+    return batches
 
 
 # --- whole segments ---------------------------------------------------------------------------------------------------
@@ -62,20 +62,20 @@ def test_records_are_those_that_were_sent(topic: str) -> None:
     """Formats 0, 1 and 2, each codec, as brokers stored them: null keys, tombstones, headers, offsets without holes."""
     records = [record for batch in _shown(make.DATA / f"{topic}-0") for record in batch.records]
 
-    assert [(one["key"], one["value"], [tuple(pair.values()) for pair in one["headers"]]) for one in records] == SENT[
-        topic
-    ]
-    assert [one["offset"] for one in records] == list(range(len(SENT[topic])))
-    assert {(one["topic"], one["partition"]) for one in records} == {(topic, 0)}
+    assert [
+        (record["key"], record["value"], [tuple(pair.values()) for pair in record["headers"]]) for record in records
+    ] == SENT[topic]
+    assert [record["offset"] for record in records] == list(range(len(SENT[topic])))
+    assert {(record["topic"], record["partition"]) for record in records} == {(topic, 0)}
 
 
 @pytest.mark.parametrize("path", FILES, ids=_named)
 def test_every_batch_is_what_kafkas_own_tool_says(path: Path) -> None:
-    said = [line for line in _dumped(path) if re.match(r"(baseOffset|offset):", line)]
+    dumped = [line for line in _dumped(path) if re.match(r"(baseOffset|offset):", line)]
     rows = [batch.row for batch in _shown(path)]
 
-    assert len(rows) == len(said)
-    for row, line in zip(rows, said, strict=True):
+    assert len(rows) == len(dumped)
+    for row, line in zip(rows, dumped, strict=True):
         words = dict(re.findall(r"(\w+): (\S+)", line))
         assert words["isvalid"] == "true"
         assert row["crc_ok"]
@@ -96,11 +96,11 @@ def test_every_batch_is_what_kafkas_own_tool_says(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=_named)
 def test_every_record_is_what_kafkas_own_tool_says(path: Path) -> None:
-    said = [line for line in _dumped(path) if line.startswith("| ")]
+    dumped = [line for line in _dumped(path) if line.startswith("| ")]
     records = [record for batch in _shown(path) for record in batch.records]
 
-    assert len(records) == len(said)
-    for record, line in zip(records, said, strict=True):
+    assert len(records) == len(dumped)
+    for record, line in zip(records, dumped, strict=True):
         words = dict(re.findall(r"(\w+): (\S+)", line.partition(" payload: ")[0]))
         assert record["offset"] == int(words["offset"])
         assert record["key_bytes"] == _present(words["keySize"])
@@ -145,10 +145,10 @@ def test_markers_end_transactions() -> None:
 
 @pytest.mark.parametrize("path", SMALL_FILES, ids=_named)
 def test_small_files_are_what_kafkas_own_tool_says(path: Path) -> None:
-    found = segments.entries(path)
-    said = _dumped(path)
+    entries = segments.entries(path)
+    dumped = _dumped(path)
 
-    assert found.notes == ()
+    assert entries.notes == ()
     if path.suffix == ".snapshot":
         wanted = (
             "producerId",
@@ -159,11 +159,11 @@ def test_small_files_are_what_kafkas_own_tool_says(path: Path) -> None:
             "timestamp",
             "coordinatorEpoch",
         )
-        lines = [dict(re.findall(r"(\w+): (?:Some\()?(-?\d+)", line)) for line in said if "producerId:" in line]
-        assert [row[:7] for row in found.rows] == [tuple(int(words[name]) for name in wanted) for words in lines]
+        lines = [dict(re.findall(r"(\w+): (?:Some\()?(-?\d+)", line)) for line in dumped if "producerId:" in line]
+        assert [row[:7] for row in entries.rows] == [tuple(int(words[name]) for name in wanted) for words in lines]
     else:
-        lines = [dict(re.findall(r"(\w+): (-?\d+)", line)) for line in said if re.match(r"\w+: \d", line)]
-        assert [list(row) for row in found.rows] == [[int(number) for number in words.values()] for words in lines]
+        lines = [dict(re.findall(r"(\w+): (-?\d+)", line)) for line in dumped if re.match(r"\w+: \d", line)]
+        assert [list(row) for row in entries.rows] == [[int(number) for number in words.values()] for words in lines]
 
 
 # --- recovery ---------------------------------------------------------------------------------------------------------
@@ -203,9 +203,9 @@ def test_a_segment_cut_anywhere_is_read_to_its_last_whole_batch(topic: str, tmp_
         path.write_bytes(whole[:cut])
         good = [end for end in ends if end <= cut]
 
-        found, damage = _read(path, 512)
+        batches, damage = _read(path, 512)
 
-        assert found == places[: len(good) - 1]
+        assert batches == places[: len(good) - 1]
         if cut in ends:
             assert damage is None
         else:
@@ -223,9 +223,9 @@ def test_a_segment_with_a_wrong_byte_is_read_up_to_its_batch(tmp_path: Path) -> 
     at = places[1][0] + 100
     path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
 
-    found, damage = _read(path)
+    batches, damage = _read(path)
 
-    assert found == places[:1]
+    assert batches == places[:1]
     assert str(damage) == (
         f"byte {places[1][0]} (offset 10): the checksum is wrong; {len(whole) - places[1][0]} bytes from there on are "
         "not read"

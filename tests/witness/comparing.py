@@ -1,4 +1,4 @@
-"""What a broker logged against what was read from the packets: which pairs belong together, and how they differ.
+"""Compare a broker's log with the exchanges of the packets: pair them, and list differences.
 
 The exceptions to "equal, field for field" stand here by name, each with its reason; there are no others.
 """
@@ -112,11 +112,11 @@ def expected(
     ]
 
 
-def key(one: Logged | Exchange, with_client_id: bool = True) -> tuple[Any, ...]:
-    """What a log line and an exchange must have in common."""
+def key(logged: Logged | Exchange, with_client_id: bool = True) -> tuple[Any, ...]:
+    """Return the values that a log line and its exchange have in common."""
     # 0.8 logs only the client's end of the connection; that is enough on one broker. No log tells null from empty.
-    named = (one.client_id or "",) if with_client_id else ()
-    return (one.client, one.api_key, one.api_version, one.correlation_id, *named)
+    named = (logged.client_id or "",) if with_client_id else ()
+    return (logged.client, logged.api_key, logged.api_version, logged.correlation_id, *named)
 
 
 def paired(
@@ -126,23 +126,23 @@ def paired(
     are in the wire's order within a connection, and so are the exchanges. `everything` is the whole log, of which
     `lines` are some (the same objects): where it has as many lines of a key as the capture has exchanges, they belong
     together in order, else by time of arrival."""
-    found: dict[tuple[Any, ...], list[Exchange]] = defaultdict(list)
+    by_key: dict[tuple[Any, ...], list[Exchange]] = defaultdict(list)
     for exchange in exchanges:
         if exchange.api_key is not None:
-            found[key(exchange, with_client_id)].append(exchange)
+            by_key[key(exchange, with_client_id)].append(exchange)
     in_log: dict[tuple[Any, ...], list[Logged]] = defaultdict(list)
     for line in everything:
         if not line.forwarded:
             in_log[key(line, with_client_id)].append(line)
     wanted = {id(line) for line in lines}
     for same, of_log in in_log.items():
-        of_capture = sorted(found.get(same, []), key=lambda exchange: exchange.request_time or 0)
+        of_capture = sorted(by_key.get(same, []), key=lambda exchange: exchange.request_time or 0)
         if len(of_capture) == len(of_log):
             pairs: list[tuple[Logged, Exchange | None]] = list(zip(of_log, of_capture, strict=True))
         else:
             pairs = []
             for line in (line for line in of_log if id(line) in wanted):
-                nearest = min(of_capture, key=lambda one: _apart(line, one), default=None)
+                nearest = min(of_capture, key=lambda exchange: _apart(line, exchange), default=None)
                 if nearest is not None:
                     of_capture.remove(nearest)
                 pairs.append((line, nearest))
@@ -193,8 +193,8 @@ def _differences(logged: Any, read: Any, api_key: int, side: str, path: str, sho
     elif isinstance(logged, list) and isinstance(read, list):
         if len(logged) != len(read):
             yield Difference(path + "[]", f"{len(logged)} elements", f"{len(read)} elements")
-        for one, other in zip(logged, read, strict=False):
-            yield from _differences(one, other, api_key, side, path, shown)
+        for element, other in zip(logged, read, strict=False):
+            yield from _differences(element, other, api_key, side, path, shown)
     elif (api_key, side, path) in SECRETS and not shown and logged not in (ABSENT, None, ""):
         length = len(base64.b64decode(logged))
         if read == logged or not re.search(rf"\b{length}\b", str(read)):

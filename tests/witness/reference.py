@@ -194,16 +194,16 @@ def _end(end: End) -> str:
 @functools.cache
 def definitions() -> dict[tuple[str, int, int], dict[str, Any]]:
     """(`request` or `response`, API key, version) to its definition: the newer release's where both have it."""
-    found: dict[tuple[str, int, int], dict[str, Any]] = {}
+    results: dict[tuple[str, int, int], dict[str, Any]] = {}
     for release in sorted((ROOT / "analyzer" / "definitions").glob("kafka-*.json")):
         for message in json.loads(release.read_text()):
             if message["type"] in ("request", "response") and message["validVersions"] != "none":
                 low, high = bounds(message["validVersions"])
                 for version in range(low, high + 1):
-                    found[message["type"], message["apiKey"], version] = message
-    if not found:
+                    results[message["type"], message["apiKey"], version] = message
+    if not results:
         raise FileNotFoundError("no Kafka definitions in analyzer/definitions: run tools/refresh_definitions.py")
-    return found
+    return results
 
 
 @functools.cache
@@ -267,11 +267,11 @@ class Walk:
         """One struct: its fields in order, then, where flexible, its tagged fields that are not at their default."""
         out: dict[str, Any] = {}
         tagged = {}
-        for one in definition:
-            if within(self.version, one.get("taggedVersions")) and "tag" in one:
-                tagged[one["tag"]] = one
-            elif within(self.version, one["versions"]):
-                self.into(out, one, flexible)
+        for entry in definition:
+            if within(self.version, entry.get("taggedVersions")) and "tag" in entry:
+                tagged[entry["tag"]] = entry
+            elif within(self.version, entry["versions"]):
+                self.into(out, entry, flexible)
         if flexible:
             for _ in range(self.varint()):
                 tag, size = self.varint(), self.varint()
@@ -287,18 +287,18 @@ class Walk:
                     self.take(size)
         return out
 
-    def into(self, out: dict[str, Any], one: dict[str, Any], flexible: bool) -> None:
-        name = one["name"][0].lower() + one["name"][1:]
-        kind = one["type"]
-        if "flexibleVersions" in one:
-            flexible = flexible and within(self.version, one["flexibleVersions"])
-        value = self.value(kind, one, flexible)
+    def into(self, out: dict[str, Any], field: dict[str, Any], flexible: bool) -> None:
+        name = field["name"][0].lower() + field["name"][1:]
+        kind = field["type"]
+        if "flexibleVersions" in field:
+            flexible = flexible and within(self.version, field["flexibleVersions"])
+        value = self.value(kind, field, flexible)
         if kind == "records" and value is not None:
             out[name + "SizeInBytes"] = len(value)
         else:
             out[name] = value
 
-    def value(self, kind: str, one: dict[str, Any], flexible: bool) -> Any:
+    def value(self, kind: str, field: dict[str, Any], flexible: bool) -> Any:
         if kind in NUMBERS:
             return self.number(kind)
         if kind == "uuid":
@@ -317,15 +317,15 @@ class Walk:
                 return None
             if count > len(self.data):
                 raise Unreadable(f"{count} elements in {len(self.data)} bytes")
-            return [self.value(kind[2:], one, flexible) for _ in range(count)]
-        if not one["type"].startswith("[]") and within(self.version, one.get("nullableVersions")):
+            return [self.value(kind[2:], field, flexible) for _ in range(count)]
+        if not field["type"].startswith("[]") and within(self.version, field.get("nullableVersions")):
             if self.number("int8") < 0:  # KIP-893: a nullable struct has a sign byte before it
                 return None
-        return self.fields(one.get("fields") or self.structs[kind], flexible)
+        return self.fields(field.get("fields") or self.structs[kind], flexible)
 
-    def default(self, one: dict[str, Any]) -> Any:
+    def default(self, field: dict[str, Any]) -> Any:
         """The value a tagged field has when it is left out, as JSON."""
-        kind, given = one["type"], one.get("default")
+        kind, given = field["type"], field.get("default")
         if given == "null":
             return None
         if kind in ("string", "bytes"):
@@ -339,7 +339,7 @@ class Walk:
         if kind in NUMBERS:
             return float(given or 0) if kind == "float64" else int(str(given or 0), 0)
         present = {}
-        for part in one.get("fields") or self.structs[kind]:
+        for part in field.get("fields") or self.structs[kind]:
             if within(self.version, part["versions"]) and "tag" not in part:
                 present[part["name"][0].lower() + part["name"][1:]] = self.default(part)
         return present
@@ -449,14 +449,14 @@ def exchanges(paths: Iterable[Path], ports: set[int]) -> Iterator[Exchange]:
     for name, client, broker, to_broker, from_broker in connections(paths, ports):
         waiting: deque[Exchange] = deque()
         for ordinal, (begin, end) in enumerate(frames(to_broker, None)):
-            asked = Exchange(name, client, broker, exchange=ordinal)
-            read_request(asked, to_broker, begin, end)
-            if asked.api_key == 0 and asked.request is not None and asked.request["acks"] == 0:
-                asked.status = "no_response_expected"
-                yield asked
+            exchange = Exchange(name, client, broker, exchange=ordinal)
+            read_request(exchange, to_broker, begin, end)
+            if exchange.api_key == 0 and exchange.request is not None and exchange.request["acks"] == 0:
+                exchange.status = "no_response_expected"
+                yield exchange
             else:
-                waiting.append(asked)
-        known = {one.correlation_id for one in waiting if one.correlation_id is not None}
+                waiting.append(exchange)
+        known = {request.correlation_id for request in waiting if request.correlation_id is not None}
         for ordinal, (begin, end) in enumerate(frames(from_broker, known)):
             index = answered_by(waiting, from_broker, begin)
             if index is None:
@@ -481,7 +481,7 @@ def answered_by(waiting: Iterable[Exchange], laid: Laid, begin: int) -> int | No
     if not laid.whole(begin + 4, begin + 8):
         return None
     (correlation_id,) = struct.unpack_from(">i", laid.data, begin + 4)
-    for index, one in enumerate(waiting):
-        if one.correlation_id == correlation_id and (one.request_time or 0) <= laid.times[begin]:
+    for index, request in enumerate(waiting):
+        if request.correlation_id == correlation_id and (request.request_time or 0) <= laid.times[begin]:
             return index
     return None

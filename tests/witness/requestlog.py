@@ -88,11 +88,11 @@ def read(folder: Path) -> list[Logged]:
 def lines(path: Path) -> Iterator[Logged]:
     with gzip.open(path, "rt", encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
-            found = LINE.match(line.rstrip("\n"))
-            if not found:
+            match = LINE.match(line.rstrip("\n"))
+            if not match:
                 raise ValueError(f"{path}:{number}: not a line of a request log: {line[:80]!r}")
-            time = datetime.strptime(found[1], "%Y-%m-%d %H:%M:%S,%f").replace(tzinfo=UTC).timestamp()
-            yield from_json(time, found[2]) if found[2].startswith('{"') else from_text(time, found[2])
+            time = datetime.strptime(match[1], "%Y-%m-%d %H:%M:%S,%f").replace(tzinfo=UTC).timestamp()
+            yield from_json(time, match[2]) if match[2].startswith('{"') else from_text(time, match[2])
 
 
 def from_json(time: float, text: str) -> Logged:

@@ -52,8 +52,8 @@ def test_every_kind_of_difference_is_seen(change: str) -> None:
     read = copy.deepcopy(BODY)
     assert not differences(line(response=BODY), "response", read, secrets_shown=True)
     CHANGES[change](read)
-    (found,) = differences(line(response=BODY), "response", read, secrets_shown=True)
-    assert found.path
+    (difference,) = differences(line(response=BODY), "response", read, secrets_shown=True)
+    assert difference.path
 
 
 def test_every_field_of_a_real_capture_counts() -> None:
@@ -130,7 +130,7 @@ def test_share_fetch_records_are_the_only_field_left_out() -> None:
 def test_repeated_correlation_ids_pair_in_order() -> None:
     log = [line(time=time) for time in (10.0, 11.0, 12.0)]
     read = [exchange(time=time) for time in (9.9, 10.9, 11.9)]
-    assert [(one.time, other.request_time) for one, other in paired(log, log, read) if other] == [
+    assert [(logged.time, other.request_time) for logged, other in paired(log, log, read) if other] == [
         (10.0, 9_900_000_000),
         (11.0, 10_900_000_000),
         (12.0, 11_900_000_000),
@@ -149,8 +149,8 @@ def test_what_differs_in_its_key_is_missing(name: str) -> None:
     other = exchange()
     setattr(other, name, ("127.0.0.1", 1) if name == "client" else "?" if name == "client_id" else 77)
     log = [line()]
-    assert [found for _, found in paired(log, log, [exchange()])] != [None]
-    assert [found for _, found in paired(log, log, [other])] == [None]
+    assert [match for _, match in paired(log, log, [exchange()])] != [None]
+    assert [match for _, match in paired(log, log, [other])] == [None]
 
 
 def test_the_window_leaves_out_edges_other_ports_and_forwarded_lines() -> None:
@@ -173,9 +173,9 @@ def sample() -> tuple[Case, list[Exchange]]:
 
 
 def wanted_exchange(case: Case, exchanges: list[Exchange]) -> Exchange:
-    found = next(other for _, other in paired(case.wanted, case.log, exchanges) if other and other.response)
-    assert found is not None
-    return found
+    wanted = next(other for _, other in paired(case.wanted, case.log, exchanges) if other and other.response)
+    assert wanted is not None
+    return wanted
 
 
 def test_a_lost_exchange_fails(sample: tuple[Case, list[Exchange]]) -> None:
@@ -183,7 +183,7 @@ def test_a_lost_exchange_fails(sample: tuple[Case, list[Exchange]]) -> None:
     assert judge(case, exchanges, True) > 100
     lost = wanted_exchange(case, exchanges)
     with pytest.raises(AssertionError, match="not there"):
-        judge(case, [one for one in exchanges if one is not lost], True)
+        judge(case, [other for other in exchanges if other is not lost], True)
 
 
 def test_an_exchange_seen_twice_fails(sample: tuple[Case, list[Exchange]]) -> None:
@@ -195,21 +195,21 @@ def test_an_exchange_seen_twice_fails(sample: tuple[Case, list[Exchange]]) -> No
 def test_a_body_left_out_fails(sample: tuple[Case, list[Exchange]]) -> None:
     case, exchanges = sample
     for side in ("request", "response"):
-        one = wanted_exchange(case, exchanges)
-        blank = copy.copy(one)
+        wanted = wanted_exchange(case, exchanges)
+        blank = copy.copy(wanted)
         setattr(blank, side, None)
         with pytest.raises(AssertionError, match=r"not decoded|not whole"):
-            judge(case, [blank if other is one else other for other in exchanges], True)
+            judge(case, [blank if other is wanted else other for other in exchanges], True)
 
 
 def test_one_wrong_value_fails(sample: tuple[Case, list[Exchange]]) -> None:
     case, exchanges = sample
-    one = wanted_exchange(case, exchanges)
-    wrong = copy.deepcopy(one)
+    wanted = wanted_exchange(case, exchanges)
+    wrong = copy.deepcopy(wanted)
     assert wrong.response is not None
     spoil(wrong.response, next(leaves(wrong.response)))
     with pytest.raises(AssertionError, match="differences"):
-        judge(case, [wrong if other is one else other for other in exchanges], True)
+        judge(case, [wrong if other is wanted else other for other in exchanges], True)
 
 
 # ---------------------------------------------------------------------------------------------------- reading the logs
@@ -228,7 +228,10 @@ def test_the_text_formats_of_0_8_and_0_10_are_read(tmp_path: Path) -> None:
     ]
     path = tmp_path / "requests.log.gz"
     path.write_bytes(gzip.compress("".join(prefix + text + suffix for text in texts).encode()))
-    assert [(one.api_key, one.api_version, one.correlation_id, one.client_id) for one in requestlog.lines(path)] == [
+    assert [
+        (logged.api_key, logged.api_version, logged.correlation_id, logged.client_id)
+        for logged in requestlog.lines(path)
+    ] == [
         (3, 0, 1, "p-1"),
         (4, 0, 7, "id_1-port_9092"),
         (7, 0, 3, None),
@@ -236,9 +239,9 @@ def test_the_text_formats_of_0_8_and_0_10_are_read(tmp_path: Path) -> None:
         (7, 1, 0, "1"),
     ]
     read = list(requestlog.lines(path))
-    assert [one.client for one in read] == [("127.0.0.1", 44244)] * 3 + [("127.0.0.1", 40202)] * 2
-    assert [one.broker for one in read] == [None] * 3 + [BROKER] * 2
-    assert [one.total_ms for one in read] == [10, 10, 10, 12, 12]
+    assert [logged.client for logged in read] == [("127.0.0.1", 44244)] * 3 + [("127.0.0.1", 40202)] * 2
+    assert [logged.broker for logged in read] == [None] * 3 + [BROKER] * 2
+    assert [logged.total_ms for logged in read] == [10, 10, 10, 12, 12]
     assert read[0].time == 1795226576.856
 
 

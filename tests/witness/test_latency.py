@@ -38,7 +38,7 @@ BARS = {api_keys.FETCH: 0.97, api_keys.JOIN_GROUP: 0.95, api_keys.SYNC_GROUP: 0.
 
 @dataclass
 class Judged:
-    """What the log says of the exchanges of one capture, and what kwire says."""
+    """Latencies of one capture's exchanges in the log and in kwire, compared."""
 
     name: str
     near: int = 0
@@ -104,27 +104,29 @@ def judged(folder: Path) -> Judged:
     for line in requestlog.read(folder):
         if not line.forwarded:
             logged[line.client, line.api_key, line.correlation_id].append(line)
-    found = Judged(folder.name)
+    result = Judged(folder.name)
     files = [str(path) for path in shared.capture_files(folder)]
     for row in analyzer.analyze(files, records="none", rotated=True).exchanges.to_pylist():
         lines = logged[(row["client_ip"], row["client_port"]), row["api_key"], row["correlation_id"]]
         if len(lines) == 1 and row["status"] == "answered":
-            found.take(row, lines[0].total_ms, lines[0].remote_ms)
-    return found
+            result.take(row, lines[0].total_ms, lines[0].remote_ms)
+    return result
 
 
 def table(every: Iterable[Judged]) -> str:
     heads = ("total near", "not the first", "Fetch", "JoinGroup", "SyncGroup", "ShareFetch", "called held", "undecided")
-    return "\n".join(["capture".ljust(34) + "".join(f" {head:>19}" for head in heads), *(one.line() for one in every)])
+    return "\n".join(
+        ["capture".ljust(34) + "".join(f" {head:>19}" for head in heads), *(capture.line() for capture in every)]
+    )
 
 
 @pytest.fixture(scope="module")
 def every() -> list[Judged]:
     """Every capture with a request log: shared ones, else the samples."""
     folders = [folder for folder in shared.shared_folders() or shared.sample_folders() if logs(folder)]
-    found = [judged(folder) for folder in folders if not folder.name.startswith(CUT)]
-    print(f"\n{table([*found, together(found)])}")
-    return found
+    results = [judged(folder) for folder in folders if not folder.name.startswith(CUT)]
+    print(f"\n{table([*results, together(results)])}")
+    return results
 
 
 def logs(folder: Path) -> list[Path]:
@@ -136,14 +138,14 @@ CUT = ("snaplen-", "tls13-")
 
 
 def together(every: list[Judged]) -> Judged:
-    found = Judged("together")
-    for one in every:
+    total = Judged("together")
+    for capture in every:
         for name in ("near", "timed", "later_near", "later", "not_parked", "called_held", "fetches", "undecided"):
-            setattr(found, name, getattr(found, name) + getattr(one, name))
+            setattr(total, name, getattr(total, name) + getattr(capture, name))
         for key in HELD_APIS:
-            found.parked[key] += one.parked[key]
-            found.right[key] += one.right[key]
-    return found
+            total.parked[key] += capture.parked[key]
+            total.right[key] += capture.right[key]
+    return total
 
 
 def test_latencies_are_what_the_broker_took(every: list[Judged]) -> None:
@@ -177,15 +179,15 @@ def test_what_was_parked_was_held_as_long(every: list[Judged]) -> None:
     Of 30 SyncGroups one is told 9 ms too long: 10 ms of it its own request waited and ran before it was parked."""
     whole = together(every)
     for key, bar in BARS.items():
-        assert whole.right[key] >= bar * whole.parked[key], (api_keys.name(key), [one.odd for one in every])
+        assert whole.right[key] >= bar * whole.parked[key], (api_keys.name(key), [capture.odd for capture in every])
 
 
 def test_what_was_not_parked_is_not_called_held(every: list[Judged]) -> None:
     whole = together(every)
-    assert whole.called_held <= 0.005 * whole.not_parked, [one.odd for one in every]
+    assert whole.called_held <= 0.005 * whole.not_parked, [capture.odd for capture in every]
 
 
 def test_it_can_be_told_of_nearly_every_fetch(every: list[Judged]) -> None:
     """Of at most one in ten, where there are so many, it cannot."""
-    for one in every:
-        assert one.undecided <= max(2, 0.1 * one.fetches), one.name
+    for capture in every:
+        assert capture.undecided <= max(2, 0.1 * capture.fetches), capture.name

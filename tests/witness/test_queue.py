@@ -1,4 +1,4 @@
-"""What is left of a latency without `queue_us` is what the broker took, by its own request log.
+"""Compare latency without `queue_us` with the broker's time in its own request log.
 
 Proves `analyzer/bulk/matching.py` and `analyzer/bulk/exchange_tables.py`. In these captures a broker was killed and
 came back: while one Produce waited for replicas, hundreds behind it on the same connections waited for that one.

@@ -65,13 +65,13 @@ def test_no_message_ends_before_it_begins(folder: Path) -> None:
 
 
 def test_a_request_ends_with_the_byte_that_filled_its_hole(tmp_path: Path) -> None:
-    asked, answer = heartbeat(1), heartbeat_answer(1)
+    request, answer = heartbeat(1), heartbeat_answer(1)
     packets = [
         *HANDSHAKE,
-        c(0, asked[:10], ms=10),
-        c(20, asked[20:], ms=11),
-        c(10, asked[10:20], ms=211),
-        b(0, answer, ack=len(asked), ms=213),
+        c(0, request[:10], ms=10),
+        c(20, request[20:], ms=11),
+        c(10, request[10:20], ms=211),
+        b(0, answer, ack=len(request), ms=213),
     ]
     path = tmp_path / "repaired.pcap"
     path.write_bytes(pcap(rendered(timed(packets))))
@@ -82,12 +82,12 @@ def test_a_request_ends_with_the_byte_that_filled_its_hole(tmp_path: Path) -> No
 
 def test_a_response_ends_with_the_byte_that_filled_its_hole(tmp_path: Path) -> None:
     """Its first byte came last: it ends when it begins, not before."""
-    asked, answer = heartbeat(1), heartbeat_answer(1)
+    request, answer = heartbeat(1), heartbeat_answer(1)
     packets = [
         *HANDSHAKE,
-        c(0, asked, ms=10),
-        b(5, answer[5:], ack=len(asked), ms=12),
-        b(0, answer[:5], ack=len(asked), ms=215),
+        c(0, request, ms=10),
+        b(5, answer[5:], ack=len(request), ms=12),
+        b(0, answer[:5], ack=len(request), ms=215),
     ]
     path = tmp_path / "repaired.pcap"
     path.write_bytes(pcap(rendered(timed(packets))))
@@ -98,14 +98,14 @@ def test_a_response_ends_with_the_byte_that_filled_its_hole(tmp_path: Path) -> N
 
 def test_a_message_of_which_something_is_missing_ends_with_the_last_byte_captured(tmp_path: Path) -> None:
     """Two holes, one of which was filled late and the other by nobody."""
-    asked, answer = heartbeat(1), heartbeat_answer(1)
+    request, answer = heartbeat(1), heartbeat_answer(1)
     packets = [
         *HANDSHAKE,
-        c(0, asked[:30], ms=10),
-        c(40, asked[40:], ms=11),
-        b(0, answer, ack=len(asked), ms=15),
-        c(30, asked[30:35], ms=14),
-        *(b(len(answer), ack=len(asked), ms=16 + turn) for turn in range(600)),
+        c(0, request[:30], ms=10),
+        c(40, request[40:], ms=11),
+        b(0, answer, ack=len(request), ms=15),
+        c(30, request[30:35], ms=14),
+        *(b(len(answer), ack=len(request), ms=16 + turn) for turn in range(600)),
     ]
     path = tmp_path / "missing.pcap"
     path.write_bytes(pcap(rendered(timed(packets))))

@@ -118,8 +118,8 @@ def judge(case: Case, exchanges: list[Exchange], secrets_shown: bool) -> int:
                     cut_off[line.api_key] += 1
                 continue
             bodies += 1
-            found = differences(line, side, read, secrets_shown)
-            different += [f"{side} of {key(line)}: {one}" for one in found]
+            differing = differences(line, side, read, secrets_shown)
+            different += [f"{side} of {key(line)}: {difference}" for difference in differing]
     lost = f"{len(missing)} of {len(pairs)} logged requests are not there, first: {missing[:3]}"
     assert len(missing) == HEADERS_CUT.get(case.name, 0), lost
     assert not different, f"{len(different)} differences, first:\n" + "\n".join(different[:20])
@@ -127,8 +127,14 @@ def judge(case: Case, exchanges: list[Exchange], secrets_shown: bool) -> int:
         assert dict(cut_off) == CUT_OFF.get(case.name, {}), "responses not whole on the wire"
     # Once: no key has more exchanges than the broker logged. What it does not log: logins, and what it never answered.
     logged = Counter(key(line, not case.cut) for line in case.log if not line.forwarded)
-    read_ = Counter(key(one, not case.cut) for one in exchanges if one.status in ("answered", "no_response_expected"))
-    twice = {one: count for one, count in read_.items() if one in logged and count > logged[one]}
+    read_ = Counter(
+        key(exchange, not case.cut) for exchange in exchanges if exchange.status in ("answered", "no_response_expected")
+    )
+    twice = {
+        exchange_key: count
+        for exchange_key, count in read_.items()
+        if exchange_key in logged and count > logged[exchange_key]
+    }
     assert not twice, f"more exchanges than the broker logged: {list(twice.items())[:3]}"
     return bodies
 
@@ -172,13 +178,15 @@ def test_kwire_equals_the_plain_reference(case: Case) -> None:
         pytest.skip(f"{case.name}: the reference does not decrypt; the log is the judge")
     if "sasl-raw" in case.name:
         pytest.skip(f"{case.name}: the reference takes SASL tokens without headers for messages; the log is the judge")
-    ours = {(one.connection, one.exchange, one.reply): one for one in by_show(case.folder)}
-    theirs = {(one.connection, one.exchange, one.reply): one for one in by_reference(case.folder)}
-    whole = {at: one for at, one in theirs.items() if one.problem != "bytes missing"}
-    assert not whole.keys() - ours.keys(), f"only the reference has {sorted(whole.keys() - ours.keys(), key=str)[:5]}"
+    shown = {(exchange.connection, exchange.exchange, exchange.reply): exchange for exchange in by_show(case.folder)}
+    by_reference_reader = {
+        (exchange.connection, exchange.exchange, exchange.reply): exchange for exchange in by_reference(case.folder)
+    }
+    whole = {at: exchange for at, exchange in by_reference_reader.items() if exchange.problem != "bytes missing"}
+    assert not whole.keys() - shown.keys(), f"only the reference has {sorted(whole.keys() - shown.keys(), key=str)[:5]}"
     for at, plain in whole.items():
-        mine = ours[at]
-        assert close(facts(mine), facts(plain)), at
+        product = shown[at]
+        assert close(facts(product), facts(plain)), at
         # The reference's bodies take the log's place; a key of None is an orphan's, which has none.
         log = Logged(
             0,
@@ -194,39 +202,39 @@ def test_kwire_equals_the_plain_reference(case: Case) -> None:
             response=plain.response,
         )
         for side, read, there in (
-            ("request", mine.request, plain.request),
-            ("response", mine.response, plain.response),
+            ("request", product.request, plain.request),
+            ("response", product.response, plain.response),
         ):
             assert there is None or not differences(log, side, read or {}, secrets_shown=False), at
 
 
-def close(mine: dict[str, Any], plain: dict[str, Any]) -> bool:
+def close(product: dict[str, Any], plain: dict[str, Any]) -> bool:
     """Equal, but for the last microsecond of times, which dpkt rounds where they are nanoseconds in a pcapng."""
-    return mine.keys() == plain.keys() and all(
+    return product.keys() == plain.keys() and all(
         value == plain[name] or (name.endswith(("_time", "_end")) and value and abs(value - plain[name]) <= 1)
-        for name, value in mine.items()
+        for name, value in product.items()
     )
 
 
-def facts(one: Exchange) -> dict[str, Any]:
-    """What must be equal besides the bodies; times in whole microseconds, as tables have them."""
+def facts(exchange: Exchange) -> dict[str, Any]:
+    """Return the values that must be equal besides the bodies; times in whole microseconds."""
     times = {
         name: None if value is None else value // 1000
         for name, value in (
-            ("request_time", one.request_time),
-            ("request_end", one.request_end),
-            ("response_time", one.response_time),
-            ("response_end", one.response_end),
+            ("request_time", exchange.request_time),
+            ("request_end", exchange.request_end),
+            ("response_time", exchange.response_time),
+            ("response_end", exchange.response_end),
         )
     }
     return times | {
-        "api_key": one.api_key,
-        "api_version": one.api_version,
-        "correlation_id": one.correlation_id,
-        "client_id": one.client_id,
-        "status": one.status,
-        "request_bytes": one.request_bytes,
-        "response_bytes": one.response_bytes,
+        "api_key": exchange.api_key,
+        "api_version": exchange.api_version,
+        "correlation_id": exchange.correlation_id,
+        "client_id": exchange.client_id,
+        "status": exchange.status,
+        "request_bytes": exchange.request_bytes,
+        "response_bytes": exchange.response_bytes,
     }
 
 
@@ -241,7 +249,7 @@ def test_no_secret_of_a_capture_is_printed(case: Case) -> None:
     secrets.discard("")
     if not secrets:
         pytest.skip(f"{case.name} holds no secret")
-    printed = json.dumps([[one.request, one.response] for one in by_show(case.folder)])
+    printed = json.dumps([[exchange.request, exchange.response] for exchange in by_show(case.folder)])
     for secret in secrets:
         raw = base64.b64decode(secret)
         for form in (secret, raw.hex(), raw.decode("latin-1")):

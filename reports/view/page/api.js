@@ -47,7 +47,7 @@ async function answer(what, query, read, signal, body) {
       throw await refusal(response);
     } catch (failure) {
       if (!(failure instanceof TypeError)) throw failure; // that is what a network's failure is
-      if (tries === TRIES) throw new Refused({ message: "kwire view does not answer any more", hint: "start it again: what is shown stays" });
+      if (tries === TRIES) throw new Refused({ message: "kwire view does not answer any more", hint: "start it again: the page stays as it is" });
     }
     await new Promise((done) => setTimeout(done, PAUSE_MS));
   }

@@ -59,7 +59,7 @@ function address(side) {
   const [ip, port] = [`${side}_ip`, `${side}_port`];
   return {
     id: side, title: side, width: 21, needs: [ip, port], sort: side,
-    about: side === "client" ? "Address of the side that sends requests." : "Address of the side that answers.",
+    about: side === "client" ? "Address of the client." : "Address of the broker.",
     text: (row) => (row[ip] === null ? "" : end(row[ip], row[port])),
     terms: (row) => (row[ip] === null ? [] : [[side, end(row[ip], row[port])]]),
   };
@@ -88,13 +88,13 @@ const MADE = [
   },
   {
     id: "parts", title: "time spent", width: 14, needs: [...PARTS, "total_us", "cause"], sort: "total_us",
-    about: "Parts of the time from the first byte asked to the last answered: queue, throttle, network, held on purpose, broker.",
+    about: "Parts of the time from the request's first byte to the response's last: queue, throttle, network, held on purpose, broker.",
     text: () => "",
     terms: (row) => (row.cause === null ? [] : [["cause", row.cause]]),
   },
   {
     id: "result", title: "result", width: 0, needs: ["errors", "status", "topics", "group_id", "response_state"], sort: "errors",
-    about: "How it ended, and what it was about.",
+    about: "Outcome and subject of the exchange.",
     text: (row) => `${row.outcome} ${row.subject}`.trim(),
     terms: (row) => [
       ...row.errors.map((/** @type {{code: number}} */ one) => /** @type {[string, string]} */ (["error", String(one.code)])),
@@ -175,7 +175,7 @@ export function spent(row) {
   const said = PARTS.filter((part) => row[part]).map((part) => `${/** @type {Record<string, string>} */ (SAID)[part]} ${duration(row[part])}`);
   if (!said.length || row.total_us === null) return "";
   const known = PARTS.every((part) => row[part] !== null);
-  return `${duration(row.total_us)}: ${said.join(" + ")}${known ? "" : ", the rest cannot be told"}`;
+  return `${duration(row.total_us)}: ${said.join(" + ")}${known ? "" : ", the rest is unknown"}`;
 }
 
 const SAID = { queue_us: "queue", muted_us: "throttled", network_us: "network", hold_us: "held on purpose", broker_us: "broker" };

@@ -155,7 +155,7 @@ export class Detail {
 
   /** Both sides of what is there twice, or the two messages of one. */
   beside() {
-    if (!this.to.now().pairs) return this.to.tell("nothing is here twice: a RUN of kwire replay has pairs, and captures of both ends");
+    if (!this.to.now().pairs) return this.to.tell("there are no pairs: a RUN of kwire replay has pairs, and captures of both ends");
     this.to.become({ against: this.state.against ? "" : "twin", path: "" });
     void this.messages();
   }
@@ -261,7 +261,7 @@ export class Detail {
         const here = pane === "request" ? "left" : "right";
         this.trees[pane].mark(differences.flatMap((/** @type {any} */ one) => one[here] ? [[one[here], SIGNS[one.what] ?? "≠"]] : []));
       }
-      const told = total ? `${counted(total)} ${total === 1 ? "field differs" : "fields differ"} byte by byte: ≠ other value, − and + on one side only; ids, offsets and times that a target assigns are among them` : "every field is the same on both sides";
+      const told = total ? `${counted(total)} ${total === 1 ? "field differs" : "fields differ"} byte by byte: ≠ different value, − and + on one side only; includes ids, offsets and times that a target assigns` : "every field is the same on both sides";
       if (this.to.told() === before) this.to.tell([this.to.standing(), told].filter(Boolean).join("; "));
       const one = differences[0];
       if (!first || !one || looks !== this.looks) return;

@@ -308,7 +308,7 @@ export class Exchanges {
       /** @type {HTMLElement} */ (cell.children[at]).style.width = `${(share * 100).toFixed(1)}%`;
     });
     const said = PARTS.filter((part) => row[part]).map((part) => `${part.replace("_us", "")} ${duration(row[part])}`);
-    cell.title = (row.total_us === null ? "no answer" : [...said, known ? "" : "held or broker: cannot be told"].filter(Boolean).join(", "));
+    cell.title = (row.total_us === null ? "no answer" : [...said, known ? "" : "held or broker: unknown"].filter(Boolean).join(", "));
     cell.setAttribute("aria-label", cell.title);
   }
 

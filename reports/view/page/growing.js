@@ -5,7 +5,7 @@ import { counted, printable } from "./text.js";
 
 /** What is done meanwhile, and that it was not done to its end. */
 const ANALYSIS = { doing: "analysing", failed: "the analysis ended early" };
-const COLUMNS = { doing: "making the dataset's columns ready", failed: "not all of the dataset is shown" };
+const COLUMNS = { doing: "preparing the dataset's columns", failed: "not all of the dataset is shown" };
 
 /**
  * @param {HTMLElement} box where it is said
@@ -34,6 +34,6 @@ export function growing(box, to) {
   source.onerror = () => {
     if (source.readyState === EventSource.CLOSED) return;
     source.close();
-    to.failed(new Refused({ message: "kwire view does not answer any more", hint: "start it again: what is shown stays" }));
+    to.failed(new Refused({ message: "kwire view does not answer any more", hint: "start it again: the page stays as it is" }));
   };
 }

@@ -175,7 +175,7 @@ export class Ladder extends Picture {
     this.told.textContent = row
       ? `${row[4]} from ${printable(steps.actors[row[0]] ?? "")} to ${printable(steps.actors[row[1]] ?? "")}, ` +
         (row[2] !== null && row[3] !== null ? `answered after ${duration(row[3] - row[2])}` : "not answered") + (row[5] ? `, error ${row[5]}` : "")
-      : `${counted(steps.arrows.length)} of ${counted(steps.total)} exchanges from the ${counted(steps.start + 1)}. on; arrows: asked, dashed: answered` + (steps.total > ARROWS ? "; Backspace: all of them as bands" : "");
+      : `${counted(steps.arrows.length)} of ${counted(steps.total)} exchanges from number ${counted(steps.start + 1)} on; arrows: requests, dashed: responses` + (steps.total > ARROWS ? "; Backspace: all of them as bands" : "");
   }
 
   /**
@@ -228,7 +228,7 @@ export class Ladder extends Picture {
     const [exchanges, errors] = [3, 4].map((at) => mine.reduce((sum, cell) => sum + (cell[at] ?? 0), 0));
     this.told.textContent = this.index >= 0
       ? `${since(from, this.begin)} to ${since(from + bands.step, this.begin)} s: ${counted(exchanges ?? 0)} exchanges, ${counted(errors ?? 0)} with errors; Enter: their arrows`
-      : `${counted(bands.total)} exchanges as bands, ${duration(bands.step)} each: the stronger the more, hatched: errors; arrows and Enter, or a click: what is there`;
+      : `${counted(bands.total)} exchanges as bands, ${duration(bands.step)} each: darker means more, hatched: errors; arrows and Enter, or a click: show its exchanges`;
   }
 
   /**

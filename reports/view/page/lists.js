@@ -7,14 +7,14 @@ import { counted, duration, moment, printable, since, size } from "./text.js";
 const BLOCK = 100;
 const HEIGHT = 22;
 
-/** @type {Listed} */
+/** @type {ListColumn} */
 const NOTHING = { name: "", sort: "", filter: "", only: "" };
 
 /** @typedef {{name: string, kind: string, about: string, sorted?: boolean, title?: string | null, quiet?: boolean}} About */
 
 /**
  * What is listed: `name` of a list, of what a filter chooses where it follows that; `only`: pairs that differ.
- * @typedef {{name: string, sort: string, filter: string, only: string}} Listed
+ * @typedef {{name: string, sort: string, filter: string, only: string}} ListColumn
  */
 
 /**
@@ -69,7 +69,7 @@ export class Lists {
     this.box = box;
     this.head = head;
     this.to = to;
-    /** @type {Listed} */
+    /** @type {ListColumn} */
     this.asked = NOTHING;
     /** What is asked for, or shown. */
     this.wanted = NOTHING;
@@ -102,7 +102,7 @@ export class Lists {
 
   /**
    * Show a list; where it is shown already, there may be more of it, and what is chosen stays chosen.
-   * @param {Listed} asked
+   * @param {ListColumn} asked
    */
   async show(asked) {
     this.stop.abort();

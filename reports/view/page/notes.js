@@ -64,10 +64,10 @@ export class Notes {
       row.className = `rule-${at}`;
       sign.textContent = LETTERS[at] ?? "";
       text.textContent = printable(rule);
-      row.append(sign, text, button("first", () => keep([rule, ...rules.filter((_, other) => other !== at)])), button("take away", () => keep(rules.filter((_, other) => other !== at))));
+      row.append(sign, text, button("first", () => keep([rule, ...rules.filter((_, other) => other !== at)])), button("remove", () => keep(rules.filter((_, other) => other !== at))));
       return row;
     });
-    const add = button(filter ? `colour ${printable(filter)}` : "choose a filter, then colour what it chooses here", () => keep([...rules, filter]));
+    const add = button(filter ? `colour ${printable(filter)}` : "choose a filter, then colour its exchanges here", () => keep([...rules, filter]));
     add.disabled = !filter || rules.includes(filter) || rules.length >= LETTERS.length;
     box.replaceChildren(...rows, add);
   }

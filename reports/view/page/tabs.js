@@ -75,7 +75,7 @@ export class Tabs {
 
   /** Pairs that differ only, or all. */
   differing() {
-    if (!this.to.now().pairs) return this.to.tell("nothing is here twice: a RUN of kwire replay has pairs, and captures of both ends");
+    if (!this.to.now().pairs) return this.to.tell("there are no pairs: a RUN of kwire replay has pairs, and captures of both ends");
     const { list, only } = this.state;
     this.to.become({ only: list === "pairs" && only ? "" : "differing" });
     if (list === "pairs") this.redraw();

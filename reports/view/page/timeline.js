@@ -206,8 +206,8 @@ export class Timeline extends Picture {
     if (!drawn || !track) return;
     const at = this.place;
     this.told.textContent = at >= 0
-      ? `${printable(track.name)}: ${since(drawn.first + (track.column[at] ?? 0) * drawn.step, this.begin)} s, the longest here ${duration(track.lasting[at] ?? 0)}${track.error[at] ? ", with an error" : ""}`
-      : `${counted(drawn.tracks.length)} tracks by ${drawn.by}${drawn.others ? `, ${counted(drawn.others)} with fewer exchanges are left out` : ""}; hatched: rebalances. ↑ ↓ ← → Enter, w s a d: nearer, farther, earlier, later; y: tracks by something else`;
+      ? `${printable(track.name)}: ${since(drawn.first + (track.column[at] ?? 0) * drawn.step, this.begin)} s, longest ${duration(track.lasting[at] ?? 0)}${track.error[at] ? ", with an error" : ""}`
+      : `${counted(drawn.tracks.length)} tracks by ${drawn.by}${drawn.others ? `, ${counted(drawn.others)} with fewer exchanges are left out` : ""}; hatched: rebalances. ↑ ↓ ← → Enter, w s a d: zoom in, zoom out, earlier, later; y: tracks by something else`;
   }
 
   /** @param {MouseEvent} event */

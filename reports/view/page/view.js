@@ -47,7 +47,7 @@ function addressed() {
   return /** @type {State} */ ({ ...found, side: found.side || "request" });
 }
 
-const FILTERED_OUT = "the chosen exchange is not among those that the filter lets through";
+const FILTERED_OUT = "the filter excludes the chosen exchange";
 
 /** Told where it takes long until there is something: a first run compiles what reads captures. */
 const OPENING = "opening: the first exchanges are not there yet …", BUSY_MS = 300;
@@ -85,7 +85,7 @@ function scoped() {
   const part = element("part");
   part.hidden = !state.partition;
   part.textContent = `only partition ${printable(state.partition)} ✕`;
-  part.title = "exchanges about this partition only: its producers, consumers and followers; click to see all again";
+  part.title = "only exchanges about this partition: of its producers, consumers and followers; click for all exchanges";
 }
 
 const status = element("status");
@@ -157,7 +157,7 @@ const list = new Exchanges(element("list"), element("head"), {
   counted: (total, ms) => {
     count.textContent = `${counted(total)} of ${counted(info.exchanges)} · ${ms < 10 ? ms.toFixed(1) : Math.round(ms)} ms`;
     none.hidden = total > 0;
-    const shut = info.encrypted ? ` ${counted(info.encrypted)} of its connections ${info.encrypted === 1 ? "is" : "are"} TLS, which stays shut: --keylog opens it with a key log of the clients or brokers.` : "";
+    const shut = info.encrypted ? ` ${counted(info.encrypted)} of its connections ${info.encrypted === 1 ? "is" : "are"} TLS and could not be decrypted: --keylog FILE decrypts them with a key log of the clients or brokers.` : "";
     none.textContent = info.exchanges ? "No exchange passes the filter." : `No Kafka traffic was found in the capture.${shut}`;
   },
   failed: (failure) => {
@@ -203,7 +203,7 @@ async function followBatch(key) {
     const { filter } = await ask("batch", { key });
     if (mine !== filtering) return;
     if (filter) await show({ filter, sort: "" }, true);
-    else tell("no batch with a producer's sequence is in this exchange");
+    else tell("this exchange has no batch with a producer's sequence");
   } catch (failure) {
     complain(failure);
   }
@@ -511,34 +511,34 @@ listen(
   [
     { keys: ["/"], shown: "/", about: "filter", does: () => bar.input.focus() },
     { keys: [], shown: "j k ↑ ↓ PgUp PgDn Home End", about: "move in the pane with the focus", does: null },
-    { keys: [], shown: "← →", about: "list: the value that is meant; tree: close and open; bytes: move", does: null },
-    { keys: [], shown: "v, Shift+F10", about: "what can be done with the value: filter, exclude, add as column, copy", does: null },
+    { keys: [], shown: "← →", about: "list: select a value; tree: close and open; bytes: move", does: null },
+    { keys: [], shown: "v, Shift+F10", about: "menu for the value: filter, exclude, add as column, copy", does: null },
     { keys: [], shown: "Enter", about: "list: to the fields; tree: open and close", does: null },
     { keys: ["Escape"], shown: "Esc", about: "back to the list of exchanges", does: () => (state.list ? tabs.turn("") : element("list").focus()) },
     { keys: ["."], shown: ".", about: "next exchange of this connection, filtered or not", does: () => beside("on") },
-    { keys: [","], shown: ",", about: "the one before it", does: () => beside("back") },
+    { keys: [","], shown: ",", about: "the previous one", does: () => beside("back") },
     { keys: ["r"], shown: "r", about: "request or response", does: () => detail.other() },
     { keys: ["b"], shown: "b", about: "to the bytes", does: () => element("bytes").focus() },
     { keys: ["g"], shown: "g", about: "go to a packet by its number", does: () => element("go", HTMLDialogElement).showModal() },
-    { keys: ["f"], shown: "f", about: "what the chosen exchanges have in common: quantiles, APIs, errors, topics", does: () => toggle("counts") },
+    { keys: ["f"], shown: "f", about: "counts of the chosen exchanges: quantiles, APIs, errors, topics", does: () => toggle("counts") },
     { keys: ["h"], shown: "h", about: "latency over time; arrows move in it, Shift marks a span, Enter filters to it", does: heating },
-    { keys: ["i"], shown: "i", about: "findings: what is wrong", does: () => toggle("findings") },
+    { keys: ["i"], shown: "i", about: "findings", does: () => toggle("findings") },
     { keys: ["n"], shown: "n", about: "the next exchange that shows a finding", does: () => evidence(1) },
-    { keys: ["p"], shown: "p", about: "the one before it", does: () => evidence(-1) },
+    { keys: ["p"], shown: "p", about: "the previous one", does: () => evidence(-1) },
     { keys: ["o"], shown: "o, O", about: "the next list: frames, connections, clients, groups, rebalances, transactions; and back", does: () => tabs.next(1) },
     { keys: ["O"], shown: "", about: "", does: () => tabs.next(-1) },
-    { keys: ["l"], shown: "l", about: "ladder: who asked whom; w and s: earlier and later exchanges; Backspace: all of them as bands", does: () => tabs.turn("ladder") },
-    { keys: ["t"], shown: "t", about: "timeline: connections, groups, transactions; w s a d: nearer, farther, earlier, later", does: () => tabs.turn("timeline") },
+    { keys: ["l"], shown: "l", about: "ladder: requests and responses; w and s: earlier and later exchanges; Backspace: all of them as bands", does: () => tabs.turn("ladder") },
+    { keys: ["t"], shown: "t", about: "timeline: connections, groups, transactions; w s a d: zoom in, zoom out, earlier, later", does: () => tabs.turn("timeline") },
     { keys: ["y"], shown: "y", about: "timeline by connection, client, group or member", does: () => tabs.otherTracks() },
-    { keys: ["="], shown: "=", about: "both sides of what is there twice, captured and replayed or at two capture points; and back", does: () => detail.beside() },
+    { keys: ["="], shown: "=", about: "both exchanges of a pair, captured and replayed or at two capture points; and back", does: () => detail.beside() },
     { keys: ["d"], shown: "d", about: "the pairs that differ, or all pairs", does: () => tabs.differing() },
-    { keys: ["x"], shown: "x", about: "what is chosen as a file: csv, json, Parquet, pcapng", does: exporting },
+    { keys: ["x"], shown: "x", about: "export the chosen exchanges: csv, json, Parquet, pcapng", does: exporting },
     { keys: ["F"], shown: "F", about: "follow: all of this connection, client, group, transaction, topic, partition or batch", does: followed },
-    { keys: ["m"], shown: "m", about: "mark this exchange, or take its mark away", does: () => void (state.key && notes.mark(state.key).catch(complain)) },
+    { keys: ["m"], shown: "m", about: "mark this exchange, or remove its mark", does: () => void (state.key && notes.mark(state.key).catch(complain)) },
     { keys: ["e"], shown: "e", about: "write a note about it", does: note },
-    { keys: ["]"], shown: "] [", about: "the next mark, the one before", does: () => marked(1) },
+    { keys: ["]"], shown: "] [", about: "the next mark, the previous one", does: () => marked(1) },
     { keys: ["["], shown: "", about: "", does: () => marked(-1) },
-    { keys: ["c"], shown: "c", about: "copy what is shown as a command", does: copyCommand },
+    { keys: ["c"], shown: "c", about: "copy the command line that shows the same", does: copyCommand },
     { keys: ["\\"], shown: "\\", about: "the pane with the focus as large as the page, and back", does: maximise },
     { keys: ["?"], shown: "?", about: "these keys", does: () => element("keys", HTMLDialogElement).showModal() },
   ],
@@ -609,7 +609,7 @@ async function begin() {
   if (info.pairs?.replay && !location.search) Object.assign(state, { list: "pairs", against: "twin", side: "response", above: "none" });
   element("cancel").addEventListener("click", () => list.cancel());
   element("columns").addEventListener("click", choose);
-  findings = new Findings(element("findings"), () => info.growing ? "What was found is told when all of it is here." : info.meaning ? "Nothing was found." : "What the traffic means was not analysed.", (key) => void find(key, { step: true }));
+  findings = new Findings(element("findings"), () => info.growing ? "Findings follow when the analysis is complete." : info.meaning ? "No findings." : "The dataset was made without analysis.", (key) => void find(key, { step: true }));
   element("heating").addEventListener("click", heating);
   element("counting").addEventListener("click", () => toggle("counts"));
   element("finding").addEventListener("click", () => toggle("findings"));

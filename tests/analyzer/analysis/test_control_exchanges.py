@@ -65,8 +65,8 @@ def test_a_window_in_which_much_is_heard_comes_in_pieces(monkeypatch: pytest.Mon
         for piece, those in hearing.pieces(window):
             assert len(those) <= 3
             assert (
-                piece.every.column("trigger").tolist()
-                == window.every.column("trigger").tolist()[rows : rows + len(piece.every)]
+                piece.every.column("completed_by").tolist()
+                == window.every.column("completed_by").tolist()[rows : rows + len(piece.every)]
             )
             rows += len(piece.every)
             ended += len(piece.connections)

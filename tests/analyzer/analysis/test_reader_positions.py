@@ -22,7 +22,9 @@ def test_readers_are_followed_as_a_dictionary_would(seed: int, monkeypatch: pyte
     rng = np.random.default_rng(seed)
     found, known = Positions(), dict[tuple[int, ...], int]()
     clients: dict[int, int] = {}
-    names: Any = SimpleNamespace(born={n: 100 + n for n in range(30)}, ends={n: (200 + n, 0, 0, 0) for n in range(30)})
+    names: Any = SimpleNamespace(
+        serials={n: 100 + n for n in range(30)}, ends={n: (200 + n, 0, 0, 0) for n in range(30)}
+    )
     for step in range(60):
         connections = np.sort(rng.integers(0, 30, 12))
         columns = rng.integers(0, 6 + step, 12), np.where(rng.random(12) < 0.5, NULL, 7), rng.integers(-2, 3, 12)

@@ -21,7 +21,7 @@ DATA, GAP, SNAPLEN, FINISH, RESET, END = range(6)
 MORE, HOLE, CLOSING = range(3)
 LARGEST = 64 << 20
 ASIDE = 4 << 20
-KEPT = 256 << 10
+MOST_KEPT = 256 << 10
 SEARCHED = 16 << 20
 REST = 16
 ORPHANS = 100_000
@@ -326,7 +326,7 @@ class Frame:
 
 @dataclass
 class Connection:
-    """What is known of one. `client`: -1, not known."""
+    """State of one connection. `client`: -1, not known."""
 
     client: int
     kind: str = "UNDECIDED"
@@ -347,7 +347,7 @@ class Connection:
 
     def find(self, correlation: int) -> int | None:
         """The place of the request that an answer belongs to."""
-        places = [place for place, one in enumerate(self.pending) if one.correlation == correlation]
+        places = [place for place, pending in enumerate(self.pending) if pending.correlation == correlation]
         return next((place for place in places if not self.pending[place].silent), places[0] if places else None)
 
     def fits(self, text: bytes) -> int:
@@ -382,47 +382,47 @@ class Twin:
             self.connections[slot] = begun = Connection(opener)
             for each in begun.sides:
                 each.strict = opener >= 0
-        one = self.connections[slot]
-        collected = one.kind == "UNDECIDED" and segment.kind == DATA
-        for key in self.plan(one, segment, side):
-            self.work(one, key, segment, side, segment.length if collected else 0)
-        self.conclude(one, slot, segment, side)
+        link = self.connections[slot]
+        collected = link.kind == "UNDECIDED" and segment.kind == DATA
+        for key in self.plan(link, segment, side):
+            self.work(link, key, segment, side, segment.length if collected else 0)
+        self.conclude(link, slot, segment, side)
 
     # What happens to the connection as a segment comes, and which directions are worked on.
-    def plan(self, one: Connection, segment: Segment, side: int) -> list[int]:
-        here, kafka = one.sides[side], one.kind == "KAFKA"
+    def plan(self, link: Connection, segment: Segment, side: int) -> list[int]:
+        here, kafka = link.sides[side], link.kind == "KAFKA"
         if segment.kind == DATA:
-            if side not in one.spoke:
-                one.spoke.add(side)
+            if side not in link.spoke:
+                link.spoke.add(side)
                 head = segment.data[:3]
-                one.tls |= len(head) == 3 and 20 <= head[0] <= 23 and head[1] == 3 and head[2] <= 4
-            if one.kind == "OTHER":
+                link.tls |= len(head) == 3 and 20 <= head[0] <= 23 and head[1] == 3 and head[2] <= 4
+            if link.kind == "OTHER":
                 return []
             if kafka:
                 return [side]
             here.append(segment.data, segment)
-            planned = [side] if one.client in (-1, side) else []
+            planned = [side] if link.client in (-1, side) else []
             if not planned and len(here.data) > ASIDE:
                 here.lost += len(here.data)
                 here.release()
                 here.strict = False
-            if self.answered(one, side, segment.length):
-                one.sides[1 - side].stalled = -1
+            if self.answered(link, side, segment.length):
+                link.sides[1 - side].stalled = -1
                 planned = [1 - side, *planned]
             return planned
         if segment.kind in (GAP, SNAPLEN):
-            return [side] if one.kind != "OTHER" and (kafka or one.client in (-1, side)) else []
+            return [side] if link.kind != "OTHER" and (kafka or link.client in (-1, side)) else []
         if segment.kind == FINISH:
-            one.fins |= 1 << side
-        closing = segment.kind == END or (segment.kind == FINISH and one.fins == 3 and not one.closed)
+            link.fins |= 1 << side
+        closing = segment.kind == END or (segment.kind == FINISH and link.fins == 3 and not link.closed)
         if closing and kafka:
-            return [one.client, 1 - one.client]
-        if segment.kind == END and one.kind == "UNDECIDED":
-            return [one.client] if one.client >= 0 else [0, 1]
+            return [link.client, 1 - link.client]
+        if segment.kind == END and link.kind == "UNDECIDED":
+            return [link.client] if link.client >= 0 else [0, 1]
         return []
 
-    def answered(self, one: Connection, side: int, length: int) -> bool:
-        here, other = one.sides[side], one.sides[1 - side]
+    def answered(self, link: Connection, side: int, length: int) -> bool:
+        here, other = link.sides[side], link.sides[1 - side]
         if other.asks is None:
             return False
         place = len(here.data) - length
@@ -433,54 +433,54 @@ class Twin:
         return here.answer is not None and here.have >= here.answer[1]
 
     # One direction, until a segment is used up.
-    def work(self, one: Connection, side: int, segment: Segment, own_side: int, position: int) -> None:
-        here = one.sides[side]
+    def work(self, link: Connection, side: int, segment: Segment, own_side: int, position: int) -> None:
+        here = link.sides[side]
         own = side == own_side
         closing = segment.kind in (END, FINISH)
         hole = own and segment.kind in (GAP, SNAPLEN)
         final = CLOSING if closing else HOLE if hole else MORE
         while True:
-            if one.kind == "OTHER":
+            if link.kind == "OTHER":
                 return
-            client = one.kind == "UNDECIDED" or side == one.client
+            client = link.kind == "UNDECIDED" or side == link.client
             if here.mode == "DROP" and here.seen >= here.need:
-                self.hand_on_dropped(one, side, "hole")
+                self.hand_on_dropped(link, side, "hole")
                 continue
             if here.mode == "SYNC" and len(here.data) >= 4:
                 size = number(here.data, 0)
-                if size < self.least(one, client):
+                if size < self.least(link, client):
                     here.seek(0)
                     continue
                 if len(here.data) >= size + 4:
-                    self.hand_on(one, side, size + 4)
+                    self.hand_on(link, side, size + 4)
                     continue
                 if here.tentative == "WEAK" and here.stalled != here.have:
-                    if self.search(one, side, client, final):
+                    if self.search(link, side, client, final):
                         continue
             if here.mode == "SEEK" and here.data and (final != MORE or here.stalled != here.have):
                 if max(here.start, here.scanned) < here.have:
-                    undecided = one.kind == "UNDECIDED"
-                    if self.search(one, side, client, final) and undecided and one.kind == "KAFKA":
-                        self.work(one, side, segment, own_side, position)
-                        self.work(one, 1 - side, segment, own_side, position)
+                    undecided = link.kind == "UNDECIDED"
+                    if self.search(link, side, client, final) and undecided and link.kind == "KAFKA":
+                        self.work(link, side, segment, own_side, position)
+                        self.work(link, 1 - side, segment, own_side, position)
                         return
                     continue
             if closing:
-                if one.kind == "UNDECIDED" or not self.close(one, side, client):
+                if link.kind == "UNDECIDED" or not self.close(link, side, client):
                     return
                 continue
-            if not own or position >= segment.length or one.kind != "KAFKA":
+            if not own or position >= segment.length or link.kind != "KAFKA":
                 return
             if segment.kind == DATA:
-                position += self.feed(one, side, client, segment, position)
+                position += self.feed(link, side, client, segment, position)
             else:
-                position += self.hole(one, side, segment.length - position)
+                position += self.hole(link, side, segment.length - position)
 
-    def least(self, one: Connection, client: bool) -> int:
-        return 0 if one.raw or one.raw_waiting else 8 if client else 4
+    def least(self, link: Connection, client: bool) -> int:
+        return 0 if link.raw or link.raw_waiting else 8 if client else 4
 
-    def feed(self, one: Connection, side: int, client: bool, segment: Segment, position: int) -> int:
-        here = one.sides[side]
+    def feed(self, link: Connection, side: int, client: bool, segment: Segment, position: int) -> int:
+        here = link.sides[side]
         rest = segment.length - position
         if here.mode == "DROP":
             count = min(rest, here.need - here.seen)
@@ -495,15 +495,15 @@ class Twin:
                 count = min(rest, 4 - len(here.data))
             elif rest >= 4 and here.frames > 0:
                 size = number(segment.data, position)
-                if size < self.least(one, client):
+                if size < self.least(link, client):
                     here.seek(0)
                     return 0
                 count = min(rest, size + 4)
         here.append(segment.data[position : position + count], segment)
         return count
 
-    def hole(self, one: Connection, side: int, length: int) -> int:
-        here = one.sides[side]
+    def hole(self, link: Connection, side: int, length: int) -> int:
+        here = link.sides[side]
         if here.mode == "SYNC" and here.tentative == "WEAK":
             here.seek(1)
             return 0
@@ -514,9 +514,9 @@ class Twin:
             here.seen += count
             return count
         if here.mode == "SYNC":
-            one.incomplete += len(here.data)
+            link.incomplete += len(here.data)
         else:
-            one.skipped += len(here.data)
+            link.skipped += len(here.data)
         here.release()
         here.seek(0)
         return length
@@ -525,8 +525,8 @@ class Twin:
         here.mode, here.need = "DROP", need
         here.seen = here.held = len(here.data)
 
-    def close(self, one: Connection, side: int, client: bool) -> bool:
-        here = one.sides[side]
+    def close(self, link: Connection, side: int, client: bool) -> bool:
+        here = link.sides[side]
         if here.mode == "SYNC" and here.data:
             if here.tentative and len(here.data) > 4:
                 here.seek(1)
@@ -535,103 +535,103 @@ class Twin:
                 self.drop(here, number(here.data, 0) + 4)
         if here.mode == "DROP":
             if client and len(here.data) >= 12:
-                self.hand_on_dropped(one, side, "cut")
+                self.hand_on_dropped(link, side, "cut")
                 return True
-            one.incomplete += here.held
+            link.incomplete += here.held
             here.mode = "SYNC"
         elif here.mode == "SYNC":
-            one.incomplete += len(here.data)
+            link.incomplete += len(here.data)
         else:
-            one.skipped += len(here.data)
+            link.skipped += len(here.data)
         here.release()
         return False
 
     # Frames.
-    def hand_on(self, one: Connection, side: int, total: int) -> None:
-        here = one.sides[side]
-        if self.message(one, side, bytes(here.data[:total]), total, total, ""):
+    def hand_on(self, link: Connection, side: int, total: int) -> None:
+        here = link.sides[side]
+        if self.message(link, side, bytes(here.data[:total]), total, total, ""):
             here.tentative = ""
             here.consume(total)
         else:
             here.seek(1)
 
-    def hand_on_dropped(self, one: Connection, side: int, cause: str) -> None:
-        here = one.sides[side]
-        kept = bytes(here.data[: here.need])
-        if self.message(one, side, kept, here.need, here.held, cause):
-            one.incomplete += here.held
+    def hand_on_dropped(self, link: Connection, side: int, cause: str) -> None:
+        here = link.sides[side]
+        data = bytes(here.data[: here.need])
+        if self.message(link, side, data, here.need, here.held, cause):
+            link.incomplete += here.held
         else:
-            one.skipped += here.held
+            link.skipped += here.held
         here.tentative, here.mode = "", "SYNC"
         here.release()
 
-    def message(self, one: Connection, side: int, kept: bytes, total: int, held: int, cause: str) -> bool:
+    def message(self, link: Connection, side: int, data: bytes, total: int, held: int, cause: str) -> bool:
         """False: it was tentative and is none."""
-        here = one.sides[side]
+        here = link.sides[side]
         tentative, whole = bool(here.tentative), not cause
-        frame = Frame(side if one.client == 0 else 1 - side, here.frames, total, here.marks[0].record_at, cause)
-        if side == one.client:
-            header = request_header(kept, 4, len(kept))
+        frame = Frame(side if link.client == 0 else 1 - side, here.frames, total, here.marks[0].record_at, cause)
+        if side == link.client:
+            header = request_header(data, 4, len(data))
             if header.read.ends and whole:
                 header.read = Read(header.read.at, wrong=True)
             layout = header.read.whole and known("request", header.api, header.version)
-            walk = Walk(kept, header.read.at, len(kept))
+            walk = Walk(data, header.read.at, len(data))
             read = body("request", header.api, header.version, walk) if layout else header.read
-            if one.raw and not (layout and read.whole and read.at == len(kept) and whole):
-                one.raw_waiting += 1
+            if link.raw and not (layout and read.whole and read.at == len(data) and whole):
+                link.raw_waiting += 1
                 here.frames += 1
                 return True
             if tentative and (read.wrong or (read.ends and whole)):
                 return False
-            one.frames.append(frame)
-            one.raw = header.api == SASL_HANDSHAKE and header.version == 0 and header.read.whole
-            readable = len(kept) >= 12 and believed(header)
-            if readable and one.client_id is None and header.client_id is not None:
-                one.client_id = header.client_id
-            if readable and (one.lowest is None or header.correlation < one.lowest):
-                one.lowest = header.correlation
+            link.frames.append(frame)
+            link.raw = header.api == SASL_HANDSHAKE and header.version == 0 and header.read.whole
+            readable = len(data) >= 12 and believed(header)
+            if readable and link.client_id is None and header.client_id is not None:
+                link.client_id = header.client_id
+            if readable and (link.lowest is None or header.correlation < link.lowest):
+                link.lowest = header.correlation
             silent = header.api == PRODUCE and read.acks == 0
-            if not one.closed and not (silent and one.silent):
+            if not link.closed and not (silent and link.silent):
                 api = header.api if readable else None
-                one.pending.append(Pending(header.correlation if readable else 1 << 40, api, header.version, silent))
+                link.pending.append(Pending(header.correlation if readable else 1 << 40, api, header.version, silent))
         else:
-            correlation = number(kept, 4) if len(kept) >= 8 else None
-            place = one.find(correlation) if correlation is not None else None
-            if one.raw_waiting and place is None:
-                one.raw_waiting -= 1
+            correlation = number(data, 4) if len(data) >= 8 else None
+            place = link.find(correlation) if correlation is not None else None
+            if link.raw_waiting and place is None:
+                link.raw_waiting -= 1
                 here.frames += 1
                 return True
-            if place is not None and one.pending[place].api is not None:
-                asked = one.pending[place]
-                answer = response_body(kept, 8, len(kept), asked.api or 0, asked.version)
+            if place is not None and link.pending[place].api is not None:
+                request = link.pending[place]
+                answer = response_body(data, 8, len(data), request.api or 0, request.version)
                 if answer is not None and tentative and (answer.wrong or (answer.ends and whole)):
                     return False
-            one.frames.append(frame)
+            link.frames.append(frame)
             if place is not None:
-                passed = one.pending[:place]
-                one.silent |= not one.pending[place].silent and any(each.silent for each in passed)
-                del one.pending[: place + 1]
+                passed = link.pending[:place]
+                link.silent |= not link.pending[place].silent and any(each.silent for each in passed)
+                del link.pending[: place + 1]
         here.frames += 1
         return True
 
     # Seeking.
-    def search(self, one: Connection, side: int, client: bool, final: int) -> bool:
+    def search(self, link: Connection, side: int, client: bool, final: int) -> bool:
         """Whether a better place was found, or (SYNC) anything changed."""
-        here = one.sides[side]
-        undecided, doubted, before = one.kind == "UNDECIDED", here.mode == "SYNC", here.start
+        here = link.sides[side]
+        undecided, doubted, before = link.kind == "UNDECIDED", here.mode == "SYNC", here.start
         offset = max(here.start, here.scanned)
         if doubted:
             offset = here.marks[-1].at if here.marks[-1].at > here.start else here.have
         here.asks = None
         boundaries = {mark.at for mark in here.marks}
-        found = ""
+        certainty = ""
         while offset < here.have:
             at = offset - here.start
             if here.data[at] > 64:
                 offset = here.have if doubted or here.strict else offset + 1
                 continue
             boundary = here.strict or offset in boundaries
-            verdict = self.judge(one, side, at, boundary, client, final)
+            verdict = self.judge(link, side, at, boundary, client, final)
             if verdict == "UNSURE" and final != MORE:
                 verdict = "NOT"
                 if here.strict:
@@ -639,7 +639,7 @@ class Twin:
                     offset = here.have
                     break
             if verdict in ("LIKELY", "PROVED"):
-                found = "SURE" if boundary or verdict == "PROVED" else "WEAK"
+                certainty = "SURE" if boundary or verdict == "PROVED" else "WEAK"
                 break
             if verdict == "UNSURE" or doubted:
                 break
@@ -647,51 +647,51 @@ class Twin:
                 offset = here.have
                 break
             offset += 1
-        if not found:
+        if not certainty:
             if not doubted:
                 here.scanned = offset
             here.stalled = here.have
-            self.sought_in_vain(one, side, offset - here.start if not doubted else 0)
+            self.sought_in_vain(link, side, offset - here.start if not doubted else 0)
             return False
-        one.skipped += offset - before
+        link.skipped += offset - before
         here.consume(offset - here.start)
-        here.mode, here.tentative, here.strict = "SYNC", found, False
+        here.mode, here.tentative, here.strict = "SYNC", certainty, False
         if undecided:
-            other = one.sides[1 - side]
-            one.kind, one.client = "KAFKA", side
-            one.skipped += here.lost + other.lost
+            other = link.sides[1 - side]
+            link.kind, link.client = "KAFKA", side
+            link.skipped += here.lost + other.lost
             here.lost = other.lost = 0
             other.scanned, other.stalled = other.start, -1
             if other.strict:
                 other.mode, other.strict = "SYNC", False
         return True
 
-    def sought_in_vain(self, one: Connection, side: int, passed: int) -> None:
-        here = one.sides[side]
+    def sought_in_vain(self, link: Connection, side: int, passed: int) -> None:
+        here = link.sides[side]
         if here.mode == "SYNC":
             return
-        if one.kind == "KAFKA":
-            one.skipped += passed
+        if link.kind == "KAFKA":
+            link.skipped += passed
             here.consume(passed)
             here.stalled = here.have
         elif here.strict:
-            if passed > 0 or len(here.data) > SEARCHED or one.tls:
-                one.not_kafka()
-        elif passed > KEPT:
+            if passed > 0 or len(here.data) > SEARCHED or link.tls:
+                link.not_kafka()
+        elif passed > MOST_KEPT:
             here.lost += passed
             here.consume(passed)
             here.stalled = here.have
             if here.lost > SEARCHED:
-                one.not_kafka()
+                link.not_kafka()
 
-    def judge(self, one: Connection, side: int, at: int, boundary: bool, client: bool, final: int) -> str:
-        here = one.sides[side]
-        undecided, left = one.kind == "UNDECIDED", len(here.data) - at
+    def judge(self, link: Connection, side: int, at: int, boundary: bool, client: bool, final: int) -> str:
+        here = link.sides[side]
+        undecided, left = link.kind == "UNDECIDED", len(here.data) - at
         if not client:
-            verdict = self.judge_response(one, side, at, boundary)
+            verdict = self.judge_response(link, side, at, boundary)
             return "NOT" if verdict == "UNSURE" and left >= 24 and not boundary else verdict
         settled = here.strict or (boundary and not undecided)
-        verdict = self.judge_request(one, here.data, at, boundary, settled, final != MORE)
+        verdict = self.judge_request(link, here.data, at, boundary, settled, final != MORE)
         if verdict == "UNSURE" and left >= 14 and not boundary:
             return "NOT"
         named = left >= 15 and number(here.data, at + 12, "h") >= 1 and begins_a_name(here.data[at + 14])
@@ -703,7 +703,7 @@ class Twin:
         if verdict == "LIKELY" and not boundary and not undecided:
             length = number(here.data, at + 12, "h")
             text = bytes(here.data[at + 14 : at + 14 + max(length, 0)])
-            if 14 + length > left or one.fits(text) != 1:
+            if 14 + length > left or link.fits(text) != 1:
                 return "NOT"
         if verdict == "PROVED" and undecided:
             if not boundary and number(here.data, at) < 16:
@@ -711,11 +711,11 @@ class Twin:
             if not here.strict and not named:
                 verdict = "NAMELESS"
         if verdict == "NAMELESS":
-            return self.vouched(one, side, at, boundary) if undecided else "LIKELY"
+            return self.vouched(link, side, at, boundary) if undecided else "LIKELY"
         return verdict
 
     def judge_request(
-        self, one: Connection, data: bytearray, at: int, boundary: bool, settled: bool, final: bool
+        self, link: Connection, data: bytearray, at: int, boundary: bool, settled: bool, final: bool
     ) -> str:
         left = len(data) - at
         if left < 4:
@@ -738,10 +738,10 @@ class Twin:
                 return "NOT"
             here = left - 14 if header.length == -2 else header.length
             text = bytes(data[at + 14 : at + 14 + max(here, 0)])
-            if final and settled and here > 0 and 1 <= number(data, at + 12, "h") <= 255 and one.fits(text) >= 0:
+            if final and settled and here > 0 and 1 <= number(data, at + 12, "h") <= 255 and link.fits(text) >= 0:
                 return "LIKELY"
-            return "UNSURE" if here < 1 or one.fits(text) >= 0 else "NOT"
-        fits = one.fits(header.client_id or b"")
+            return "UNSURE" if here < 1 or link.fits(text) >= 0 else "NOT"
+        fits = link.fits(header.client_id or b"")
         if not known("request", header.api, header.version):
             return "LIKELY" if fits >= 0 and (whole or fits == 1) else "NOT"
         read = body("request", header.api, header.version, Walk(data, header.read.at, stop))
@@ -753,12 +753,12 @@ class Twin:
             return "LIKELY" if fits == 1 else "NOT"
         if not read.ends:
             return "NOT"
-        if fits < 0 and (header.length > 0 or one.client_id is not None):
+        if fits < 0 and (header.length > 0 or link.client_id is not None):
             return "NOT"
         return "LIKELY" if fits >= 0 else "UNSURE"
 
-    def vouched(self, one: Connection, side: int, at: int, boundary: bool) -> str:
-        here, other = one.sides[side], one.sides[1 - side]
+    def vouched(self, link: Connection, side: int, at: int, boundary: bool) -> str:
+        here, other = link.sides[side], link.sides[1 - side]
         verdict = followed(here.data, at, boundary)
         if verdict == "PROVED" or not boundary:
             return verdict
@@ -776,8 +776,8 @@ class Twin:
             return "UNSURE"
         return verdict
 
-    def judge_response(self, one: Connection, side: int, at: int, boundary: bool) -> str:
-        here = one.sides[side]
+    def judge_response(self, link: Connection, side: int, at: int, boundary: bool) -> str:
+        here = link.sides[side]
         data, left = here.data, len(here.data) - at
         if left < 8:
             return "UNSURE"
@@ -786,14 +786,14 @@ class Twin:
             return "NOT"
         stop = min(len(data), at + 4 + size)
         whole = stop == at + 4 + size
-        place = one.find(correlation)
-        asked = one.pending[place] if place is not None else None
-        if asked is not None and asked.api is not None:
-            if not boundary and left > 8 and known("response", asked.api, asked.version) and data[at + 8] != 0:
-                message = definitions()["response", asked.api, asked.version]
-                if within(asked.version, message.get("flexibleVersions")) and asked.api != API_VERSIONS:
+        place = link.find(correlation)
+        request = link.pending[place] if place is not None else None
+        if request is not None and request.api is not None:
+            if not boundary and left > 8 and known("response", request.api, request.version) and data[at + 8] != 0:
+                message = definitions()["response", request.api, request.version]
+                if within(request.version, message.get("flexibleVersions")) and request.api != API_VERSIONS:
                     return "NOT"
-            read = response_body(data, at + 8, stop, asked.api, asked.version)
+            read = response_body(data, at + 8, stop, request.api, request.version)
             if whole:
                 if read is not None and read.whole and read.at == stop:
                     return "PROVED"
@@ -801,8 +801,8 @@ class Twin:
             if read is not None and read.ends:
                 return "LIKELY" if boundary or stop - (at + 8) >= 12 else "UNSURE"
             return "NOT"
-        early = boundary and here.frames == 0 and one.lowest is not None
-        if early and correlation >= 0 and (one.lowest or 0) - ORPHANS <= correlation < (one.lowest or 0):
+        early = boundary and here.frames == 0 and link.lowest is not None
+        if early and correlation >= 0 and (link.lowest or 0) - ORPHANS <= correlation < (link.lowest or 0):
             after = len(data) - stop
             if not whole or after == 0:
                 return "LIKELY"
@@ -816,18 +816,18 @@ class Twin:
         return "NOT"
 
     # The end of a segment.
-    def conclude(self, one: Connection, slot: int, segment: Segment, side: int) -> None:
-        here = one.sides[side]
-        if segment.kind in (GAP, SNAPLEN) and one.kind == "UNDECIDED":
+    def conclude(self, link: Connection, slot: int, segment: Segment, side: int) -> None:
+        here = link.sides[side]
+        if segment.kind in (GAP, SNAPLEN) and link.kind == "UNDECIDED":
             here.lost += len(here.data)
             here.release()
             here.strict = False
-        if segment.kind in (RESET, FINISH) and not one.closed and (segment.kind == RESET or one.fins == 3):
-            one.closed = True
-            one.pending = []
+        if segment.kind in (RESET, FINISH) and not link.closed and (segment.kind == RESET or link.fins == 3):
+            link.closed = True
+            link.pending = []
         if segment.kind == END:
-            if one.kind == "UNDECIDED":
-                one.not_kafka()
+            if link.kind == "UNDECIDED":
+                link.not_kafka()
             self.ended.append((slot, self.connections.pop(slot)))
 
 

@@ -125,12 +125,12 @@ def conversations(draw: st.DrawFn) -> list[Write]:
         for _ in range(draw(st.integers(1, 4))):
             number += draw(st.sampled_from([1, 1, 1, 0]))
             group.append(draw(exchanges(number)))
-        asked = [one.ask for one in group]
-        answered = [one.answer for one in group if one.answer is not None]
+        requests = [exchange.ask for exchange in group]
+        answered = [exchange.answer for exchange in group if exchange.answer is not None]
         if draw(st.booleans()):
-            writes += [asking(b"".join(asked)), answering(b"".join(answered))]
+            writes += [asking(b"".join(requests)), answering(b"".join(answered))]
         else:
-            writes += [*map(asking, asked), *map(answering, answered)]
+            writes += [*map(asking, requests), *map(answering, answered)]
     return [write for write in writes if write.data]
 
 
@@ -176,21 +176,21 @@ def analysed(segments: list[Segment], **options: Any) -> Seen:
 
 def stripped(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows without what depends on packets, by connection and in order within each."""
-    kept = [{name: value for name, value in row.items() if name not in DEPENDS_ON_PACKETS} for row in rows]
-    for row in kept:
+    reduced = [{name: value for name, value in row.items() if name not in DEPENDS_ON_PACKETS} for row in rows]
+    for row in reduced:
         if "reason" in row:  # put out of order, an answer may be captured first, which is said
-            said = [part for part in (row["reason"] or "").split("; ") if part and part != BACKWARDS]
-            row["reason"] = "; ".join(said) or None
-    return sorted(kept, key=lambda row: str(row["connection"]))
+            reasons = [part for part in (row["reason"] or "").split("; ") if part and part != BACKWARDS]
+            row["reason"] = "; ".join(reasons) or None
+    return sorted(reduced, key=lambda row: str(row["connection"]))
 
 
-def assert_same_tables(one: Seen, other: Seen) -> None:
+def assert_same_tables(left: Seen, other: Seen) -> None:
     for name in TABLE_NAMES:
-        a, b = one.tables[name], other.tables[name]
+        a, b = left.tables[name], other.tables[name]
         assert a.schema.equals(b.schema)
         assert a.equals(b), (name, first_difference(a, b))
-    assert one.coverage == other.coverage
-    assert one.unrecognised == other.unrecognised
+    assert left.coverage == other.coverage
+    assert left.unrecognised == other.unrecognised
 
 
 def first_difference(a: pa.Table, b: pa.Table) -> Any:
@@ -215,7 +215,7 @@ def test_the_network_changes_no_table(point: list[list[Write]], close: Any, seed
     rng = random.Random(seed)
     conversations = packets(point, close, rng)
     plain = analysed(interleaved(*conversations))
-    shaken = analysed(interleaved(*(treated(one, rng) for one in conversations)))
+    shaken = analysed(interleaved(*(treated(conversation, rng) for conversation in conversations)))
     assert stripped(shaken.exchanges) == stripped(plain.exchanges)
     assert stripped(shaken.connections) == stripped(plain.connections)
     assert [row["topic"] for row in shaken.tables["topic_ids"].to_pylist()] == [
@@ -240,8 +240,8 @@ def test_windows_and_threads_change_nothing(
     rng = random.Random(seed)
     conversations = packets(point, close, rng)
     if treat:
-        conversations = [treated(one, rng) for one in conversations]
-        conversations = [[packet for packet in one if rng.random() > 0.05] for one in conversations]
+        conversations = [treated(conversation, rng) for conversation in conversations]
+        conversations = [[packet for packet in conversation if rng.random() > 0.05] for conversation in conversations]
     segments = interleaved(*conversations)
     if segments:
         whole = analysed(segments, threads=1, window_bytes=1 << 26)
@@ -251,7 +251,7 @@ def test_windows_and_threads_change_nothing(
 
 @pytest.mark.parametrize("folder", sorted(SAMPLES.glob("*/truth.json")), ids=lambda path: path.parent.name)
 def test_windows_and_threads_change_nothing_on_samples(folder: Path) -> None:
-    path = [str(one) for one in capture_files(folder.parent)]
+    path = [str(file) for file in capture_files(folder.parent)]
     whole = seen(path, threads=1, window_bytes=1 << 26)
     assert_same_tables(whole, seen(path, threads=4, window_bytes=20_000))
     assert_same_tables(whole, seen(path, threads=6, window_bytes=1 << 26))

@@ -132,7 +132,9 @@ def test_a_capture_that_starts_inside_a_long_response(tmp_path: Path) -> None:
     long = fetch_answer(41, batch(20, 9_000))
     segments = converse([asking(fetch(41)), answering(long), *turns(range(42, 48))], acks=False)
     begin = payloads(segments, False)[40]
-    rest = sum(len(one.payload) for one in segments[begin:] if one.source[1] == 9092) - 6 * len(heartbeat_answer(1))
+    rest = sum(len(segment.payload) for segment in segments[begin:] if segment.source[1] == 9092) - 6 * len(
+        heartbeat_answer(1)
+    )
     seen = read(tmp_path, segments[begin:])
     assert outcomes(seen.exchanges) == [(number, *DECODED) for number in range(42, 48)]
     assert seen.coverage["skipped_bytes"] == rest > 100_000
@@ -143,10 +145,10 @@ STREAM = [(number, heartbeat(number, "m" * (20 + number % 7)), heartbeat_answer(
 
 def pipelined(to_broker: bool, mss: int) -> list[Segment]:
     """60 exchanges of which one direction is written at once, in segments that no message ends with."""
-    asked, answered = b"".join(one for _, one, _ in STREAM), b"".join(one for _, _, one in STREAM)
+    requests, answered = b"".join(message for _, message, _ in STREAM), b"".join(message for _, _, message in STREAM)
     if to_broker:
-        return converse([asking(asked), *(answering(one) for _, _, one in STREAM)], mss=mss)
-    return converse([*(asking(one) for _, one, _ in STREAM), answering(answered)], mss=mss)
+        return converse([asking(requests), *(answering(message) for _, _, message in STREAM)], mss=mss)
+    return converse([*(asking(message) for _, message, _ in STREAM), answering(answered)], mss=mss)
 
 
 @pytest.mark.parametrize("to_broker", [True, False], ids=["requests", "responses"])
@@ -158,7 +160,7 @@ def test_a_lost_segment_with_the_next_message_inside_a_segment(tmp_path: Path, t
     positions = payloads(segments, to_broker)
     hole = (lost * mss, lost * mss + len(segments[positions[lost]].payload))
     seen = read(tmp_path, without(segments, positions[lost]))
-    sizes = [len(asked if to_broker else answered) for _, asked, answered in STREAM]
+    sizes = [len(request if to_broker else answered) for _, request, answered in STREAM]
     ends = [sum(sizes[: index + 1]) for index in range(60)]
     starts = [end - size for end, size in zip(ends, sizes, strict=True)]
     # A message cut by the hole is followed by its length where that is known: then nothing has to be sought.
@@ -169,8 +171,8 @@ def test_a_lost_segment_with_the_next_message_inside_a_segment(tmp_path: Path, t
     assert seen.coverage["gap_bytes"] == hole[1] - hole[0]
     assert seen.coverage["skipped_bytes"] == skipped
     whole = {index + 1 for index in range(60) if ends[index] <= hole[0] or starts[index] >= hole[1]}
-    found = {row["correlation_id"] for row in seen.exchanges if outcomes([row])[0][1:] == DECODED}
-    assert found == whole
+    decoded = {row["correlation_id"] for row in seen.exchanges if outcomes([row])[0][1:] == DECODED}
+    assert decoded == whole
 
 
 @pytest.mark.parametrize("to_broker", [True, False], ids=["request", "response"])
@@ -297,10 +299,15 @@ def assert_secret_nowhere(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
 
     path = folder / "capture.pcap"
     dataset = analyzer.analyze(path, out=folder / "dataset", keep_bytes=True)
-    kept = analyzer.analyze(path, keep_bytes=True)
-    said = [repr(dataset), repr(kept), repr(kept.tables), *(str(table.to_pylist()) for table in kept.tables.values())]
+    with_bytes = analyzer.analyze(path, keep_bytes=True)
+    texts = [
+        repr(dataset),
+        repr(with_bytes),
+        repr(with_bytes.tables),
+        *(str(table.to_pylist()) for table in with_bytes.tables.values()),
+    ]
     for exchange in analyzer.exchanges(path):
-        said += [
+        texts += [
             repr(exchange),
             str(exchange.json()),
             repr(exchange.request),
@@ -310,7 +317,7 @@ def assert_secret_nowhere(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
     for options in (["--json"], ["--tree", "--hex"], ["--frames"], []):
         assert main(["show", str(path), *options]) == 0
     printed = capsys.readouterr()
-    said += [printed.out, printed.err]
+    texts += [printed.out, printed.err]
     secret = PASSWORD.encode()
     hidden = [
         PASSWORD,
@@ -318,13 +325,13 @@ def assert_secret_nowhere(folder: Path, capsys: pytest.CaptureFixture[str]) -> N
         secret.hex(" "),
         __import__("base64").b64encode(secret).decode().rstrip("=")[2:-2],
     ]
-    for text in said:
+    for text in texts:
         for form in hidden:
             assert form not in text
     for file in (folder / "dataset").rglob("*"):
         if file.is_file():
             assert secret not in file.read_bytes(), file
-    for row in kept.messages.to_pylist():
+    for row in with_bytes.messages.to_pylist():
         assert secret not in row["bytes"]
 
 
@@ -384,7 +391,7 @@ def test_consumer_group_heartbeat(tmp_path: Path) -> None:
         "serverAssignor": None,
         "topicPartitions": None,
     }
-    told = {
+    answer = {
         "throttleTimeMs": 0,
         "errorCode": 0,
         "errorMessage": None,
@@ -395,7 +402,7 @@ def test_consumer_group_heartbeat(tmp_path: Path) -> None:
     }
     writes = [
         asking(request(CONSUMER_GROUP_HEARTBEAT, 0, 1, ask)),
-        answering(response(CONSUMER_GROUP_HEARTBEAT, 0, 1, told)),
+        answering(response(CONSUMER_GROUP_HEARTBEAT, 0, 1, answer)),
     ]
     seen = read(tmp_path, converse(writes))
     assert outcomes(seen.exchanges) == [(1, *DECODED)]
@@ -613,17 +620,17 @@ def test_an_unknown_api_and_an_unknown_version(tmp_path: Path, api_key: int, ver
 @pytest.mark.parametrize("distinct", [False, True])
 def test_a_message_that_names_more_than_may_be_kept_is_opaque(tmp_path: Path, distinct: bool) -> None:
     """Four million empty topics are 8 MB on the wire, and 2.5 kB in a zstd capture; they took 30 GB."""
-    names = [b"\0\5%05x" % one if distinct else b"\0\0" for one in range(MAX_NAMED + 1)]
+    names = [b"\0\5%05x" % number if distinct else b"\0\0" for number in range(MAX_NAMED + 1)]
     empty = request(METADATA, 0, 0, {"topics": []})
-    asked = []
-    for one, count in ((1, MAX_NAMED + 1), (2, MAX_NAMED), (3, 1)):
-        header = empty[4:8] + struct.pack(">i", one) + empty[12:-4]
-        asked.append(forging.framed(header + struct.pack(">i", count) + b"".join(names[:count])))
-    seen = read(tmp_path, converse([asking(one) for one in asked], mss=60_000))
+    requests = []
+    for number, count in ((1, MAX_NAMED + 1), (2, MAX_NAMED), (3, 1)):
+        header = empty[4:8] + struct.pack(">i", number) + empty[12:-4]
+        requests.append(forging.framed(header + struct.pack(">i", count) + b"".join(names[:count])))
+    seen = read(tmp_path, converse([asking(message) for message in requests], mss=60_000))
     first, second, third = seen.exchanges
     assert (first["api"], first["request_state"], first["topics"]) == ("Metadata", "undecoded", None)
-    assert first["reason"] == f"request: limit: {len(asked[0])} bytes are more than may be kept"
-    assert seen.coverage["opaque"]["limit"] == seen.coverage["opaque_bytes"] == len(asked[0])
+    assert first["reason"] == f"request: limit: {len(requests[0])} bytes are more than may be kept"
+    assert seen.coverage["opaque"]["limit"] == seen.coverage["opaque_bytes"] == len(requests[0])
     assert (second["request_state"], second["reason"]) == ("decoded", None)
     assert len(second["topics"]) == (MAX_NAMED if distinct else 0)
     assert third["topics"] == (["00000"] if distinct else [])
@@ -667,7 +674,7 @@ def test_cut_by_the_snap_length(tmp_path: Path) -> None:
         len(writes[4].data),
     ]
     assert seen.exchanges[0]["request_state"] == "truncated"
-    assert seen.coverage["snaplen_bytes"] == sum(one.wire_length - len(one.data) for one in records)
+    assert seen.coverage["snaplen_bytes"] == sum(record.wire_length - len(record.data) for record in records)
     assert seen.coverage["payload_bytes"] + seen.coverage["snaplen_bytes"] == sum(len(write.data) for write in writes)
 
 
@@ -705,8 +712,8 @@ def test_keep_alives_are_no_data(tmp_path: Path) -> None:
     """One byte before the next one, or none: not a retransmission, and the byte counts as a duplicate."""
     segments = converse(turns([1, 2, 3]), close=None)
     for position in (payloads(segments, True)[1], payloads(segments, True)[2] + 1):
-        one = segments[position]
-        alive = replace(one, sequence=(one.sequence - 1) % 2**32, payload=b"\0", flags=ACK)
+        segment = segments[position]
+        alive = replace(segment, sequence=(segment.sequence - 1) % 2**32, payload=b"\0", flags=ACK)
         segments.insert(position, alive)
         segments.insert(position, replace(alive, payload=b""))
     seen = read(tmp_path, segments)
@@ -716,7 +723,7 @@ def test_keep_alives_are_no_data(tmp_path: Path) -> None:
 
 
 def test_a_port_used_again(tmp_path: Path) -> None:
-    """The same four-tuple, two connections: #1 and #2."""
+    """A four-tuple used twice is two connections: #1 and #2."""
     first = converse(turns([1, 2]), client_isn=1000, broker_isn=5000)
     second = converse(turns([1, 2, 3]), client_isn=777_000, broker_isn=900_000, start_ns=first[-1].time_ns + 10_000_000)
     seen = read(tmp_path, first + second)
@@ -759,7 +766,7 @@ def test_sequence_numbers_wrap(tmp_path: Path, before: int) -> None:
 
 
 def test_a_syn_sent_again(tmp_path: Path) -> None:
-    """The same initial sequence number is the same connection."""
+    """A SYN with an equal initial sequence number belongs to the connection."""
     segments = converse(turns([1, 2]))
     again = [replace(segments[0], time_ns=segments[0].time_ns - 1_000_000_000), segments[0], *segments[1:2]]
     seen = read(tmp_path, [*again, replace(segments[1], time_ns=segments[1].time_ns + 1), *segments[2:]])
@@ -786,8 +793,11 @@ def test_offloaded_segments_with_an_ip_length_of_zero(tmp_path: Path) -> None:
     large = fetch_answer(1, batch(10, 9000))
     assert len(large) > 65_535
     segments = converse([asking(fetch(1)), answering(large), *turns([2])], mss=1 << 20)
-    records = [Record(one.time_ns, framed(tcp_ip(one, zero_length=True), 1, pad=False), 0) for one in segments]
-    seen = read(tmp_path, [replace(one, wire_length=len(one.data)) for one in records])
+    records = [
+        Record(record_segment.time_ns, framed(tcp_ip(record_segment, zero_length=True), 1, pad=False), 0)
+        for record_segment in segments
+    ]
+    seen = read(tmp_path, [replace(record, wire_length=len(record.data)) for record in records])
     assert outcomes(seen.exchanges) == [(1, *DECODED), (2, *DECODED)]
 
 
@@ -795,7 +805,7 @@ def test_offloaded_segments_with_an_ip_length_of_zero(tmp_path: Path) -> None:
 def test_a_capture_that_starts_in_the_middle(tmp_path: Path, first: str) -> None:
     """No SYN: whichever side is heard first, and inside whatever, both are understood."""
     segments: list[Segment] = []
-    asked: list[int] = []
+    request_ids: list[int] = []
     answered: list[int] = []
     now, client_at, broker_at = 1_700_000_000_000_000_000, 1000, 5000
     for number in range(100, 110):
@@ -808,13 +818,13 @@ def test_a_capture_that_starts_in_the_middle(tmp_path: Path, first: str) -> None
             broker_isn=broker_at - 1,
             start_ns=now,
         )
-        asked.append(len(segments) + payloads(part, True)[0])
+        request_ids.append(len(segments) + payloads(part, True)[0])
         answered.append(len(segments) + payloads(part, False)[0])
         segments += part
         now = part[-1].time_ns + 50_000
         client_at += len(fetch(number))
         broker_at += len(fetch_answer(number, batch()))
-    start = (asked[1] if first == "request" else answered[1]) + 1
+    start = (request_ids[1] if first == "request" else answered[1]) + 1
     seen = read(tmp_path, segments[start:])
     assert [
         (row["correlation_id"], *outcomes([row])[0][1:]) for row in seen.exchanges if row["exchange"] is not None
@@ -888,7 +898,7 @@ def test_a_large_frame_beside_a_small_unfinished_one(tmp_path: Path) -> None:
     assert len(large) > 3 << 20
     big = converse([asking(fetch(7)), answering(large)], mss=60_000, client=("10.0.0.1", 40001), acks=False)
     half = payloads(small, True)[1]
-    packets = small[:half] + [replace(one, time_ns=small[half].time_ns) for one in big] + small[half:]
+    packets = small[:half] + [replace(segment, time_ns=small[half].time_ns) for segment in big] + small[half:]
     seen = read(tmp_path, packets)
     assert outcomes(seen.exchanges) == [(7, *DECODED), (1, *DECODED)]
 

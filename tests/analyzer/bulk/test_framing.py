@@ -16,20 +16,10 @@ from hypothesis import strategies as st
 
 from analyzer.bulk import state as s
 from analyzer.bulk.shard import Conversations, layouts
+from captures import stream_tables as t
 from captures.files.points import capture_points
 from captures.flows import Flows
 from captures.packets import Reader, no_packets
-from captures.stream_tables import (
-    C_SYN_SIDE,
-    DATA,
-    SEG_AT,
-    SEG_KEY,
-    SEG_KIND,
-    SEG_LENGTH,
-    SEG_ORDINAL,
-    SEG_RECORD_AT,
-    SEG_SOURCE,
-)
 from captures.streams import Segments, Streams
 from tests.analyzer.bulk.framing_reference import Connection, Segment, Twin
 from tests.analyzer.bulk.test_conversations_property import conversations
@@ -55,8 +45,8 @@ def length_before_kafka(first: bytes) -> int:
     return len(first) if greeting or connecting else 0
 
 
-def found(files: list[Path], prefixes: bool = False) -> list[tuple[Any, Any]]:
-    """What kernels and twin make of each connection of a capture, in the order of their ends."""
+def compared(files: list[Path], prefixes: bool = False) -> list[tuple[Any, Any]]:
+    """Pair each connection of kernels and reference, in the order of their ends."""
     (point,) = capture_points([str(path) for path in files], rotated=len(files) > 1)
     reader, flows, streams, twin = Reader(point), Flows(), Streams(), Twin()
     kernels = Conversations(layouts())
@@ -68,39 +58,47 @@ def found(files: list[Path], prefixes: bool = False) -> list[tuple[Any, Any]]:
     def work(segments: Segments, assigned: Any, final: bool) -> None:
         for row in segments.rows.tolist():
             data = b""
-            if row[SEG_KIND] == DATA:
-                source = segments.sources[row[SEG_SOURCE]]
-                data = source[row[SEG_AT] : row[SEG_AT] + row[SEG_LENGTH]].tobytes()
-            opener = int(streams.connections[row[SEG_KEY] >> 1, C_SYN_SIDE])
-            if data and row[SEG_KEY] in before:
-                said = length_before_kafka(data)
-                data = data[said:]
-                if said == 0:
-                    before.remove(row[SEG_KEY])
+            if row[t.SEG_KIND] == t.DATA:
+                source = segments.sources[row[t.SEG_SOURCE]]
+                data = source[row[t.SEG_AT] : row[t.SEG_AT] + row[t.SEG_LENGTH]].tobytes()
+            opener = int(streams.connections[row[t.SEG_KEY] >> 1, t.C_SYN_SIDE])
+            if data and row[t.SEG_KEY] in before:
+                prefix_length = length_before_kafka(data)
+                data = data[prefix_length:]
+                if prefix_length == 0:
+                    before.remove(row[t.SEG_KEY])
                 if not data:
                     continue
-            length = len(data) or row[SEG_LENGTH]
-            twin.take(Segment(row[SEG_KEY], row[SEG_KIND], data, length, row[SEG_ORDINAL], row[SEG_RECORD_AT]), opener)
+            length = len(data) or row[t.SEG_LENGTH]
+            twin.take(
+                Segment(row[t.SEG_KEY], row[t.SEG_KIND], data, length, row[t.SEG_PACKET_INDEX], row[t.SEG_RECORD_AT]),
+                opener,
+            )
         ended = kernels.take(segments, streams, assigned, final)
         for x in ended.exchanges.T.tolist():
-            kept = frames.setdefault(x[s.X_SLOT], [])
-            for side, ordinal, base_column in ((0, s.X_EXCHANGE, s.X_REQUEST), (1, s.X_REPLY, s.X_RESPONSE)):
+            frames_of_slot = frames.setdefault(x[s.X_SLOT], [])
+            for side, ordinal, base_column in (
+                (0, s.X_EXCHANGE, s.REQUEST_COLUMNS),
+                (1, s.X_REPLY, s.RESPONSE_COLUMNS),
+            ):
                 if x[ordinal] != s.NULL:
                     size, place = x[base_column + s.M_BYTES], x[base_column + s.M_RECORD_AT]
-                    kept.append((side, x[ordinal], size, place, x[base_column + s.M_STATE] == s.TRUNCATED_STATE))
+                    frames_of_slot.append(
+                        (side, x[ordinal], size, place, x[base_column + s.M_STATE] == s.TRUNCATED_STATE)
+                    )
         state = kernels._state.framing
         for (slot, plain), number in zip(twin.ended, ended.slots.tolist(), strict=True):
             assert slot == number
             k, lost = state.k[slot], int(state.f[2 * slot : 2 * slot + 2, s.F_LOST].sum())
             kafka = bool(k[s.K_CLASS] == s.KAFKA)
-            ours = (
+            product = (
                 kafka,
                 int(k[s.K_CLIENT]) if kafka else -1,
                 sorted(frames.pop(slot, [])),
                 int(k[s.K_SKIPPED]) + lost if kafka else 0,
                 int(k[s.K_INCOMPLETE]),
             )
-            pairs.append((ours, plainly(plain)))
+            pairs.append((product, plainly(plain)))
         twin.ended = []
 
     for packets in reader:
@@ -113,20 +111,20 @@ def found(files: list[Path], prefixes: bool = False) -> list[tuple[Any, Any]]:
     return pairs
 
 
-def plainly(one: Connection) -> Any:
+def plainly(link: Connection) -> Any:
     """The twin's connection in the same form."""
-    if one.kind != "KAFKA":
-        return False, -1, [], 0, one.incomplete
-    rows = sorted((frame.side, frame.ordinal, frame.size, frame.record_at, bool(frame.cause)) for frame in one.frames)
-    lost = sum(side.lost for side in one.sides)
-    return True, one.client, rows, one.skipped + lost, one.incomplete
+    if link.kind != "KAFKA":
+        return False, -1, [], 0, link.incomplete
+    rows = sorted((frame.side, frame.ordinal, frame.size, frame.record_at, bool(frame.cause)) for frame in link.frames)
+    lost = sum(side.lost for side in link.sides)
+    return True, link.client, rows, link.skipped + lost, link.incomplete
 
 
 def check(files: list[Path], prefixes: bool = False) -> int:
-    pairs = found(files, prefixes)
-    for number, (ours, plain) in enumerate(pairs):
-        assert ours == plain, f"connection {number}"
-    return sum(len(ours[2]) for ours, _ in pairs)
+    pairs = compared(files, prefixes)
+    for number, (product, plain) in enumerate(pairs):
+        assert product == plain, f"connection {number}"
+    return sum(len(product[2]) for product, _ in pairs)
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -143,9 +141,9 @@ def test_a_capture_that_lost_packets(name: str, seed: int, tmp_path: Path) -> No
 
     rng = random.Random(seed)
     (path,) = capture_files(FOLDERS[name])
-    with path.open("rb") as file, (tmp_path / "capture.pcap").open("wb") as kept:
+    with path.open("rb") as file, (tmp_path / "capture.pcap").open("wb") as thinned:
         reader = dpkt.pcap.Reader(file)
-        writer = dpkt.pcap.Writer(kept, linktype=reader.datalink())
+        writer = dpkt.pcap.Writer(thinned, linktype=reader.datalink())
         for time, frame in reader:
             if rng.random() > 1 / 12:
                 writer.writepkt(frame, time)

@@ -24,12 +24,12 @@ def holes(folder: Path, segments: Sequence[Segment], snaplen: int = 1 << 16) -> 
     path = folder / "capture.pcap"
     path.write_bytes(pcap(cut(rendered(segments), snaplen), nanoseconds=True))
     [point] = capture_points([str(path)], False)
-    found: dict[int, int] = {}
+    counts: dict[int, int] = {}
     for window in Engine(point, ReadOptions(threads=1).settings(False)).windows():
         every = window.every
         rows = zip(*(every.column(name).tolist() for name in ("exchange", "correlation_id", "holes")), strict=True)
-        found |= {correlation: count for exchange, correlation, count in rows if exchange != s.NULL}
-    return found
+        counts |= {correlation: count for exchange, correlation, count in rows if exchange != s.NULL}
+    return counts
 
 
 def large(number: int) -> bytes:
@@ -43,9 +43,9 @@ def test_a_connection_whose_every_byte_was_captured_has_none(tmp_path: Path) -> 
 @pytest.mark.parametrize("lost", [(2,), (2, 3)])
 def test_requests_that_were_not_captured_are_a_hole(lost: tuple[int, ...], tmp_path: Path) -> None:
     segments = converse(turns(range(6)))
-    asked = payloads(segments, to_broker=True)
-    found = holes(tmp_path, without(segments, *(asked[number] for number in lost)))
-    assert found == {number: int(number > lost[0]) for number in range(6) if number not in lost}
+    requests = payloads(segments, to_broker=True)
+    counts = holes(tmp_path, without(segments, *(requests[number] for number in lost)))
+    assert counts == {number: int(number > lost[0]) for number in range(6) if number not in lost}
 
 
 def test_answers_that_were_not_captured_are_none(tmp_path: Path) -> None:
@@ -58,14 +58,14 @@ def test_a_hole_inside_a_request_hides_no_other(tmp_path: Path) -> None:
     """The request after it has the next correlation id."""
     writes = [*turns([1]), asking(large(2)), answering(produce_answer(2)), *turns([3, 4])]
     segments = converse(writes, mss=500)
-    asked = payloads(segments, to_broker=True)
-    assert holes(tmp_path, without(segments, asked[2])) == dict.fromkeys(range(1, 5), 0)
+    requests = payloads(segments, to_broker=True)
+    assert holes(tmp_path, without(segments, requests[2])) == dict.fromkeys(range(1, 5), 0)
     assert holes(tmp_path, segments, snaplen=400) == dict.fromkeys(range(1, 5), 0)
 
 
 def test_a_hole_from_inside_a_request_to_behind_the_next_one_hides_that(tmp_path: Path) -> None:
     writes = [*turns([1]), asking(large(2)), answering(produce_answer(2)), *turns([3, 4])]
     segments = converse(writes, mss=500)
-    asked = payloads(segments, to_broker=True)
-    found = holes(tmp_path, without(segments, *asked[3:-1]))
-    assert found == {1: 0, 2: 0, 4: 1}
+    requests = payloads(segments, to_broker=True)
+    counts = holes(tmp_path, without(segments, *requests[3:-1]))
+    assert counts == {1: 0, 2: 0, 4: 1}

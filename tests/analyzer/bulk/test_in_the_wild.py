@@ -1,4 +1,4 @@
-"""What real clients, balancers and brokers of other makes send, beside what Kafka's own do: recognised, and explained.
+"""Recognise real clients, balancers and brokers of other makes, and explain their bytes.
 
 (proves: captures/prefixes.py, analyzer/bulk/proxy_prefixes.py; seeking.py: what counts as a request; pending.py:
 answers to acks=0)
@@ -67,11 +67,11 @@ def of(name: str) -> Seen:
 @pytest.mark.parametrize("name", [*OLD, *PROXIED, *OTHERS])
 def test_every_connection_is_recognised_without_a_port(name: str) -> None:
     """And every byte that is not decoded has its reason: nothing is passed over, no answer is without its request."""
-    found = of(name)
-    assert found.unrecognised["connections"] == 0
-    assert found.coverage["skipped_bytes"] == 0
-    assert Counter(found.column("status"))["orphan_response"] == 0
-    reasons = {reason for reason, amount in found.coverage["opaque"].items() if amount}
+    result = of(name)
+    assert result.unrecognised["connections"] == 0
+    assert result.coverage["skipped_bytes"] == 0
+    assert Counter(result.column("status"))["orphan_response"] == 0
+    reasons = {reason for reason, amount in result.coverage["opaque"].items() if amount}
     broken = {"malformed"} if "mock" in name else set()  # the ApiVersions answers of librdkafka's mock cluster
     assert reasons <= {"trailing", "prefix", "sasl"} | broken
 
@@ -92,27 +92,27 @@ def api_versions_answer(number: int) -> bytes:
 
 @pytest.mark.parametrize("name", OLD)
 def test_an_old_librdkafka(name: str) -> None:
-    found = of(name)
-    first = [row for row in found.exchanges if row["api"] == "ApiVersions"]
+    result = of(name)
+    first = [row for row in result.exchanges if row["api"] == "ApiVersions"]
     assert first
     assert all(row["reason"] == "request: 4 trailing bytes" for row in first)
-    assert found.coverage["opaque"]["trailing"] == 4 * len(first)
+    assert result.coverage["opaque"]["trailing"] == 4 * len(first)
     assert {row["response_state"] for row in first} == {"decoded"}
 
 
 @pytest.mark.parametrize("ports", [[], [9092]], ids=["by content", "by port"])
 def test_its_request_in_the_middle_of_a_capture(tmp_path: Path, ports: list[int]) -> None:
     writes = [asking(api_versions_with_rest(7)), answering(api_versions_answer(7))]
-    found = read(tmp_path, converse(writes, handshake=False, close=None), ports=ports)
-    assert found.brief() == [("ApiVersions", 7, *DECODED)]
-    assert found.coverage["skipped_bytes"] == 0
+    result = read(tmp_path, converse(writes, handshake=False, close=None), ports=ports)
+    assert result.brief() == [("ApiVersions", 7, *DECODED)]
+    assert result.coverage["skipped_bytes"] == 0
 
 
 @pytest.mark.parametrize("handshake", [True, False], ids=["from its beginning", "from the middle"])
 def test_without_a_client_id_the_answer_proves_it(tmp_path: Path, handshake: bool) -> None:
     writes = [asking(api_versions_with_rest(7, client_id=None)), answering(api_versions_answer(7))]
-    found = read(tmp_path, converse(writes, handshake=handshake, close=None))
-    assert found.brief() == [("ApiVersions", 7, *DECODED)]
+    result = read(tmp_path, converse(writes, handshake=handshake, close=None))
+    assert result.brief() == [("ApiVersions", 7, *DECODED)]
     alone = read(tmp_path, converse(writes[:1], handshake=handshake, close=None))
     assert alone.unrecognised["connections"] == 1
 
@@ -129,8 +129,8 @@ def test_a_long_rest_proves_nothing(tmp_path: Path) -> None:
 def test_a_request_and_its_answer_prove_a_connection_in_the_middle(tmp_path: Path) -> None:
     """One exchange, no client id, no beginning."""
     writes = [asking(heartbeat(30, client_id=None)), answering(heartbeat_answer(30))]
-    found = read(tmp_path, converse(writes, handshake=False, close=None))
-    assert found.brief() == [("Heartbeat", 30, *DECODED)]
+    result = read(tmp_path, converse(writes, handshake=False, close=None))
+    assert result.brief() == [("Heartbeat", 30, *DECODED)]
     for answer in (heartbeat_answer(31), heartbeat_answer(30)[:-1]):  # another number; an answer that is not whole
         other = read(tmp_path, converse([writes[0], answering(answer)], handshake=False, close=None))
         assert other.exchanges == []
@@ -140,8 +140,8 @@ def test_an_answer_in_several_segments(tmp_path: Path) -> None:
     ask = forging.request(3, 0, 9, {"topics": [{"name": "orders"}]}, client_id=None)
     topic = {"errorCode": 0, "name": "orders", "partitions": []}
     answer = forging.response(3, 0, 9, {"brokers": [], "topics": [topic | {"name": "x" * 3000}]})
-    found = read(tmp_path, converse([asking(ask), answering(answer)], handshake=False, close=None, mss=500))
-    assert found.brief() == [("Metadata", 9, *DECODED)]
+    result = read(tmp_path, converse([asking(ask), answering(answer)], handshake=False, close=None, mss=500))
+    assert result.brief() == [("Metadata", 9, *DECODED)]
 
 
 # --------------------------------------------------------------------------------------------- something before Kafka
@@ -189,11 +189,11 @@ def behind(name: str) -> list[Write]:
 def test_what_stands_before_the_first_message_is_skipped_and_told(tmp_path: Path, name: str, ports: list[int]) -> None:
     ask, answer, source, target = BEFORE[name]
     for mss in (1448, 7):  # in one segment, in many
-        found = read(tmp_path, converse(behind(name), mss=mss), ports=ports)
-        assert found.brief() == [("Heartbeat", number, *DECODED) for number in (1, 2, 3)]
-        assert found.coverage["opaque"]["prefix"] == len(ask) + len(answer) == found.connection["opaque_prefix_bytes"]
-        assert found.coverage["skipped_bytes"] == found.coverage["incomplete_bytes"] == 0
-        assert (found.connection["proxied_from"], found.connection["proxied_to"]) == (source, target)
+        result = read(tmp_path, converse(behind(name), mss=mss), ports=ports)
+        assert result.brief() == [("Heartbeat", number, *DECODED) for number in (1, 2, 3)]
+        assert result.coverage["opaque"]["prefix"] == len(ask) + len(answer) == result.connection["opaque_prefix_bytes"]
+        assert result.coverage["skipped_bytes"] == result.coverage["incomplete_bytes"] == 0
+        assert (result.connection["proxied_from"], result.connection["proxied_to"]) == (source, target)
 
 
 @pytest.mark.parametrize("name", BEFORE)
@@ -201,9 +201,9 @@ def test_it_may_share_a_segment_with_the_first_message(tmp_path: Path, name: str
     ask, answer, *_ = BEFORE[name]
     if answer:
         return
-    found = read(tmp_path, converse([asking(ask + heartbeat(1)), answering(heartbeat_answer(1))]))
-    assert found.brief() == [("Heartbeat", 1, *DECODED)]
-    assert found.coverage["opaque"]["prefix"] == len(ask)
+    result = read(tmp_path, converse([asking(ask + heartbeat(1)), answering(heartbeat_answer(1))]))
+    assert result.brief() == [("Heartbeat", 1, *DECODED)]
+    assert result.coverage["opaque"]["prefix"] == len(ask)
 
 
 @pytest.mark.parametrize("name", BEFORE)
@@ -229,36 +229,36 @@ def test_a_prefix_is_a_prefix_only_when_it_is_whole(name: str) -> None:
 @pytest.mark.parametrize("kind", [PROXY_LINE, PROXY_BINARY, SOCKS5, CONNECT])
 def test_a_prefix_that_lies_names_nobody(kind: int) -> None:
     lies = (b"", b"PROXY TCP4 a b c d", b"PROXY TCP4 10.1.2.3", bytes(16), v2(1, 0x11, b"")[:14], b"\xff" * 40)
-    for said in lies:
-        ends = named_ends(kind, said.hex())
+    for text in lies:
+        ends = named_ends(kind, text.hex())
         assert all(end is None or isinstance(end, str) for end in ends)
 
 
 def test_other_things_behind_a_prefix_are_still_not_kafka(tmp_path: Path) -> None:
     writes = [asking(BEFORE["PROXY v1"][0]), asking(b"GET / HTTP/1.1\r\n\r\n"), answering(b"HTTP/1.1 200 OK\r\n\r\n")]
-    found = read(tmp_path, converse(writes))
-    assert found.unrecognised["connections"] == 1
-    assert found.unrecognised["payload_bytes"] == sum(len(write.data) for write in writes)
+    result = read(tmp_path, converse(writes))
+    assert result.unrecognised["connections"] == 1
+    assert result.unrecognised["payload_bytes"] == sum(len(write.data) for write in writes)
 
 
 @pytest.mark.parametrize("name", PROXIED)
 def test_real_proxies(name: str) -> None:
-    found = of(name)
-    assert all(row["opaque_prefix_bytes"] > 0 for row in found.connections)
-    assert found.coverage["opaque"]["prefix"] == found.coverage["opaque_bytes"]
+    result = of(name)
+    assert all(row["opaque_prefix_bytes"] > 0 for row in result.connections)
+    assert result.coverage["opaque"]["prefix"] == result.coverage["opaque_bytes"]
     if name != "zoo-prefix-socks5":
-        assert {row["proxied_to"] for row in found.connections} == {"10.9.9.9:9092"}
-        assert all(row["proxied_from"].startswith("10.1.2.3:") for row in found.connections)
+        assert {row["proxied_to"] for row in result.connections} == {"10.9.9.9:9092"}
+        assert all(row["proxied_from"].startswith("10.1.2.3:") for row in result.connections)
     else:
-        assert {(row["proxied_from"], row["proxied_to"]) for row in found.connections} == {(None, "kafka.test:9092")}
+        assert {(row["proxied_from"], row["proxied_to"]) for row in result.connections} == {(None, "kafka.test:9092")}
 
 
 def test_under_port_a_first_frame_that_cannot_be_one_leads_to_seeking(tmp_path: Path) -> None:
     """A text that says nothing of itself: read as a length it would be 1.2 GB, and swallow all that follows."""
     banner = b"HELLO this is a tunnel\r\n"
-    found = read(tmp_path, converse([asking(banner), *turns(range(1, 4))]), ports=[9092])
-    assert found.brief() == [("Heartbeat", number, *DECODED) for number in (1, 2, 3)]
-    assert found.coverage["skipped_bytes"] == len(banner)
+    result = read(tmp_path, converse([asking(banner), *turns(range(1, 4))]), ports=[9092])
+    assert result.brief() == [("Heartbeat", number, *DECODED) for number in (1, 2, 3)]
+    assert result.coverage["skipped_bytes"] == len(banner)
 
 
 # ------------------------------------------------------------------------------------------------ answers to acks=0
@@ -266,15 +266,15 @@ def test_under_port_a_first_frame_that_cannot_be_one_leads_to_seeking(tmp_path: 
 
 def test_an_answer_to_acks_0_belongs_to_its_request(tmp_path: Path) -> None:
     """Some brokers of other makes answer."""
-    found = read(tmp_path, converse(turns(range(1, 4), lambda n: produce(n, acks=0), produce_answer)))
-    assert found.brief() == [("Produce", number, *DECODED) for number in (1, 2, 3)]
+    result = read(tmp_path, converse(turns(range(1, 4), lambda n: produce(n, acks=0), produce_answer)))
+    assert result.brief() == [("Produce", number, *DECODED) for number in (1, 2, 3)]
 
 
 def test_kafkas_own_broker_does_not_answer(tmp_path: Path) -> None:
     """An answer that passes over such a request says so."""
     writes = [asking(produce(1, acks=0) + produce(2, acks=0)), *turns([3]), asking(produce(4, acks=0)), *turns([5])]
-    found = read(tmp_path, converse(writes, close=None))
-    assert [(row["correlation_id"], row["status"]) for row in found.exchanges] == [
+    result = read(tmp_path, converse(writes, close=None))
+    assert [(row["correlation_id"], row["status"]) for row in result.exchanges] == [
         (1, "no_response_expected"),
         (2, "no_response_expected"),
         (3, "answered"),
@@ -286,14 +286,14 @@ def test_kafkas_own_broker_does_not_answer(tmp_path: Path) -> None:
 def test_a_producer_that_never_asks_for_an_answer(tmp_path: Path) -> None:
     """Its requests are rows all the same, each once, also when there are more than may wait."""
     writes = [asking(produce(number, acks=0)) for number in range(300)]
-    found = read(tmp_path, converse(writes, close=None))
-    assert found.column("status") == ["no_response_expected"] * 300
-    assert found.column("correlation_id") == list(range(300))
+    result = read(tmp_path, converse(writes, close=None))
+    assert result.column("status") == ["no_response_expected"] * 300
+    assert result.column("correlation_id") == list(range(300))
 
 
 def test_equal_correlation_ids_do_not_give_an_answer_to_acks_0(tmp_path: Path) -> None:
-    found = read(tmp_path, converse([asking(produce(0, acks=0)), *turns([0])]))
-    assert [(row["api"], row["status"]) for row in found.exchanges] == [
+    result = read(tmp_path, converse([asking(produce(0, acks=0)), *turns([0])]))
+    assert [(row["api"], row["status"]) for row in result.exchanges] == [
         ("Produce", "no_response_expected"),
         ("Heartbeat", "answered"),
     ]
@@ -301,8 +301,8 @@ def test_equal_correlation_ids_do_not_give_an_answer_to_acks_0(tmp_path: Path) -
 
 def test_a_lost_answer_to_acks_0_is_none(tmp_path: Path) -> None:
     segments = converse(turns(range(1, 4), lambda n: produce(n, acks=0), produce_answer))
-    found = read(tmp_path, without(segments, payloads(segments, to_broker=False)[1]))
-    assert [(row["correlation_id"], row["status"]) for row in found.exchanges] == [
+    result = read(tmp_path, without(segments, payloads(segments, to_broker=False)[1]))
+    assert [(row["correlation_id"], row["status"]) for row in result.exchanges] == [
         (1, "answered"),
         (2, "no_response_expected"),
         (3, "answered"),
@@ -321,8 +321,8 @@ def test_brokers_that_answer_it(name: str) -> None:
 
 def test_the_error_code_of_a_broken_answer(tmp_path: Path) -> None:
     """librdkafka's mock answers ApiVersions v3 with UNSUPPORTED_VERSION and a body in no version's layout."""
-    found = of("zoo-confluent-2.5.3-on-mock-2.0.2")
-    broken = [row for row in found.exchanges if row["response_state"] == "undecoded"]
+    result = of("zoo-confluent-2.5.3-on-mock-2.0.2")
+    broken = [row for row in result.exchanges if row["response_state"] == "undecoded"]
     assert len(broken) == 10
     assert {(row["api"], row["error"]) for row in broken} == {("ApiVersions", "UNSUPPORTED_VERSION")}
     whole = next(analyzer.exchanges(shared_folder("zoo-confluent-2.5.3-on-mock-2.0.2") / "capture.pcap"))

@@ -55,36 +55,36 @@ class Origins:
         uses: Counter[frozenset[Any]] = Counter()
         current: dict[tuple[Any, Any], tuple[Any, Any, int]] = {}
         pieces: dict[tuple[Any, Any, int], list[tuple[int, int, int]]] = defaultdict(list)
-        for index, one in enumerate(segments):
-            if one.flags & SYN:
-                known = current.get(one.flow)
-                isn = (one.sequence + 1) % 2**32
+        for index, segment in enumerate(segments):
+            if segment.flags & SYN:
+                known = current.get(segment.flow)
+                isn = (segment.sequence + 1) % 2**32
                 if known is None or self.start[known] != isn:
-                    pair = frozenset(one.flow)
-                    if known is not None or one.flow[::-1] not in current:
+                    pair = frozenset(segment.flow)
+                    if known is not None or segment.flow[::-1] not in current:
                         uses[pair] += 1
-                    current[one.flow] = (*one.flow, uses[pair])
-                    self.start[current[one.flow]] = isn
-            elif one.payload and one.flow in current:
-                key = current[one.flow]
-                at = (one.sequence - self.start[key]) % 2**32
+                    current[segment.flow] = (*segment.flow, uses[pair])
+                    self.start[current[segment.flow]] = isn
+            elif segment.payload and segment.flow in current:
+                key = current[segment.flow]
+                at = (segment.sequence - self.start[key]) % 2**32
                 if at < 2**31:
-                    pieces[key].append((at, len(one.payload), index))
-        for key, found in pieces.items():
-            first = np.full(max(at + length for at, length, _ in found), len(segments), np.int64)
-            for at, length, index in found:
+                    pieces[key].append((at, len(segment.payload), index))
+        for key, places in pieces.items():
+            first = np.full(max(at + length for at, length, _ in places), len(segments), np.int64)
+            for at, length, index in places:
                 np.minimum(first[at : at + length], index, out=first[at : at + length])
             self.first[key] = first
 
 
-def untouched(whole: Seen, origins: Origins, kept: np.ndarray) -> list[dict[str, Any]]:
+def untouched(whole: Seen, origins: Origins, is_kept: np.ndarray) -> list[dict[str, Any]]:
     """Rows of the whole capture all of whose bytes still come with the packet that first brought them. Where a message
     lies in its stream is the sum of the sizes before it: the capture is complete and every frame is a row."""
     out = []
     by_connection: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in whole.exchanges:
         by_connection[row["connection"]].append(row)
-    intact = np.append(kept, False)
+    intact = np.append(is_kept, False)
     for name, rows in by_connection.items():
         use = int(name.rpartition("#")[2])
         client = (rows[0]["client_ip"], rows[0]["client_port"])
@@ -120,18 +120,18 @@ def lose(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], Seen]:
     """(untouched rows, those of them not found, what was seen) with a share of the packets removed."""
     whole = read(folder, segments)
-    positions = {id(one): index for index, one in enumerate(segments)}
+    positions = {id(segment): index for index, segment in enumerate(segments)}
     left = dropped(segments, random.Random(seed), share)
-    kept = np.zeros(len(segments), bool)
-    kept[[positions[id(one)] for one in left]] = True
+    is_kept = np.zeros(len(segments), bool)
+    is_kept[[positions[id(segment)] for segment in left]] = True
     lossy = read(folder, left)
-    expected = untouched(whole, Origins(segments), kept)
-    found = Counter(identity(row) for row in lossy.exchanges)
+    expected = untouched(whole, Origins(segments), is_kept)
+    identities = Counter(identity(row) for row in lossy.exchanges)
     missing = []
     for row in expected:
         key = identity(row)
-        if found[key]:
-            found[key] -= 1
+        if identities[key]:
+            identities[key] -= 1
         else:
             missing.append(row)
     return expected, missing, lossy
@@ -159,9 +159,9 @@ def check(folder: Path, segments: list[Segment], shares: Sequence[float], seed: 
         missing += lost
     assert len(expected) > 100
     assert gone > 0, "nothing was lost: this tests nothing"
-    found = 1 - len(missing) / len(expected)
+    share_found = 1 - len(missing) / len(expected)
     listed = [(row["connection"], row["api"], row["correlation_id"], row["request_packet"]) for row in missing]
-    assert found >= FOUND_AT_LEAST, f"{found:.2%} of {len(expected)} found; missing {listed[:20]}"
+    assert share_found >= FOUND_AT_LEAST, f"{share_found:.2%} of {len(expected)} found; missing {listed[:20]}"
 
 
 @pytest.mark.parametrize("seed", [1, 2])

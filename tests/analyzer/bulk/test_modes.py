@@ -13,7 +13,7 @@ from analyzer.bulk import framing
 FOLDER = Path(framing.__file__).parent
 
 
-def told() -> set[tuple[str, str]]:
+def documented() -> set[tuple[str, str]]:
     """(function, next mode) of every row of the table."""
     text = framing.__doc__
     assert text is not None
@@ -27,18 +27,18 @@ MODES = {"SYNC", "SEEK", "DROP", "SWALLOW"}
 
 def done() -> set[tuple[str, str]]:
     """(function, next mode) of every assignment to F_MODE in the kernels and around them."""
-    found = set()
+    assignments = set()
     for path in FOLDER.glob("*.py"):
         for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(function, ast.FunctionDef):
                 for node in ast.walk(function):
                     if isinstance(node, ast.Assign) and "s.F_MODE]" in ast.unparse(node.targets[0]):
-                        found.add((function.name, ast.unparse(node.value).removeprefix("s.")))
-    return found
+                        assignments.add((function.name, ast.unparse(node.value).removeprefix("s.")))
+    return assignments
 
 
 def test_every_change_of_mode_is_in_the_table_and_no_other() -> None:
-    assert told() == done()
+    assert documented() == done()
 
 
 def test_the_table_starts_from_modes_there_are() -> None:

@@ -1,5 +1,7 @@
-"""What is not Kafka is not taken for it: no connection, no exchange, no byte in the coverage; but it is listed, with a
-guess and a way out (`--port`). Each protocol from its first byte, and from the middle of a connection."""
+"""Tell other protocols from Kafka: no connection, no exchange, no byte in the coverage.
+
+They are listed, with a guess and a way out (`--port`). Each protocol comes from its first byte, and from the middle
+of a connection."""
 
 from __future__ import annotations
 
@@ -141,7 +143,7 @@ PROTOCOLS: dict[str, tuple[Callable[[random.Random], list[Write]], str]] = {
 def conversation(name: str, seed: int, mss: int = 1448) -> tuple[list[Segment], int]:
     """Its packets, and how many payload bytes they have."""
     segments = converse(PROTOCOLS[name][0](random.Random(seed)), broker=("10.0.0.2", 7000), mss=mss)
-    return segments, sum(len(one.payload) for one in segments)
+    return segments, sum(len(segment.payload) for segment in segments)
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
@@ -171,7 +173,7 @@ def test_not_kafka_from_the_middle(tmp_path: Path, name: str, mss: int) -> None:
         seen = read(tmp_path, rest)
         assert seen.exchanges == [], seen.brief()[:3]
         assert seen.unrecognised["connections"] == 1
-        assert seen.unrecognised["payload_bytes"] == sum(len(one.payload) for one in rest)
+        assert seen.unrecognised["payload_bytes"] == sum(len(segment.payload) for segment in rest)
 
 
 @pytest.mark.parametrize("name", PROTOCOLS)
@@ -179,10 +181,10 @@ def test_not_kafka_with_packets_lost(tmp_path: Path, name: str) -> None:
     """Holes make an analyzer search as well."""
     segments, _ = conversation(name, 4)
     rng = random.Random(9)
-    rest = [one for index, one in enumerate(segments) if index < 3 or rng.random() > 0.03]
+    rest = [segment for index, segment in enumerate(segments) if index < 3 or rng.random() > 0.03]
     seen = read(tmp_path, rest)
     assert seen.exchanges == [], seen.brief()[:3]
-    assert seen.unrecognised["payload_bytes"] == sum(len(one.payload) for one in rest)
+    assert seen.unrecognised["payload_bytes"] == sum(len(segment.payload) for segment in rest)
 
 
 def test_beside_kafka(tmp_path: Path) -> None:
@@ -195,7 +197,11 @@ def test_beside_kafka(tmp_path: Path) -> None:
     seen = read(tmp_path, interleaved(kafka, *others))
     assert len(seen.exchanges) == 199
     assert {row["broker_port"] for row in seen.exchanges} == {9092}
-    assert seen.coverage["decoded_bytes"] == seen.coverage["payload_bytes"] == sum(len(one.payload) for one in kafka)
+    assert (
+        seen.coverage["decoded_bytes"]
+        == seen.coverage["payload_bytes"]
+        == sum(len(segment.payload) for segment in kafka)
+    )
     assert sorted(row["looks_like"] for row in seen.unrecognised["listed"]) == sorted(
         guess for _, guess in PROTOCOLS.values()
     )
@@ -208,8 +214,8 @@ def test_a_line_says_what_was_seen_and_names_port(tmp_path: Path, capsys: pytest
     read(tmp_path, segments)
     assert main(["analyze", str(tmp_path / "capture.pcap"), "-o", str(tmp_path / "dataset")]) == 0
     printed = capsys.readouterr()
-    said = [line for line in (printed.out + printed.err).splitlines() if "--port" in line]
-    assert said, printed.out + printed.err
+    hints = [line for line in (printed.out + printed.err).splitlines() if "--port" in line]
+    assert hints, printed.out + printed.err
     assert any("HTTP" in line for line in (printed.out + printed.err).splitlines())
     capsys.readouterr()
     assert main(["show", str(tmp_path / "capture.pcap")]) == 0

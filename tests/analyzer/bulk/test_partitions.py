@@ -53,7 +53,7 @@ class Side:
     topic: str | None
     topic_id: str | None
     partition: int
-    said: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
 
 
 # Where each API keeps its topics and their partitions: (request, response), each (lists of topics, list of partitions).
@@ -127,34 +127,34 @@ def sides(api: int, response: bool, body: dict[str, Any]) -> Iterator[Side]:
         topics_key = "topicResults" if response else "topics"
     parts: list[tuple[str | None, Any]] = [(None, body)]
     for listed, named in SECTIONS.get(api, ()):
-        parts += [(one[named], one) for one in body.get(listed, ())]
+        parts += [(section_body[named], section_body) for section_body in body.get(listed, ())]
     for section, part in parts:
         for topic in part.get(topics_key) or []:
             name = topic.get("name") or topic.get("topic") or topic.get("topicName") or None
             topic_id = topic.get("topicId")
-            for one in topic[partitions_key]:
-                if isinstance(one, int):
-                    yield Side(section, name, None if topic_id == NO_ID else topic_id, one)
+            for entry in topic[partitions_key]:
+                if isinstance(entry, int):
+                    yield Side(section, name, None if topic_id == NO_ID else topic_id, entry)
                     continue
-                index = next(one[key] for key in ("index", "partition", "partitionIndex") if key in one)
-                said = {}
+                index = next(entry[key] for key in ("index", "partition", "partitionIndex") if key in entry)
+                values = {}
                 for column, key in FIELDS.get((api, response), {}).items():
-                    value = one.get(key)
-                    if column == "offset" and "oldStyleOffsets" in one and one["oldStyleOffsets"]:
-                        value = one["oldStyleOffsets"][0]
+                    value = entry.get(key)
+                    if column == "offset" and "oldStyleOffsets" in entry and entry["oldStyleOffsets"]:
+                        value = entry["oldStyleOffsets"][0]
                     if value is not None and value >= 0:
-                        said[column] = value
-                diverging = one.get("divergingEpoch", {}).get("endOffset", -1)
+                        values[column] = value
+                diverging = entry.get("divergingEpoch", {}).get("endOffset", -1)
                 if diverging >= 0:
-                    said["diverging_offset"] = diverging
-                if given := one.get("acquiredRecords"):
+                    values["diverging_offset"] = diverging
+                if given := entry.get("acquiredRecords"):
                     again = [some for some in given if some["deliveryCount"] > 1]
-                    said["acquired"] = sum(some["lastOffset"] - some["firstOffset"] + 1 for some in given)
-                    said["redelivered"] = sum(some["lastOffset"] - some["firstOffset"] + 1 for some in again)
-                    said["delivery_count"] = max(some["deliveryCount"] for some in given)
+                    values["acquired"] = sum(some["lastOffset"] - some["firstOffset"] + 1 for some in given)
+                    values["redelivered"] = sum(some["lastOffset"] - some["firstOffset"] + 1 for some in again)
+                    values["delivery_count"] = max(some["deliveryCount"] for some in given)
                 if response:
-                    said["error_code"] = one.get("errorCode", one.get("partitionErrorCode"))
-                yield Side(section, name, None if topic_id == NO_ID else topic_id, index, said)
+                    values["error_code"] = entry.get("errorCode", entry.get("partitionErrorCode"))
+                yield Side(section, name, None if topic_id == NO_ID else topic_id, index, values)
 
 
 def joined(api: int, request: dict[str, Any] | None, response: dict[str, Any] | None) -> list[Side]:
@@ -169,7 +169,7 @@ def joined(api: int, request: dict[str, Any] | None, response: dict[str, Any] | 
                 answer.partition,
             ):
                 row.topic_id = row.topic_id or answer.topic_id
-                row.said.update(answer.said)
+                row.values.update(answer.values)
                 waiting.remove(row)
                 break
         else:
@@ -182,30 +182,30 @@ def test_partitions_are_what_the_bodies_say(name: str) -> None:
     files = [str(path) for path in capture_files(folder_of(name))]
     table = analyzer.analyze(files, rotated=True).partitions.to_pylist()
     expected = []
-    for one in analyzer.exchanges(files, rotated=True):
-        row = one.row
+    for exchange in analyzer.exchanges(files, rotated=True):
+        row = exchange.row
         if row["api_key"] not in TOPICS:
             continue
-        request = one.request if row["request_state"] == "decoded" else None
-        response = one.response if row["response_state"] == "decoded" else None
+        request = exchange.request if row["request_state"] == "decoded" else None
+        response = exchange.response if row["response_state"] == "decoded" else None
         for side in joined(row["api_key"], request, response):
             key = (row["connection"], row["exchange"], row["reply"])
-            offset = side.said.get("offset")
+            offset = side.values.get("offset")
             expected.append(
                 (
                     *key,
                     side.topic,
                     side.topic_id,
                     side.partition,
-                    side.said.get("error_code"),
+                    side.values.get("error_code"),
                     offset,
                     KINDS.get(row["api_key"]) if offset is not None else None,
-                    side.said.get("high_watermark"),
-                    side.said.get("last_stable_offset"),
-                    side.said.get("log_start_offset"),
-                    side.said.get("leader_epoch"),
-                    side.said.get("record_bytes"),
-                    *(side.said.get(name) for name in SELDOM),
+                    side.values.get("high_watermark"),
+                    side.values.get("last_stable_offset"),
+                    side.values.get("log_start_offset"),
+                    side.values.get("leader_epoch"),
+                    side.values.get("record_bytes"),
+                    *(side.values.get(name) for name in SELDOM),
                 )
             )
     columns = (
@@ -225,9 +225,9 @@ def test_partitions_are_what_the_bodies_say(name: str) -> None:
         "record_bytes",
         *SELDOM,
     )
-    found = [tuple(row[column] for column in columns) for row in table]
-    assert len(found) == len(expected)
-    assert sorted(found, key=repr) == sorted(expected, key=repr)
+    actual = [tuple(row[column] for column in columns) for row in table]
+    assert len(actual) == len(expected)
+    assert sorted(actual, key=repr) == sorted(expected, key=repr)
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -237,29 +237,29 @@ def test_leaders_and_brokers_are_what_metadata_says(name: str) -> None:
     last: dict[tuple[str, int], dict[str, Any]] = {}
     brokers = set()
     names: dict[str, str] = {}
-    for one in sorted(
+    for exchange in sorted(
         (e for e in analyzer.exchanges(files, rotated=True) if e.row["api_key"] in (3, 75) and e.response),
         key=lambda e: e.row["response_end"],
     ):
-        assert one.response is not None
-        for broker in one.response.get("brokers", []):
+        assert exchange.response is not None
+        for broker in exchange.response.get("brokers", []):
             brokers.add((broker["nodeId"], broker["host"], broker["port"], broker.get("rack")))
-        for topic in one.response["topics"]:
+        for topic in exchange.response["topics"]:
             if topic.get("topicId", NO_ID) != NO_ID and topic["name"]:
                 names[topic["topicId"]] = topic["name"]
             for partition in topic["partitions"]:
                 last[topic["name"], partition["partitionIndex"]] = partition
-    found = {(row["node_id"], row["host"], row["port"], row["rack"]) for row in dataset.brokers.to_pylist()}
-    assert brokers <= found
-    assert len(found) == len(dataset.brokers)
+    actual = {(row["node_id"], row["host"], row["port"], row["rack"]) for row in dataset.brokers.to_pylist()}
+    assert brokers <= actual
+    assert len(actual) == len(dataset.brokers)
     rows: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for row in dataset.leaders.to_pylist():
         rows.setdefault((row["topic"] or names.get(row["topic_id"], row["topic_id"]), row["partition"]), []).append(row)
     assert rows.keys() >= last.keys()
     for key, partition in last.items():
-        said = [row for row in rows[key] if row["isr"] is not None][-1]
-        assert said["isr"] == partition["isrNodes"]
-        assert said["leader"] == (partition["leaderId"] if partition["leaderId"] >= 0 else None)
+        described = [row for row in rows[key] if row["isr"] is not None][-1]
+        assert described["isr"] == partition["isrNodes"]
+        assert described["leader"] == (partition["leaderId"] if partition["leaderId"] >= 0 else None)
         for before, after in zip(rows[key], rows[key][1:], strict=False):
             assert [before[k] for k in ("leader", "leader_epoch", "isr")] != [
                 after[k] for k in ("leader", "leader_epoch", "isr")
@@ -282,13 +282,13 @@ def test_a_partition_field_stands_before_what_belongs_to_it() -> None:
 
     def check(key: tuple[int, int], fields: tuple[schema.Field, ...], early: bool) -> None:
         started = early
-        for one in fields:
-            kind = kinds.get((*key, one.path), projection.NONE)
+        for layout_field in fields:
+            kind = kinds.get((*key, layout_field.path), projection.NONE)
             started = started or kind == projection.PARTITION
-            assert started or kind not in belongs, (key, one.path)
-            assert not started or kind != projection.PART_ERROR_EARLY, (key, one.path)
+            assert started or kind not in belongs, (key, layout_field.path)
+            assert not started or kind != projection.PART_ERROR_EARLY, (key, layout_field.path)
             # An array of plain numbers is one field here, and its elements start a row each.
-            check(key, one.fields, started and one.element is None)
+            check(key, layout_field.fields, started and layout_field.element is None)
 
     for api_key, _, direction, layout in schema.layouts():
         if api_key in projection.PARTITION_APIS:
@@ -313,13 +313,15 @@ def listed(partitions: list[int]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("count", [2, 8, 9, 300])
 def test_answers_in_another_order_meet_their_partitions(tmp_path: Path, count: int) -> None:
-    asked, answered = list(range(count)), list(reversed(range(count)))
-    found = read(
+    partitions_asked, answered = list(range(count)), list(reversed(range(count)))
+    result = read(
         tmp_path,
-        converse([asking(request(2, 1, 7, listing(asked))), answering(response(2, 1, 7, listed(answered)))]),
+        converse([asking(request(2, 1, 7, listing(partitions_asked))), answering(response(2, 1, 7, listed(answered)))]),
     )
-    rows = found.tables["partitions"].to_pylist()
-    assert [(row["partition"], row["offset"], row["error_code"]) for row in rows] == [(n, 100 + n, 0) for n in asked]
+    rows = result.tables["partitions"].to_pylist()
+    assert [(row["partition"], row["offset"], row["error_code"]) for row in rows] == [
+        (n, 100 + n, 0) for n in partitions_asked
+    ]
 
 
 def test_a_partition_asked_for_twice_is_two_rows(tmp_path: Path) -> None:
@@ -336,13 +338,13 @@ def test_a_partition_only_the_answer_names_is_a_row(tmp_path: Path) -> None:
 
 
 def test_a_request_without_an_answer_keeps_its_partitions(tmp_path: Path) -> None:
-    found = read(tmp_path, converse([asking(produce(1, acks=0)), asking(fetch(2))]))
-    rows = found.tables["partitions"].to_pylist()
+    result = read(tmp_path, converse([asking(produce(1, acks=0)), asking(fetch(2))]))
+    rows = result.tables["partitions"].to_pylist()
     assert [(row["exchange"], row["topic"], row["partition"], row["error_code"]) for row in rows] == [
         (0, "orders", 0, None),
         (1, "orders", 0, None),
     ]
-    assert sorted(found.column("status")) == ["no_response_expected", "unanswered"]
+    assert sorted(result.column("status")) == ["no_response_expected", "unanswered"]
 
 
 def test_an_error_is_its_partitions_own(tmp_path: Path) -> None:
@@ -354,25 +356,25 @@ def test_an_error_is_its_partitions_own(tmp_path: Path) -> None:
 def test_a_message_with_too_many_partitions_is_the_limits(tmp_path: Path) -> None:
     """Two million partitions in eight megabytes of a DescribeProducers request: counted, not kept."""
     body = {"topics": [{"name": "orders", "partitionIndexes": list(range(2_000_000))}]}
-    found = read(tmp_path, converse([asking(produce(1)), asking(request(61, 0, 2, body)), asking(produce(3))]))
-    assert found.where(correlation_id=2)["reason"].startswith("request: limit")
-    assert found.connection["opaque_limit_bytes"] > 8_000_000
-    assert len(found.tables["partitions"]) == 2
+    result = read(tmp_path, converse([asking(produce(1)), asking(request(61, 0, 2, body)), asking(produce(3))]))
+    assert result.where(correlation_id=2)["reason"].startswith("request: limit")
+    assert result.connection["opaque_limit_bytes"] > 8_000_000
+    assert len(result.tables["partitions"]) == 2
 
 
 def test_groups_of_one_message_are_told_apart(tmp_path: Path) -> None:
     """OffsetFetch v8 asks for several groups (KIP-709); the same partition of each is a row of its own."""
 
-    def asked(group: str) -> dict[str, Any]:
+    def group_request(group: str) -> dict[str, Any]:
         return {"groupId": group, "topics": [{"name": "orders", "partitionIndexes": [0]}]}
 
     def answered(group: str, offset: int) -> dict[str, Any]:
-        one: dict[str, Any] = {"partitionIndex": 0, "committedOffset": offset, "committedLeaderEpoch": 3}
-        one |= {"metadata": "", "errorCode": 0}
-        return {"groupId": group, "topics": [{"name": "orders", "partitions": [one]}], "errorCode": 0}
+        partition: dict[str, Any] = {"partitionIndex": 0, "committedOffset": offset, "committedLeaderEpoch": 3}
+        partition |= {"metadata": "", "errorCode": 0}
+        return {"groupId": group, "topics": [{"name": "orders", "partitions": [partition]}], "errorCode": 0}
 
     wire = [
-        asking(request(9, 8, 4, {"groups": [asked("a"), asked("b")], "requireStable": False})),
+        asking(request(9, 8, 4, {"groups": [group_request("a"), group_request("b")], "requireStable": False})),
         answering(response(9, 8, 4, {"throttleTimeMs": 0, "groups": [answered("b", 20), answered("a", 10)]})),
     ]
     rows = read(tmp_path, converse(wire)).tables["partitions"].to_pylist()

@@ -40,11 +40,11 @@ def test_the_isolation_level_is_what_the_fetch_asked(sample: str) -> None:
     levels = set()
     for exchange in analyzer.exchanges(capture):
         body = exchange.request or {}
-        asked = body.get("isolationLevel") if exchange.api_key == api_keys.FETCH else None
-        assert exchange.isolation_level == asked
-        levels.add(asked)
+        level_asked = body.get("isolationLevel") if exchange.api_key == api_keys.FETCH else None
+        assert exchange.isolation_level == level_asked
+        levels.add(level_asked)
     assert levels == ({None} if sample.startswith("old") else {None, 0, 1})
     for level in levels - {None}:
-        found = list(analyzer.exchanges(capture, filter=f"isolation_level == {level}", bodies=False))
-        assert found
-        assert {exchange.isolation_level for exchange in found} == {level}
+        matches = list(analyzer.exchanges(capture, filter=f"isolation_level == {level}", bodies=False))
+        assert matches
+        assert {exchange.isolation_level for exchange in matches} == {level}

@@ -35,11 +35,11 @@ def arrays(thing: Any) -> list[np.ndarray]:
     return [copy.copy(value) for value in fields if isinstance(value, np.ndarray)]
 
 
-def told(window: Window) -> list[tuple[Any, ...]]:
-    """What a window says of its exchanges, in words: numbers mean what its names say now."""
+def described(window: Window) -> list[tuple[Any, ...]]:
+    """Describe a window's exchanges in words: numbers mean what its names hold now."""
     names, rows = window.names, window.exchanges
     texts = {"client_id", "group_id", "member_id", "transactional_id"}
-    said = []
+    rows_described = []
     for i, connection in enumerate(rows.connection.tolist()):
         values: list[Any] = [names.connections[connection]]
         for name in COLUMNS:
@@ -50,8 +50,8 @@ def told(window: Window) -> list[tuple[Any, ...]]:
                 values.append([names.strings[number] for number in names.lists[value]])
             else:
                 values.append(names.lists[value] if value != NULL and name == "errors" else value)
-        said.append(tuple(values))
-    return said
+        rows_described.append(tuple(values))
+    return rows_described
 
 
 def test_a_window_is_read_only_and_what_shards_handed_out_stays_as_it_was() -> None:
@@ -72,9 +72,9 @@ def test_a_window_is_read_only_and_what_shards_handed_out_stays_as_it_was() -> N
 
 @pytest.mark.parametrize("shards", [2, 3])
 def test_any_number_of_shards_gives_the_same_windows(shards: int) -> None:
-    one = [told(window) for window in engine(1).windows()]
-    assert [told(window) for window in engine(shards).windows()] == one
-    assert sum(map(len, one)) > 100
+    single = [described(window) for window in engine(1).windows()]
+    assert [described(window) for window in engine(shards).windows()] == single
+    assert sum(map(len, single)) > 100
 
 
 @pytest.mark.parametrize("shards", [1, 2])
@@ -93,31 +93,31 @@ def test_what_was_read_of_a_stream_is_told_while_more_is_awaited(shards: int) ->
         os.write(sink, data[:60_000])  # a pipe takes 64 KiB
         late = threading.Timer(30, write_the_rest)
         late.start()
-        told = [len(next(windows).exchanges)]
-        assert told[0] > 50
+        counts = [len(next(windows).exchanges)]
+        assert counts[0] > 50
         assert not late.finished.is_set()
         late.cancel()
         writing = threading.Thread(target=write_the_rest)
         writing.start()
-        told += [len(window.exchanges) for window in windows]
+        counts += [len(window.exchanges) for window in windows]
         writing.join()
-    assert sum(told) == sum(len(window.exchanges) for window in engine(1).windows())
+    assert sum(counts) == sum(len(window.exchanges) for window in engine(1).windows())
 
 
 def test_columns_by_name_are_those_of_the_table_or_say_what_they_are() -> None:
     """So that `columns`, `--fields` and filters have a new one from one place."""
     known = {column.name for column in tables.EXCHANGES}
-    assert set(COLUMNS) - known == {"throttle_ms", "ordinal", "trigger", "holes"}
+    assert set(COLUMNS) - known == {"throttle_ms", "packet_index", "completed_by", "holes"}
 
 
 def test_exchanges_that_are_left_out_take_their_partitions_along() -> None:
     for window in engine(2).windows():
         rows = window.exchanges
-        kept = rows.where(rows.column("api_key") == 0)
+        produced = rows.where(rows.column("api_key") == 0)
         owners = np.flatnonzero(rows.column("api_key") == 0)
-        assert np.array_equal(kept.columns, rows.columns[:, owners])
-        assert np.array_equal(owners[kept.owner], rows.owner[np.isin(rows.owner, owners)])
-        assert window.only(kept).every is rows
+        assert np.array_equal(produced.columns, rows.columns[:, owners])
+        assert np.array_equal(owners[produced.owner], rows.owner[np.isin(rows.owner, owners)])
+        assert window.only(produced).every is rows
 
 
 def test_numbers_of_ended_connections_are_given_again_after_release_only() -> None:

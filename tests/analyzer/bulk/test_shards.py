@@ -32,9 +32,9 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tables(path: Path, shards: int) -> dict[str, pa.Table]:
     [point] = capture_points([str(path)], False)
     reading = ReadOptions(threads=2 * shards, window_bytes=200_000, ports=(9092,))
-    found = decode(point, None, reading, AnalysisOptions.of(records="meta")).tables
-    assert found["connections"].num_rows == CONNECTIONS
-    return found
+    decoded_tables = decode(point, None, reading, AnalysisOptions.of(records="meta")).tables
+    assert decoded_tables["connections"].num_rows == CONNECTIONS
+    return decoded_tables
 
 
 def test_rows_do_not_depend_on_how_many_shards_there_are_or_end_at_once(
@@ -57,7 +57,7 @@ def test_a_shard_has_room_for_its_own_connections(capture: Path, shards: int) ->
         window.names.release()
     stages = [shard.streams for shard in run._shards]
     begun = [stage.connections[:, C_STARTED] != 0 for stage in stages]
-    assert sum(int(one.sum()) for one in begun) == CONNECTIONS
+    assert sum(int(begun_slots.sum()) for begun_slots in begun) == CONNECTIONS
     for stage, own in zip(stages, begun, strict=True):
         assert own[: CONNECTIONS // shards].all(), "no row belongs to another shard"
         assert len(stage.connections) < max(512, 4 * CONNECTIONS // shards)

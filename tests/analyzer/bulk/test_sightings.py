@@ -29,13 +29,16 @@ def test_every_packet_of_a_sample_twice(folder: Path, tmp_path: Path) -> None:
     [path] = capture_files(folder)
     link, records = forge.loaded(path)
     seen = []
-    for name, kept in (
+    for name, stored in (
         ("once", records),
-        ("twice", [each for one in records for each in (one, replace(one, time_ns=one.time_ns + DELAY_NS))]),
+        (
+            "twice",
+            [each for record in records for each in (record, replace(record, time_ns=record.time_ns + DELAY_NS))],
+        ),
     ):
         (tmp_path / name).mkdir()
         file = tmp_path / name / "capture.pcap"
-        file.write_bytes(forge.pcap(kept, link, nanoseconds=True))
+        file.write_bytes(forge.pcap(stored, link, nanoseconds=True))
         seen.append(analyzer.analyze(file))
     once, twice = seen
     assert once.exchanges.num_rows

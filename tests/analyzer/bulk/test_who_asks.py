@@ -64,8 +64,8 @@ def test_an_answer_that_is_captured_first(api: str, first: int, tmp_path: Path) 
         writes += [asking(ask(number)), answering(answer(number))]
     seen = read(tmp_path, converse(writes, handshake=False, close=None))
     assert seen.connection["broker_port"] == 9092
-    asked = [row for row in seen.exchanges if row["exchange"] is not None]
-    assert [(row["api"], row["correlation_id"], row["status"]) for row in asked] == [
+    requests = [row for row in seen.exchanges if row["exchange"] is not None]
+    assert [(row["api"], row["correlation_id"], row["status"]) for row in requests] == [
         (api, number, "answered") for number in range(first + 1, first + 6)
     ]
 
@@ -130,8 +130,8 @@ def test_a_real_capture_that_begins_anywhere_names_no_broker_as_a_client(name: s
     rng = random.Random(name)
     for _ in range(20):
         start = rng.randrange(len(records) - 5)
-        kept = [record for record in records[start : start + 300] if rng.random() > 0.1]
+        kept_records = [record for record in records[start : start + 300] if rng.random() > 0.1]
         path = tmp_path / "capture.pcap"
-        path.write_bytes(pcap(kept, link, nanoseconds=True))
-        found = analyzer.analyze(path, records="none", meaning=False).connections
-        assert set(found["broker_port"].to_pylist()) <= {REAL[name]}, f"from packet {start}"
+        path.write_bytes(pcap(kept_records, link, nanoseconds=True))
+        connections = analyzer.analyze(path, records="none", meaning=False).connections
+        assert set(connections["broker_port"].to_pylist()) <= {REAL[name]}, f"from packet {start}"

@@ -195,7 +195,7 @@ def test_an_error_with_line_ends_of_others_stays_one_line(capsys: pytest.Capture
 def test_a_fault_ends_the_process_though_a_thread_waits() -> None:
     program = (
         "import concurrent.futures, threading\n"
-        "from analyzer import cli\n"
+        "from analyzer.cli import parser as cli\n"
         "concurrent.futures.ThreadPoolExecutor(1).submit(threading.Event().wait)\n"
         "def broken(arguments):\n"
         "    raise RuntimeError('broken')\n"
@@ -839,7 +839,9 @@ def test_an_interrupt_while_options_are_read_is_one_too(
     assert capsys.readouterr() == ("", "kwire: interrupted\n")
 
 
-@pytest.mark.parametrize("importing", ["argparse", "analyzer.cli.parser", "analyzer.live.options", "captures.errors"])
+@pytest.mark.parametrize(
+    "importing", ["argparse", "analyzer.cli.parser", "analyzer.options.commands", "captures.errors"]
+)
 def test_an_interrupt_while_the_command_is_imported_is_one_too(importing: str) -> None:
     """As the console script does it, which is Python's own until it calls us."""
     program = f"""

@@ -1,4 +1,4 @@
-"""The filter language: its documentation run, its errors, and three ways to the same answer.
+"""The filter language: its documented examples, its errors, and three evaluators that agree.
 
 The examples of `FILTER.md` are counted on the shipped samples. For random expressions a slow and obvious evaluator, the
 full test, the columns of an Arrow table (plain and dictionary-encoded) and the rows of integers must agree.
@@ -43,27 +43,27 @@ Seen = tuple[dict[str, Any], Body, Body]
 
 @functools.cache
 def seen(sample: str) -> tuple[Seen, ...]:
-    """Row, request and response of every exchange of a sample."""
-    found = analyzer.exchanges(str(capture_files(SAMPLES / sample)[0]))
-    return tuple((one.row, one.request, one.response) for one in found)
+    """Get row, request and response of every exchange of a sample."""
+    exchanges = analyzer.exchanges(str(capture_files(SAMPLES / sample)[0]))
+    return tuple((exchange.row, exchange.request, exchange.response) for exchange in exchanges)
 
 
 def count(filter: Filter, sample: str) -> int:
-    return sum(filter.matches(*one) for one in seen(sample))
+    return sum(filter.matches(*exchange) for exchange in seen(sample))
 
 
 # --- the documentation ---
 
 
 def documented() -> list[tuple[str, str, int]]:
-    """(sample, expression, how many match) of every example."""
-    found = []
+    """List (sample, expression, number of matches) of every documented example."""
+    examples = []
     for sample, lines in re.findall(r"^```filter (\S+)\n(.*?)\n```", DOCUMENT, re.S | re.M):
         for line in lines.splitlines():
             match = re.fullmatch(r" *(\d+)  (.+)", line)
             assert match is not None, line
-            found.append((sample, match[2], int(match[1])))
-    return found
+            examples.append((sample, match[2], int(match[1])))
+    return examples
 
 
 def test_there_are_examples_of_everything() -> None:
@@ -115,7 +115,7 @@ def test_the_filter_argument_gives_the_same_exchanges() -> None:
         chosen = analyzer.exchanges(str(capture_files(SAMPLES / sample)[0]), filter=expression)
         wanted = [row for row, *bodies in seen(sample) if parse(expression).matches(row, *bodies)]
         assert wanted
-        assert [one.row for one in chosen] == wanted
+        assert [exchange.row for exchange in chosen] == wanted
 
 
 # --- errors ---
@@ -229,7 +229,7 @@ def test_the_caret_is_below_the_word_in_a_long_filter() -> None:
 
 
 def attempt(text: str) -> tuple[Filter | None, FilterError | None]:
-    """What becomes of an expression; any other exception fails the test."""
+    """Parse an expression: (filter, None) or (None, error); any other exception fails the test."""
     try:
         return parse(text), None
     except FilterError as error:
@@ -247,9 +247,9 @@ def attempt(text: str) -> tuple[Filter | None, FilterError | None]:
     ],
 )
 def test_nesting_is_bounded_or_harmless(text: str) -> None:
-    found, error = attempt(text)
+    parsed, error = attempt(text)
     if error is None:
-        assert found == parse("acks == 0")
+        assert parsed == parse("acks == 0")
     else:
         assert re.search("nested deeper|longer than|too early", str(error))
 
@@ -260,8 +260,8 @@ def test_a_filter_of_megabytes_is_refused() -> None:
 
 
 def test_many_parts_side_by_side_are_no_depth() -> None:
-    found = parse(" or ".join(f"correlation_id == {i}" for i in range(2000)))
-    verdict = found.table_verdict(pa.table({"correlation_id": pa.array([1999, 2000, None], pa.int32())}))
+    parsed = parse(" or ".join(f"correlation_id == {i}" for i in range(2000)))
+    verdict = parsed.table_verdict(pa.table({"correlation_id": pa.array([1999, 2000, None], pa.int32())}))
     assert [part.tolist() for part in verdict] == [[True, False, False], [False, True, True], [False] * 3]
 
 
@@ -283,9 +283,9 @@ TOKENS = [
     | st.lists(st.sampled_from(TOKENS), max_size=14).map("".join)
 )
 def test_whatever_is_typed_nothing_but_a_filter_error_is_raised(text: str) -> None:
-    found, error = attempt(text)
+    parsed, error = attempt(text)
     if error is None:
-        assert parse(str(found)) == found
+        assert parse(str(parsed)) == parsed
     else:
         assert error.hint
         assert 1 <= error.column <= len(text) + 1
@@ -309,19 +309,19 @@ def test_whatever_is_typed_nothing_but_a_filter_error_is_raised(text: str) -> No
 )
 def test_whatever_the_value_nothing_but_a_filter_error_is_raised(name: str, sign: str, value: str) -> None:
     quoted = value.replace('"', '""')
-    found, error = attempt(f'{name} {sign} "{quoted}"')
+    parsed, error = attempt(f'{name} {sign} "{quoted}"')
     assert error is None or error.hint
-    assert found is None or parse(str(found)) == found
+    assert parsed is None or parse(str(parsed)) == parsed
 
 
 # --- what it means ---
 
 
 def row(**values: Any) -> dict[str, Any]:
-    """A row of exchanges, null where not said."""
-    made: dict[str, Any] = dict.fromkeys(column.name for column in tables.EXCHANGES)
+    """Make a row of exchanges; columns that are not given are null."""
+    values_by_name: dict[str, Any] = dict.fromkeys(column.name for column in tables.EXCHANGES)
     return {
-        **made,
+        **values_by_name,
         "capture": "c",
         "connection": "10.0.0.1:40000-10.0.0.2:9092#1",
         "client_ip": "10.0.0.1",
@@ -456,11 +456,11 @@ def test_what_columns_mean(given_row: dict[str, Any], yes: str, no: str) -> None
     table = pa.Table.from_pylist([given_row], tables.schema("exchanges"))
     for expected, expressions in ((True, yes), (False, no)):
         for expression in expressions.split("; "):
-            found = parse(expression)
-            assert found.matches(given_row) is expected, expression
-            true, false, open_ = found.table_verdict(table)
+            parsed = parse(expression)
+            assert parsed.matches(given_row) is expected, expression
+            true, false, open_ = parsed.table_verdict(table)
             assert (bool(true[0]), bool(false[0]), bool(open_[0])) == (expected, not expected, False), expression
-            assert not found.needs_bodies
+            assert not parsed.needs_bodies
 
 
 FETCH = row(api="Fetch", api_key=1, api_version=4)
@@ -553,16 +553,19 @@ BODIES: list[tuple[dict[str, Any], Body, Body, str, str]] = [
 def test_what_paths_mean(given_row: dict[str, Any], request_body: Body, response: Body, yes: str, no: str) -> None:
     for expected, expressions in ((True, yes), (False, no)):
         for expression in expressions.split("; "):
-            found = parse(expression)
-            assert found.matches(given_row, request_body, response) is expected, expression
-            assert found.needs_bodies
-            assert (found.needs_request, found.needs_response) == ("request." in expression, "response." in expression)
+            parsed = parse(expression)
+            assert parsed.matches(given_row, request_body, response) is expected, expression
+            assert parsed.needs_bodies
+            assert (parsed.needs_request, parsed.needs_response) == (
+                "request." in expression,
+                "response." in expression,
+            )
 
 
 def test_a_path_of_another_api_never_matches_whatever_the_body_says() -> None:
-    found = parse("response.responses.partitions.highWatermark > 0")
-    assert not found.matches(METADATA, None, FETCHED)
-    assert found.matches(FETCH, None, FETCHED)
+    parsed = parse("response.responses.partitions.highWatermark > 0")
+    assert not parsed.matches(METADATA, None, FETCHED)
+    assert parsed.matches(FETCH, None, FETCHED)
 
 
 def test_every_path_of_the_definitions_can_be_asked_for() -> None:
@@ -586,19 +589,19 @@ def test_columns_stand_for_the_paths_they_repeat() -> None:
 
 
 def test_errors_and_topics_of_bodies_are_in_the_columns() -> None:
-    """What `cheap` relies on when it leaves bodies alone."""
+    """`table_verdict` relies on this when it decides without bodies."""
     compared = 0
     for folder in sample_folders():
         for exchange, request, response in seen(folder.name):
             for path, infos in filter_names.paths().items():
-                found = {info.listed for info in infos if info.api_key == exchange["api_key"]}
+                listed = {info.listed for info in infos if info.api_key == exchange["api_key"]}
                 body = request if path.startswith("request.") else response
-                if "errors" in found:
+                if "errors" in listed:
                     codes = {error["code"] for error in exchange["errors"] or ()}
                     values = slow_path(body, path.split(".")[1:])
                     assert {value for value in values if value} <= codes, (folder.name, path)
                     compared += len(values)
-                elif "topics" in found:
+                elif "topics" in listed:
                     values = slow_path(body, path.split(".")[1:])
                     assert set(values) <= {*(exchange["topics"] or ())}, (folder.name, path)
                     compared += len(values)
@@ -656,11 +659,11 @@ def test_old_names_of_apis_are_known() -> None:
     ],
 )
 def test_tests_on_integers(expression: str, tests: list[IntegerTest]) -> None:
-    found = parse(expression).integer_tests()
+    tests_found = parse(expression).integer_tests()
     if expression == "acks in (0, 1)":  # two neighbours: either form says the same
-        assert set(found) in ({*tests}, {IntegerTest("acks", "in", (0, 1))})
+        assert set(tests_found) in ({*tests}, {IntegerTest("acks", "in", (0, 1))})
     else:
-        assert list(found) == tests
+        assert list(tests_found) == tests
 
 
 def test_equal_filters_are_equal() -> None:
@@ -681,11 +684,11 @@ class Slow:
 
 
 def slow_path(value: Any, parts: list[str]) -> list[Any]:
-    """Values at a path, by recursion."""
+    """Get values at a path by recursion."""
     if value is None:
         return []
     if isinstance(value, list):
-        return [found for one in value for found in slow_path(one, parts)]
+        return [leaf for element in value for leaf in slow_path(element, parts)]
     if not parts:
         return [value]
     if not isinstance(value, dict):
@@ -709,8 +712,8 @@ ORDERED = ("==", "!=", "<", "<=", ">", ">=")
 
 
 def of_column(name: str) -> Callable[[Seen], list[Any]]:
-    def values(one: Seen) -> list[Any]:
-        value = one[0][name]
+    def values(exchange: Seen) -> list[Any]:
+        value = exchange[0][name]
         return [] if value is None else value if isinstance(value, list) else [value]
 
     return values
@@ -718,11 +721,11 @@ def of_column(name: str) -> Callable[[Seen], list[Any]]:
 
 def of_path(path: str) -> Callable[[Seen], list[Any]]:
     side, *parts = path.split(".")
-    return lambda one: slow_path(one[1] if side == "request" else one[2], parts)
+    return lambda exchange: slow_path(exchange[1] if side == "request" else exchange[2], parts)
 
 
 def address(side: str) -> Callable[[Seen], list[Any]]:
-    return lambda one: [f"{one[0][side + '_ip']}:{one[0][side + '_port']}"]
+    return lambda exchange: [f"{exchange[0][side + '_ip']}:{exchange[0][side + '_port']}"]
 
 
 def literal(value: str) -> str:
@@ -734,13 +737,13 @@ def plain(value: Any) -> str:
 
 
 def scaled(unit: str, scale: int) -> Callable[[Any], str]:
-    """A number of the slow evaluator as a value with a unit, exactly."""
+    """Make a function that writes the slow evaluator's numbers with a unit, exactly."""
     return lambda value: f"{value // scale}.{value % scale:0{len(str(scale)) - 1}d}{unit}"
 
 
 @dataclass(frozen=True)
 class Thing:
-    """Something to compare: its name, the values that a row has of it, values to compare with, how they are written."""
+    """An operand: its name, its values in a row, values to compare with, and how they are written."""
 
     name: str
     values: Callable[[Seen], list[Any]]
@@ -770,7 +773,7 @@ THINGS = [
     Thing("topic", of_column("topics"), ("js-topic", "js", "-", "none"), literal, TEXT),
     Thing(
         "error",
-        lambda one: [error["error"] for error in one[0]["errors"] or ()],
+        lambda exchange: [error["error"] for error in exchange[0]["errors"] or ()],
         ("UNKNOWN_TOPIC_OR_PARTITION", "MEMBER_ID_REQUIRED", "NOT_COORDINATOR"),
         literal,
         TEXT,
@@ -808,16 +811,23 @@ THINGS = [
 
 def comparison(thing: Thing, sign: str, first: Any, several: tuple[Any, ...], form: int) -> Slow:
     if form == 1:
-        return Slow(f"{thing.name} is null", lambda one: not thing.values(one))
+        return Slow(f"{thing.name} is null", lambda exchange: not thing.values(exchange))
     if form == 2:
-        return Slow(f"{thing.name} is not null", lambda one: bool(thing.values(one)))
+        return Slow(f"{thing.name} is not null", lambda exchange: bool(thing.values(exchange)))
     if form in (3, 4):
         listed = ", ".join(map(thing.write, several))
         if form == 3:
-            return Slow(f"{thing.name} in ({listed})", lambda one: any(v in several for v in thing.values(one)))
-        return Slow(f"{thing.name} not in ({listed})", lambda one: any(v not in several for v in thing.values(one)))
+            return Slow(
+                f"{thing.name} in ({listed})", lambda exchange: any(v in several for v in thing.values(exchange))
+            )
+        return Slow(
+            f"{thing.name} not in ({listed})", lambda exchange: any(v not in several for v in thing.values(exchange))
+        )
     test = COMPARE[sign]
-    return Slow(f"{thing.name} {sign} {thing.write(first)}", lambda one: any(test(v, first) for v in thing.values(one)))
+    return Slow(
+        f"{thing.name} {sign} {thing.write(first)}",
+        lambda exchange: any(test(v, first) for v in thing.values(exchange)),
+    )
 
 
 @st.composite
@@ -834,25 +844,27 @@ def comparisons(draw: st.DrawFn) -> Slow:
 
 
 def both(left: Slow, right: Slow) -> Slow:
-    return Slow(f"({left.text}) and ({right.text})", lambda one: left.matches(one) and right.matches(one))
+    return Slow(
+        f"({left.text}) and ({right.text})", lambda exchange: left.matches(exchange) and right.matches(exchange)
+    )
 
 
 def either(left: Slow, right: Slow) -> Slow:
-    return Slow(f"({left.text}) or ({right.text})", lambda one: left.matches(one) or right.matches(one))
+    return Slow(f"({left.text}) or ({right.text})", lambda exchange: left.matches(exchange) or right.matches(exchange))
 
 
 def neither(part: Slow) -> Slow:
-    return Slow(f"not ({part.text})", lambda one: not part.matches(one))
+    return Slow(f"not ({part.text})", lambda exchange: not part.matches(exchange))
 
 
 def relation(left: Thing, sign: str, right: Thing, scales: tuple[int, int]) -> Slow:
-    """Two names beside each other, a value of the first counting so many of the second's units."""
+    """Compare two names; `scales` convert their values to a common unit."""
     return Slow(
         f"{left.name} {sign} {right.name}",
-        lambda one: any(
+        lambda exchange: any(
             COMPARE[sign](a * scales[0] if scales[0] != 1 else a, b * scales[1] if scales[1] != 1 else b)
-            for a in left.values(one)
-            for b in right.values(one)
+            for a in left.values(exchange)
+            for b in right.values(exchange)
         ),
     )
 
@@ -900,17 +912,19 @@ expressions: st.SearchStrategy[Slow] = st.recursive(
 
 @functools.cache
 def examples() -> tuple[tuple[Seen, ...], tuple[pa.Table, ...]]:
-    """Exchanges of a sample, some of them robbed of what they know, and the same as tables."""
-    found = list(seen("client-kafkajs-3.9"))
-    for one, request, _ in found[:20]:
+    """Get exchanges of a sample, some with columns set to null, and the same as tables."""
+    exchanges = list(seen("client-kafkajs-3.9"))
+    for row, request, _ in exchanges[:20]:
         keep = ("capture", "connection", "client_ip", "client_port", "broker_ip", "broker_port", "status")
-        blank = {name: value if name in keep else None for name, value in one.items()}
-        found.append((blank, None, None))
-        found.append(({**one, "api": None, "api_key": 999, "acks": None, "errors": None, "topics": None}, None, None))
-        found.append(
+        blank = {name: value if name in keep else None for name, value in row.items()}
+        exchanges.append((blank, None, None))
+        exchanges.append(
+            ({**row, "api": None, "api_key": 999, "acks": None, "errors": None, "topics": None}, None, None)
+        )
+        exchanges.append(
             (
                 {
-                    **one,
+                    **row,
                     "status": "in_flight",
                     "response_state": None,
                     "errors": None,
@@ -923,7 +937,7 @@ def examples() -> tuple[tuple[Seen, ...], tuple[pa.Table, ...]]:
                 None,
             )
         )
-    table = pa.Table.from_pylist([one[0] for one in found], tables.schema("exchanges"))
+    table = pa.Table.from_pylist([exchange[0] for exchange in exchanges], tables.schema("exchanges"))
     halves = []
     for part in (table[:50], table[50:]):
         for name in part.column_names:
@@ -931,36 +945,38 @@ def examples() -> tuple[tuple[Seen, ...], tuple[pa.Table, ...]]:
                 column = part.column(name).combine_chunks().dictionary_encode()
                 part = part.set_column(part.schema.get_field_index(name), name, column)
         halves.append(part)
-    return tuple(found), (table, pa.concat_tables(halves), table.slice(3, 0))
+    return tuple(exchanges), (table, pa.concat_tables(halves), table.slice(3, 0))
 
 
 def agree(slow: Slow) -> None:
-    found = parse(slow.text)
+    parsed = parse(slow.text)
     exchanges, (table, encoded, empty) = examples()
-    expected = np.array([slow.matches(one) for one in exchanges])
-    full = np.array([found.matches(*one) for one in exchanges])
+    expected = np.array([slow.matches(exchange) for exchange in exchanges])
+    full = np.array([parsed.matches(*exchange) for exchange in exchanges])
     assert (full == expected).all(), (slow.text, np.flatnonzero(full != expected))
-    for one in (table, encoded):
-        true, false, open_ = found.table_verdict(one)
+    for form in (table, encoded):
+        true, false, open_ = parsed.table_verdict(form)
         assert (true.astype(int) + false + open_ == 1).all()
         assert expected[true].all(), slow.text
         assert not expected[false].any(), slow.text
-        assert found.needs_bodies or not open_.any(), slow.text
-    assert [len(part) for part in found.table_verdict(empty)] == [0, 0, 0]
-    assert parse(str(found)) == found
-    for test in found.integer_tests():
+        assert parsed.needs_bodies or not open_.any(), slow.text
+    assert [len(part) for part in parsed.table_verdict(empty)] == [0, 0, 0]
+    assert parse(str(parsed)) == parsed
+    for test in parsed.integer_tests():
         if test.column == "status":
             continue
-        for one, right in zip(exchanges, expected, strict=True):
-            value = one[0][test.column]
+        for exchange, right in zip(exchanges, expected, strict=True):
+            value = exchange[0][test.column]
             value = values.micros(value) if test.column.endswith("_time") and value is not None else value
             assert not right or value is not None
             if right and isinstance(test.value, tuple):
                 assert value in test.value
             elif right:
                 assert COMPARE[test.operator](value, test.value)
-    if found.apis is not None:
-        assert {one[0]["api_key"] for one, right in zip(exchanges, expected, strict=True) if right} <= found.apis
+    if parsed.apis is not None:
+        assert {
+            exchange[0]["api_key"] for exchange, right in zip(exchanges, expected, strict=True) if right
+        } <= parsed.apis
 
 
 @settings(max_examples=250)
@@ -999,16 +1015,16 @@ PARTITIONS = {
 def test_paths_into_one_list_are_compared_element_by_element() -> None:
     both = "response.responses[].partitions[].{} {} response.responses[].partitions[].{}"
     for sign, expected in (("<", True), ("==", True), (">", False)):
-        found = parse(both.format("highWatermark", sign, "logStartOffset"))
-        assert found.matches({**FETCH, "api_version": 12}, None, PARTITIONS) is expected
-        assert not found.matches(METADATA, None, PARTITIONS)  # an API that has neither
-        assert not found.matches(FETCH, None, None)
+        parsed = parse(both.format("highWatermark", sign, "logStartOffset"))
+        assert parsed.matches({**FETCH, "api_version": 12}, None, PARTITIONS) is expected
+        assert not parsed.matches(METADATA, None, PARTITIONS)  # an API that has neither
+        assert not parsed.matches(FETCH, None, None)
     crossed = parse("response.sessionId < response.responses.partitions.highWatermark")
     assert (crossed.needs_request, crossed.needs_response) == (False, True)
 
 
 def test_a_word_beside_text_is_text_unless_it_cannot_be() -> None:
-    one = row(client_id="group_id", group_id="topic", topics=["errors"], api_key=3)
+    exchange = row(client_id="group_id", group_id="topic", topics=["errors"], api_key=3)
     for expression, expected in (
         ("client_id == group_id", False),
         ("client_id == 'group_id'", True),
@@ -1018,7 +1034,7 @@ def test_a_word_beside_text_is_text_unless_it_cannot_be() -> None:
         ("group_id == group_id", True),
         ("group == group", False),
     ):
-        assert parse(expression).matches(one) is expected, expression
+        assert parse(expression).matches(exchange) is expected, expression
 
 
 # --- rows of integers ---
@@ -1026,18 +1042,18 @@ def test_a_word_beside_text_is_text_unless_it_cannot_be() -> None:
 
 @functools.cache
 def integer_rows(sample: str) -> tuple[Exchanges, pa.Table]:
-    """A sample's rows as the engine has them, and the same as a table."""
+    """Get a sample's rows of integers from the engine, and the same rows as a table."""
     point = capture_points([str(capture_files(SAMPLES / sample)[0])], False)[0]
     engine = Engine(point, Settings(threads=1))
-    taken = [window.exchanges for window in engine.windows()]
+    windows = [window.exchanges for window in engine.windows()]
     names = engine.merging.names
     together = Exchanges(
-        np.concatenate([rows.columns for rows in taken], axis=1),
-        np.concatenate([rows.connection for rows in taken]),
+        np.concatenate([rows.columns for rows in windows], axis=1),
+        np.concatenate([rows.connection for rows in windows]),
         no_exchanges(names).partitions,
         names,
     )
-    return together, exchange_tables.exchanges(names, taken)
+    return together, exchange_tables.exchanges(names, windows)
 
 
 # fmt: off
@@ -1062,25 +1078,25 @@ def test_rows_of_integers_say_what_the_table_says(sample: str) -> None:
     rows, table = integer_rows(sample)
     decided = 0
     for expression in COLUMNS_ONLY:
-        found = parse(expression)
-        true = found.table_verdict(table)[0]
-        verdict = found.rows_verdict(rows)
+        parsed = parse(expression)
+        true = parsed.table_verdict(table)[0]
+        verdict = parsed.rows_verdict(rows)
         assert not (verdict[0] & ~true).any(), expression
         # What is open in the table (a body is needed) is open or decided the same way here.
         assert not (verdict[1] & true).any(), expression
-        assert (found.rows_mask(rows) >= true).all()
-        if not found.needs_bodies:
+        assert (parsed.rows_mask(rows) >= true).all()
+        if not parsed.needs_bodies:
             decided += bool((verdict[0] | verdict[1]).all())
     assert decided >= len(COLUMNS_ONLY) - 9
 
 
 def test_a_topic_known_by_its_id_alone_stays_open() -> None:
-    """Its name may come with a later message: only the full test, on resolved names, can tell."""
+    """A later message may tell its name: only the full test, on resolved names, can decide."""
     rows, table = integer_rows("txn-librdkafka-4.3")
     by_id = np.array([any(len(topic) == 22 for topic in topics or ()) for topics in table["topics"].to_pylist()])
     assert by_id.any()
-    found = parse("topic == tx-out")
-    false = found.rows_verdict(rows)[1]
+    parsed = parse("topic == tx-out")
+    false = parsed.rows_verdict(rows)[1]
     assert not (false & by_id).any()
     assert false[~by_id].any()
     known = dict.fromkeys((topic for topics in table["topics"].to_pylist() for topic in topics or ()), "tx-out")
@@ -1088,11 +1104,11 @@ def test_a_topic_known_by_its_id_alone_stays_open() -> None:
     def name(topic: str) -> str:
         return known[topic] if len(topic) == 22 else topic
 
-    verdict = found.rows_verdict(rows, name)
+    verdict = parsed.rows_verdict(rows, name)
     assert (verdict[0] ^ verdict[1]).all()
     assert verdict[0][by_id].all()
-    assert (found.table_verdict(table, name)[0] == verdict[0]).all()
-    assert not found.table_verdict(table)[0][by_id].all()
+    assert (parsed.table_verdict(table, name)[0] == verdict[0]).all()
+    assert not parsed.table_verdict(table)[0][by_id].all()
 
 
 def test_no_rows() -> None:
@@ -1105,8 +1121,8 @@ def test_the_module_offers_what_it_says() -> None:
 
 
 def test_columns_spare_most_bodies_and_never_one_too_many() -> None:
-    """An error that is not in `errors` is not in the body, unless there were too many to list; a topic likewise, unless
-    its bytes are no UTF-8, which the table shows otherwise than a body does."""
+    """An error that is not in `errors` is not in the body, unless there were too many to list; likewise a topic, unless
+    its bytes are not UTF-8, which tables and bodies show differently."""
     many = errors(*range(1, MAX_CODES + 1))
     rows = [
         row(api="Fetch", api_key=1, errors=errors(6), topics=["a"]),
@@ -1130,7 +1146,7 @@ def test_columns_spare_most_bodies_and_never_one_too_many() -> None:
 
 
 def test_a_latency_below_nothing_is_none() -> None:
-    """As in the table: the response was captured before the end of its request."""
+    """As in the table: a response captured before the end of its request has no latency."""
     x = np.full((s.X_COLUMNS, 2), s.NULL, np.int64)
     x[s.X_REQUEST_LAST_NS] = 5_000_000
     x[s.X_RESPONSE_FIRST_NS] = (4_000_000, 6_000_999)

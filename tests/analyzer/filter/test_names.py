@@ -1,4 +1,4 @@
-"""One vocabulary: what a filter finds by a name is what `--fields`, `--sort` and `--count-by` show of it.
+"""Names mean the same in filters and in `--fields`, `--sort` and `--count-by`.
 
 proves: analyzer.filter.names.
 """
@@ -40,12 +40,12 @@ def printed(word: str) -> names.Operand:
 
 @functools.cache
 def seen(sample: str) -> tuple[tuple[dict[str, Any], Any, Any], ...]:
-    found = analyzer.exchanges(str(capture_files(SAMPLES / sample)[0]))
-    return tuple((one.row, one.request, one.response) for one in found)
+    exchanges = analyzer.exchanges(str(capture_files(SAMPLES / sample)[0]))
+    return tuple((exchange.row, exchange.request, exchange.response) for exchange in exchanges)
 
 
 def written(value: Any, kind: str) -> str:
-    """A value as a filter takes it."""
+    """Write a value in a filter's syntax."""
     if kind == "time":
         return rfc3339(value)
     if kind == "duration" and not isinstance(value, bool):
@@ -55,39 +55,39 @@ def written(value: Any, kind: str) -> str:
 
 @pytest.mark.parametrize("word", [*names.names(), *PATHS])
 def test_a_filter_for_what_is_shown_finds_it(word: str) -> None:
-    """The value that is printed, put into a filter behind the same name, matches; no value is `is null`."""
-    one = printed(word)
-    found = asked = 0
+    """A filter that compares a name with its printed value matches; a name without a value `is null`."""
+    operand = printed(word)
+    values_found = nulls = 0
     for sample in ("txn-librdkafka-4.3", "group-kip848-librdkafka-4.3"):
         for row, request, response in seen(sample)[:150]:
-            parts = one.parts(row, request, response)
+            parts = operand.parts(row, request, response)
             if parts == [None]:
-                asked += 1
+                nulls += 1
                 if word != "error":  # the first error is there where any is
                     assert parse(f"{word} is null").matches(row, request, response), (word, row)
                 continue
-            found += 1
+            values_found += 1
             unit = "us" if word in ("latency", "total", "throttle", "queue", "network", "hold") else ""
             unit = "ms" if word == "max_wait" else unit
             for part in parts:
-                expression = f"{word} == {written(part, one.kind)}{unit}"
+                expression = f"{word} == {written(part, operand.kind)}{unit}"
                 assert parse(expression).matches(row, request, response), expression
-    assert found + asked > 200
+    assert values_found + nulls > 200
 
 
 def test_every_name_can_be_shown_and_its_values_are_of_its_kind() -> None:
     for word in names.names():
-        one = printed(word)
+        operand = printed(word)
         for row, request, response in seen("txn-librdkafka-4.3")[:60]:
-            assert isinstance(cell(one.shown(row, request, response)), str)
-            assert all(type(value) in names.TYPES[one.kind] for value in one.values(row)), word
+            assert isinstance(cell(operand.shown(row, request, response)), str)
+            assert all(type(value) in names.TYPES[operand.kind] for value in operand.values(row)), word
 
 
 def test_a_column_is_shown_as_the_table_has_it() -> None:
     for column in tables.EXCHANGES:
-        one = printed(column.name)
+        operand = printed(column.name)
         for row, _, _ in seen("txn-librdkafka-4.3"):
-            assert one.shown(row) == row[column.name]
+            assert operand.shown(row) == row[column.name]
 
 
 def test_a_path_through_a_list_has_all_its_values_and_one_without_has_one() -> None:
@@ -99,7 +99,7 @@ def test_a_path_through_a_list_has_all_its_values_and_one_without_has_one() -> N
 
 
 def test_secrets_are_shown_as_their_lengths() -> None:
-    sasl = [one for one in seen("sasl-librdkafka-4.3") if one[0]["api"] == "SaslAuthenticate"]
+    sasl = [exchange for exchange in seen("sasl-librdkafka-4.3") if exchange[0]["api"] == "SaslAuthenticate"]
     assert sasl
     for row, request, response in sasl:
         assert list(printed("request.authBytes").shown(row, request, response)) == ["redactedBytes"]

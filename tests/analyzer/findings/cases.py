@@ -1,5 +1,4 @@
-"""What wrong looks like, a case a rule: a function that makes traffic; told `True`, what is wrong, told `False`, what
-is nearly so."""
+"""Define a case for each rule: a function that makes traffic, with `True` wrong traffic, with `False` nearly wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of findings share: datasets of a few rows, and which findings they raise."""
+"""Helpers for tests of findings: datasets of a few rows, and the findings they raise."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from analyzer.dataset.dataset import Dataset, StoredDataset, open_dataset
 from analyzer.findings import evaluate
-from analyzer.findings.query import Asked
+from analyzer.findings.query import Query
 from analyzer.findings.rules import Finding
 from analyzer.frame.parquet import RowGroups
 from tests.reports.forging import Forged, at
@@ -16,13 +16,13 @@ from tests.reports.forging import Forged, at
 SEVERE = ("warning", "error")
 
 
-def judged(dataset: Dataset | StoredDataset | Path | Forged, asked: Asked = evaluate.USUAL) -> list[Finding]:
+def judged(dataset: Dataset | StoredDataset | Path | Forged, query: Query = evaluate.USUAL) -> list[Finding]:
     """Findings of a dataset, worst first."""
     if isinstance(dataset, Forged):
         dataset = dataset.write()
     if isinstance(dataset, Path):
         dataset = open_dataset(dataset)
-    return [finding for _, finding in evaluate.judged(RowGroups.of(dataset), asked)]
+    return [finding for _, finding in evaluate.judged(RowGroups.of(dataset), query)]
 
 
 def codes(findings: Iterable[Finding], *severities: str) -> dict[str, int]:
@@ -61,13 +61,13 @@ class Traffic(Forged):
         number = len(self.rows["exchanges"])
         super().exchange(api, latency_ms, second, error, **{**who, **columns})
         row = self.rows["exchanges"][number]
-        if not any(one["connection"] == row["connection"] for one in self.rows["connections"]):
+        if not any(other["connection"] == row["connection"] for other in self.rows["connections"]):
             self.link(on, **{name: columns[name] for name in ("client_id", "client_ip") if name in columns})
         if place is not None:
             key = {"connection": row["connection"], "exchange": row["exchange"], "reply": row["reply"]}
             where = {**key, "topic": place[0], "partition": place[1]}
-            told = {"error_code": row["error_code"], "error": error}
-            self.add("partitions", **{**where, **told, "record_count": 1, **(part or {})})
+            outcome = {"error_code": row["error_code"], "error": error}
+            self.add("partitions", **{**where, **outcome, "record_count": 1, **(part or {})})
             if batch is not None:
                 self.add(
                     "batches",

@@ -125,7 +125,9 @@ def assigned(
         who = {"member_id": member, "client_id": f"app-{number}", "client_ip": "10.0.0.1"}
         traffic.add("groups", time=at(0), group_id="g", event="join" if joined else "heartbeat_failed", **who)
     parts = [
-        {"member_id": member, "topic": topic, "partition": one} for member, some in has.items() for topic, one in some
+        {"member_id": member, "topic": topic, "partition": partition}
+        for member, some in has.items()
+        for topic, partition in some
     ]
     usual = {"group_id": "g", "protocol": "classic", "generation": 1, "began": at(0), "trigger": "join"}
     row = {"members_after": sorted(has), "assignment_after": parts, "ended": at(ended)}
@@ -194,7 +196,9 @@ def idle_workers(traffic: Traffic, wrong: bool) -> None:
 
 @case("assignment-skew")
 def skew(traffic: Traffic, wrong: bool) -> None:
-    assigned(traffic, {"a": [("t", one) for one in range(3 if wrong else 2)], "b": [("t", 3)], "c": [("u", 0)]})
+    assigned(
+        traffic, {"a": [("t", partition) for partition in range(3 if wrong else 2)], "b": [("t", 3)], "c": [("u", 0)]}
+    )
     until(traffic, 90)
 
 

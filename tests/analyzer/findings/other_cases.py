@@ -110,9 +110,9 @@ def transactions_of_a_moment(traffic: Traffic, wrong: bool) -> None:
 
 def _transactions(traffic: Traffic, number: int, records: int) -> None:
     traffic.link(0)
-    for one in range(number):
+    for attempt in range(number):
         who = {"transactional_id": "tx-1", "outcome": "committed", "client_id": "app"}
-        traffic.add("transactions", began=at(one / 10.1), records=records, **who)
+        traffic.add("transactions", began=at(attempt / 10.1), records=records, **who)
 
 
 @case("producer-id-churn")
@@ -142,9 +142,12 @@ def asks_again(traffic: Traffic, wrong: bool) -> None:
 
 
 def _producers(traffic: Traffic, number: int, apart: float, life: float, **columns: Any) -> None:
-    for one in range(number):
-        traffic.ask("InitProducerId", one * apart, on=one, client_id="app", **columns)
-        traffic.rows["connections"][one] |= {"first_time": at(one * apart), "last_time": at(one * apart + life)}
+    for attempt in range(number):
+        traffic.ask("InitProducerId", attempt * apart, on=attempt, client_id="app", **columns)
+        traffic.rows["connections"][attempt] |= {
+            "first_time": at(attempt * apart),
+            "last_time": at(attempt * apart + life),
+        }
 
 
 # ------------------------------------------------------------------------------------------------------------ cluster
@@ -262,8 +265,13 @@ def shut_out(traffic: Traffic, wrong: bool) -> None:
     """After a token that is no request: Kafka 3.9 does so to SaslHandshake 0."""
     for number in range(4):
         traffic.ask("SaslHandshake", number, on=number, api_version=0, response_bytes=50)
-        said = {"sasl_mechanism": "PLAIN", "opaque_sasl_bytes": 20, "broker_bytes": 50, "last_time": at(number + 0.3)}
-        traffic.rows["connections"][number] |= said
+        columns = {
+            "sasl_mechanism": "PLAIN",
+            "opaque_sasl_bytes": 20,
+            "broker_bytes": 50,
+            "last_time": at(number + 0.3),
+        }
+        traffic.rows["connections"][number] |= columns
     traffic.rows["connections"][2]["broker_bytes"] = 50 if wrong else 54  # it was answered
     traffic.rows["connections"][3]["last_time"] = at(6)  # it may have waited for something else
 
@@ -328,14 +336,14 @@ def not_tls(traffic: Traffic, wrong: bool) -> None:
 
 def _shut(traffic: Traffic, port: int, failure: str) -> None:
     """A TLS connection in which no Kafka was found."""
-    said = {"first_time": "2026-11-20T10:00:00.000000Z", "tls_failure": failure}
+    facts = {"first_time": "2026-11-20T10:00:00.000000Z", "tls_failure": failure}
     traffic.unrecognised.append(
         {
             "capture": traffic.capture,
             "connection": f"10.0.0.1:5000-10.0.0.9:{port}#1",
             "payload_bytes": 10,
             "looks_like": "TLS",
-            "tls": said,
+            "tls": facts,
         }
     )
 
@@ -363,7 +371,9 @@ def refused(traffic: Traffic, wrong: bool) -> None:
 
 def _speaks(traffic: Traffic, client_id: str = "app", **apis: int) -> None:
     """A client, with the one version that it speaks of each API."""
-    used = [{"api": api, "min_version": one, "max_version": one, "exchanges": 1} for api, one in apis.items()]
+    used = [
+        {"api": api, "min_version": version, "max_version": version, "exchanges": 1} for api, version in apis.items()
+    ]
     times = {name: at(0) for name in ("first_time", "last_time")}
     traffic.add("clients", client_ip="10.0.0.1", client_id=client_id, apis=used, exchanges=len(used), **times)
 
@@ -396,11 +406,16 @@ def unasked_and_old(traffic: Traffic, wrong: bool) -> None:
 
 def _offered(traffic: Traffic, number: int, fetch: int, since: float = 0, until: float = 700) -> None:
     """A connection to a broker of its own, which says what it offers."""
-    one = link(number, f"10.0.0.{number}")
-    traffic.link(number, **one, first_time=at(since), last_time=at(until))
+    connection = link(number, f"10.0.0.{number}")
+    traffic.link(number, **connection, first_time=at(since), last_time=at(until))
     for key, high in ((0, 9), (1, fetch), (52, number)):  # Vote only controllers answer
         traffic.add(
-            "api_versions", connection=one["connection"], broker=f"10.0.0.{number}:9092", api_key=key, min=0, max=high
+            "api_versions",
+            connection=connection["connection"],
+            broker=f"10.0.0.{number}:9092",
+            api_key=key,
+            min=0,
+            max=high,
         )
     traffic.add("brokers", node_id=number, host=f"10.0.0.{number}", port=9092)
 
@@ -429,8 +444,8 @@ def differ_apart(traffic: Traffic, wrong: bool) -> None:
         _offered(traffic, number, 15 + number)
         topic = {"topic": None, "topic_id": "6hWhQvmDS1S79-tG9HZ0dw" if wrong else f"6hWhQvmDS1S79-tG9HZ0d{number}"}
         for part in (topic, {"topic": None, "topic_id": "AAAAAAAAAAAAAAAAAAAAAQ"}):
-            one = link(number, f"10.0.0.{number}")
-            traffic.ask("Fetch", number, on=number, place=("t", 0), part=part, **one)
+            connection = link(number, f"10.0.0.{number}")
+            traffic.ask("Fetch", number, on=number, place=("t", 0), part=part, **connection)
     traffic.add("brokers", node_id=2, host="10.0.0.1", port=9092)  # the same ids in both
     _in_sync(traffic, 1, 2)
 

@@ -59,17 +59,17 @@ def truncated(traffic: Traffic, wrong: bool) -> None:
 @case("log-truncated", "the reader is told where its epoch ends")
 def ended_before(traffic: Traffic, wrong: bool) -> None:
     fetch(traffic, 0, 400, 440, lag=0, got=1000)
-    told = {"offset": 430 if wrong else 440, "offset_kind": "end"}
-    traffic.ask("OffsetForLeaderEpoch", 1, place=("t", 0), part=told)
-    traffic.ask("OffsetForLeaderEpoch", 2, on=1, place=("t", 0), part=told, client_id="broker-1-fetcher-0")
+    answer = {"offset": 430 if wrong else 440, "offset_kind": "end"}
+    traffic.ask("OffsetForLeaderEpoch", 1, place=("t", 0), part=answer)
+    traffic.ask("OffsetForLeaderEpoch", 2, on=1, place=("t", 0), part=answer, client_id="broker-1-fetcher-0")
 
 
 @case("log-truncated", "and not where it stands at the end of the capture")
 def ended_before_all(traffic: Traffic, wrong: bool) -> None:
     if wrong:
         fetch(traffic, 0, 400, 440, lag=0, got=1000)
-    told = {"offset": 430, "offset_kind": "end"}
-    traffic.ask("OffsetForLeaderEpoch", 1, place=("t", 0), part=told)
+    answer = {"offset": 430, "offset_kind": "end"}
+    traffic.ask("OffsetForLeaderEpoch", 1, place=("t", 0), part=answer)
     fetch(traffic, 60, 900, 900, latency_ms=None)
 
 

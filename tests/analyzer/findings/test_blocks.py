@@ -23,7 +23,7 @@ import analyzer
 from analyzer.dataset import parquet_files
 from analyzer.dataset.dataset import open_dataset
 from analyzer.findings import evaluate
-from analyzer.findings.query import Asked
+from analyzer.findings.query import Query
 from analyzer.frame import grouping, parquet, spill
 from analyzer.frame.parquet import RowGroups
 from tests.analyzer.findings.cases import CASES
@@ -63,15 +63,15 @@ def test_rows_are_chosen_and_taken(numbers: list[int]) -> None:
     assert spill.true_rows(values > 0).tolist() == chosen.tolist()
     assert spill.take(values, chosen).tolist() == [value for value in numbers if value > 0]
     assert spill.compute(len(values), np.int64, lambda block: 2 * values[block]).tolist() == [
-        2 * one for one in numbers
+        2 * number for number in numbers
     ]
     known = [value for value in numbers if value != -2]
     assert spill.value_range(values, -2) == ((min(known), max(known)) if known else None)
 
 
 def test_one_value_takes_no_memory_however_many_rows_have_it() -> None:
-    one = np.broadcast_to(np.array(7), 1 << 40)
-    assert spill.take(one, np.array([3, 1 << 39])).tolist() == [7, 7]
+    repeated = np.broadcast_to(np.array(7), 1 << 40)
+    assert spill.take(repeated, np.array([3, 1 << 39])).tolist() == [7, 7]
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -79,7 +79,7 @@ def test_one_value_takes_no_memory_however_many_rows_have_it() -> None:
 def test_rows_are_put_together(rows: list[tuple[int, int]], least: int) -> None:
     keys = [np.array([row[at] for row in rows], np.int64) for at in range(2)]
     wide = [keys[0] << 20, keys[1]]  # too wide to be counted
-    expected = [[at for at, row in enumerate(rows) if row == one] for one in sorted(set(rows))]
+    expected = [[at for at, row in enumerate(rows) if row == pair] for pair in sorted(set(rows))]
     for pair in (keys, wide):
         groups = grouping.group(*pair)
         order, starts, ends = groups.order, groups.starts, groups.ends
@@ -96,56 +96,56 @@ def test_rows_are_put_together(rows: list[tuple[int, int]], least: int) -> None:
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(-3, 9)), max_size=14))
 def test_amounts_are_added_up_by_place(rows: list[tuple[int, int]]) -> None:
     place, amounts = (np.array([row[at] for row in rows], np.int64) for at in range(2))
-    sums = [sum(max(amount, 0) for where, amount in rows if where == one) for one in range(4)]
+    sums = [sum(max(amount, 0) for where, amount in rows if where == number) for number in range(4)]
     assert grouping.sum_positive_by(place, amounts, 4).tolist() == sums
-    most = [max((amount for where, amount in rows if where == one), default=-1) for one in range(4)]
-    assert grouping.max_by(place, amounts, 4, -1).tolist() == [max(one, -1) for one in most]
+    most = [max((amount for where, amount in rows if where == number), default=-1) for number in range(4)]
+    assert grouping.max_by(place, amounts, 4, -1).tolist() == [max(greatest, -1) for greatest in most]
 
 
 @pytest.mark.usefixtures("in_blocks")
 def test_a_large_array_lies_in_a_file_that_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
-    spill._folder.cache_clear()
+    spill.folder.cache_clear()
     try:
-        made = spill.empty(1 << 18, np.int64)
-        made[:] = 5
+        array = spill.empty(1 << 18, np.int64)
+        array[:] = 5
         assert [int(line.split()[-1]) for line in _mappings(tmp_path)] == [2 << 20]
         assert not list(tmp_path.iterdir())
-        del made
+        del array
         assert not _mappings(tmp_path)
     finally:
-        spill._folder.cache_clear()
+        spill.folder.cache_clear()
 
 
 def _mappings(folder: Path) -> list[str]:
     """Lines of this process's mappings of files in a folder, each with the size in bytes at its end."""
-    found = []
+    lines = []
     for line in Path("/proc/self/maps").read_text().splitlines():
         if str(folder) in line:
-            begin, end = (int(one, 16) for one in line.split()[0].split("-"))
-            found.append(f"{line} {end - begin}")
-    return found
+            begin, end = (int(bound, 16) for bound in line.split()[0].split("-"))
+            lines.append(f"{line} {end - begin}")
+    return lines
 
 
 @pytest.mark.usefixtures("in_blocks")
 def test_files_serve_again_when_no_part_of_an_array_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever makes the part: slices of slices, other types, masks of memory."""
-    monkeypatch.setattr(spill, "_folder", lambda: str(tmp_path))
+    monkeypatch.setattr(spill, "folder", lambda: str(tmp_path))
     parts_of: list[Callable[[np.ndarray], Any]] = [
-        lambda made: made[3:][::2],
-        lambda made: made.view(np.int16)[1:],
-        lambda made: made.reshape(2, -1).T,
-        lambda made: np.broadcast_to(made[:1], 9),
-        lambda made: made.data[1:],
-        lambda made: pa.array(made[1:]),
+        lambda array: array[3:][::2],
+        lambda array: array.view(np.int16)[1:],
+        lambda array: array.reshape(2, -1).T,
+        lambda array: np.broadcast_to(array[:1], 9),
+        lambda array: array.data[1:],
+        lambda array: pa.array(array[1:]),
     ]
     with spill.reuse():
         for part_of in parts_of:
-            made = spill.empty(1 << 18, np.int64)
-            made[:] = 5
-            part = part_of(made)
-            del made
+            array = spill.empty(1 << 18, np.int64)
+            array[:] = 5
+            part = part_of(array)
+            del array
             other = spill.empty(1 << 18, np.int64)
             other[:] = 6
             assert len(_mappings(tmp_path)) == 2
@@ -165,13 +165,13 @@ def test_where_a_disk_is_full_arrays_are_in_memory(monkeypatch: pytest.MonkeyPat
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    made = spill.empty(100, np.int32)
-    made[:] = 9
-    assert made.sum() == 900
+    array = spill.empty(100, np.int32)
+    array[:] = 9
+    assert array.sum() == 900
 
 
-def told(found: list[Any]) -> list[str]:
-    return [repr(one) for one in found]
+def texts_of(findings: list[Any]) -> list[str]:
+    return [repr(finding) for finding in findings]
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
@@ -180,11 +180,11 @@ def test_a_rule_says_the_same_a_block_at_a_time(name: str, tmp_path: Path, reque
     CASES[name](traffic, True)
     if not traffic.rows["connections"]:
         traffic.link(0)
-    asked = Asked(target={0: (0, 13), 1: (4, 17)}, target_name="4.0")
-    whole = told(judged(traffic.write(), asked))
+    query = Query(target={0: (0, 13), 1: (4, 17)}, target_name="4.0")
+    whole = texts_of(judged(traffic.write(), query))
     request.getfixturevalue("in_blocks")
     assert whole
-    assert told(judged(traffic.path, asked)) == whole
+    assert texts_of(judged(traffic.path, query)) == whole
 
 
 @pytest.mark.parametrize("folder", [*sample_folders(), *shared_folders()], ids=lambda folder: folder.name)

@@ -12,7 +12,7 @@ import analyzer
 from analyzer.cli import parser
 from analyzer.dataset import tables
 from analyzer.findings import evaluate
-from analyzer.findings.query import Asked
+from analyzer.findings.query import Query
 from analyzer.findings.rules import RULES
 from tests.analyzer.findings.evaluating import Traffic
 from tests.shared import SAMPLES
@@ -28,7 +28,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     """Exit code, stdout, stderr."""
     capsys.readouterr()
     try:
@@ -40,7 +40,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str,
 
 
 def test_json_has_the_columns_of_the_table_worst_first(dataset: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = said(capsys, dataset, "--json")
+    code, out, _ = run(capsys, dataset, "--json")
     rows = [json.loads(line) for line in out.splitlines()]
     assert code == 0
     assert rows
@@ -53,57 +53,57 @@ def test_json_has_the_columns_of_the_table_worst_first(dataset: str, capsys: pyt
 
 
 def test_a_capture_is_analysed_first(capsys: pytest.CaptureFixture[str], dataset: str) -> None:
-    assert said(capsys, str(CAPTURE), "--json")[1] == said(capsys, dataset, "--json")[1]
+    assert run(capsys, str(CAPTURE), "--json")[1] == run(capsys, dataset, "--json")[1]
 
 
 def test_only_may_be_said_again(dataset: str, capsys: pytest.CaptureFixture[str]) -> None:
     codes = "authentication-failed", "authorization-failed"
-    both = said(capsys, dataset, "--only", ",".join(codes))
-    assert said(capsys, dataset, "--only", codes[0], "--only", codes[1]) == both
+    both = run(capsys, dataset, "--only", ",".join(codes))
+    assert run(capsys, dataset, "--only", codes[0], "--only", codes[1]) == both
     assert all(code in both[1] for code in codes)
 
 
 def test_a_terminal_gets_lines_that_fit_it_and_a_file_whole_ones(
     dataset: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = said(capsys, dataset)[1]
+    whole = run(capsys, dataset)[1]
     assert max(map(len, whole.splitlines())) > 100
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("PAGER", "cat")
     for columns, most in (("80", 80), ("300", 100)):
         monkeypatch.setenv("COLUMNS", columns)
-        shown = said(capsys, dataset)[1]
+        shown = run(capsys, dataset)[1]
         assert max(map(len, shown.splitlines())) <= most
         assert shown.split() == whole.split()
 
 
 def test_exit_codes_follow_fail_on_after_only_and_ignore(dataset: str, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [json.loads(line) for line in said(capsys, dataset, "--json")[1].splitlines()]
+    rows = [json.loads(line) for line in run(capsys, dataset, "--json")[1].splitlines()]
     errors = sorted({row["code"] for row in rows if row["severity"] == "error"})
     assert errors
-    assert said(capsys, dataset, "--fail-on", "error")[0] == 1
-    assert said(capsys, dataset)[0] == 0
+    assert run(capsys, dataset, "--fail-on", "error")[0] == 1
+    assert run(capsys, dataset)[0] == 0
     ignored = [argument for code in errors for argument in ("--ignore", code)]
-    code, out, _ = said(capsys, dataset, "--fail-on", "error", *ignored)
+    code, out, _ = run(capsys, dataset, "--fail-on", "error", *ignored)
     assert code == 0
     assert f"{sum(row['severity'] == 'error' for row in rows)} ignored" in out
-    assert said(capsys, dataset, "--fail-on", "note", "--only", "capture-snaplen")[0:2] == (0, "nothing found\n")
+    assert run(capsys, dataset, "--fail-on", "note", "--only", "capture-snaplen")[0:2] == (0, "nothing found\n")
 
 
 def test_findings_of_one_client_are_ignored_by_its_name(dataset: str, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [json.loads(line) for line in said(capsys, dataset, "--json")[1].splitlines()]
-    one = next(row for row in rows if row["who"].get("client_id"))
-    who = one["who"]["client_id"]
-    left = said(capsys, dataset, "--json", "--ignore", f"{one['code']}:{who}")[1].splitlines()
-    gone = [row for row in rows if row["code"] == one["code"] and who in row["who"].values()]
+    rows = [json.loads(line) for line in run(capsys, dataset, "--json")[1].splitlines()]
+    named = next(row for row in rows if row["who"].get("client_id"))
+    who = named["who"]["client_id"]
+    left = run(capsys, dataset, "--json", "--ignore", f"{named['code']}:{who}")[1].splitlines()
+    gone = [row for row in rows if row["code"] == named["code"] and who in row["who"].values()]
     assert len(left) == len(rows) - len(gone)
 
 
 def test_every_rule_is_explained_without_a_capture(capsys: pytest.CaptureFixture[str]) -> None:
     for code, rule in RULES.items():
-        assert said(capsys, "--explain", code)[0] == 0
+        assert run(capsys, "--explain", code)[0] == 0
         assert rule.family
-    left, _, err = said(capsys, "--explain", "topic-misssing")
+    left, _, err = run(capsys, "--explain", "topic-misssing")
     assert left == 2
     assert "did you mean topic-missing?" in err
 
@@ -125,7 +125,7 @@ def test_every_rule_is_explained_without_a_capture(capsys: pytest.CaptureFixture
 def test_what_cannot_be_used_is_told(
     arguments: tuple[str, ...], words: str, dataset: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, out, err = said(capsys, *([dataset] if arguments else []), *arguments)
+    code, out, err = run(capsys, *([dataset] if arguments else []), *arguments)
     assert (code, out) == (2, "")
     assert words in err
     assert "hint: " in err
@@ -135,25 +135,25 @@ def test_thresholds_come_from_options_and_files(tmp_path: Path, capsys: pytest.C
     traffic = Traffic(tmp_path / "dataset")
     traffic.link(0, retransmissions=12, client_packets=500, broker_packets=500)
     path = str(traffic.write())
-    assert "tcp-retransmission" in said(capsys, path)[1]
-    assert "tcp-retransmission" not in said(capsys, path, "--threshold", "tcp-retransmission.share=0.02")[1]
+    assert "tcp-retransmission" in run(capsys, path)[1]
+    assert "tcp-retransmission" not in run(capsys, path, "--threshold", "tcp-retransmission.share=0.02")[1]
     file = tmp_path / "limits.toml"
     file.write_text("[tcp-retransmission]\nshare = 0.02\n")
-    assert "tcp-retransmission" not in said(capsys, path, "--thresholds", str(file))[1]
+    assert "tcp-retransmission" not in run(capsys, path, "--thresholds", str(file))[1]
     file.write_text("[tcp-retransmission\n")
-    assert said(capsys, path, "--thresholds", str(file))[0] == 2
+    assert run(capsys, path, "--thresholds", str(file))[0] == 2
 
 
 def test_a_target_is_named_as_it_was_found_and_part_of_a_name_is_asked_after(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     old = str(SAMPLES / "old-java-0.8.2" / "capture.pcap")
-    found = said(capsys, old, "--only", "version-removed-in-target", "--target", " v4.0 ")
-    assert "refused by Kafka 4.0." in found[1]
-    assert found == said(capsys, old, "--only", "version-removed-in-target", "--target", "4.0")
+    answer = run(capsys, old, "--only", "version-removed-in-target", "--target", " v4.0 ")
+    assert "refused by Kafka 4.0." in answer[1]
+    assert answer == run(capsys, old, "--only", "version-removed-in-target", "--target", "4.0")
     for part in ("4", "v4", " 4. "):
-        assert "hint: which one: 4.0, 4.1, " in said(capsys, old, "--target", part)[2]
-    assert "hint: there are 0.9.0, " in said(capsys, old, "--target", "77")[2]
+        assert "hint: which one: 4.0, 4.1, " in run(capsys, old, "--target", part)[2]
+    assert "hint: there are 0.9.0, " in run(capsys, old, "--target", "77")[2]
 
 
 @pytest.mark.parametrize(
@@ -173,33 +173,33 @@ def test_only_rules_that_are_asked_otherwise_are_asked_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The others' findings are those stored; it comes to the same as asking all of them."""
-    asked: list[frozenset[str]] = []
+    codes_read: list[frozenset[str]] = []
 
-    def all_of_them(how: Asked) -> frozenset[str]:
-        asked.append(concerned(how))
+    def all_of_them(how: Query) -> frozenset[str]:
+        codes_read.append(concerned(how))
         return frozenset(RULES)
 
-    def found() -> list[dict[str, Any]]:
-        rows = [json.loads(line) for line in said(capsys, dataset, "--json", *arguments)[1].splitlines()]
+    def listed() -> list[dict[str, Any]]:
+        rows = [json.loads(line) for line in run(capsys, dataset, "--json", *arguments)[1].splitlines()]
         return sorted(rows, key=lambda row: (row["code"], row["text"]))
 
     concerned = evaluate.concerned
-    some = found()
+    some = listed()
     monkeypatch.setattr(evaluate, "concerned", all_of_them)
-    assert found() == some
-    assert asked == [again]
+    assert listed() == some
+    assert codes_read == [again]
 
 
 def test_a_dataset_without_meaning_says_so_and_gives_what_it_can(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     analyzer.analyze(CAPTURE, tmp_path / "dataset", meaning=False)
-    code, out, err = said(capsys, str(tmp_path / "dataset"), "--fail-on", "error")
+    code, out, err = run(capsys, str(tmp_path / "dataset"), "--fail-on", "error")
     assert code == 1
     assert "ERROR" in out
     assert "was not analysed" in err
 
 
 def test_a_clean_capture_has_nothing_to_say(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = said(capsys, str(CLEAN), "--fail-on", "warning")
+    code, _, err = run(capsys, str(CLEAN), "--fail-on", "warning")
     assert (code, err) == (0, "")

@@ -58,11 +58,17 @@ NAMES = sorted({folder.name for folder in (*shared_folders(), *sample_folders())
 def test_only_what_was_done_on_purpose_is_a_warning(name: str) -> None:
     folder = SAMPLES / name if (SAMPLES / name).is_dir() else shared_folder(name)
     dataset = analyzer.analyze([str(path) for path in capture_files(folder)], rotated=True)
-    found = judged(dataset)
-    said = [f"{one.severity} {one.code}: {one.text}" for one in found if one.severity in SEVERE]
-    assert set(codes(found, *SEVERE)) == set(NOT_CLEAN.get(name, {})), said
-    assert dataset.findings.column("code").to_pylist() == [one.code for one in found]
-    times = [(one.since, one.until) for one in found if one.since is not None and one.until is not None]
+    findings = judged(dataset)
+    severe = [
+        f"{finding.severity} {finding.code}: {finding.text}" for finding in findings if finding.severity in SEVERE
+    ]
+    assert set(codes(findings, *SEVERE)) == set(NOT_CLEAN.get(name, {})), severe
+    assert dataset.findings.column("code").to_pylist() == [finding.code for finding in findings]
+    times = [
+        (finding.since, finding.until)
+        for finding in findings
+        if finding.since is not None and finding.until is not None
+    ]
     (capture,) = dataset.captures
     first, last = (datetime.datetime.fromisoformat(capture[name]) for name in ("first_time", "last_time"))
     rows = dataset.findings.select(["code", "since", "until"]).to_pylist()
@@ -108,9 +114,9 @@ def test_who_may_have_left_in_packets_that_are_missing_is_not_said_to_have_expir
     header, packets = packets_of(shared_folder("group-classic-librdkafka-4.3") / "capture.pcap")
     file = tmp_path / "capture.pcap"
     file.write_bytes(header + b"".join(packets[:2987] + packets[3285:]))
-    said = codes(judged(analyzer.analyze(file)))
-    assert "capture-lost-packets" in said
-    assert "member-session-timeout" not in said
+    counts = codes(judged(analyzer.analyze(file)))
+    assert "capture-lost-packets" in counts
+    assert "member-session-timeout" not in counts
 
 
 def test_a_capture_in_twenty_files_and_small_windows_has_the_findings_of_one(tmp_path: Path) -> None:

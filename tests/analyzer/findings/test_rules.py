@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from analyzer.findings.query import Asked
+from analyzer.findings.query import Query
 from analyzer.findings.rules import RULES
 from tests.analyzer.findings import group_cases, other_cases, reading_cases
 from tests.analyzer.findings.cases import CASES, case
@@ -364,26 +364,26 @@ def acks_zero(traffic: Traffic, wrong: bool) -> None:
     traffic.ask("Produce", acks=0 if wrong else 1, place=("t", 0))
 
 
-_ONE = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 10}
+_BATCH = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 10}
 
 
 @case("produce-retried")
 def retried(traffic: Traffic, wrong: bool) -> None:
-    traffic.ask("Produce", 0, place=("t", 0), batch=_ONE, error="NOT_LEADER_OR_FOLLOWER")
-    traffic.ask("Produce", 1, place=("t", 0), batch=_ONE if wrong else {**_ONE, "base_sequence": 11})
+    traffic.ask("Produce", 0, place=("t", 0), batch=_BATCH, error="NOT_LEADER_OR_FOLLOWER")
+    traffic.ask("Produce", 1, place=("t", 0), batch=_BATCH if wrong else {**_BATCH, "base_sequence": 11})
 
 
 @case("duplicate-records")
 def duplicates(traffic: Traffic, wrong: bool) -> None:
     for second, offset in ((0, 100), (1, 140 if wrong else 100)):
-        traffic.ask("Produce", second, place=("t", 0), batch=_ONE, part={"offset": offset, "offset_kind": "base"})
+        traffic.ask("Produce", second, place=("t", 0), batch=_BATCH, part={"offset": offset, "offset_kind": "base"})
 
 
 @case("duplicate-records", "after a first attempt that failed")
 def third_attempt(traffic: Traffic, wrong: bool) -> None:
-    traffic.ask("Produce", 0, place=("t", 0), batch=_ONE, error="NOT_LEADER_OR_FOLLOWER")
+    traffic.ask("Produce", 0, place=("t", 0), batch=_BATCH, error="NOT_LEADER_OR_FOLLOWER")
     for second, offset in ((1, 100), (2, 140 if wrong else 100)):
-        traffic.ask("Produce", second, place=("t", 0), batch=_ONE, part={"offset": offset, "offset_kind": "base"})
+        traffic.ask("Produce", second, place=("t", 0), batch=_BATCH, part={"offset": offset, "offset_kind": "base"})
 
 
 @case("retry-may-reorder")
@@ -459,11 +459,11 @@ def made_anew(traffic: Traffic, wrong: bool) -> None:
 
 def stored_as(traffic: Traffic, number: int, read: dict[str, Any] | None = None) -> None:
     """Batches of lz4 that are read with zstd, and a marker between them."""
-    for one in range(number):
-        batch = {"codec": "lz4", "last_timestamp": at(one), "producer_id": 7, "base_sequence": one}
-        traffic.ask("Produce", one, place=("t", 0), batch=batch, part={"offset": 10 * one, "offset_kind": "base"})
-        got = {**batch, "codec": "zstd", "base_offset": 10 * one, "base_sequence": one, **(read or {})}
-        traffic.ask("Fetch", one + 0.5, on=1, place=("t", 0), batch=got, client_id="reader")
+    for turn in range(number):
+        batch = {"codec": "lz4", "last_timestamp": at(turn), "producer_id": 7, "base_sequence": turn}
+        traffic.ask("Produce", turn, place=("t", 0), batch=batch, part={"offset": 10 * turn, "offset_kind": "base"})
+        got = {**batch, "codec": "zstd", "base_offset": 10 * turn, "base_sequence": turn, **(read or {})}
+        traffic.ask("Fetch", turn + 0.5, on=1, place=("t", 0), batch=got, client_id="reader")
     marker = {"codec": "none", "base_offset": 10 * number, "is_control": True}
     traffic.ask("Fetch", number, on=1, place=("t", 0), batch=marker, client_id="reader")
 
@@ -563,16 +563,16 @@ def queued(traffic: Traffic, wrong: bool) -> None:
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_a_rule_raises_what_it_should_and_nothing_near_it(name: str, tmp_path: Path) -> None:
     code = name.partition(":")[0]
-    to_4 = Asked(target={0: (0, 13), 1: (4, 17)}, target_name="4.0")
-    asked = to_4 if code == "version-removed-in-target" else Asked()
+    to_4 = Query(target={0: (0, 13), 1: (4, 17)}, target_name="4.0")
+    query = to_4 if code == "version-removed-in-target" else Query()
     for wrong in (True, False):
         traffic = Traffic(tmp_path / str(wrong))
         CASES[name](traffic, wrong)
         if not traffic.rows["connections"]:
             traffic.link(0)
-        found = judged(traffic, asked)
-        severe = [one for one in found if one.code == code and one.severity == RULES[code].severity]
-        assert bool(severe) == wrong, (wrong, codes(found), [one.text for one in found])
+        findings = judged(traffic, query)
+        severe = [finding for finding in findings if finding.code == code and finding.severity == RULES[code].severity]
+        assert bool(severe) == wrong, (wrong, codes(findings), [finding.text for finding in findings])
 
 
 @pytest.mark.parametrize("name", sorted(name for name in CASES if RULES[name.partition(":")[0]].by_clock))
@@ -581,9 +581,9 @@ def test_what_argues_with_time_keeps_silent_where_the_clock_was_set_back(name: s
     CASES[name](traffic, True)
     for second in (100_000, *range(5)):
         traffic.ask("ListGroups", second, on=900, client_id="clock")
-    found = codes(judged(traffic))
-    assert found["capture-clock-back"] == 1
-    assert name.partition(":")[0] not in found
+    counts = codes(judged(traffic))
+    assert counts["capture-clock-back"] == 1
+    assert name.partition(":")[0] not in counts
 
 
 def test_every_case_is_of_a_rule() -> None:

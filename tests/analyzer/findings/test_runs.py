@@ -28,19 +28,19 @@ def test_a_run_is_one_error_between_two_good_answers(
     answers: list[tuple[int, int, int]], sort: bool, all_of_them: bool
 ) -> None:
     if sort:
-        answers = sorted(answers, key=lambda one: one[2])
+        answers = sorted(answers, key=lambda answer: answer[2])
     keys, codes, times = (np.array(column, np.int64) for column in zip(*answers, strict=True))
-    seen: Any = SimpleNamespace(exchanges=SimpleNamespace(answered=times))
+    seen: Any = SimpleNamespace(exchanges=SimpleNamespace(response_end=times))
     every = [lambda api, code: all_of_them or (api == 0 and code == 6)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runs, "EVERY", every)
-        found = [*runs._runs(seen, keys, 40, codes.astype(np.int16), np.arange(len(answers), dtype=np.int32))]
+        results = [*runs._runs(seen, keys, 40, codes.astype(np.int16), np.arange(len(answers), dtype=np.int32))]
     expected = [
         (key, code, rows, cleared)
         for key, code, rows, cleared in slowly(answers)
         if all_of_them or (key < 1 << 40 and code == 6) or lasts(key >> 40, code, [answers[row][2] for row in rows])
     ]
-    assert [(key, code, rows.tolist(), cleared) for key, code, rows, cleared in found] == expected
+    assert [(key, code, rows.tolist(), cleared) for key, code, rows, cleared in results] == expected
 
 
 def lasts(api: int, code: int, times: list[int]) -> bool:
@@ -50,21 +50,21 @@ def lasts(api: int, code: int, times: list[int]) -> bool:
 
 
 def slowly(answers: list[tuple[int, int, int]]) -> list[tuple[int, int, list[int], bool]]:
-    found = []
+    expected = []
     for key in sorted({key for key, _, _ in answers}):
-        mine = sorted((at for at, one in enumerate(answers) if one[0] == key), key=lambda at: (answers[at][2], at))
+        own = sorted((at for at, answer in enumerate(answers) if answer[0] == key), key=lambda at: (answers[at][2], at))
         runs: dict[int, list[int]] = {}
         done: list[tuple[int, list[int]]] = []
-        for row in mine:
+        for row in own:
             if answers[row][1] == 0:
                 done += runs.items()
                 runs = {}
             else:
                 runs.setdefault(answers[row][1], []).append(row)
-        good = [mine.index(row) for row in mine if answers[row][1] == 0]
+        good = [own.index(row) for row in own if answers[row][1] == 0]
         for code, rows in [*done, *runs.items()]:
-            found.append((key, code, rows, bool(good) and good[-1] > mine.index(rows[-1])))
-    return found
+            expected.append((key, code, rows, bool(good) and good[-1] > own.index(rows[-1])))
+    return expected
 
 
 TEXTS = st.sampled_from([None, "", "a", "b"])
@@ -90,14 +90,14 @@ def test_what_an_answer_is_about(rows: list[tuple[str | None, str | None, list[s
     numbers: dict[Thing, int] = {}
     several = set[int]()
     wrong = np.array([place % 2 == 0 for place in range(len(part))], bool)
-    found = [list(numbers)[number] for number in _about(part, wrong, numbers, several).tolist()] if len(part) else []
-    assert found == [thing(*row) for row in rows[skip:]]
+    subjects = [list(numbers)[number] for number in _about(part, wrong, numbers, several).tolist()] if len(part) else []
+    assert subjects == [thing(*row) for row in rows[skip:]]
     more = [
-        one
-        for one, row in zip(found[::2], rows[skip::2], strict=True)
+        subject
+        for subject, row in zip(subjects[::2], rows[skip::2], strict=True)
         if row[3] != api_keys.METADATA and len(row[2] or ()) > 1
     ]
-    assert several == {numbers[one] for one in more}
+    assert several == {numbers[subject] for subject in more}
 
 
 def thing(group: str | None, transaction: str | None, topics: list[str] | None, api: int) -> Thing:

@@ -52,11 +52,11 @@ def test_all_of_it_is_told_from_a_view_and_from_what_was_not_lent() -> None:
 
 def test_little_is_kept_whatever_is_given_back() -> None:
     lender = Lender()
-    several = [lender.numbers(MANY + i) for i in range(3 * buffer_pool._KEPT)]
+    several = [lender.numbers(MANY + i) for i in range(3 * buffer_pool._MOST_FREE)]
     small = lender.numbers(5)
     assert not lent(small)
     del several, small
-    assert len(lender._free) == buffer_pool._KEPT
+    assert len(lender._free) == buffer_pool._MOST_FREE
 
 
 def test_threads_that_give_back_while_more_is_asked_for_never_share_memory() -> None:
@@ -73,4 +73,4 @@ def test_threads_that_give_back_while_more_is_asked_for_never_share_memory() -> 
             rows[:] = mark
             coming.append(pool.submit(looked_at, rows, mark))
             del rows
-        assert all(one.result() for one in coming)
+        assert all(future.result() for future in coming)

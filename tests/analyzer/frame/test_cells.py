@@ -19,7 +19,7 @@ from tests.shared import SAMPLES, capture_files, sample_folders
 
 CAPTURES = {folder.name: folder for folder in sample_folders()}
 SHUT = "tls13-aiokafka-4.3"  # needs keys to be read
-ONE = SAMPLES / "codecs-franzgo-4.3"
+SAMPLE = SAMPLES / "codecs-franzgo-4.3"
 
 
 def both(name: str) -> tuple[list[Any], list[Any]]:
@@ -35,15 +35,17 @@ def test_light_exchanges_have_the_cells_and_messages_of_others_in_their_order(
     monkeypatch.setattr(cells, "ROWS", 7)
     light, full = both(name)
 
-    assert [dict(one.row) for one in light] == [one.row for one in full]
-    assert [one[1:] for one in light] == [(one.request_message, one.response_message) for one in full]
-    table = cells.table([one.row for one in light], "exchanges")
+    assert [dict(exchange.row) for exchange in light] == [exchange.row for exchange in full]
+    assert [exchange[1:] for exchange in light] == [
+        (exchange.request_message, exchange.response_message) for exchange in full
+    ]
+    table = cells.table([exchange.row for exchange in light], "exchanges")
     assert table.schema == tables.schema("exchanges")
-    assert table.to_pylist() == [one.row for one in full]
+    assert table.to_pylist() == [exchange.row for exchange in full]
 
 
 def rows() -> list[cells.Row]:
-    return [one.row for one in both(ONE.name)[0]]
+    return [exchange.row for exchange in both(SAMPLE.name)[0]]
 
 
 def test_a_row_is_a_mapping_like_the_dict_of_it() -> None:
@@ -63,8 +65,8 @@ def test_a_row_is_a_mapping_like_the_dict_of_it() -> None:
 def test_a_time_is_told_without_a_datetime() -> None:
     for row in rows():
         for name in ("request_time", "response_end"):
-            told = row.micros(name)
-            stored = pa.scalar(told, tables.TIME).as_py()
+            micros = row.micros(name)
+            stored = pa.scalar(micros, tables.TIME).as_py()
             assert stored == row[name]
 
 
@@ -99,7 +101,8 @@ def test_what_waits_for_an_exchange_that_began_before_is_bounded(bound: str, mon
 
     def given() -> list[tuple[Any, Any]]:
         return [
-            (one.row["connection"], one.row["exchange"] or one.row["reply"]) for one in api.raw_exchanges(files, how)
+            (exchange.row["connection"], exchange.row["exchange"] or exchange.row["reply"])
+            for exchange in api.raw_exchanges(files, how)
         ]
 
     in_order = given()

@@ -29,15 +29,15 @@ def test_keys_are_grouped_whatever_they_span(span: int) -> None:
     """One key, of as many values as 8 or 16 bits tell apart, and one more or less; and two, in their order."""
     rng = random.Random(span)
     keys = [0, span - 1, *(rng.randrange(span) for _ in range(100))]
-    one = np.array(keys, np.int64) - 5
-    groups = grouping.group(one)
+    shifted = np.array(keys, np.int64) - 5
+    groups = grouping.group(shifted)
     order, starts, ends = groups.order, groups.starts, groups.ends
     assert order.tolist() == sorted(range(len(keys)), key=lambda i: keys[i])
     assert (ends - starts).tolist() == [keys.count(key) for key in sorted(set(keys))]
     other = np.array([rng.randrange(2) for _ in keys])
-    pairs = list(zip(one.tolist(), other.tolist(), strict=True))
-    assert grouping.group(one, other).order.tolist() == sorted(range(len(keys)), key=lambda i: pairs[i])
-    assert grouping.group(one, other).numbers().tolist() == [sorted(set(pairs)).index(pair) for pair in pairs]
+    pairs = list(zip(shifted.tolist(), other.tolist(), strict=True))
+    assert grouping.group(shifted, other).order.tolist() == sorted(range(len(keys)), key=lambda i: pairs[i])
+    assert grouping.group(shifted, other).numbers().tolist() == [sorted(set(pairs)).index(pair) for pair in pairs]
 
 
 @pytest.mark.parametrize("count", [0, 1, 300])
@@ -45,11 +45,11 @@ def test_rows_are_looked_up_by_their_keys(count: int) -> None:
     rng = random.Random(count)
     keys = [(rng.randrange(5), rng.randrange(-3, 70_000)) for _ in range(count)]
     rows = np.arange(10, 10 + count)
-    found = rows_by_key(rows, *np.array(keys, np.int64).reshape(-1, 2).T)
-    assert {key: some.tolist() for key, some in found.items()} == {
-        key: [row for row, one in zip(rows.tolist(), keys, strict=True) if one == key] for key in keys
+    by_key = rows_by_key(rows, *np.array(keys, np.int64).reshape(-1, 2).T)
+    assert {key: some.tolist() for key, some in by_key.items()} == {
+        key: [row for row, other in zip(rows.tolist(), keys, strict=True) if other == key] for key in keys
     }
-    assert list(found) == sorted(found)
+    assert list(by_key) == sorted(by_key)
     firsts = first_rows(*np.array(keys, np.int64).reshape(-1, 2).T)
     assert firsts.tolist() == [keys.index(key) for key in sorted(set(keys))]
 
@@ -64,8 +64,8 @@ def test_a_missing_topic_is_held_against_the_name_most_like_it(others: int) -> N
 
 
 def test_rows_that_are_few_are_no_part() -> None:
-    found = [part.tolist() for part in split(np.arange(10, 16), np.array([3, 1, 3, 2, 1, 3]), least=2)]
-    assert found == [[11, 14], [10, 12, 15]]
+    parts = [part.tolist() for part in split(np.arange(10, 16), np.array([3, 1, 3, 2, 1, 3]), least=2)]
+    assert parts == [[11, 14], [10, 12, 15]]
 
 
 @pytest.mark.parametrize("limit", [0, 3, 4, 4.5, 9])
@@ -103,31 +103,31 @@ def test_batches_are_told_with_the_requests_of_their_client_and_broker(several: 
             seen.ask("Produce", number * 0.01, **who)
     source = RowGroups.of(open_dataset(seen.write()))
     here = CaptureFrame(source, source.captures[0], evaluate.USUAL)
-    made = produce.batches(here)
-    found = {tuple(rows.tolist()): some.tolist() for rows, some in produce._often(here, made, 5)}
-    assert len(found) == 3
+    written = produce.batches(here)
+    frequent = {tuple(rows.tolist()): some.tolist() for rows, some in produce._often(here, written, 5)}
+    assert len(frequent) == 3
     links = here.exchanges.link
-    for rows, some in found.items():
+    for rows, some in frequent.items():
         assert set(rows) == set(np.flatnonzero(links == links[rows[0]]).tolist())
-        assert some == [at for at, owner in enumerate(made.owner.tolist()) if owner in rows]
-    assert sum(map(len, found.values())) == len(made.owner) == (69 if several else 60)
+        assert some == [at for at, owner in enumerate(written.owner.tolist()) if owner in rows]
+    assert sum(map(len, frequent.values())) == len(written.owner) == (69 if several else 60)
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_batches_that_others_passed_are_found_without_looking_at_all_pairs(seed: int) -> None:
     rng = random.Random(seed)
     count = rng.randrange(1, 30)
-    asked = [rng.choice([NULL, *range(12)]) for _ in range(count)]
-    answered = [rng.choice([NULL, time + rng.randrange(5) if time != NULL else 3]) for time in asked]
+    requested = [rng.choice([NULL, *range(12)]) for _ in range(count)]
+    answered = [rng.choice([NULL, time + rng.randrange(5) if time != NULL else 3]) for time in requested]
     alike = [rng.randrange(3) for _ in range(count)]
     states = [rng.choice(["failed", "good", "other"]) for _ in range(count)]
     expected = []
     for row in range(count):
         good = [other for other in range(count) if states[other] == "good"]
-        behind = [other for other in good if asked[row] < asked[other] < answered[row]]
-        again = [other for other in good if asked[other] >= answered[row] and alike[other] == alike[row]]
+        behind = [other for other in good if requested[row] < requested[other] < answered[row]]
+        again = [other for other in good if requested[other] >= answered[row] and alike[other] == alike[row]]
         if states[row] == "failed" and behind and again:
             expected.append((row, behind[0], again[0]))
-    sent, came, kinds = (np.array(values, np.int64) for values in (asked, answered, alike))
-    failed, stored = (np.array([state == one for state in states]) for one in ("failed", "good"))
+    sent, came, kinds = (np.array(values, np.int64) for values in (requested, answered, alike))
+    failed, stored = (np.array([state == wanted for state in states]) for wanted in ("failed", "good"))
     assert list(produce._passed(sent, came, kinds, failed, stored)) == expected

@@ -1,4 +1,4 @@
-"""What is kept of rows on their way to their files is what the files say: `analyzer/frame/pending.py`,
+"""Columns cached from rows on their way to files equal those read from the files: `analyzer/frame/pending.py`,
 `columns.py`."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import analyzer
 from analyzer.dataset import tables
 from analyzer.dataset.dataset import open_dataset
 from analyzer.findings import evaluate
-from analyzer.findings.capture import KEPT
+from analyzer.findings.capture import CACHED
 from analyzer.frame import parquet, pending
 from analyzer.frame.parquet import RowGroups, StoredFrame
 from analyzer.frame.pending import PendingTables
@@ -58,9 +58,9 @@ def settled(files: dict[str, list[Path]]) -> Future[dict[str, list[Path]]]:
 
 def makers(keep: PendingTables, rows: pa.Table) -> list[Callable[[], pa.Table]]:
     groups = [coded(rows.slice(start, GROUP)) for start in range(0, len(rows), GROUP)]
-    taken = [keep.take("exchanges", functools.partial(groups.__getitem__, at)) for at in range(len(groups))]
-    assert all(callable(one) for one in taken)
-    return [one for one in taken if callable(one)]
+    pieces = [keep.take("exchanges", functools.partial(groups.__getitem__, at)) for at in range(len(groups))]
+    assert all(callable(piece) for piece in pieces)
+    return [piece for piece in pieces if callable(piece)]
 
 
 def words(rows: StoredFrame, column: str) -> Sequence[str | None]:
@@ -74,25 +74,25 @@ def test_columns_are_those_of_the_files(small: int, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(pending, "SMALL_ROWS", small)
     monkeypatch.setattr(parquet, "SMALL_ROWS", small)
     rows = table(columns=COLUMNS)
-    keep = PendingTables(KEPT)
+    keep = PendingTables(CACHED)
     for make in reversed(makers(keep, rows)):
         make()
-    found = StoredFrame(keep.row_groups(Future(), CAPTURES, ()), "a", "exchanges")
+    cached = StoredFrame(keep.row_groups(Future(), CAPTURES, ()), "a", "exchanges")
     path = tmp_path / "part.parquet"
     pyarrow.parquet.write_table(rows, path, row_group_size=GROUP)
     stored = StoredFrame(RowGroups({"exchanges": [path]}, CAPTURES), "a", "exchanges")
-    assert len(found) == len(stored) == len(rows)
-    for column, dtype in KEPT["exchanges"].numbers.items():
-        one, other = found.numbers(column, dtype), stored.numbers(column, dtype)
-        assert one.dtype == other.dtype
-        assert one.tolist() == other.tolist(), column
-    for column in KEPT["exchanges"].texts:
+    assert len(cached) == len(stored) == len(rows)
+    for column, dtype in CACHED["exchanges"].numbers.items():
+        own, other = cached.numbers(column, dtype), stored.numbers(column, dtype)
+        assert own.dtype == other.dtype
+        assert own.tolist() == other.tolist(), column
+    for column in CACHED["exchanges"].texts:
         if column != "connection":
-            assert words(found, column) == words(stored, column), column
-    for column in KEPT["exchanges"].greatest:
-        assert found.greatest(column) == stored.greatest(column), column
-    assert found.greatest("latency_us") == 7
-    assert found.greatest("broker_us") == np.iinfo(np.int64).min
+            assert words(cached, column) == words(stored, column), column
+    for column in CACHED["exchanges"].greatest:
+        assert cached.greatest(column) == stored.greatest(column), column
+    assert cached.greatest("latency_us") == 7
+    assert cached.greatest("broker_us") == np.iinfo(np.int64).min
 
 
 def test_what_is_not_kept_is_read_from_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,22 +103,22 @@ def test_what_is_not_kept_is_read_from_the_files(tmp_path: Path, monkeypatch: py
     pyarrow.parquet.write_table(rows, path, row_group_size=GROUP)
     for most in (3 * GROUP, 2 * GROUP):
         monkeypatch.setattr(pending, "MOST_ROWS", most)
-        keep = PendingTables(KEPT)
+        keep = PendingTables(CACHED)
         for make in makers(keep, rows):
             make()
         keep.take("topic_ids", table("topic_ids", rows=3))
         files = {"exchanges": [path], "topic_ids": []}
-        found = keep.row_groups(settled(files), CAPTURES, ())
-        assert ("exchanges" in found.cached) == (most == 3 * GROUP)
-        assert list(found.parts["topic_ids"]) == []  # three are more than are kept
-        exchanges = StoredFrame(found, "a", "exchanges")
+        tables_read = keep.row_groups(settled(files), CAPTURES, ())
+        assert ("exchanges" in tables_read.cached) == (most == 3 * GROUP)
+        assert list(tables_read.parts["topic_ids"]) == []  # three are more than are kept
+        exchanges = StoredFrame(tables_read, "a", "exchanges")
         assert exchanges["latency_us"].tolist()[:2] == [7, 7]
         assert exchanges["response_bytes"].tolist() == list(range(3 * GROUP))
         assert [row["group_id"] for row in exchanges.rows([4, 9], ["group_id"])] == ["g", None]
 
 
 def test_where_rows_are_never_made_the_reason_is_told() -> None:
-    keep = PendingTables(KEPT)
+    keep = PendingTables(CACHED)
     keep.take("exchanges", functools.partial(table, "exchanges"))
     failed: Future[dict[str, list[Path]]] = Future()
     failed.set_exception(OSError("disk full"))
@@ -140,19 +140,19 @@ def test_findings_are_those_of_the_files(small: int, tmp_path: Path, monkeypatch
 
 def test_nothing_is_kept_of_what_no_rule_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """A message has up to 4 MiB, a record any number of bytes."""
-    asked: set[str] = set()
+    names: set[str] = set()
     read = StoredFrame.__init__
 
     def noted(self: StoredFrame, source: RowGroups, capture: str, name: str) -> None:
-        asked.add(name)
+        names.add(name)
         read(self, source, capture, name)
 
     monkeypatch.setattr(StoredFrame, "__init__", noted)
     captured = analyzer.analyze([str(path) for path in capture_files(real_folder("sasl-librdkafka-4.3"))], rotated=True)
     evaluate.judged(RowGroups.of(captured))
-    assert asked >= {"exchanges", "partitions", "batches", "connections"}
-    assert not asked & pending.NEVER_READ
-    keep = PendingTables(KEPT)
+    assert names >= {"exchanges", "partitions", "batches", "connections"}
+    assert not names & pending.NEVER_READ
+    keep = PendingTables(CACHED)
     rows = table("messages", {"bytes": [b"x"] * 3 * GROUP})
     assert keep.take("messages", rows) is rows
     assert not keep._tables

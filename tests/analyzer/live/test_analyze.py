@@ -29,7 +29,7 @@ from analyzer.pipeline.points import AnalysisOptions
 from analyzer.pipeline.read_options import ReadOptions
 from captures.files import CapturePoint
 from captures.files.write import Record, pcap
-from captures.live.capture_queue import Belt
+from captures.live.capture_queue import CaptureQueue
 from captures.live.recording import Recording, Target
 from captures.live.stream import LiveStream
 from captures.live.taps import Counts
@@ -56,7 +56,7 @@ def test_a_recording_and_the_live_capture_give_the_same_rows(each: int, tmp_path
         recording.take(chunk)
     recording.close()
     of_file = analyzer.analyze(tmp_path / "a.pcap", records="full")
-    with Belt(ScriptedTap(chunks, Counts(3, None))) as belt:
+    with CaptureQueue(ScriptedTap(chunks, Counts(3, None))) as belt:
         live = api.decode(
             CapturePoint("eth7", ("-",)),
             None,
@@ -100,7 +100,7 @@ def test_two_processes_on_one_interface_give_the_same_rows(wire: Wire, tmp_path:
 
 def analysed(tap: ScriptedTap, *arguments: object) -> None:
     """`kwire analyze -i` of what a script gives."""
-    options = parser._parser().parse_args(["analyze", "-i", "any", "--rotate-bytes", "30000", *map(str, arguments)])
+    options = parser.parse(["analyze", "-i", "any", "--rotate-bytes", "30000", *map(str, arguments)])[1]
     assert analyze.analyze(options, tap) == 0
 
 
@@ -246,7 +246,7 @@ def test_stretches_of_one_dataset_are_capture_points(tmp_path: Path, capsys: pyt
 def test_stretches_lose_nothing_between_them(most: int | None, seconds: float | None) -> None:
     chunks = chunks_of(RECORDS, 7)
     found: list[bytes] = []
-    with Belt(ScriptedTap(chunks)) as belt:
+    with CaptureQueue(ScriptedTap(chunks)) as belt:
         stretches = Rotations(belt, most, seconds)
         while stretches.more():
             stream, data = cast(LiveStream, stretches.next()), b""

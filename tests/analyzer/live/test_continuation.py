@@ -54,7 +54,7 @@ def in_stretches(link: int, records: list[Record], count: int, folder: Path) -> 
     tap = ScriptedTap(chunks_of(records, max(1, len(records) // (20 * count))))
     tap.header = pcap([], link, nanoseconds=True)
     arguments = ["analyze", "-i", "any", "--rotate-bytes", str(size // count), "-o", str(folder / "row")]
-    assert analyze.analyze(parser._parser().parse_args(arguments), tap) == 0
+    assert analyze.analyze(parser.parse(arguments)[1], tap) == 0
     return [analyzer.open_dataset(path) for path in sorted((folder / "row").iterdir())]
 
 

@@ -1,7 +1,7 @@
 """`kwire record` as a user runs it: what is sent on an interface is in the file, however it ends.
 
 (proves: analyzer/live/record.py, analyzer/live/startup.py, analyzer/live/preparation.py,
-analyzer/live/options.py, analyzer/live/stop_conditions.py)
+analyzer/options/values.py, analyzer/live/stop_conditions.py)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import analyzer
-from analyzer.live import options
+from analyzer.options import values
 from tests.analyzer.live.running import SECONDS, capturing, refused, running
 from tests.captures import forge
 from tests.live import Wire, sample_records
@@ -136,13 +136,13 @@ def test_lost_packets_are_said_and_no_failure(wire: Wire, tmp_path: Path, monkey
     monkeypatch.setattr(taps, "MOST_PACKETS", 10)
     monkeypatch.setattr("captures.live.libpcap.MOST_PACKETS", 10)
     room = sum(len(frame) + 16 for frame in FRAMES) // 2
-    original = capture_queue.Belt.__init__
+    original = capture_queue.CaptureQueue.__init__
 
-    def small(self: capture_queue.Belt, tap: taps.Tap, spool: str | None = None) -> None:
+    def small(self: capture_queue.CaptureQueue, tap: taps.Tap, spool: str | None = None) -> None:
         original(self, tap, spool, room)
         start = self.start
 
-        def begin() -> capture_queue.Belt:
+        def begin() -> capture_queue.CaptureQueue:
             start()
             wire.send(FRAMES)
             self.stop()
@@ -151,7 +151,7 @@ def test_lost_packets_are_said_and_no_failure(wire: Wire, tmp_path: Path, monkey
 
         self.start = begin  # type: ignore[method-assign]
 
-    monkeypatch.setattr(capture_queue.Belt, "__init__", small)
+    monkeypatch.setattr(capture_queue.CaptureQueue, "__init__", small)
     path = tmp_path / "a.pcapng"
     assert parser.main(["record", "-i", wire.name, "-o", str(path)]) == 0
     said = json.loads((tmp_path / "a.pcapng.stats.json").read_text())
@@ -209,19 +209,19 @@ sys.exit(main(["record", "-i", {wire.name!r}, "-o", {str(tmp_path / "a.pcap")!r}
     [("60s", 60), ("500ms", 0.5), ("5m", 300), ("1.5h", 5400), ("90", 90), ("2min", 120), ("1 d", 86400)],
 )
 def test_durations(text: str, seconds: float) -> None:
-    assert options.duration(text) == seconds
+    assert values.duration(text) == seconds
 
 
 @pytest.mark.parametrize(
     ("text", "number"), [("1000", 1000), ("100MB", 10**8), ("64MiB", 1 << 26), ("1g", 10**9), ("2 kB", 2000)]
 )
 def test_sizes(text: str, number: int) -> None:
-    assert options.size(text) == number
+    assert values.size(text) == number
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "1x", "s", "0s", "1e3", "nan", "1.5.2s", "9" * 40, "٣s"])
 def test_what_is_no_duration_and_no_size(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError):
-        options.duration(text)
+        values.duration(text)
     with pytest.raises(argparse.ArgumentTypeError):
-        options.size(text)
+        values.size(text)

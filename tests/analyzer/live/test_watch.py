@@ -113,7 +113,7 @@ def test_names_beyond_a_bound_begin_anew_and_exchanges_go_on(
     from analyzer.live import watch_session as module
     from analyzer.pipeline.read_options import ReadOptions
     from captures.files import CapturePoint
-    from captures.live.capture_queue import Belt
+    from captures.live.capture_queue import CaptureQueue
     from captures.live.follow import Follower
     from captures.live.stream import LiveStream
     from tests.captures.live.scripted import ScriptedTap, chunks_of
@@ -121,7 +121,7 @@ def test_names_beyond_a_bound_begin_anew_and_exchanges_go_on(
     monkeypatch.setattr(module, "MOST_NAMES", 12)
     stream: Any = None
     paths: Any = (str(SAMPLE),)
-    belt = Belt(ScriptedTap(chunks_of(RECORDS, 20)))
+    belt = CaptureQueue(ScriptedTap(chunks_of(RECORDS, 20)))
     if source == "interface":
         stream, paths = LiveStream(belt.start()), ("-",)
     elif source == "folder":

@@ -50,7 +50,7 @@ OLD = SAMPLES / "old-java-0.8.2" / "capture.pcap"
 START = datetime.datetime(2026, 11, 21, 12, 0, tzinfo=datetime.UTC)
 
 
-def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+def story_lines(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
     """The lines of events that `kwire story` prints, without their time."""
     assert main(["story", *arguments]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -62,7 +62,9 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
 
 def test_a_transactional_id_from_its_first_owner_to_who_fenced_it(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [
-        line for line in told(capsys, str(TXN), "--transaction", "lab-tx-1") if "CONCURRENT_TRANSACTIONS" not in line
+        line
+        for line in story_lines(capsys, str(TXN), "--transaction", "lab-tx-1")
+        if "CONCURRENT_TRANSACTIONS" not in line
     ]
     assert lines == [
         "lab-tx took the transactional id lab-tx-1 [c1 #2]",
@@ -82,7 +84,7 @@ def test_a_transactional_id_from_its_first_owner_to_who_fenced_it(capsys: pytest
 
 
 def test_a_simple_consumer_of_old(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = told(capsys, str(OLD), "--client", "old-simple", "--topic", "old-none")
+    lines = story_lines(capsys, str(OLD), "--client", "old-simple", "--topic", "old-none")
     assert lines == [
         "old-simple asked where to begin in old-none: old-none-0 at 90 [c1 #1]",
         "old-simple read old-none 0 to 2: 360 records, 22.7 kB in 20.6 ms",
@@ -106,18 +108,20 @@ def test_a_simple_consumer_of_old(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_leader_is_killed_and_its_producer_goes_on_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
     capture = str(capture_files(shared_folder("cluster-kraft-3.9"))[0])
-    lines = told(capsys, capture, "--topic", "rep", "--client", "lab-producer")
+    lines = story_lines(capsys, capture, "--topic", "rep", "--client", "lab-producer")
     assert any(
         line.startswith("lab-producer was refused Produce of rep 9 times in 11.9 ms: NOT_LEADER_OR_FOLLOWER (6), ")
         and "; it succeeded 6.0 ms later at broker 2 (127.0.0.1:9102)" in line
         for line in lines
     )
-    assert any("cluster the leader of rep-0 moved from broker 3 to broker 1" in line for line in told(capsys, capture))
+    assert any(
+        "cluster the leader of rep-0 moved from broker 3 to broker 1" in line for line in story_lines(capsys, capture)
+    )
 
 
 @pytest.mark.parametrize("capture", [TXN, OLD])
 def test_the_ten_things_worth_knowing_first(capture: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = told(capsys, str(capture))
+    lines = story_lines(capsys, str(capture))
     assert len(lines) == 10
     whole = "\n".join(lines)
     if capture == TXN:
@@ -145,7 +149,7 @@ def test_json_has_the_keys_of_the_contract_in_order_of_time(tmp_path: Path, caps
 
 
 @pytest.mark.parametrize(
-    ("option", "asked", "meant"),
+    ("option", "wrong", "meant"),
     [
         ("--group", "tx-elt", "tx-etl"),
         ("--client", "lab-txx", "lab-tx"),
@@ -153,13 +157,13 @@ def test_json_has_the_keys_of_the_contract_in_order_of_time(tmp_path: Path, caps
         ("--transaction", "lab-tx1", "lab-tx-1"),
     ],
 )
-def test_a_wrong_name_is_asked_back(option: str, asked: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_name_is_asked_back(option: str, wrong: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
-        main(["story", str(TXN), option, asked])
+        main(["story", str(TXN), option, wrong])
     assert left.value.code == 2
-    said = capsys.readouterr().err
-    assert f"kwire: {option} {asked}: no such {option.removeprefix('--')}" in said
-    assert f"hint: did you mean {meant}?" in said
+    error_text = capsys.readouterr().err
+    assert f"kwire: {option} {wrong}: no such {option.removeprefix('--')}" in error_text
+    assert f"hint: did you mean {meant}?" in error_text
 
 
 def test_without_meaning_it_says_what_is_not_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,13 +174,13 @@ def test_without_meaning_it_says_what_is_not_told(tmp_path: Path, capsys: pytest
 
 def test_what_others_write_steers_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     evil = "\x1b[2J\u202eann"
-    asked = forging.heartbeat(1, client_id=evil)
-    forging.read(tmp_path, converse([forging.asking(asked), forging.answering(forging.heartbeat_answer(1, 25))]))
+    message = forging.heartbeat(1, client_id=evil)
+    forging.read(tmp_path, converse([forging.asking(message), forging.answering(forging.heartbeat_answer(1, 25))]))
     for options in ((), ("--json",), ("--client", evil)):
         assert main(["story", str(tmp_path / "capture.pcap"), *options]) == 0
-        said = capsys.readouterr().out
-        assert "UNKNOWN_MEMBER_ID" in said
-        assert all(line.isprintable() for line in said.splitlines())
+        output = capsys.readouterr().out
+        assert "UNKNOWN_MEMBER_ID" in output
+        assert all(line.isprintable() for line in output.splitlines())
 
 
 _BELOW_ZERO = re.compile(r"(?<![\w.])-\d[\d.,]* (us|ms|s|min)\b")
@@ -184,10 +188,10 @@ _BELOW_ZERO = re.compile(r"(?<![\w.])-\d[\d.,]* (us|ms|s|min)\b")
 
 def durations(value: Any, name: str = "") -> Iterator[tuple[str, int]]:
     """All that are anywhere in a row, by column."""
-    for key, one in value.items() if isinstance(value, dict) else ():
-        yield from durations(one, key)
-    for one in value if isinstance(value, list) else ():
-        yield from durations(one, name)
+    for key, element in value.items() if isinstance(value, dict) else ():
+        yield from durations(element, key)
+    for element in value if isinstance(value, list) else ():
+        yield from durations(element, name)
     if name.endswith("_us") and value is not None:
         yield name, value
 
@@ -200,20 +204,22 @@ def test_no_duration_is_below_zero(folder: Path, how: str, tmp_path: Path, capsy
     if how == "two clocks":  # what brokers send is 50 ms too early
         brokers = {row["broker_port"] for row in analyzer.analyze(capture_files(folder)[0]).connections.to_pylist()}
         sent = zip(records, segments_of(records, link), strict=True)
-        records = [replace(one, time_ns=one.time_ns - 50_000_000 * (its.source[1] in brokers)) for one, its in sent]
+        records = [
+            replace(packet, time_ns=packet.time_ns - 50_000_000 * (its.source[1] in brokers)) for packet, its in sent
+        ]
     else:
         records = stepped(records, len(records) // 2, -20 * 10**9 if "20 s" in how else -50_000_000)
     (tmp_path / "capture.pcap").write_bytes(pcap(records, link, nanoseconds=True))
     analyzer.analyze(tmp_path / "capture.pcap", tmp_path / "out")
     dataset = open_dataset(tmp_path / "out")
     for name in ("exchanges", "connections", "rebalances", "transactions"):
-        found = [one for row in getattr(dataset, name).to_table().to_pylist() for one in durations(row)]
-        assert [one for one in found if one[1] < 0] == [], name
+        values = [pair for row in getattr(dataset, name).to_table().to_pylist() for pair in durations(row)]
+        assert [pair for pair in values if pair[1] < 0] == [], name
     events = [event for source in command._sources(dataset) for teller in command._TELLERS for event in teller(source)]
     for row in dataset.connections.to_table(columns=["connection", "client_id"]).to_pylist():
         for source in command._sources(dataset):
             events += requests.dialogue(source, row["connection"])
-            events += requests.asked(source, row["client_id"]) if row["client_id"] else ()
+            events += requests.lookups(source, row["client_id"]) if row["client_id"] else ()
     assert len(events) > 10
     assert main(["story", str(tmp_path / "out")]) == 0
     sentences = [event.text for event in events] + capsys.readouterr().out.splitlines()
@@ -223,7 +229,7 @@ def test_no_duration_is_below_zero(folder: Path, how: str, tmp_path: Path, capsy
 def test_what_times_contradict_is_said_without_how_long() -> None:
     assert (telling.later(at(1), at(3)), telling.later(at(3), at(1))) == ("2.00 s later", "later")
     assert (telling.within(at(1), at(3)), telling.within(at(3), at(1))) == (" in 2.00 s", "")
-    taken = [
+    changed = [
         {
             "connection": "c",
             "exchange": number,
@@ -237,7 +243,7 @@ def test_what_times_contradict_is_said_without_how_long() -> None:
         }
         for number, (name, end) in enumerate([("ann", 5), ("bob", 2)])
     ]
-    assert [event.text for event in transactions._taken(source(exchanges=taken))] == [
+    assert [event.text for event in transactions._taken_over(source(exchanges=changed))] == [
         "took the transactional id pay",
         "took the transactional id pay from ann, which is fenced now",
     ]
@@ -254,22 +260,24 @@ def test_a_few_rows_at_a_time_tell_the_same(folder: Path, tmp_path: Path, monkey
     links = dataset.connections.to_table(columns=["connection", "client_id"]).to_pylist()
     named = sorted({link["client_id"] for link in links if link["client_id"]})
     wanted = [Wanted(connection=link["connection"]) for link in links[:5]] + [Wanted(client=name) for name in named[:5]]
-    for one in wanted:
-        whole = [command._told(source, one) for source in command._sources(dataset)]
+    for query in wanted:
+        whole = [command._events_of(source, query) for source in command._sources(dataset)]
         with monkeypatch.context() as patch:
             patch.setattr(sources, "_TOGETHER", 3)
-            assert [command._told(source, one) for source in command._sources(dataset)] == whole
-        if one.client is None:
+            assert [command._events_of(source, query) for source in command._sources(dataset)] == whole
+        if query.client is None:
             continue
         for event in (event for events in whole for event in events if " at " in event.text and event.kind == "asked"):
-            found = pc.field("offset_kind").isin(["listed", "committed"]) & (pc.field("exchange") == event.exchange)
-            rows = dataset.partitions.to_table(filter=found & (pc.field("connection") == event.connection)).to_pylist()
-            said = [f"-{row['partition']} at {row['offset']:,}" for row in rows if row["offset"] >= 0]
-            assert any(text in event.text for text in said)
+            condition = pc.field("offset_kind").isin(["listed", "committed"]) & (pc.field("exchange") == event.exchange)
+            rows = dataset.partitions.to_table(
+                filter=condition & (pc.field("connection") == event.connection)
+            ).to_pylist()
+            offsets_shown = [f"-{row['partition']} at {row['offset']:,}" for row in rows if row["offset"] >= 0]
+            assert any(text in event.text for text in offsets_shown)
 
 
 def test_a_connection_from_its_first_packet_to_its_last(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = told(capsys, str(OLD), "--connection", "127.0.0.1:44496-127.0.0.1:9092#1")
+    lines = story_lines(capsys, str(OLD), "--connection", "127.0.0.1:44496-127.0.0.1:9092#1")
     assert [line.split(" ", 1)[1] for line in lines] == [
         "connected to broker 1 (127.0.0.1:9092); round trip 14 us",
         "asked ListOffsets of old-gzip 3 times in 5.5 ms [c1 #0]",
@@ -283,7 +291,7 @@ def test_a_connection_from_its_first_packet_to_its_last(capsys: pytest.CaptureFi
 # --- tables made by hand ----------------------------------------------------------------------------------------------
 
 
-class Made:
+class MadeDataset:
     """A dataset of rows made by hand."""
 
     def __init__(self, **rows: list[dict[str, Any]]) -> None:
@@ -299,11 +307,11 @@ class Made:
 
 
 def source(**rows: list[dict[str, Any]]) -> Source:
-    made = Made(**rows)
-    found = Source(made, "day")  # type: ignore[arg-type]
-    parts = {name: getattr(made, name).to_table() for name in ("exchanges", "partitions")}
-    vars(found)["_read"] = stored_tables.RowGroups(parts, made.captures)  # there are no files to read
-    return found
+    dataset = MadeDataset(**rows)
+    tables = Source(dataset, "day")  # type: ignore[arg-type]
+    parts = {name: getattr(dataset, name).to_table() for name in ("exchanges", "partitions")}
+    vars(tables)["_read"] = stored_tables.RowGroups(parts, dataset.captures)  # there are no files to read
+    return tables
 
 
 def at(seconds: float) -> datetime.datetime:
@@ -334,8 +342,8 @@ def test_a_rebalance_says_why_and_what_it_cost() -> None:
             {"group_id": "g", "generation": 5, "began": at(20), "trigger": "metadata"},
         ],
     )
-    found = sorted(groups.events(stored), key=lambda event: event.time)
-    assert [(event.kind, event.actor, event.text, event.certain) for event in found] == [
+    events = sorted(groups.events(stored), key=lambda event: event.time)
+    assert [(event.kind, event.actor, event.text, event.certain) for event in events] == [
         ("join", "ann", "joined group g, generation 3", True),
         ("expired", "ben", "was thrown out of group g: its heartbeats had stopped", False),
         (
@@ -360,19 +368,19 @@ def test_a_rebalance_says_why_and_what_it_cost() -> None:
             True,
         ),
     ]
-    assert [event.kind for event in overview.first_ten(found)] == ["join", "expired", "rebalances"]
+    assert [event.kind for event in overview.first_ten(events)] == ["join", "expired", "rebalances"]
 
 
 def test_a_rebalance_of_connect_is_about_connectors_and_who_was_there_before_may_be_unknown() -> None:
-    made = {"group_id": None, "began": at(2), "members_after": ["m1", "m2"], "trigger": "metadata"}
-    [found] = groups.events(source(rebalances=[{**made, "protocol": "connect"}]))
-    assert (found.actor, found.text) == (
+    rebalance = {"group_id": None, "began": at(2), "members_after": ["m1", "m2"], "trigger": "metadata"}
+    [event] = groups.events(source(rebalances=[{**rebalance, "protocol": "connect"}]))
+    assert (event.actor, event.text) == (
         "a group whose name was not captured",
         "rebalanced: probably its connectors or their tasks changed; 2 members after",
     )
-    twice = [{**made, "protocol": "connect", "began": at(second)} for second in (2, 3)]
-    [whole] = [one for one in groups.events(source(rebalances=twice)) if one.kind == "rebalances"]
-    assert whole.actor == found.actor
+    twice = [{**rebalance, "protocol": "connect", "began": at(second)} for second in (2, 3)]
+    [whole] = [event for event in groups.events(source(rebalances=twice)) if event.kind == "rebalances"]
+    assert whole.actor == event.actor
 
 
 def test_rebalances_without_a_reason_are_counted_apart() -> None:
@@ -381,12 +389,12 @@ def test_rebalances_without_a_reason_are_counted_apart() -> None:
         {"group_id": "g", "generation": 1, "began": at(0), "trigger": "join", "trigger_member": "m1"},
         {"group_id": "g", "generation": 2, "began": at(5), "trigger": "unknown"},
     ]
-    for rows, said in (
+    for rows, text in (
         (turns, "rebalanced 2 times: ann joined; 1 time for a reason that was not captured"),
         (turns[1:] * 3, "rebalanced 3 times: for a reason that was not captured"),
     ):
         events = groups.events(source(groups=[{"time": at(0), **joined}], rebalances=rows))
-        assert [event.text for event in events if event.kind == "rebalances"] == [said]
+        assert [event.text for event in events if event.kind == "rebalances"] == [text]
 
 
 def test_failures_of_a_member_that_repeat_are_one_line() -> None:
@@ -424,8 +432,8 @@ def commit(second: float, offset: int, previous: int | None, **more: Any) -> dic
 
 def test_commits_are_told_by_their_ends_and_by_each_step_back() -> None:
     rows = [commit(0, 10, None), commit(1, 20, 10), commit(2, 15, 20), commit(3, 30, 15)]
-    found = sorted(offsets.events(source(offsets=rows)), key=lambda event: event.time)
-    assert [event.text for event in found] == [
+    events = sorted(offsets.events(source(offsets=rows)), key=lambda event: event.time)
+    assert [event.text for event in events] == [
         "committed t-0 at 10 for group g",
         "committed t-0 at 15, behind the 20 committed before, for group g: 5 offsets will be read again",
         "made its last commit for group g: t-0 at 30; 4 commits in 3.00 s",
@@ -434,9 +442,9 @@ def test_commits_are_told_by_their_ends_and_by_each_step_back() -> None:
 
 def test_of_a_topic_that_was_made_anew_nothing_is_read_again() -> None:
     out = commit(2, 0, 20, kind="reset", error="OFFSET_OUT_OF_RANGE", step=-20)
-    ids = [{"topic_id": one, "topic": "t"} for one in ("6hWhQvmDS1S79-tG9HZ0dw", "r-4vlSNsTw2Wmvo_qD_U_A")]
-    found = offsets.events(source(offsets=[commit(0, 20, None), commit(1, 15, 20), out], topic_ids=ids))
-    assert [event.text for event in found][2:] == [
+    ids = [{"topic_id": topic_id, "topic": "t"} for topic_id in ("6hWhQvmDS1S79-tG9HZ0dw", "r-4vlSNsTw2Wmvo_qD_U_A")]
+    events = offsets.events(source(offsets=[commit(0, 20, None), commit(1, 15, 20), out], topic_ids=ids))
+    assert [event.text for event in events][2:] == [
         "committed t-0 at 15, behind the 20 committed before, for group g: the topic was made anew",
         "asked t-0 for offset 20, which the log does not have, and went on at the start (0): the topic was made anew",
     ]
@@ -453,8 +461,8 @@ def test_a_step_back_that_was_refused_is_none() -> None:
 
 def test_commits_whose_offsets_were_cut_off() -> None:
     lost = {"offset": None, "step": None, "group_id": None}
-    one = [{**commit(0, 1, None), **lost}]
-    assert [event.text for event in offsets.events(source(offsets=one))] == [
+    single = [{**commit(0, 1, None), **lost}]
+    assert [event.text for event in offsets.events(source(offsets=single))] == [
         "committed t-0 at an offset that was not captured for a group whose name was not captured"
     ]
     for partitions in (2, 5):
@@ -473,8 +481,8 @@ def test_groups_whose_commits_nobody_saw_are_told_by_what_replicas_were_sent() -
         for second in (1, 2)
         for partition in (0, 1)
     ]
-    [told] = offsets.events(source(offsets=copied))
-    assert (told.actor, told.text) == (
+    [replica_event] = offsets.events(source(offsets=copied))
+    assert (replica_event.actor, replica_event.text) == (
         "the coordinator",
         "wrote down where group g stands: t-0 at 2, t-1 at 12; 4 records that replicas were sent",
     )
@@ -492,8 +500,8 @@ def test_where_readers_went() -> None:
         commit(30, 333, None, kind="reset"),
         {**commit(40, 0, None, kind="reset", error="NOT_LEADER_OR_FOLLOWER"), "offset": None},
     ]
-    found = list(offsets.events(source(offsets=rows, partitions=marks)))
-    assert [(event.text, event.certain) for event in found] == [
+    events = list(offsets.events(source(offsets=rows, partitions=marks)))
+    assert [(event.text, event.certain) for event in events] == [
         (
             "asked t-0 for offset 5, which the log does not have, and went on at the start (100): "
             "95 offsets passed over",
@@ -577,8 +585,8 @@ def test_a_transaction_that_timed_out_was_aborted_by_the_coordinator() -> None:
         ),
         ("EndTxn", f"aborted a transaction of pay: {inside} after 5.00 s"),
     ):
-        asked = [{"connection": "c", "exchange": 1, "reply": 1, "api": api}]
-        events = list(transactions.events(source(transactions=[row], exchanges=asked)))
+        requests = [{"connection": "c", "exchange": 1, "reply": 1, "api": api}]
+        events = list(transactions.events(source(transactions=[row], exchanges=requests)))
         assert events[-1].text == words
 
 
@@ -613,7 +621,7 @@ def test_findings_come_first() -> None:
     assert overview.first_ten([refused, other, event]) == [event, other]
 
 
-def asked(second: float, error: int | None, partition_topic: str = "t", port: int = 9092) -> dict[str, Any]:
+def request(second: float, error: int | None, partition_topic: str = "t", port: int = 9092) -> dict[str, Any]:
     return {
         "connection": "c",
         "exchange": int(second * 1000),
@@ -633,11 +641,18 @@ def asked(second: float, error: int | None, partition_topic: str = "t", port: in
 
 
 def test_errors_in_a_row_are_one_event_that_says_what_came_next() -> None:
-    rows = [asked(0, 6), asked(1, 6), asked(1.5, None, port=9093), asked(30, 6), asked(40, 6), asked(41, None, "other")]
-    found = [event for event in clients.events(source(exchanges=rows)) if event.kind == "refused"]
+    rows = [
+        request(0, 6),
+        request(1, 6),
+        request(1.5, None, port=9093),
+        request(30, 6),
+        request(40, 6),
+        request(41, None, "other"),
+    ]
+    events = [event for event in clients.events(source(exchanges=rows)) if event.kind == "refused"]
     assert [
         event.text.replace(": NOT_LEADER_OR_FOLLOWER (6), another broker leads the partition now", "")
-        for event in found
+        for event in events
     ] == [
         "was refused Fetch of t 2 times in 1.00 s; it succeeded 500.0 ms later at the broker at 10.0.0.9:9093",
         "was refused Fetch of t 2 times in 10.00 s; it did not succeed any more in this capture",
@@ -645,17 +660,21 @@ def test_errors_in_a_row_are_one_event_that_says_what_came_next() -> None:
 
 
 def test_what_came_next_may_name_a_topic_by_its_id() -> None:
-    rows = [asked(0, 6), asked(1, None, "AAAAAAAAAAAAAAAAAAAAAg"), asked(2, None)]
+    rows = [request(0, 6), request(1, None, "AAAAAAAAAAAAAAAAAAAAAg"), request(2, None)]
     for known in (rows, rows[:2], [rows[0], rows[2]]):
         topic_ids = [{"topic_id": "AAAAAAAAAAAAAAAAAAAAAg", "topic": "t"}]
-        found = [one for one in clients.events(source(exchanges=known, topic_ids=topic_ids)) if one.kind == "refused"]
+        events = [
+            event for event in clients.events(source(exchanges=known, topic_ids=topic_ids)) if event.kind == "refused"
+        ]
         later = "1.00 s" if len(known) == 3 or known[-1] is rows[1] else "2.00 s"
-        assert [f"; it succeeded {later} later" in one.text for one in found] == [True], [one.text for one in found]
+        assert [f"; it succeeded {later} later" in event.text for event in events] == [True], [
+            event.text for event in events
+        ]
 
 
 def runs_of(rows: list[dict[str, Any]]) -> list[tuple[str | None, str, float, int, float | None]]:
     """(client id, topic, first, how many, the next success) of runs of refusals, one row after the other."""
-    found: dict[tuple[str | None, str], list[list[dict[str, Any]]]] = {}
+    by_request: dict[tuple[str | None, str], list[list[dict[str, Any]]]] = {}
 
     def success(row: dict[str, Any]) -> float | None:
         """The first one after a refusal that is about its topic or about none."""
@@ -665,7 +684,7 @@ def runs_of(rows: list[dict[str, Any]]) -> list[tuple[str | None, str, float, in
         return min(times, default=None)
 
     for row in sorted((row for row in rows if row["error"]), key=lambda row: row["request_time"]):
-        runs = found.setdefault((row["client_id"], row["topics"][0]), [])
+        runs = by_request.setdefault((row["client_id"], row["topics"][0]), [])
         time = row["response_end"].timestamp()
         if runs:
             then, gap = success(runs[-1][-1]), time - runs[-1][-1]["response_end"].timestamp()
@@ -675,7 +694,7 @@ def runs_of(rows: list[dict[str, Any]]) -> list[tuple[str | None, str, float, in
         runs.append([row])
     return [
         (client_id, topic, run[0]["response_end"].timestamp(), len(run), success(run[-1]))
-        for (client_id, topic), runs in found.items()
+        for (client_id, topic), runs in by_request.items()
         for run in runs
     ]
 
@@ -700,9 +719,10 @@ def test_runs_of_one_question_against_one_row_after_the_other(seed: int) -> None
         }
         for number in rng.sample(range(200), rng.choice([0, 1, 60, 200]))
     ]
-    made = source(exchanges=rows, topic_ids=[{"topic_id": "id of a", "topic": "a"}])
+    stored = source(exchanges=rows, topic_ids=[{"topic_id": "id of a", "topic": "a"}])
     named = [
-        {**row, "topics": row["topics"] and ["a" if one == "id of a" else one for one in row["topics"]]} for row in rows
+        {**row, "topics": row["topics"] and ["a" if topic == "id of a" else topic for topic in row["topics"]]}
+        for row in rows
     ]
     in_order = sorted(named, key=lambda row: (row["exchange"] is None, row["exchange"] or 0))
     expected = [
@@ -710,10 +730,10 @@ def test_runs_of_one_question_against_one_row_after_the_other(seed: int) -> None
         for _, same in itertools.groupby(in_order, lambda row: [row[name] for name in ("api", "error", "topics")])
         if (run := list(same)) and run[0]["error"] is None
     ]
-    told_of = [(event.time, event.text) for event in requests.dialogue(made, "c")]
+    told_of = [(event.time, event.text) for event in requests.dialogue(stored, "c")]
     assert [time for time, _ in told_of] == [time for time, _ in expected]
     counts = [re.search(r" (\d+) times", text) for _, text in told_of]
-    assert [int(found[1]) if found else 1 for found in counts] == [many for _, many in expected]
+    assert [int(match[1]) if match else 1 for match in counts] == [many for _, many in expected]
 
 
 @pytest.mark.parametrize("spread", [400, 4_000])
@@ -722,21 +742,21 @@ def test_runs_of_refusals_against_one_row_after_the_other(seed: int, spread: int
     rng = random.Random(seed)
     rows = []
     for _ in range(150):
-        row = asked(rng.randrange(spread) / 2, rng.choice([None, 6, 6]), rng.choice("tu"))
+        row = request(rng.randrange(spread) / 2, rng.choice([None, 6, 6]), rng.choice("tu"))
         row["client_id"] = rng.choice(["ann", "bob", None])
         row["topics"] = row["topics"] if row["error"] or rng.random() < 0.7 else []
         rows.append(row)
-    told_ = [event for event in clients.events(source(exchanges=rows)) if event.kind == "refused"]
+    events = [event for event in clients.events(source(exchanges=rows)) if event.kind == "refused"]
     expected = runs_of(rows)
-    assert [(event.client_id, event.topic, event.time.timestamp()) for event in told_] == [one[:3] for one in expected]
-    for event, (_, _, _, many, then) in zip(told_, expected, strict=True):
+    assert [(event.client_id, event.topic, event.time.timestamp()) for event in events] == [run[:3] for run in expected]
+    for event, (_, _, _, many, then) in zip(events, expected, strict=True):
         assert (f" {many} times" in event.text) == (many > 1)
         assert ("it did not succeed any more" in event.text) == (then is None)
 
 
 def test_requests_without_an_answer_are_told_by_connection() -> None:
     rows = [
-        {**asked(second, None), "connection": link, "api": api, "response_end": None, "status": status}
+        {**request(second, None), "connection": link, "api": api, "response_end": None, "status": status}
         for second, link, api, status in (
             (0, "b", "Fetch", "unanswered"),
             (1, "a", "Produce", "unanswered"),
@@ -748,13 +768,13 @@ def test_requests_without_an_answer_are_told_by_connection() -> None:
     ]
     talked = {"first_time": at(0), "last_time": at(9), "broker_ip": "10.0.0.9", "broker_port": 9092, "requests": 1}
     ends = [{**talked, "connection": link, "closed": how} for link, how in (("a", "rst"), ("c", "fin"))]
-    found = [event for event in clients.events(source(exchanges=rows, connections=ends)) if event.kind == "unanswered"]
-    assert [(event.connection, event.time, event.weight, event.text) for event in found] == [
+    events = [event for event in clients.events(source(exchanges=rows, connections=ends)) if event.kind == "unanswered"]
+    assert [(event.connection, event.time, event.weight, event.text) for event in events] == [
         ("b", at(0), 26, "had no answer to 3 requests (Fetch and unknown): later ones were answered"),
         ("a", at(1), 8, "had no answer to 1 request (Produce): the connection was reset first"),
         ("c", at(5), 8, "had no answer to 1 request (Fetch): the connection was closed first"),
     ]
-    assert all(event.topics == ("t",) for event in found)
+    assert all(event.topics == ("t",) for event in events)
 
 
 @pytest.mark.parametrize(
@@ -766,7 +786,7 @@ def test_requests_without_an_answer_are_told_by_connection() -> None:
     ],
 )
 def test_what_became_of_others_on_a_connection_that_was_closed(statuses: tuple[str, ...], why: str) -> None:
-    rows = [{**asked(second, None), "connection": "b", "status": how} for second, how in enumerate(statuses)]
+    rows = [{**request(second, None), "connection": "b", "status": how} for second, how in enumerate(statuses)]
     ends = [
         {
             "connection": "b",
@@ -778,10 +798,14 @@ def test_what_became_of_others_on_a_connection_that_was_closed(statuses: tuple[s
             "closed": "fin",
         }
     ]
-    [found] = [one for one in clients.events(source(exchanges=rows, connections=ends)) if one.kind == "unanswered"]
-    assert found.text.endswith(f": {why}")
+    [event] = [
+        event for event in clients.events(source(exchanges=rows, connections=ends)) if event.kind == "unanswered"
+    ]
+    assert event.text.endswith(f": {why}")
     ends[0]["broker_packets"] = 0  # nobody knows what became of them
-    assert not [one for one in clients.events(source(exchanges=rows, connections=ends)) if one.kind == "unanswered"]
+    assert not [
+        event for event in clients.events(source(exchanges=rows, connections=ends)) if event.kind == "unanswered"
+    ]
 
 
 def test_what_was_refused_or_not_answered_was_not_written() -> None:
@@ -793,7 +817,7 @@ def test_what_was_refused_or_not_answered_was_not_written() -> None:
         (None, 0, -1),
     )
     rows = [
-        {**asked(number, error), "connection": "b", "api": "Produce", "api_key": 0, "exchange": number, "acks": acks}
+        {**request(number, error), "connection": "b", "api": "Produce", "api_key": 0, "exchange": number, "acks": acks}
         for number, (_, error, acks) in enumerate(sent)
     ]
     parts = [
@@ -811,8 +835,8 @@ def test_what_was_refused_or_not_answered_was_not_written() -> None:
 
     def wrote(*numbers: int) -> str:
         chosen = {name: [table[number] for number in numbers] for name, table in tables_of}
-        [found] = [one for one in clients.events(source(**chosen)) if one.kind == "wrote"]
-        return found.text
+        [event] = [event for event in clients.events(source(**chosen)) if event.kind == "wrote"]
+        return event.text
 
     tables_of = (("exchanges", rows), ("partitions", parts))
     assert wrote(0, 1, 2, 3) == (
@@ -827,38 +851,42 @@ def test_what_was_refused_or_not_answered_was_not_written() -> None:
 
 
 def test_topics_made_tried_and_not_captured() -> None:
-    made = {**asked(1, None, "t"), "api": "CreateTopics", "request_state": "decoded"}
+    creation = {**request(1, None, "t"), "api": "CreateTopics", "request_state": "decoded"}
     there = [{"topic": "t", "partition": 0, "leader": 1, "time": at(2)}]
     rows: tuple[tuple[dict[str, Any], list[dict[str, Any]], list[str]], ...] = (
-        (made, there, ["created topic t"]),
+        (creation, there, ["created topic t"]),
         (
-            made,
+            creation,
             [],
             ["asked to create topic t, and was not refused (it may have been a trial: nothing shows the topic)"],
         ),
-        ({**made, "topics": [], "request_state": "truncated"}, [], ["created topics whose names were not captured"]),
-        ({**made, "topics": []}, [], []),
+        (
+            {**creation, "topics": [], "request_state": "truncated"},
+            [],
+            ["created topics whose names were not captured"],
+        ),
+        ({**creation, "topics": []}, [], []),
     )
     for row, leaders, expected in rows:
-        found = [event for event in cluster.events(source(exchanges=[row], leaders=leaders)) if event.kind == "admin"]
-        assert [event.text for event in found] == expected
+        events = [event for event in cluster.events(source(exchanges=[row], leaders=leaders)) if event.kind == "admin"]
+        assert [event.text for event in events] == expected
 
 
-@pytest.mark.parametrize(("error_code", "made"), [(0, True), (3, False), (None, False)])
-def test_a_topic_is_there_where_an_answer_says_so(error_code: int | None, made: bool) -> None:
-    row = {**asked(1, None, "t"), "api": "CreateTopics", "request_state": "decoded"}
+@pytest.mark.parametrize(("error_code", "is_created"), [(0, True), (3, False), (None, False)])
+def test_a_topic_is_there_where_an_answer_says_so(error_code: int | None, is_created: bool) -> None:
+    row = {**request(1, None, "t"), "api": "CreateTopics", "request_state": "decoded"}
     used = [{"topic": "t", "partition": 0, "error_code": error_code}]
-    [found] = [one for one in cluster.events(source(exchanges=[row], partitions=used)) if one.kind == "admin"]
-    assert (found.text == "created topic t") == made
+    [event] = [event for event in cluster.events(source(exchanges=[row], partitions=used)) if event.kind == "admin"]
+    assert (event.text == "created topic t") == is_created
 
 
 def test_one_error_for_several_topics_may_be_about_one_of_them() -> None:
-    [found] = [
+    [event_told] = [
         event
-        for event in clients.events(source(exchanges=[{**asked(1, 6), "topics": ["t", "u"]}]))
+        for event in clients.events(source(exchanges=[{**request(1, 6), "topics": ["t", "u"]}]))
         if event.kind == "refused"
     ]
-    assert found.text.startswith("was refused Fetch of t and u or some of these: NOT_LEADER_OR_FOLLOWER (6)")
+    assert event_told.text.startswith("was refused Fetch of t and u or some of these: NOT_LEADER_OR_FOLLOWER (6)")
 
 
 def test_a_node_that_listens_twice_is_one_broker_and_clients_without_an_id_may_be_several() -> None:

@@ -23,9 +23,9 @@ def main() -> int:
     different, end = 0, chosen.first + chosen.count
     with tempfile.TemporaryDirectory() as folder:
         for begin in range(chosen.first, end, _AT_ONCE):
-            found = differences_of(range(begin, min(begin + _AT_ONCE, end)), Path(folder))
-            different += len(found)
-            for line in found:
+            differing = differences_of(range(begin, min(begin + _AT_ONCE, end)), Path(folder))
+            different += len(differing)
+            for line in differing:
                 print(line, flush=True)
             print(f"up to {min(begin + _AT_ONCE, end):,}: {different} differ", file=sys.stderr)
     print(f"{chosen.count:,} damaged captures in chunks: {different} differ from the whole")

@@ -12,9 +12,9 @@ from unittest import mock
 import numpy as np
 
 from captures.chunks import routing
-from captures.chunks.chunk_reader import ChunkReader, Joining, chunks_of
+from captures.chunks.chunk_reader import ChunkJoiner, ChunkReader, chunks_of
 from captures.chunks.groups import groups_of, pairs_of
-from captures.chunks.routing import Routed
+from captures.chunks.routing import RoutedReader
 from captures.chunks.sorting import Stored, divided, store
 from captures.files import CaptureError, CapturePoint
 from captures.flows import OTHERS
@@ -29,8 +29,10 @@ T = TypeVar("T")
 
 @dataclass
 class Reading:
-    """What came of a capture point. `problem`: the error, where it was refused; `rows`: each row's file and its values;
-    `guesses`: chunks whose start was to be guessed, `again`: those read again."""
+    """Rows and notes of a capture point, as a reader gives them.
+
+    problem: the error, if it was refused; rows: each row's file and its values; guesses: chunks whose start was
+    guessed; again: those read again."""
 
     rows: list[Any]
     notes: list[str]
@@ -43,7 +45,7 @@ class Reading:
 
     def differences(self, other: Reading) -> list[str]:
         """The names of what differs, but for how it was read."""
-        names = [one.name for one in fields(self) if one.name not in ("guesses", "again")]
+        names = [field.name for field in fields(self) if field.name not in ("guesses", "again")]
         if self.problem and other.problem:
             return [] if self.problem == other.problem else [f"{self.problem} / {other.problem}"]
         return [name for name in names if getattr(self, name) != getattr(other, name)]
@@ -63,9 +65,10 @@ def read_by(reader: Reader) -> Reading:
 
 
 def _of(*readers: Reader, groups: Sequence[Sequence[int]] = ()) -> Reading:
-    """What readers that have a share each give together. `groups`: of each, where they tell connections of all packets
-    apart."""
-    found: list[list[Any]] = []
+    """Join the rows of readers that have a share each.
+
+    groups: groups of each share, where connections of all packets are told apart."""
+    by_group: list[list[Any]] = []
     times: list[int] = []
     for share, reader in enumerate(readers):
         at = 0
@@ -73,31 +76,31 @@ def _of(*readers: Reader, groups: Sequence[Sequence[int]] = ()) -> Reading:
             c = batch.columns
             if groups:
                 pairs = pairs_of((c.src_hi, c.src_lo, c.src_port), (c.dst_hi, c.dst_lo, c.dst_port))
-                mine = np.isin(groups_of(pairs, GROUPS * len(readers)), groups[share]).tolist()
+                is_own = np.isin(groups_of(pairs, GROUPS * len(readers)), groups[share]).tolist()
             else:
-                mine = (c.number != OTHERS).tolist()
+                is_own = (c.number != OTHERS).tolist()
             if share == 0:
-                found += [[] for _ in mine]
+                by_group += [[] for _ in is_own]
                 times += c.time_ns.tolist()
-            assert times[at : at + len(mine)] == c.time_ns.tolist()
+            assert times[at : at + len(is_own)] == c.time_ns.tolist()
             files = c.file.tolist()
-            if not all(mine):
-                _blank(batch, mine)
-            for row, (own, values) in enumerate(zip(mine, rows_of(batch), strict=True)):
+            if not all(is_own):
+                _blank(batch, is_own)
+            for row, (own, values) in enumerate(zip(is_own, rows_of(batch), strict=True)):
                 if own:
-                    found[at + row] = [files[row], values, int(c.identity[row]), _headers(batch, row)]
-            at += len(mine)
+                    by_group[at + row] = [files[row], values, int(c.identity[row]), _headers(batch, row)]
+            at += len(is_own)
             batch.release()
-        assert at == len(found)
+        assert at == len(by_group)
     last = readers[-1]
     return Reading(
-        found, list(last.notes), list(last.files), last.counts, list(zip(last.secrets_at, last.secrets, strict=True))
+        by_group, list(last.notes), list(last.files), last.counts, list(zip(last.secrets_at, last.secrets, strict=True))
     )
 
 
-def _blank(batch: Any, mine: list[bool]) -> None:
+def _blank(batch: Any, is_own: list[bool]) -> None:
     """Of others' packets nothing is worth looking at, and nothing is where it says."""
-    for row, own in enumerate(mine):
+    for row, own in enumerate(is_own):
         if not own:
             batch.columns.payload_at[row] = batch.columns.payload_captured[row] = 0
 
@@ -113,8 +116,8 @@ def _headers(batch: Any, row: int) -> bytes:
 
 def carried(value: T) -> T:
     """As it comes out of another process."""
-    found: T = pickle.loads(pickle.dumps(value))
-    return found
+    copied: T = pickle.loads(pickle.dumps(value))
+    return copied
 
 
 def in_chunks(
@@ -129,29 +132,32 @@ def in_chunks(
     of all apart, as it was stored."""
     try:
         chunks = chunks_of(point, chunk_bytes)
-        joining = Joining(point)
+        joining = ChunkJoiner(point)
         stored: list[Stored] = []
         again = guesses = 0
         for number, chunk in enumerate(chunks):
             guesses += chunk.begin > 0
             reader = ChunkReader(chunk, None, window_bytes, look_bytes)
-            said, kept = store(reader, GROUPS * shares, shares, folder / f"{number}")
+            result, sorted_chunk = store(reader, GROUPS * shares, shares, folder / f"{number}")
             if not joining.wants(chunk):
                 continue
-            if not joining.fits(chunk, said):
+            if not joining.fits(chunk, result):
                 again += 1
                 reader = ChunkReader(chunk, carried(joining.begin(chunk)), window_bytes)
-                said, kept = store(reader, GROUPS * shares, shares, folder / f"{number}-again")
-                assert joining.fits(chunk, said)
-            joining.take(chunk, carried(said))
-            stored.append(kept._replace(number=joining.numbers[-1]))
-        told = carried(joining.said())
+                result, sorted_chunk = store(reader, GROUPS * shares, shares, folder / f"{number}-again")
+                assert joining.fits(chunk, result)
+            joining.take(chunk, carried(result))
+            stored.append(sorted_chunk._replace(number=joining.numbers[-1]))
+        summary = carried(joining.summary())
         groups = divided(stored, shares)
-        found = _of(*(Routed(point, told, stored, mine) for mine in groups))
+        reading = _of(*(RoutedReader(point, summary, stored, groups_of_share) for groups_of_share in groups))
         with mock.patch.object(routing, "MOST_PACKETS", 0):
-            same = _of(*(Routed(point, told, stored, mine, True) for mine in groups), groups=groups)
-        assert found.differences(same) == []
+            same = _of(
+                *(RoutedReader(point, summary, stored, groups_of_share, True) for groups_of_share in groups),
+                groups=groups,
+            )
+        assert reading.differences(same) == []
     except CaptureError as failure:
         return Reading([], [], [], {}, [], str(failure))
-    found.guesses, found.again = guesses, again
-    return found
+    reading.guesses, reading.again = guesses, again
+    return reading

@@ -22,8 +22,8 @@ def _originals() -> list[bytes]:
 
 
 def differences_of(numbers: Iterable[int], folder: Path) -> list[str]:
-    """What chunks say otherwise than one reader, of mutants with these numbers."""
-    found = []
+    """List the differences between chunks and one reader, for mutants with these numbers."""
+    differing = []
     for number in numbers:
         rng = random.Random(number)
         original = _originals()[number % len(_originals())]
@@ -38,5 +38,5 @@ def differences_of(numbers: Iterable[int], folder: Path) -> list[str]:
             different = in_chunks(point, chunk, shares, Path(name), look, window).differences(expected)
             ahead = read_by(AheadReader(point, shares, max(chunk, 4 * 64))).differences(expected)
         if different or ahead:
-            found.append(f"mutant {number}, chunks of {chunk}, {look} bytes looked at: {different}, ahead: {ahead}")
-    return found
+            differing.append(f"mutant {number}, chunks of {chunk}, {look} bytes looked at: {different}, ahead: {ahead}")
+    return differing

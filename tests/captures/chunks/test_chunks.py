@@ -24,8 +24,8 @@ import pytest
 
 from captures.chunks import sorting, starts
 from captures.chunks.checksums import combined
-from captures.chunks.chunk_reader import ChunkReader, Joining, chunks_of, guessed
-from captures.chunks.routing import Routed, check_same
+from captures.chunks.chunk_reader import ChunkJoiner, ChunkReader, chunks_of, guessed
+from captures.chunks.routing import RoutedReader, check_same
 from captures.chunks.sorting import Stored, store
 from captures.files import CaptureError, CapturePoint, capture_points, layouts
 from captures.flows import FORGET_NS, REMEMBERED
@@ -50,7 +50,7 @@ def _records(packets: int = 400, size: int = 700) -> list[Record]:
 def _compared(
     data: bytes | list[bytes], folder: Path, chunk_bytes: int = 8 * KIB, look_bytes: int = 2 * KIB
 ) -> Reading:
-    """What chunks say of these files, which is what is said of the whole."""
+    """Read files in chunks, check that the whole reads the same, and return the result."""
     paths = []
     for number, content in enumerate([data] if isinstance(data, bytes) else data):
         path = folder / f"{number}.capture"
@@ -61,9 +61,9 @@ def _compared(
     assert not expected.problem
     for how in WAYS:
         with tempfile.TemporaryDirectory(dir=folder) as parts, mock.patch.multiple(sorting, **how):
-            found = in_chunks(point, chunk_bytes, 3, Path(parts), look_bytes)
-        assert found.differences(expected) == []
-    return found
+            reading = in_chunks(point, chunk_bytes, 3, Path(parts), look_bytes)
+        assert reading.differences(expected) == []
+    return reading
 
 
 def _inside(data: bytes, piece: int) -> list[Record]:
@@ -80,25 +80,25 @@ def _inside(data: bytes, piece: int) -> list[Record]:
 def test_every_sample_in_chunks_of_64_kib(folder: Path, tmp_path: Path) -> None:
     for capture in capture_files(folder):
         data = capture.read_bytes()
-        found = _compared(gzip.decompress(data) if capture.suffix == ".gz" else data, tmp_path, 64 * KIB, 16 * KIB)
-        assert found.again == 0
+        reading = _compared(gzip.decompress(data) if capture.suffix == ".gz" else data, tmp_path, 64 * KIB, 16 * KIB)
+        assert reading.again == 0
 
 
 @pytest.mark.parametrize("nanoseconds", [False, True])
 @pytest.mark.parametrize("big_endian", [False, True])
 def test_pcap_of_each_kind(nanoseconds: bool, big_endian: bool, tmp_path: Path) -> None:
     data = forge.pcap(_records(), nanoseconds=nanoseconds, big_endian=big_endian)
-    found = _compared(data, tmp_path)
-    assert found.guesses > 5
-    assert found.again == 0
+    reading = _compared(data, tmp_path)
+    assert reading.guesses > 5
+    assert reading.again == 0
 
 
 @pytest.mark.parametrize("big_endian", [False, True])
 def test_pcapng(big_endian: bool, tmp_path: Path) -> None:
-    records = [replace(one, interface=number % 2) for number, one in enumerate(_records())]
-    found = _compared(forge.pcapng(records, (forge.ETHERNET, forge.ETHERNET), big_endian=big_endian), tmp_path)
-    assert found.guesses > 5
-    assert found.again == 0
+    records = [replace(record, interface=number % 2) for number, record in enumerate(_records())]
+    reading = _compared(forge.pcapng(records, (forge.ETHERNET, forge.ETHERNET), big_endian=big_endian), tmp_path)
+    assert reading.guesses > 5
+    assert reading.again == 0
 
 
 def test_what_says_more_than_packets_is_read_again(tmp_path: Path) -> None:
@@ -113,9 +113,9 @@ def test_what_says_more_than_packets_is_read_again(tmp_path: Path) -> None:
 
 
 def test_a_capture_that_ends_in_a_packet_is_read_again_there(tmp_path: Path) -> None:
-    found = _compared(forge.pcap(_records())[:-11], tmp_path)
-    assert found.again == 1
-    assert "ends in the middle of packet" in found.notes[0]
+    reading = _compared(forge.pcap(_records())[:-11], tmp_path)
+    assert reading.again == 1
+    assert "ends in the middle of packet" in reading.notes[0]
 
 
 def test_damage_ends_a_file_and_the_next_one_is_read(tmp_path: Path) -> None:
@@ -124,29 +124,29 @@ def test_damage_ends_a_file_and_the_next_one_is_read(tmp_path: Path) -> None:
     while at < len(data) // 2:
         at += 16 + struct.unpack_from("<I", data, at + 8)[0]
     struct.pack_into("<I", data, at + 8, 0xFFFFFFFF)
-    found = _compared([bytes(data), forge.pcap(_records(100))], tmp_path)
-    assert "damaged after packet" in found.notes[0]
-    assert len(found.files) == 2
-    assert found.files[0].crc32c == crc32c.crc32c(bytes(data))
+    reading = _compared([bytes(data), forge.pcap(_records(100))], tmp_path)
+    assert "damaged after packet" in reading.notes[0]
+    assert len(reading.files) == 2
+    assert reading.files[0].crc32c == crc32c.crc32c(bytes(data))
 
 
 def test_a_record_longer_than_chunks(tmp_path: Path) -> None:
     records = _records()
     long = Record(records[200].time_ns, bytes(40 * KIB), 40 * KIB)
-    found = _compared(forge.pcap([*records[:200], long, *records[200:]]), tmp_path)
-    assert found.guesses > 10
+    reading = _compared(forge.pcap([*records[:200], long, *records[200:]]), tmp_path)
+    assert reading.guesses > 10
 
 
 def test_fragments_of_ip_packets_go_over_borders(tmp_path: Path) -> None:
     segments = forge.converse([Write(bool(n % 2), bytes([n]) * 900) for n in range(30)])
     pieces = [
-        Record(one.time_ns, piece, len(piece))
-        for number, one in enumerate(segments)
-        for piece in fragments(forge.tcp_ip(one), number & 0xFFFF, 256)
+        Record(segment.time_ns, piece, len(piece))
+        for number, segment in enumerate(segments)
+        for piece in fragments(forge.tcp_ip(segment), number & 0xFFFF, 256)
     ]
-    found = _compared([forge.pcap(pieces[:90], RAW), forge.pcap(pieces[90:], RAW)], tmp_path)
-    assert found.again > 1
-    assert found.counts["reassembled"] > 30
+    reading = _compared([forge.pcap(pieces[:90], RAW), forge.pcap(pieces[90:], RAW)], tmp_path)
+    assert reading.again > 1
+    assert reading.counts["reassembled"] > 30
 
 
 def test_what_a_task_says_of_fragments_is_no_larger_than_what_waits(tmp_path: Path) -> None:
@@ -155,20 +155,22 @@ def test_what_a_task_says_of_fragments_is_no_larger_than_what_waits(tmp_path: Pa
     pieces = [fragments(forge.tcp_ip(segment), number, 512) for number in range(200)]
     pieces[-1].pop()
     path = tmp_path / "fragments.pcap"
-    path.write_bytes(forge.pcap([Record(0, one, len(one)) for packet in pieces for one in packet], RAW))
+    path.write_bytes(
+        forge.pcap([Record(0, packet_piece, len(packet_piece)) for packet in pieces for packet_piece in packet], RAW)
+    )
     [chunk] = chunks_of(CapturePoint("point", (str(path),)), 1 << 30)
     reader = ChunkReader(chunk, None, 1 << 16)
-    said, _ = store(reader, 2, 1, tmp_path / "stored")
-    assert 1_500 < len(pickle.dumps(said)) < 64 * KIB
+    result, _ = store(reader, 2, 1, tmp_path / "stored")
+    assert 1_500 < len(pickle.dumps(result)) < 64 * KIB
 
 
 def test_keys_of_tls_keep_their_places(tmp_path: Path) -> None:
     records = _records()
     data = forge.pcapng(records[:250]) + _secrets(b"CLIENT_RANDOM 00 11\n")
     head = len(forge.pcapng([]))
-    found = _compared(data + forge.pcapng(records[250:])[head:], tmp_path)
-    assert found.secrets == [(250, b"CLIENT_RANDOM 00 11\n")]
-    assert found.again >= 1
+    reading = _compared(data + forge.pcapng(records[250:])[head:], tmp_path)
+    assert reading.secrets == [(250, b"CLIENT_RANDOM 00 11\n")]
+    assert reading.again >= 1
 
 
 def _secrets(keys: bytes) -> bytes:
@@ -180,9 +182,9 @@ def _secrets(keys: bytes) -> bytes:
 def test_compressed_captures_are_one_chunk_and_several_files_are_in_order(tmp_path: Path) -> None:
     records = _records()
     packed = gzip.compress(forge.pcap(records[:200]))
-    found = _compared([packed, forge.pcap(records[200:])], tmp_path)
-    assert [info.compressed for info in found.files] == [True, False]
-    assert found.again == 0
+    reading = _compared([packed, forge.pcap(records[200:])], tmp_path)
+    assert [info.compressed for info in reading.files] == [True, False]
+    assert reading.again == 0
 
 
 def test_a_file_that_grew_is_refused(tmp_path: Path) -> None:
@@ -201,18 +203,18 @@ def test_bytes_that_stay_in_the_capture_are_not_stored_and_are_of_the_same_file(
     writes = [Write(TO_BROKER, bytes(10_000)) for _ in range(100)]
     path.write_bytes(forge.pcap(forge.rendered(forge.converse(writes, mss=9_000))))
     point = CapturePoint("point", (str(path),))
-    joining, stored = Joining(point), []
+    joining, stored = ChunkJoiner(point), []
     for number, chunk in enumerate(chunks_of(point, path.stat().st_size // 3)):
-        said, kept = store(ChunkReader(chunk), 3, 3, tmp_path / str(number))
-        joining.take(chunk, said)
-        stored.append(kept)
+        result, sorted_chunk = store(ChunkReader(chunk), 3, 3, tmp_path / str(number))
+        joining.take(chunk, result)
+        stored.append(sorted_chunk)
     assert len(stored) == 3
-    assert sum(one.size for one in stored) < 20_000
-    check_same(point, joining.said().files)
+    assert sum(sorted_file.size for sorted_file in stored) < 20_000
+    check_same(point, joining.summary().files)
     os.utime(path, ns=(0, 0))
     with pytest.raises(CaptureError, match="it changed while it was read"):
-        check_same(point, joining.said().files)
-    readers = [Routed(point, joining.said(), stored, [share]) for share in range(3)]
+        check_same(point, joining.summary().files)
+    readers = [RoutedReader(point, joining.summary(), stored, [share]) for share in range(3)]
     with pytest.raises(CaptureError, match="it changed while it was read"):
         [list(reader) for reader in readers]
 
@@ -239,12 +241,15 @@ def test_four_tuples_of_a_chunk_are_counted_and_shares_have_as_much_to_do(tmp_pa
     path = tmp_path / "capture.pcap"
     path.write_bytes(forge.pcap(records))
     [chunk] = chunks_of(CapturePoint("point", (str(path),)), 1 << 30)
-    _, kept = store(ChunkReader(chunk), 12, 3, tmp_path / "stored")
-    assert kept.pairs == 900
-    assert (kept.first_ns, kept.last_ns) == (min(one.time_ns for one in records), max(one.time_ns for one in records))
-    groups = sorting.divided([kept, kept], 3)
+    _, sorted_chunk = store(ChunkReader(chunk), 12, 3, tmp_path / "stored")
+    assert sorted_chunk.pairs == 900
+    assert (sorted_chunk.first_ns, sorted_chunk.last_ns) == (
+        min(record.time_ns for record in records),
+        max(record.time_ns for record in records),
+    )
+    groups = sorting.divided([sorted_chunk, sorted_chunk], 3)
     assert sorted(group for some in groups for group in some) == list(range(12))
-    loads = [int(kept.work[list(some)].sum()) for some in groups]
+    loads = [int(sorted_chunk.work[list(some)].sum()) for some in groups]
     assert max(loads) < 1.1 * min(loads)
     assert sorting.divided([_stored(1, 0, 0, 5, 0, 0, 0)], 2) == [(0,), (1, 2, 3)]
 
@@ -302,8 +307,8 @@ def test_a_payload_made_to_fool_costs_time_and_no_rows(tmp_path: Path) -> None:
     payload = fake * 9 + struct.pack("<IIII", second, 0, 84 + jump, 84 + jump) + bytes(84)
     assert len(payload) == size
     records = forge.rendered(forge.converse([Write(TO_CLIENT, payload * 100)], mss=size, acks=False))
-    found = _compared(forge.pcap(records), tmp_path)
-    assert found.again > 0
+    reading = _compared(forge.pcap(records), tmp_path)
+    assert reading.again > 0
 
 
 def test_guesses_are_right_at_every_border(tmp_path: Path) -> None:
@@ -318,15 +323,17 @@ def test_guesses_are_right_at_every_border(tmp_path: Path) -> None:
     content = np.frombuffer(data, np.uint8)
     for border in range(30_000, 90_000, 997):
         base = border - 8 * KIB
-        found = starts.first_record(content[base : border + 32 * KIB], border - base, form[1])
-        assert found is not None
-        assert base + found == next(place for place in places if place >= border)
+        position = starts.first_record(content[base : border + 32 * KIB], border - base, form[1])
+        assert position is not None
+        assert base + position == next(place for place in places if place >= border)
 
 
 def test_where_no_start_is_to_be_found_the_chunk_is_read_again(tmp_path: Path) -> None:
-    records = [Record(one.time_ns + n % 2 * 10**18, one.data, len(one.data)) for n, one in enumerate(_records())]
-    found = _compared(forge.pcap(records), tmp_path)  # every other packet was captured thirty years later
-    assert found.again == found.guesses > 0
+    records = [
+        Record(record.time_ns + n % 2 * 10**18, record.data, len(record.data)) for n, record in enumerate(_records())
+    ]
+    reading = _compared(forge.pcap(records), tmp_path)  # every other packet was captured thirty years later
+    assert reading.again == reading.guesses > 0
     path = tmp_path / "0.capture"
     chunk = chunks_of(CapturePoint("point", (str(path),)), 8 * KIB)[1]
     assert guessed(chunk, 2 * KIB, 8 * KIB) is None
@@ -339,8 +346,8 @@ def test_damaged_captures_in_chunks(tmp_path: Path) -> None:
 def test_checksums_are_joined() -> None:
     rng = random.Random(1)
     for size, more in ((0, 0), (0, 5), (7, 0), (1, 1), (1000, 3), (3, 70_001)):
-        one, other = rng.randbytes(size), rng.randbytes(more)
-        assert combined(crc32c.crc32c(one), crc32c.crc32c(other), more) == crc32c.crc32c(one + other)
+        record, other = rng.randbytes(size), rng.randbytes(more)
+        assert combined(crc32c.crc32c(record), crc32c.crc32c(other), more) == crc32c.crc32c(record + other)
 
 
 def test_capture_points_name_what_is_divided(tmp_path: Path) -> None:
@@ -349,7 +356,7 @@ def test_capture_points_name_what_is_divided(tmp_path: Path) -> None:
     [point] = capture_points([str(path)])
     size = path.stat().st_size
     chunks = chunks_of(point, 8 * KIB)
-    assert [(one.begin, one.last) for one in chunks] == [
+    assert [(record.begin, record.last) for record in chunks] == [
         (n * 8 * KIB, n == len(chunks) - 1) for n in range(len(chunks))
     ]
     assert chunks[-1].end == size

@@ -49,7 +49,9 @@ def _compared(point: CapturePoint, chunk_bytes: int = 8 * KIB, threads: int = 3)
 @pytest.mark.parametrize("folder", sample_folders(), ids=lambda folder: folder.name)
 def test_every_sample(folder: Path, tmp_path: Path) -> None:
     contents = [capture.read_bytes() for capture in capture_files(folder)]
-    point = _point(tmp_path, *(gzip.decompress(one) if one[:2] == b"\x1f\x8b" else one for one in contents))
+    point = _point(
+        tmp_path, *(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content for content in contents)
+    )
     for chunk_bytes in (16 * KIB, 256 * KIB):
         _compared(point, chunk_bytes)
 
@@ -96,13 +98,13 @@ def test_no_more_is_held_than_is_read_ahead(tmp_path: Path, monkeypatch: pytest.
         return scanned(*how)
 
     monkeypatch.setattr(reader, "_scanned", counted)
-    for taken, packets in enumerate(reader):
+    for count_of_batches, packets in enumerate(reader):
         packets.release()
-        if taken > 20:
+        if count_of_batches > 20:
             break
     assert started <= 22 + 2 + 1
     reader.close()
-    assert not [one for one in threading.enumerate() if one.name.startswith("kwire-scan")]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("kwire-scan")]
 
 
 def test_a_file_that_goes_away_is_told(tmp_path: Path) -> None:

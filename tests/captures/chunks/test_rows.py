@@ -54,7 +54,7 @@ def packets(draw: st.DrawFn) -> PacketColumns:
         at += draw(st.sampled_from((0, 1, 60, r.GAP_BYTES, r.GAP_BYTES + 1, 2**33)))
         header, captured = draw(st.integers(20, 60)), draw(st.sampled_from((0, 0, 1, 1460)))
         source, target = draw(st.sampled_from(ends)), draw(st.sampled_from(ends))
-        said: dict[str, int] = {
+        values: dict[str, int] = {
             "number": number,
             "file": 0,
             "record_at": at + 1000 - draw(st.integers(36, 200)),
@@ -76,7 +76,7 @@ def packets(draw: st.DrawFn) -> PacketColumns:
             "payload_length": draw(U32),
             "identity": draw(U32),
         }
-        for name, value in said.items():
+        for name, value in values.items():
             getattr(columns, name)[i] = value
         number += draw(st.sampled_from((1, 7, 2**33)))
         at += header + captured
@@ -84,9 +84,9 @@ def packets(draw: st.DrawFn) -> PacketColumns:
 
 
 def _sums(count: int) -> np.ndarray:
-    """What checksums say, of all kinds."""
-    said = [total << c.SUM_BITS | verdict for total in (0, 7, 0x8000, 0xFFFE) for verdict in (c.SUM_LEFT, c.SUM_RIGHT)]
-    return np.resize(np.array([c.SUM_UNKNOWN, *said], np.int32), count)
+    """Return checksum results of all kinds."""
+    sums = [total << c.SUM_BITS | verdict for total in (0, 7, 0x8000, 0xFFFE) for verdict in (c.SUM_LEFT, c.SUM_RIGHT)]
+    return np.resize(np.array([c.SUM_UNKNOWN, *sums], np.int32), count)
 
 
 def _sorted(columns: PacketColumns, base: int = NULL) -> tuple[Any, ...]:
@@ -102,7 +102,7 @@ def _sorted(columns: PacketColumns, base: int = NULL) -> tuple[Any, ...]:
     assert r.put_rows(words, _sums(len(pairs)), way, base, int(words.number[0]), 0, arrived) == 0
     r.group_rows(arrived, whose, ends - counts, rows)
     assert (whose == groups_of(pairs, GROUPS)).all()
-    assert len(ways) == len({tuple(one) for one in ways.tolist()})
+    assert len(ways) == len({tuple(way) for way in ways.tolist()})
     assert sizes.tolist() == [int(_needed(columns)[whose == group].sum()) for group in range(GROUPS)]
     return rows, ways, ends.tolist(), whose
 
@@ -121,21 +121,21 @@ def _needed(columns: PacketColumns) -> np.ndarray:
 
 
 @given(packets(), st.sets(st.integers(0, GROUPS - 1)), st.booleans())
-def test_columns_come_back(columns: PacketColumns, mine: set[int], stay: bool) -> None:
+def test_columns_come_back(columns: PacketColumns, chosen_groups: set[int], stay: bool) -> None:
     rows, ways, ends, whose = _sorted(columns, 1000 if stay else NULL)
     back, sums = _blank(len(whose)), np.zeros(len(whose), np.int32)
     for group in range(GROUPS):
         own = rows[ends[group - 1] if group else 0 : ends[group]]
         assert (np.diff(own[:, r.PLACE] & 0x7FFFFF) > 0).all()
         r.tell_rows(own, ways, r.as_words(back))
-        if group in mine:
+        if group in chosen_groups:
             r.place_rows(own, int(columns.number[0]), 1050 if stay else 77, stay, r.as_words(back), sums)
             sizes = _needed(columns)[whose == group]
             places = columns.tcp_at[whose == group] - 50 if stay else 77 + np.cumsum(sizes) - sizes
             assert (back.tcp_at[whose == group] == places)[sizes > 0].all()
     for name in TELLING:
         assert (getattr(back, name) == getattr(columns, name)).all(), name
-    chosen = np.isin(whose, list(mine))
+    chosen = np.isin(whose, list(chosen_groups))
     for name in ("number", "record_at", "payload_captured"):
         assert (getattr(back, name) == np.where(chosen, getattr(columns, name), 0)).all(), name
     assert (sums == np.where(chosen, _sums(len(whose)), 0)).all()
@@ -146,14 +146,14 @@ def test_columns_come_back(columns: PacketColumns, mine: set[int], stay: bool) -
 
 def _stretches(columns: PacketColumns, chosen: np.ndarray) -> list[list[int]]:
     """[begin, end] of each, one packet after the other."""
-    found: list[list[int]] = []
+    stretches: list[list[int]] = []
     for i in np.flatnonzero(chosen & (columns.payload_captured > 0)).tolist():
         at, end = int(columns.tcp_at[i]), int(columns.payload_at[i] + columns.payload_captured[i])
-        if found and at - found[-1][1] <= r.GAP_BYTES:
-            found[-1][1] = end
+        if stretches and at - stretches[-1][1] <= r.GAP_BYTES:
+            stretches[-1][1] = end
         else:
-            found.append([at, end])
-    return found
+            stretches.append([at, end])
+    return stretches
 
 
 @given(packets(), st.integers(1, 3))
@@ -175,8 +175,8 @@ def test_bytes_that_do_not_lie_in_order_are_told(columns: PacketColumns, rng: An
     words = r.as_words(columns)
 
     def total(spare: int) -> int:
-        found: int = r.extent(words, whose, 1, 0, spare, 1000)[2]
-        return found
+        total_bytes: int = r.extent(words, whose, 1, 0, spare, 1000)[2]
+        return total_bytes
 
     assert total(2**60) == (-1 if len(held) else 0)
     if len(held):
@@ -235,7 +235,7 @@ def test_bytes_are_gathered(columns: PacketColumns) -> None:
     buffer = np.arange(8000, dtype=np.int64).astype(np.uint8)
     order = (rows[:, r.PLACE] & 0x7FFFFF).tolist()
     sizes = _needed(columns)
-    expected = [buffer[columns.tcp_at[one] : columns.tcp_at[one] + sizes[one]] for one in order]
+    expected = [buffer[columns.tcp_at[row] : columns.tcp_at[row] + sizes[row]] for row in order]
     into = np.empty(int(sizes.sum()), np.uint8)
     r.gather(buffer, r.as_words(columns), rows, into)
     assert (into == np.concatenate(expected)).all()

@@ -30,9 +30,9 @@ def serving(objects: dict[str, bytes]) -> Iterator[str]:
             self._answer(body=True)
 
         def _answer(self, body: bool) -> None:
-            asked = urlsplit(self.path)
-            query = parse_qs(asked.query)
-            path = unquote(asked.path).lstrip("/")
+            url = urlsplit(self.path)
+            query = parse_qs(url.query)
+            path = unquote(url.path).lstrip("/")
             if KEY not in self.headers.get("Authorization", ""):
                 self._send(403, b"", body)
             elif "list-type" in query:
@@ -83,7 +83,7 @@ def _listing(objects: dict[str, bytes], bucket: str, query: dict[str, list[str]]
         "<LastModified>2026-11-21T10:00:00.000Z</LastModified></Contents>"
         for key in files
     )
-    common = "".join(f"<CommonPrefixes><Prefix>{escape(one)}</Prefix></CommonPrefixes>" for one in folders)
+    common = "".join(f"<CommonPrefixes><Prefix>{escape(path)}</Prefix></CommonPrefixes>" for path in folders)
     return (
         '<?xml version="1.0" encoding="UTF-8"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
         f"<Name>{bucket}</Name><Prefix>{escape(prefix)}</Prefix><KeyCount>{len(files) + len(folders)}</KeyCount>"

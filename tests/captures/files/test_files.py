@@ -1,4 +1,4 @@
-"""What an argument names, what a file is, and what comes of files that are no captures, damaged, packed or piped."""
+"""Resolve arguments to files, and read files that are no captures, damaged, compressed or piped."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ def test_packed_captures_cut_anywhere_give_what_is_there(what: str, packed: byte
             reading = read_bytes(packed[: len(packed) * share // 8], tmp_path)
         except CaptureError as error:
             # zstd gives nothing before the first block of 128 KiB is whole.
-            said = str(error)
+            complaint = str(error)
         else:
-            said = "".join(reading.notes)
-        if "cannot be unpacked" in said:
+            complaint = "".join(reading.notes)
+        if "cannot be unpacked" in complaint:
             assert what.startswith("zstd")
-            assert "cut off" in said
+            assert "cut off" in complaint
             continue
         assert reading.rows == ROWS[: len(reading.rows)]
         assert len(reading.rows) == len(ROWS) or reading.notes
@@ -91,7 +91,7 @@ def test_packed_captures_cut_anywhere_give_what_is_there(what: str, packed: byte
 def test_damaged_gzip_data_is_a_note_after_what_was_good(tmp_path: Path) -> None:
     packets = [replace(SEGMENT, payload=bytes(RNG.choices(b"abcdefgh", k=1000))) for _ in range(400)]
     # Headers that hardly differ, so that the damage does not pass for other packets for long.
-    frames = [forge.framed(forge.tcp_ip(one), forge.ETHERNET) for one in packets]
+    frames = [forge.framed(forge.tcp_ip(packet), forge.ETHERNET) for packet in packets]
     data = forge.pcap([forge.Record(0, frame, len(frame)) for frame in frames])
     packed = bytearray(gzip.compress(data))
     packed[len(packed) * 3 // 4 :] = b"\xff" * (len(packed) // 4)
@@ -303,10 +303,10 @@ def test_a_file_whose_name_looks_like_a_pattern_is_that_file(tmp_path: Path) -> 
 
 
 def test_equal_names_are_as_typed_and_numbered_if_they_must(tmp_path: Path) -> None:
-    one, two = capture(tmp_path / "one" / "x.pcap"), capture(tmp_path / "two" / "x.pcap")
+    first, two = capture(tmp_path / "one" / "x.pcap"), capture(tmp_path / "two" / "x.pcap")
     other = capture(tmp_path / "y.pcap")
-    points = capture_points([str(one), str(two), str(other), str(one)])
-    assert [point.name for point in points] == [str(one), str(two), "y.pcap", f"{one}#2"]
+    points = capture_points([str(first), str(two), str(other), str(first)])
+    assert [point.name for point in points] == [str(first), str(two), "y.pcap", f"{first}#2"]
 
 
 def test_rotated_files_are_one_capture_point(tmp_path: Path) -> None:

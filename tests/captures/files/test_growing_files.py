@@ -34,7 +34,8 @@ def _records(packets: int = 60) -> list[forge.Record]:
 def _in_fragments() -> bytes:
     packet = forge.tcp_ip(forge.converse([Write(TO_BROKER, bytes(range(64)))])[3])
     return forge.pcap(
-        [forge.Record(forge.START_NS + n, one, len(one)) for n, one in enumerate(fragments(packet, 7, 16))], RAW
+        [forge.Record(forge.START_NS + n, record, len(record)) for n, record in enumerate(fragments(packet, 7, 16))],
+        RAW,
     )
 
 
@@ -48,7 +49,9 @@ def _sections() -> bytes:
         forge.pcapng(records[:20], comment="first")
         + block_of("<", 10, secret)
         + block_of("<", 1, struct.pack("<HHI", 1, 0, 0))
-        + forge.pcapng([replace(one, interface=1) for one in records[20:40]], (1, 1), resolution=6, big_endian=True)
+        + forge.pcapng(
+            [replace(record, interface=1) for record in records[20:40]], (1, 1), resolution=6, big_endian=True
+        )
         + forge.pcapng(records[40:50], block="simple")
         + forge.pcapng(records[50:], block="obsolete")
         + block_of("<", 5, lost)
@@ -63,19 +66,19 @@ CAPTURES: dict[str, Callable[[], bytes]] = {
     "cut": lambda: forge.pcap(_records())[:-5],
     "damaged": lambda: forge.pcap(_records(20)) + b"\xff" * 40,
     "a link type that is not known besides": lambda: forge.pcapng(
-        [replace(one, interface=n % 2) for n, one in enumerate(_records(8))], (1, 999)
+        [replace(record, interface=n % 2) for n, record in enumerate(_records(8))], (1, 999)
     ),
 }
 
 
-def _said(reader: Reader, rows: list[Any]) -> tuple[Any, ...]:
-    files = [replace(one, mtime_ns=0) for one in reader.files]
+def _results(reader: Reader, rows: list[Any]) -> tuple[Any, ...]:
+    files = [replace(file, mtime_ns=0) for file in reader.files]
     return rows, files, reader.notes, reader.counts, reader.secrets, reader.secrets_at
 
 
 def _whole(*paths: Path) -> tuple[Any, ...]:
     reader = Reader(CapturePoint("point", tuple(map(str, paths))))
-    return _said(reader, [row for batch in reader for row in rows_of(batch)])
+    return _results(reader, [row for batch in reader for row in rows_of(batch)])
 
 
 @pytest.mark.parametrize("what", CAPTURES)
@@ -97,7 +100,7 @@ def test_portions_say_what_the_whole_says(what: str, tmp_path: Path) -> None:
         path.write_bytes(data)
         reader.go_on(CapturePoint("point", (str(path), str(later))))
         rows += [row for batch in reader for row in rows_of(batch)]
-        assert _said(reader, rows) == expected
+        assert _results(reader, rows) == expected
 
 
 def test_a_file_may_be_renamed_and_packed_before_its_rest_is_read(tmp_path: Path) -> None:
@@ -107,10 +110,10 @@ def test_a_file_may_be_renamed_and_packed_before_its_rest_is_read(tmp_path: Path
     packed.write_bytes(gzip.compress(data))
     reader = Reader(CapturePoint("point", ()))
     rows = []
-    for one, until in ((path, 1000), (packed, 3000), (packed, None)):
-        reader.go_on(CapturePoint("point", (str(one),)), until)
+    for name, until in ((path, 1000), (packed, 3000), (packed, None)):
+        reader.go_on(CapturePoint("point", (str(name),)), until)
         rows += [row for batch in reader for row in rows_of(batch)]
-    assert _said(reader, rows) == _whole(packed)
+    assert _results(reader, rows) == _whole(packed)
 
 
 @pytest.mark.parametrize("packed", [False, True])

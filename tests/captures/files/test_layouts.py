@@ -88,10 +88,10 @@ def test_interfaces_of_different_links_and_clocks(tmp_path: Path) -> None:
 
 def test_several_sections_of_different_byte_orders(tmp_path: Path) -> None:
     """Interface numbers begin anew in each section; ours count on."""
-    one = forge.pcapng(FRAMES, resolution=9, big_endian=True)
+    first = forge.pcapng(FRAMES, resolution=9, big_endian=True)
     two = forge.pcapng(forge.rendered(FOUR, RAW), (RAW,), resolution=6)
     three = forge.pcapng(FRAMES, block="simple")
-    data = one + two + three
+    data = first + two + three
     same_as_dpkt(data, tmp_path)
     assert {row.interface for row in read_bytes(data, tmp_path).rows} == {0, 1, 2}
 
@@ -177,9 +177,9 @@ def test_tls_secrets_are_kept_and_not_told(tmp_path: Path) -> None:
 def test_blocks_of_foreign_secrets_are_told_up_to_a_number_and_counted(tmp_path: Path) -> None:
     other = block(10, struct.pack("<II", 0x57474B4C, 4) + b"wire")
     reading = read_bytes(section() + interface() + other * 1000 + enhanced(FRAMES[0].data) + other, tmp_path)
-    told = [note for note in reading.notes if "decryption secrets" in note]
-    assert len(told) == layouts.MOST_FOREIGN + 1
-    assert told[-1].endswith(f"{1001 - layouts.MOST_FOREIGN} more blocks of decryption secrets were left out")
+    notes = [note for note in reading.notes if "decryption secrets" in note]
+    assert len(notes) == layouts.MOST_FOREIGN + 1
+    assert notes[-1].endswith(f"{1001 - layouts.MOST_FOREIGN} more blocks of decryption secrets were left out")
 
 
 @pytest.mark.parametrize("window_bytes", [64, 200, 1 << 16])

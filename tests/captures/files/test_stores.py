@@ -51,8 +51,8 @@ def test_a_file_by_url_is_read_as_by_path() -> None:
     read = analyzer.analyze("memory://one/capture.pcap", keep_bytes=True)
     here = analyzer.analyze(CAPTURE, keep_bytes=True)
     assert same_tables(read, here)
-    [file], [mine] = read.captures[0]["files"], here.captures[0]["files"]
-    assert {**file, "mtime": None} == {**mine, "mtime": None}
+    [file], [local] = read.captures[0]["files"], here.captures[0]["files"]
+    assert {**file, "mtime": None} == {**local, "mtime": None}
 
 
 def test_a_file_url_is_a_path(tmp_path: Path) -> None:
@@ -97,9 +97,9 @@ def test_pyarrow_reads_an_object_store_and_its_keys_stay_secret(day: Path, tmp_p
     stored = analyzer.open_dataset(tmp_path / "dataset")
     assert stored.exchanges.count_rows() == analyzer.analyze(day).exchanges.num_rows
     assert read.notes == ["ignored: s3://bucket/logs/day%201/notes.txt is not a capture"]
-    said = json.dumps(stored.manifest) + str(refused.value) + refused.value.hint
-    assert KEY not in said
-    assert SECRET not in said
+    texts = json.dumps(stored.manifest) + str(refused.value) + refused.value.hint
+    assert KEY not in texts
+    assert SECRET not in texts
     assert "127.0.0.1" not in json.dumps(stored.manifest)
 
 

@@ -22,13 +22,13 @@ def chunks_of(records: Sequence[Record], each: int) -> list[Chunk]:
 
 def packets_in(data: bytes) -> list[bytes]:
     """The records of pcap bytes without a file header, plainly."""
-    found, at = [], 0
+    packets, at = [], 0
     while at < len(data):
         size = struct.unpack_from("<I", data, at + 8)[0]
-        found.append(data[at : at + 16 + size])
+        packets.append(data[at : at + 16 + size])
         at += 16 + size
     assert at == len(data)
-    return found
+    return packets
 
 
 NO_DROPS = Counts(0, 0)

@@ -13,7 +13,7 @@ import pytest
 
 from captures.errors import CaptureError
 from captures.files import CapturePoint
-from captures.live.capture_queue import Belt, Drops, Spool
+from captures.live.capture_queue import CaptureQueue, Drops, Spool
 from captures.live.stream import LiveStream
 from captures.live.taps import Chunk, Counts
 from captures.packets import Reader
@@ -22,13 +22,13 @@ from tests.captures.reading import read_point, rows_of
 from tests.live import SAMPLE, sample_records
 
 
-def taken(belt: Belt) -> list[Chunk]:
-    found = []
+def chunks_of_queue(belt: CaptureQueue) -> list[Chunk]:
+    chunks = []
     while not belt.over:
         chunk = belt.take(60)
         if chunk is not None:
-            found.append(chunk)
-    return found
+            chunks.append(chunk)
+    return chunks
 
 
 def numbered(count: int, size: int = 10) -> list[Chunk]:
@@ -37,8 +37,8 @@ def numbered(count: int, size: int = 10) -> list[Chunk]:
 
 def test_all_comes_in_order() -> None:
     chunks = numbered(50)
-    with Belt(ScriptedTap(chunks)) as belt:
-        assert taken(belt) == chunks
+    with CaptureQueue(ScriptedTap(chunks)) as belt:
+        assert chunks_of_queue(belt) == chunks
         assert belt.packets == sum(chunk.packets for chunk in chunks)
         assert belt.drops() == Drops(0, 0, 0)
         assert belt.take(0) is None
@@ -48,10 +48,10 @@ def test_what_finds_no_room_is_dropped_whole_and_counted() -> None:
     """Nobody takes until all was handed over: the first four fit."""
     chunks = numbered(10)
     tap = ScriptedTap(chunks, Counts(3, 2), stays=True)
-    with Belt(tap, room=45) as belt:
+    with CaptureQueue(tap, room=45) as belt:
         assert tap.handed.wait(60)
         belt.stop()
-        assert taken(belt) == chunks[:4]
+        assert chunks_of_queue(belt) == chunks[:4]
         lost = sum(chunk.packets for chunk in chunks[4:])
         assert belt.drops() == Drops(3, 2, lost)
         assert belt.drops().total == lost + 5
@@ -59,18 +59,18 @@ def test_what_finds_no_room_is_dropped_whole_and_counted() -> None:
 
 def test_one_chunk_larger_than_the_room_is_not_lost() -> None:
     chunk = Chunk(bytes(100), 7)
-    with Belt(ScriptedTap([chunk]), room=45) as belt:
-        assert taken(belt) == [chunk]
+    with CaptureQueue(ScriptedTap([chunk]), room=45) as belt:
+        assert chunks_of_queue(belt) == [chunk]
 
 
 def test_a_spool_keeps_what_finds_no_room_and_the_order(tmp_path: Path) -> None:
     chunks = numbered(100)
     tap = ScriptedTap(chunks, stays=True)
     folder = tmp_path / "spool"
-    with Belt(tap, str(folder), room=45) as belt:
+    with CaptureQueue(tap, str(folder), room=45) as belt:
         assert tap.handed.wait(60)
         belt.stop()
-        assert taken(belt) == chunks
+        assert chunks_of_queue(belt) == chunks
         assert belt.drops().queue == 0
     assert not list(folder.iterdir())
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -97,7 +97,7 @@ def test_what_ends_the_thread_is_told_where_it_is_taken() -> None:
         def read(self) -> Chunk | None:
             raise ValueError("a fault")
 
-    with Belt(Faulty([])) as belt:
+    with CaptureQueue(Faulty([])) as belt:
         belt.take(60)
         with pytest.raises(ValueError, match="a fault"):
             _ = belt.over
@@ -107,7 +107,7 @@ def test_a_reader_sees_the_same_packets_as_in_a_file() -> None:
     expected = read_point(CapturePoint("file", (str(SAMPLE),)))
     tap = ScriptedTap(chunks_of(sample_records(), 7), Counts(4, None))
     with (
-        Belt(tap) as belt,
+        CaptureQueue(tap) as belt,
         Reader(CapturePoint("live", ("-",)), stdin=LiveStream(belt)) as reader,  # type: ignore[arg-type]
     ):
         rows = []
@@ -124,7 +124,7 @@ def test_a_reader_gets_what_is_there_and_does_not_wait_for_a_full_window() -> No
     records = sample_records()
     tap = ScriptedTap(chunks_of(records[:5], 5), stays=True)
     with (
-        Belt(tap) as belt,
+        CaptureQueue(tap) as belt,
         Reader(CapturePoint("live", ("-",)), stdin=LiveStream(belt)) as reader,  # type: ignore[arg-type]
     ):
         seen = 0

@@ -38,7 +38,7 @@ class World:
         self.every_ns, self.read_ns, self.ahead_ns, self.tick_ns = every_ns, read_ns, ahead_ns, tick_ns
 
     def read(self, most: int) -> tuple[bytes, int]:
-        """What waits, at most so many; records of a pcap file, and how many."""
+        """Return waiting records of a pcap file, at most so many, and their number."""
         self.now_ns += self.read_ns
         records: list[Record] = []
         while self.first < self.now_ns and len(records) < most:
@@ -70,7 +70,7 @@ class PlayedLibrary:
         self.written, count = self.world.read(min(most, 8))
         return count
 
-    def taken(self) -> bytes:
+    def take(self) -> bytes:
         return self.written
 
 

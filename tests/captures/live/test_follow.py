@@ -35,7 +35,7 @@ def packed(records: list[Record]) -> bytes:
 
 
 class Followed:
-    """What a reader gives of a folder; `more(n)` reads until n packets have come in all."""
+    """Packets that a reader gives of a folder; `more(n)` reads until n packets have come in all."""
 
     def __init__(self, folder: Path) -> None:
         self.follower = Follower(str(folder))
@@ -60,12 +60,12 @@ class Followed:
 
 @contextmanager
 def followed(folder: Path) -> Iterator[Followed]:
-    made = Followed(folder)
+    followed_folder = Followed(folder)
     try:
-        yield made
+        yield followed_folder
     finally:
-        made.follower.stop()
-        made._reader.close()
+        followed_folder.follower.stop()
+        followed_folder._reader.close()
 
 
 def times(count: int, begin: int = 0) -> list[int]:
@@ -80,7 +80,7 @@ def test_files_that_are_there_come_oldest_first_whatever_their_names(tmp_path: P
     with followed(tmp_path) as reading:
         reading.more(20)
         assert reading.rest() == times(20)
-        assert [one.name for one in reading.follower.read] == ["b.pcap", "a.pcapng"]
+        assert [file.name for file in reading.follower.read] == ["b.pcap", "a.pcapng"]
 
 
 def test_a_file_grows_and_another_follows(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tests.shared import ROOT
 
 
 @pytest.mark.parametrize(
-    ("said", "session"),
+    ("variable", "session"),
     [
         ("203.0.113.7 50122 10.0.0.4 22", Session("203.0.113.7", 50122, "10.0.0.4", 22)),
         ("fe80::1%eth0 50122 2001:DB8::4 2222", Session("fe80::1", 50122, "2001:db8::4", 2222)),
@@ -28,8 +28,8 @@ from tests.shared import ROOT
         ("203.0.113.7 50122 10.0.0.4", None),
     ],
 )
-def test_what_ssh_says_of_the_session(said: str, session: Session | None) -> None:
-    assert session_of(said) == session
+def test_what_ssh_says_of_the_session(variable: str, session: Session | None) -> None:
+    assert session_of(variable) == session
 
 
 def test_the_default_filter() -> None:
@@ -83,10 +83,10 @@ except PermissionError:
     ]
 
 
-@pytest.mark.parametrize("said", [{}, {"SUDO_UID": "0", "SUDO_GID": "0"}, {"SUDO_UID": "x", "SUDO_GID": "1"}])
-def test_root_itself_stays_root(said: dict[str, str]) -> None:
+@pytest.mark.parametrize("variables", [{}, {"SUDO_UID": "0", "SUDO_GID": "0"}, {"SUDO_UID": "x", "SUDO_GID": "1"}])
+def test_root_itself_stays_root(variables: dict[str, str]) -> None:
     program = "import os; from captures.live.interfaces import give_up_rights as g; print([g(), os.getuid()])"
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("SUDO_")} | said
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SUDO_")} | variables
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
     )

@@ -51,9 +51,9 @@ def rows(*paths: Path) -> list[object]:
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_file_holds_what_came(ending: str, tmp_path: Path) -> None:
     path = tmp_path / f"a.{ending}"
-    made = written(Target(str(path)), sample_records())
+    recording = written(Target(str(path)), sample_records())
     assert rows(path) == rows(SAMPLE)
-    assert made.packets == len(sample_records())
+    assert recording.packets == len(sample_records())
     assert path.stat().st_mode & 0o777 == 0o600
     assert Path(sidecar.path_of(str(path))).stat().st_mode & 0o777 == 0o600
 
@@ -105,9 +105,9 @@ def test_a_file_is_whole_after_every_write(ending: str, tmp_path: Path) -> None:
 def test_rotated_files_are_no_larger_and_together_the_same(ending: str, each: int, tmp_path: Path) -> None:
     folder = tmp_path / "row"
     folder.mkdir()
-    made = written(Target(str(folder / f"a.{ending}"), rotate_bytes=20_000), sample_records(), each)
+    recording = written(Target(str(folder / f"a.{ending}"), rotate_bytes=20_000), sample_records(), each)
     files = sorted(path for path in folder.iterdir() if path.suffix != ".json")
-    assert len(files) == made.files > 4
+    assert len(files) == recording.files > 4
     assert [path.name[:7] for path in files] == [f"a-{i:05d}" for i in range(1, len(files) + 1)]
     assert max(path.stat().st_size for path in files) <= 20_000
     assert rows(*files) == rows(SAMPLE)
@@ -118,22 +118,22 @@ def test_rotated_files_are_no_larger_and_together_the_same(ending: str, each: in
 
 def test_a_packet_larger_than_a_file_may_be_gets_one_of_its_own(tmp_path: Path) -> None:
     records = sample_records()[:10]
-    made = written(Target(f"{tmp_path}/", rotate_bytes=50), records)
-    assert made.files == 10
+    recording = written(Target(f"{tmp_path}/", rotate_bytes=50), records)
+    assert recording.files == 10
     assert rows(*sorted(tmp_path.glob("*.pcap"))) == rows(SAMPLE)[:10]
 
 
 def test_the_last_files_are_kept_and_numbers_go_on(tmp_path: Path) -> None:
     (tmp_path / "capture-notes.pcap").write_bytes(b"not of the row")
     target = Target(f"{tmp_path}{os.sep}", rotate_bytes=20_000, keep=3)
-    made = written(target, sample_records())
+    recording = written(target, sample_records())
     names = sorted(path.name for path in tmp_path.glob("capture-0*.pcap"))
-    assert [name[:13] for name in names] == [f"capture-{made.files - i:05d}" for i in (2, 1, 0)]
+    assert [name[:13] for name in names] == [f"capture-{recording.files - i:05d}" for i in (2, 1, 0)]
     assert sorted(path.name for path in tmp_path.glob("*.json")) == [f"{name}.stats.json" for name in names]
     written(target, sample_records()[:1])
     later = sorted(path.name for path in tmp_path.glob("capture-0*.pcap"))
     assert later[:2] == names[1:]
-    assert later[2].startswith(f"capture-{made.files + 1:05d}")
+    assert later[2].startswith(f"capture-{recording.files + 1:05d}")
     assert (tmp_path / "capture-notes.pcap").exists()
 
 
@@ -167,9 +167,9 @@ def test_what_was_lost_is_said_of_each_file_and_read_with_it(ending: str, tmp_pa
     recording.tick(Drops(9, 1, 100))
     recording.close(Drops(12, 2, 100))
     files = sorted(tmp_path.glob(f"*.{ending}"))
-    said = [json.loads(Path(sidecar.path_of(str(path))).read_text()) for path in files]
+    statistics = [json.loads(Path(sidecar.path_of(str(path))).read_text()) for path in files]
     names = ("packets", "dropped_by_kernel", "dropped_by_interface", "dropped_by_kwire", "dropped", "ended")
-    assert [tuple(one[name] for name in names) for one in said] == [
+    assert [tuple(file_statistics[name] for name in names) for file_statistics in statistics] == [
         (10, 5, 1, 100, 106, True),
         (10, 7, 1, 0, 8, True),
     ]
@@ -250,10 +250,10 @@ def test_a_full_disk_keeps_whole_records(
     with pytest.raises(CaptureError, match=r"cannot be written: No space left on device; \d+ packets are kept"):
         take()
     monkeypatch.undo()
-    kept = recording.packets
+    packets = recording.packets
     reading = read_point(CapturePoint("kept", (str(path),)))
     assert not reading.notes
-    assert reading.counts["packets"] == kept > 50
+    assert reading.counts["packets"] == packets > 50
     assert rows(path) == rows(SAMPLE)[: len(rows(path))]
 
 
@@ -280,7 +280,7 @@ def test_a_full_disk_of_its_own() -> None:
     ids=lambda value: errno.errorcode[value] if isinstance(value, int) else "",
 )
 def test_the_hint_fits_what_went_wrong(code: int, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*asked: object) -> int:
+    def refuse(*arguments: object) -> int:
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr("captures.live.recording.os.open", refuse)
@@ -316,6 +316,6 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there_is_a_problem_and_one_with_a_slash_is_made(tmp_path: Path) -> None:
     with pytest.raises(CaptureError, match="cannot be written"):
         Recording(ScriptedTap([]), Target(str(tmp_path / "no" / "a.pcap")))
-    made = written(Target(f"{tmp_path / 'new'}{os.sep}"), sample_records()[:3])
-    assert Path(made.path).parent == tmp_path / "new"
+    recording = written(Target(f"{tmp_path / 'new'}{os.sep}"), sample_records()[:3])
+    assert Path(recording.path).parent == tmp_path / "new"
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700

@@ -27,8 +27,8 @@ def as_array(data: bytes) -> np.ndarray:
 
 def stored(packets: list[bytes]) -> bytes:
     """Records without file header; packet i came at i seconds and i nanoseconds, 3 bytes longer than it is."""
-    made = [Record(i * 10**9 + i, data, len(data) + 3) for i, data in enumerate(packets)]
-    return pcap(made, nanoseconds=True)[HEADER_BYTES:]
+    packet_records = [Record(i * 10**9 + i, data, len(data) + 3) for i, data in enumerate(packets)]
+    return pcap(packet_records, nanoseconds=True)[HEADER_BYTES:]
 
 
 @given(st.lists(PACKET, max_size=8), st.integers(0, 600), st.booleans(), st.integers(0, 40))
@@ -36,14 +36,14 @@ def test_as_many_whole_records_as_fit(packets: list[bytes], room: int, blocks: b
     overhead = records.BLOCK_OVERHEAD if blocks else records.RECORD_HEADER
     data = stored(packets)
     data = data[: max(0, len(data) - cut)]
-    end = count = taken = 0
+    end = count = used = 0
     for packet in packets:
         size = overhead + len(packet)
         size += -size % 4 if blocks else 0
-        if end + 16 + len(packet) > len(data) or taken + size > room:
+        if end + 16 + len(packet) > len(data) or used + size > room:
             break
-        end, count, taken = end + 16 + len(packet), count + 1, taken + size
-    assert records.fit(as_array(data), 0, len(data), room, overhead, LARGEST) == (end, count, taken)
+        end, count, used = end + 16 + len(packet), count + 1, used + size
+    assert records.fit(as_array(data), 0, len(data), room, overhead, LARGEST) == (end, count, used)
 
 
 def test_a_record_that_claims_too_much_is_no_record() -> None:

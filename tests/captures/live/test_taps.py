@@ -1,4 +1,6 @@
-"""What listens to an interface gives exactly what was sent there: libpcap, Linux's ring, and other tools.
+"""Compare the packets of each tap with those sent: libpcap, Linux's ring, and other tools.
+
+Each packet is one that the test sends on an interface of its own; a tap that is stopped still hands over all of them.
 
 Each packet is one that the test sends on an interface of its own; what is told to stop still hands over all that came.
 
@@ -22,9 +24,9 @@ import pytest
 from captures.errors import CaptureError
 from captures.files.write import Record, pcap
 from captures.live import libpcap, open_interface, pcap_library
-from captures.live.capture_queue import Belt
+from captures.live.capture_queue import CaptureQueue
 from captures.live.interfaces import Session
-from captures.live.open_interface import Asked, opened
+from captures.live.open_interface import CaptureOptions, opened
 from captures.live.ring import Ring
 from captures.live.taps import no_rights
 from captures.live.tools import TOOLS
@@ -32,7 +34,7 @@ from tests.captures.live.scripted import HEADER_BYTES, packets_in
 from tests.live import Wire, sample_records
 from tests.shared import ROOT
 
-OURS = ("libpcap", "ring")
+OWN_WAYS = ("libpcap", "ring")
 
 
 @pytest.fixture
@@ -51,14 +53,14 @@ def way(name: str) -> str:
     return name
 
 
-def heard(wire: Wire, asked: Asked, frames: list[bytes]) -> list[bytes]:
+def captured(wire: Wire, options: CaptureOptions, frames: list[bytes]) -> list[bytes]:
     """The records that a tap gives of frames that are sent when it is open. It is told to stop at once; but another
     tool, which is ended a while after that, once it gave them all: on a busy machine it may take longer."""
-    belt = Belt(opened(asked))
+    belt = CaptureQueue(opened(options))
     with belt:
         wire.send(frames)
         packets = 0
-        if asked.via not in TOOLS:
+        if options.via not in TOOLS:
             belt.stop()
         data = b""
         while not belt.over:
@@ -73,8 +75,8 @@ def heard(wire: Wire, asked: Asked, frames: list[bytes]) -> list[bytes]:
     return packets_in(data)
 
 
-def all_of(belt: Belt) -> bytes:
-    """What is left on a belt that is told to stop, which is closed then."""
+def all_of(belt: CaptureQueue) -> bytes:
+    """Return the rest of a queue that is stopped, and close it."""
     belt.stop()
     data = b""
     while not belt.over:
@@ -84,42 +86,42 @@ def all_of(belt: Belt) -> bytes:
     return data
 
 
-@pytest.mark.parametrize("name", [*OURS, "dumpcap", "tcpdump", "scapy"])
+@pytest.mark.parametrize("name", [*OWN_WAYS, "dumpcap", "tcpdump", "scapy"])
 def test_every_packet_is_there_to_the_last_byte(name: str, wire: Wire, records: list[Record]) -> None:
     if name == "scapy":
         records = records[:20]  # more at once than that it may lose
-    got = heard(wire, Asked(wire.name, via=way(name)), [record.data for record in records])
+    got = captured(wire, CaptureOptions(wire.name, via=way(name)), [record.data for record in records])
     assert [packet[16:] for packet in got] == [record.data for record in records]
 
 
 def test_the_ring_gives_byte_for_byte_what_libpcap_gives(wire: Wire, records: list[Record]) -> None:
     """Times too: both have them of the kernel."""
-    belts = [Belt(opened(Asked(wire.name, via=way(name)))).start() for name in OURS]
+    belts = [CaptureQueue(opened(CaptureOptions(wire.name, via=way(name)))).start() for name in OWN_WAYS]
     assert belts[0].tap.header == belts[1].tap.header
     wire.send(record.data for record in records)
     given = [all_of(belt) for belt in belts]
     assert given[0] == given[1]
 
 
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", OWN_WAYS)
 def test_packets_are_cut_at_the_snap_length(name: str, wire: Wire, records: list[Record]) -> None:
-    got = heard(wire, Asked(wire.name, snaplen=96, via=way(name)), [record.data for record in records])
+    got = captured(wire, CaptureOptions(wire.name, snaplen=96, via=way(name)), [record.data for record in records])
     assert [packet[16:] for packet in got] == [record.data[:96] for record in records]
     assert [int.from_bytes(packet[12:16], "little") for packet in got] == [len(record.data) for record in records]
 
 
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", OWN_WAYS)
 def test_by_default_tcp_and_nothing_else(name: str, wire: Wire, records: list[Record]) -> None:
     tcp = [record.data for record in records[:20]]
     udp = tcp[0][:23] + b"\x11" + tcp[0][24:]
     arp = tcp[0][:12] + b"\x08\x06" + bytes(28)
-    got = heard(wire, Asked(wire.name, via=way(name)), [udp, *tcp[:10], arp, *tcp[10:]])
+    got = captured(wire, CaptureOptions(wire.name, via=way(name)), [udp, *tcp[:10], arp, *tcp[10:]])
     assert [packet[16:] for packet in got] == tcp
-    got = heard(wire, Asked(wire.name, "", via=name), [udp, arp, *tcp])
+    got = captured(wire, CaptureOptions(wire.name, "", via=name), [udp, arp, *tcp])
     assert [packet[16:] for packet in got if packet[16:] in (udp, arp, *tcp)] == [udp, arp, *tcp]
 
 
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", OWN_WAYS)
 def test_ones_own_ssh_session_is_left_out(
     name: str, wire: Wire, records: list[Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,7 +133,7 @@ def test_ones_own_ssh_session_is_left_out(
     frames = [record.data for record in records]
     client, broker = (int.from_bytes(frames[0][at : at + 2], "big") for at in (34, 36))
     monkeypatch.setenv("SSH_CONNECTION", f"127.0.0.1 {client} 127.0.0.1 {broker}")
-    got = [packet[16:] for packet in heard(wire, Asked(wire.name, via=way(name)), frames)]
+    got = [packet[16:] for packet in captured(wire, CaptureOptions(wire.name, via=way(name)), frames)]
     assert got == [frame for frame in frames if ports(frame) != {client, broker}]
     assert 0 < len(got) < len(frames)
 
@@ -139,7 +141,7 @@ def test_ones_own_ssh_session_is_left_out(
 def test_the_rings_filter_knows_ipv6(wire: Wire) -> None:
     head = bytes(12) + b"\x86\xdd" + b"\x60\0\0\0" + (20).to_bytes(2, "big")
     tcp, udp = (head + bytes([protocol, 64]) + bytes(32) + bytes([1, 2, 3, 4]) + bytes(16) for protocol in (6, 17))
-    assert [packet[16:] for packet in heard(wire, Asked(wire.name, via="ring"), [udp, tcp])] == [tcp]
+    assert [packet[16:] for packet in captured(wire, CaptureOptions(wire.name, via="ring"), [udp, tcp])] == [tcp]
 
 
 def test_the_ring_keeps_later_fragments_of_the_session_too(wire: Wire, records: list[Record]) -> None:
@@ -148,7 +150,7 @@ def test_the_ring_keeps_later_fragments_of_the_session_too(wire: Wire, records: 
     client, broker = (int.from_bytes(frame[at : at + 2], "big") for at in (34, 36))
     frame[20:22] = (7).to_bytes(2, "big")
     tap = Ring(wire.name, "tcp", Session("127.0.0.1", client, "127.0.0.1", broker), 262_144)
-    with Belt(tap) as belt:
+    with CaptureQueue(tap) as belt:
         wire.send([records[0].data, bytes(frame)])
         belt.stop()
         chunk = belt.take(60)
@@ -156,44 +158,44 @@ def test_the_ring_keeps_later_fragments_of_the_session_too(wire: Wire, records: 
         assert [packet[16:] for packet in packets_in(chunk.data)] == [bytes(frame)]
 
 
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", OWN_WAYS)
 def test_any_says_where_a_packet_was_seen(name: str, wire: Wire, records: list[Record]) -> None:
     """Cooked, SLL2: the header ends with the interface; other interfaces may be busy."""
-    got = heard(wire, Asked("any", via=way(name)), [record.data for record in records[:5]])
+    got = captured(wire, CaptureOptions("any", via=way(name)), [record.data for record in records[:5]])
     index = socket.if_nametoindex(wire.name)
-    ours = [packet[16:] for packet in got if int.from_bytes(packet[20:24], "big") == index]
-    assert [packet[20:] for packet in ours] == [record.data[14:] for record in records[:5]]
-    assert {packet[:2] for packet in ours} == {b"\x08\x00"}
+    packets_of_wire = [packet[16:] for packet in got if int.from_bytes(packet[20:24], "big") == index]
+    assert [packet[20:] for packet in packets_of_wire] == [record.data[14:] for record in records[:5]]
+    assert {packet[:2] for packet in packets_of_wire} == {b"\x08\x00"}
 
 
-@pytest.mark.parametrize("name", [*OURS, "dumpcap"])
+@pytest.mark.parametrize("name", [*OWN_WAYS, "dumpcap"])
 def test_an_interface_that_is_not_there_names_those_that_are(name: str) -> None:
     with pytest.raises(CaptureError, match="no such interface") as raised:
-        opened(Asked("nosuch0", via=way(name)))
+        opened(CaptureOptions("nosuch0", via=way(name)))
     assert "lo" in raised.value.hint
 
 
 @pytest.mark.parametrize("name", ["libpcap", "dumpcap"])
 def test_a_filter_that_says_nothing_is_shown(name: str, wire: Wire) -> None:
     with pytest.raises(CaptureError, match="tcp porrt 3"):
-        opened(Asked(wire.name, "tcp porrt 3", via=way(name)))
+        opened(CaptureOptions(wire.name, "tcp porrt 3", via=way(name)))
 
 
 def test_the_ring_takes_no_filter_of_ones_own() -> None:
     with pytest.raises(CaptureError, match="needs libpcap"):
-        opened(Asked("lo", "tcp port 1", via="ring"))
+        opened(CaptureOptions("lo", "tcp port 1", via="ring"))
 
 
 def test_without_libpcap_the_ring_takes_its_place(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pcap_library, "library", lambda: None)
-    tap = opened(Asked(wire.name))
+    tap = opened(CaptureOptions(wire.name))
     assert isinstance(tap, Ring)
     tap.close()
     with pytest.raises(CaptureError, match="libpcap is not installed"):
-        opened(Asked(wire.name, via="libpcap"))
+        opened(CaptureOptions(wire.name, via="libpcap"))
 
 
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", OWN_WAYS)
 def test_who_may_not_capture_is_told_how_to(name: str) -> None:
     """In a process that has given up root."""
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
@@ -222,14 +224,14 @@ except CaptureError as problem:
 def test_what_other_systems_want_is_said(platform: str, line: str, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """(Nothing else of them was run.)"""
 
-    def refuse(*asked: object) -> None:
+    def refuse(*arguments: object) -> None:
         raise no_rights("lo")
 
     monkeypatch.setattr("captures.live.pcap_library.library", lambda: True)
     monkeypatch.setattr("captures.live.libpcap.Libpcap", refuse)
     monkeypatch.setattr(sys, "platform", platform)
     with pytest.raises(CaptureError) as raised:
-        opened(Asked("lo", ""))
+        opened(CaptureOptions("lo", ""))
     monkeypatch.undo()
     assert str(raised.value).startswith(line)
     assert hint in str(raised.value) + raised.value.hint
@@ -244,24 +246,24 @@ def test_a_dump_with_a_name_gives_what_one_in_memory_gives(
 ) -> None:
     """Begun anew after each look, and never. It leaves nothing behind."""
     way("libpcap")
-    plain = Belt(opened(Asked(wire.name)))
-    made: list[pcap_library.Named] = []
+    plain = CaptureQueue(opened(CaptureOptions(wire.name)))
+    dumps: list[pcap_library.Named] = []
 
     def named(lib: Any, handle: Any) -> pcap_library.Named:
-        made.append(pcap_library.Named(lib, handle, most))
-        return made[-1]
+        dumps.append(pcap_library.Named(lib, handle, most))
+        return dumps[-1]
 
     monkeypatch.setattr(libpcap, "dump", named)
-    belts = [plain, Belt(opened(Asked(wire.name)))]
+    belts = [plain, CaptureQueue(opened(CaptureOptions(wire.name)))]
     assert belts[0].tap.header == belts[1].tap.header
-    assert stat.S_IMODE(Path(made[0].path).parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(Path(dumps[0].path).parent.stat().st_mode) == 0o700
     for belt in belts:
         belt.start()
     wire.send(record.data for record in records)
     given = [all_of(belt) for belt in belts]
     assert given[0] == given[1]
     assert len(packets_in(given[0])) == len(records)
-    assert not Path(made[0].path).parent.exists()
+    assert not Path(dumps[0].path).parent.exists()
 
 
 def test_devices_are_those_that_tcpdump_lists(wire: Wire) -> None:
@@ -269,9 +271,11 @@ def test_devices_are_those_that_tcpdump_lists(wire: Wire) -> None:
     lib = pcap_library.library()
     assert lib is not None
     listed = subprocess.run(["tcpdump", "-D"], capture_output=True, text=True, check=True).stdout.splitlines()
-    found = pcap_library.devices(lib)
-    assert [f"{number}.{one.name}" for number, one in enumerate(found, 1)] == [line.split()[0] for line in listed]
-    assert wire.name in [one.name for one in found]
+    devices = pcap_library.devices(lib)
+    assert [f"{number}.{device.name}" for number, device in enumerate(devices, 1)] == [
+        line.split()[0] for line in listed
+    ]
+    assert wire.name in [device.name for device in devices]
 
 
 GUID = "{0F3A7F0B-6C0D-4E7B-9C55-3A8C7B3E5D11}"
@@ -284,42 +288,42 @@ DEVICES = [
 
 
 @pytest.mark.parametrize(
-    ("asked", "number"),
+    ("wanted", "number"),
     [("ethernet 2", 1), (rf"\device\npf_{GUID}", 1), ("Adapter for loopback traffic capture", 2), ("3", 3), ("vpn", 4)],
 )
-def test_an_interface_of_windows_is_known_by_any_of_its_names(asked: str, number: int) -> None:
-    assert pcap_library.chosen(DEVICES, asked) == DEVICES[number - 1]
+def test_an_interface_of_windows_is_known_by_any_of_its_names(wanted: str, number: int) -> None:
+    assert pcap_library.chosen(DEVICES, wanted) == DEVICES[number - 1]
 
 
-@pytest.mark.parametrize("asked", ["", "0", "5", "Wireless", "eth0"])
-def test_what_names_none_or_two_is_told_with_those_that_are_there(asked: str) -> None:
+@pytest.mark.parametrize("wanted", ["", "0", "5", "Wireless", "eth0"])
+def test_what_names_none_or_two_is_told_with_those_that_are_there(wanted: str) -> None:
     with pytest.raises(CaptureError) as raised:
-        pcap_library.chosen(DEVICES, asked)
-    assert str(raised.value) == f"-i {asked}: no such interface"
+        pcap_library.chosen(DEVICES, wanted)
+    assert str(raised.value) == f"-i {wanted}: no such interface"
     assert raised.value.hint == (
         "there are 1 (Ethernet 2), 2 (Adapter for loopback traffic capture), 3 (Wi-Fi), 4 (VPN)"
     )
 
 
 def test_windows_opens_the_device_that_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[object, ...]] = []
+    opened_devices: list[tuple[object, ...]] = []
     monkeypatch.setattr("captures.live.pcap_library.library", lambda: "lib")
     monkeypatch.setattr("captures.live.pcap_library.devices", lambda lib: DEVICES)
-    monkeypatch.setattr("captures.live.libpcap.Libpcap", lambda *given: asked.append(given))
+    monkeypatch.setattr("captures.live.libpcap.Libpcap", lambda *given: opened_devices.append(given))
     monkeypatch.setattr(sys, "platform", "win32")
-    opened(Asked("wi-fi", "tcp port 9092"))
+    opened(CaptureOptions("wi-fi", "tcp port 9092"))
     monkeypatch.setattr("captures.live.pcap_library.library", lambda: None)
     with pytest.raises(CaptureError, match="Npcap is not installed"):
-        opened(Asked("wi-fi", ""))
+        opened(CaptureOptions("wi-fi", ""))
     monkeypatch.undo()
-    assert asked == [("lib", "wi-fi", "tcp port 9092", 262_144, r"\Device\NPF_{1}")]
+    assert opened_devices == [("lib", "wi-fi", "tcp port 9092", 262_144, r"\Device\NPF_{1}")]
 
 
 def test_an_interface_that_goes_away_ends_the_capture() -> None:
     from tests.live import a_wire
 
     with a_wire() as wire:
-        belt = Belt(opened(Asked(wire.name, via="ring")))
+        belt = CaptureQueue(opened(CaptureOptions(wire.name, via="ring")))
         with belt:
             wire.remove()
             while not belt.over:
@@ -350,7 +354,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records: list[Record])
 
 
 def test_tcpdump_is_called_with_a_large_buffer_and_ended_and_says_what_it_lost(fake: Path) -> None:
-    with Belt(opened(Asked("lo", "tcp port 9092", via="tcpdump"))) as belt:
+    with CaptureQueue(opened(CaptureOptions("lo", "tcp port 9092", via="tcpdump"))) as belt:
         chunk = belt.take(60)
         assert chunk is not None
         assert chunk.data == (fake / "given.pcap").read_bytes()[HEADER_BYTES:]
@@ -359,8 +363,8 @@ def test_tcpdump_is_called_with_a_large_buffer_and_ended_and_says_what_it_lost(f
         assert belt.take(60) is None
         assert belt.over
     assert belt.drops().kernel == 12
-    said = (fake / "said").read_text().split()
-    assert said[: said.index("--")] == [
+    command = (fake / "said").read_text().split()
+    assert command[: command.index("--")] == [
         "-i",
         "lo",
         "-U",
@@ -372,12 +376,12 @@ def test_tcpdump_is_called_with_a_large_buffer_and_ended_and_says_what_it_lost(f
         "65536",
         "--time-stamp-precision=nano",
     ]
-    assert said[said.index("--") + 1 :] == ["tcp", "port", "9092"]
+    assert command[command.index("--") + 1 :] == ["tcp", "port", "9092"]
 
 
 def test_a_tool_that_ends_by_itself_is_told(fake: Path) -> None:
     (fake / "bin" / "tcpdump").write_text(f"#!/bin/sh\ncat {fake}/given.pcap\necho 'tcpdump: cable cut' >&2\n")
-    with Belt(opened(Asked("lo", via="tcpdump"))) as belt:
+    with CaptureQueue(opened(CaptureOptions("lo", via="tcpdump"))) as belt:
         while not belt.over:
             belt.take(60)
     assert belt.packets == 7
@@ -385,26 +389,26 @@ def test_a_tool_that_ends_by_itself_is_told(fake: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("output", "message"),
     [
         ("tcpdump: eth9: moon phase", "--via tcpdump: tcpdump: eth9: moon phase"),
         ("tcpdump: lo: You don't have permission to capture", "lo: no right to capture here"),
     ],
 )
-def test_a_tool_that_does_not_begin_is_told(said: str, told: str, fake: Path) -> None:
-    (fake / "bin" / "tcpdump").write_text(f'#!/bin/sh\necho "{said}" >&2\nexit 1\n')
+def test_a_tool_that_does_not_begin_is_told(output: str, message: str, fake: Path) -> None:
+    (fake / "bin" / "tcpdump").write_text(f'#!/bin/sh\necho "{output}" >&2\nexit 1\n')
     with pytest.raises(CaptureError) as raised:
-        opened(Asked("lo", via="tcpdump"))
-    assert str(raised.value).startswith(told)
+        opened(CaptureOptions("lo", via="tcpdump"))
+    assert str(raised.value).startswith(message)
 
 
 def test_a_tool_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(CaptureError, match="--via dumpcap: it is not installed"):
-        opened(Asked("lo", via="dumpcap"))
+        opened(CaptureOptions("lo", via="dumpcap"))
 
 
 def test_the_ways_of_the_command_line_are_those_there_are() -> None:
-    from analyzer.live import options
+    from analyzer.options.common import TOOLS
 
-    assert options.WAYS == open_interface.WAYS
+    assert TOOLS == open_interface.WAYS

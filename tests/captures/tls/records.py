@@ -57,14 +57,14 @@ class Forged:
 
     def client_hello(self) -> bytes:
         name = struct.pack(">HBH", len(HOST) + 3, 0, len(HOST)) + HOST.encode()
-        said = extension(0, name) + extension(43, b"\x02\x03\x04") + (extension(42, b"") if self._early else b"")
+        extensions = extension(0, name) + extension(43, b"\x02\x03\x04") + (extension(42, b"") if self._early else b"")
         body = b"\x03\x03" + self.random + b"\x00" + struct.pack(">HH", 2, self._suite) + b"\x01\x00"
-        return record(HANDSHAKE, message(1, body + struct.pack(">H", len(said)) + said))
+        return record(HANDSHAKE, message(1, body + struct.pack(">H", len(extensions)) + extensions))
 
     def server_hello(self, random_: bytes | None = None) -> bytes:
-        said = extension(43, b"\x03\x04")
+        extensions = extension(43, b"\x03\x04")
         body = b"\x03\x03" + (random_ or self._server_random) + b"\x00" + struct.pack(">HB", self._suite, 0)
-        return record(HANDSHAKE, message(2, body + struct.pack(">H", len(said)) + said))
+        return record(HANDSHAKE, message(2, body + struct.pack(">H", len(extensions)) + extensions))
 
     def sealed(self, side: bool, epoch: int, kind: int, data: bytes, padding: int = 0) -> bytes:
         """A protected record; `side`: the client's."""
@@ -73,13 +73,13 @@ class Forged:
         cipher, size, _ = SUITES[self._suite]
         secret = self._secrets[epoch, side]
         key, vector = self._expanded(secret, b"key", size), self._expanded(secret, b"iv", 12)
-        made: Any = aead.AESGCM(key) if cipher == "aes" else aead.ChaCha20Poly1305(key)
+        aead_cipher: Any = aead.AESGCM(key) if cipher == "aes" else aead.ChaCha20Poly1305(key)
         number = self._numbers.get((epoch, side), 0)
         self._numbers[epoch, side] = number + 1
         plain = data + bytes([kind]) + bytes(padding)
         head = struct.pack(">BHH", DATA, 0x0303, len(plain) + 16)
         nonce = bytes(a ^ b for a, b in zip(vector, number.to_bytes(12, "big"), strict=True))
-        return head + bytes(made.encrypt(nonce, plain, head))
+        return head + bytes(aead_cipher.encrypt(nonce, plain, head))
 
     def updated(self, side: bool) -> bytes:
         """A KeyUpdate; what this side says afterwards is under the next keys."""
@@ -102,8 +102,8 @@ class Forged:
 
     def answered(self, accepted: bool = False) -> bytes:
         """The server's hello and what follows it up to its Finished."""
-        said = extension(42, b"") if accepted else b""
-        flight = message(8, struct.pack(">H", len(said)) + said) + message(20, bytes(48))
+        extensions = extension(42, b"") if accepted else b""
+        flight = message(8, struct.pack(">H", len(extensions)) + extensions) + message(20, bytes(48))
         return self.server_hello() + CHANGE_CIPHER + self.sealed(False, SHAKING, HANDSHAKE, flight)
 
     def shaken(self) -> list[Write]:
@@ -111,5 +111,5 @@ class Forged:
         finished = CHANGE_CIPHER + self.sealed(True, SHAKING, HANDSHAKE, message(20, bytes(48)))
         return [Write(True, self.client_hello()), Write(False, self.answered()), Write(True, finished)]
 
-    def said(self, write: Write, padding: int = 0) -> Write:
+    def sealed_write(self, write: Write, padding: int = 0) -> Write:
         return Write(write.to_broker, self.sealed(write.to_broker, TRAFFIC, DATA, write.data, padding))

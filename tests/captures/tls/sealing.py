@@ -47,7 +47,7 @@ def certificates(until: datetime.datetime = datetime.datetime(2036, 1, 1)) -> tu
     out = []
     keys: list[Any] = [rsa.generate_private_key(65537, 2048), ec.generate_private_key(ec.SECP256R1())]
     for key in keys:
-        made = (
+        builder = (
             x509.CertificateBuilder()
             .subject_name(name)
             .issuer_name(name)
@@ -59,7 +59,7 @@ def certificates(until: datetime.datetime = datetime.datetime(2036, 1, 1)) -> tu
         )
         out.append(
             (
-                made.public_bytes(serialization.Encoding.PEM)
+                builder.public_bytes(serialization.Encoding.PEM)
                 + key.private_bytes(
                     serialization.Encoding.PEM,
                     serialization.PrivateFormat.PKCS8,
@@ -189,27 +189,27 @@ def _note(out: list[Write], to_broker: bool, bio: ssl.MemoryBIO, before: int) ->
 
 
 def sealed13(suite: str, writes: Sequence[Write]) -> tuple[list[Write], bytes]:
-    """The same with a suite of TLS 1.3, by OpenSSL's configuration of another process."""
+    """Like `Talk.sealed`, for a suite of TLS 1.3, by OpenSSL's configuration of another process."""
     with tempfile.TemporaryDirectory(prefix="kwire-tls-") as folder:
         settings = Path(folder, "openssl.cnf")
         settings.write_text(
             "openssl_conf = a\n[a]\nssl_conf = b\n[b]\nsystem_default = c\n[c]\n"
             f"Ciphersuites = {suite}\nMinProtocol = TLSv1.3\n"
         )
-        said = json.dumps([[write.to_broker, base64.b64encode(write.data).decode()] for write in writes])
+        encoded = json.dumps([[write.to_broker, base64.b64encode(write.data).decode()] for write in writes])
         done = subprocess.run(
             [sys.executable, "-m", "tests.captures.tls.sealing"],
-            input=said,
+            input=encoded,
             capture_output=True,
             text=True,
             check=True,
             cwd=ROOT,
             env={**os.environ, "OPENSSL_CONF": str(settings)},
         )
-    found = json.loads(done.stdout)
-    if found["suite"] != suite:
-        raise RuntimeError(f"asked for {suite}, got {found['suite']}")
-    return [Write(who, base64.b64decode(data)) for who, data in found["writes"]], found["keys"].encode()
+    output = json.loads(done.stdout)
+    if output["suite"] != suite:
+        raise RuntimeError(f"asked for {suite}, got {output['suite']}")
+    return [Write(who, base64.b64decode(data)) for who, data in output["writes"]], output["keys"].encode()
 
 
 def main() -> None:
@@ -217,8 +217,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="kwire-tls-") as folder:
         talk = Talk(How(), Path(folder))
         sealed = talk.sealed(writes)
-        made = [[write.to_broker, base64.b64encode(write.data).decode()] for write in sealed]
-        json.dump({"suite": talk.suite, "writes": made, "keys": talk.keys.decode()}, sys.stdout)
+        encoded_writes = [[write.to_broker, base64.b64encode(write.data).decode()] for write in sealed]
+        json.dump({"suite": talk.suite, "writes": encoded_writes, "keys": talk.keys.decode()}, sys.stdout)
 
 
 if __name__ == "__main__":

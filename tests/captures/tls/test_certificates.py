@@ -17,7 +17,7 @@ from tests.captures.tls.sealing import HOST, certificates
 pytest.importorskip("cryptography", reason="TLS needs the package cryptography: pip install 'kwire[tls]'")
 
 
-def made(name: list[tuple[str, str]], until: datetime.datetime) -> tuple[bytes, str]:
+def certificate(name: list[tuple[str, str]], until: datetime.datetime) -> tuple[bytes, str]:
     """A certificate's DER, and its subject as `cryptography` writes it."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
@@ -51,13 +51,13 @@ NAMES = {
 @pytest.mark.parametrize("year", [2049, 2050, 9999])
 def test_a_subject_and_an_end(name: str, year: int) -> None:
     until = datetime.datetime(year, 12, 31, 23, 59, 59)
-    der, expected = made(NAMES[name], until)
+    der, expected = certificate(NAMES[name], until)
     micros = int(until.replace(tzinfo=datetime.UTC).timestamp()) * 1_000_000
     assert subject_and_end(der) == (expected, micros)
 
 
 def test_a_long_subject_is_cut_off() -> None:
-    der, _ = made([("COMMON_NAME", "x" * 64)] * 40, datetime.datetime(2030, 1, 1))
+    der, _ = certificate([("COMMON_NAME", "x" * 64)] * 40, datetime.datetime(2030, 1, 1))
     subject, _ = subject_and_end(der)
     assert subject is not None
     assert len(subject) == MOST_TEXT

@@ -22,7 +22,7 @@ def line(label: str, secret: bytes, random: bytes = RANDOM) -> str:
     return f"{label} {random.hex()} {secret.hex()}\n"
 
 
-TAKEN: dict[str, tuple[str, str, bytes, bytes]] = {
+ACCEPTED: dict[str, tuple[str, str, bytes, bytes]] = {
     "a master secret": (line(MASTER, LONG), MASTER, RANDOM, LONG),
     "a traffic secret": (line(TRAFFIC[0], SECRET), TRAFFIC[0], RANDOM, SECRET),
     "a longer one": (line(HANDSHAKE[1], LONG), HANDSHAKE[1], RANDOM, LONG),
@@ -34,9 +34,9 @@ TAKEN: dict[str, tuple[str, str, bytes, bytes]] = {
 }
 
 
-@pytest.mark.parametrize("name", TAKEN)
+@pytest.mark.parametrize("name", ACCEPTED)
 def test_a_secret_is_found_by_its_label_and_random(name: str) -> None:
-    text, label, random, secret = TAKEN[name]
+    text, label, random, secret = ACCEPTED[name]
     log = KeyLog()
     assert log.take(text.encode()) == 1
     assert log.find(label, random) == secret
@@ -112,9 +112,9 @@ def test_a_log_that_grows_is_taken_line_by_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "no key\n", "\x00" * 1000])
 def test_a_file_without_a_key_is_told(tmp_path: Path, text: str) -> None:
-    with pytest.raises(CaptureError, match="holds no TLS key") as told:
+    with pytest.raises(CaptureError, match="holds no TLS key") as raised:
         KeyFiles((written(tmp_path, text),))
-    assert "label" in told.value.hint
+    assert "label" in raised.value.hint
 
 
 def test_files_that_cannot_be_read_are_told(tmp_path: Path) -> None:

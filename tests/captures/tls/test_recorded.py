@@ -1,4 +1,4 @@
-"""What other programs say is opened as they said it, and as Wireshark opens it: all in one run of tshark.
+"""Decrypt other programs' connections, and compare with their plaintext and with Wireshark.
 
 (proves: captures/tls/session.py, captures/tls/ciphers.py, captures/tls/keylog.py)
 """
@@ -27,25 +27,25 @@ pytest.importorskip("cryptography", reason="TLS needs the package cryptography: 
 @pytest.mark.parametrize("mss", [1448, 33])
 def test_a_recording_is_opened_as_it_was_said(name: str, mss: int) -> None:
     """Java's agent names sessions of TLS 1.2 by their id: what resumes one is opened by the same line."""
-    made = recorded(name)
-    for one in made.connections:
-        session = check(made.keys, one.wire, one.said, mss)
+    recording = recorded(name)
+    for link in recording.connections:
+        session = check(recording.keys, link.wire, link.plain, mss)
         assert session.version == (0x0303 if "1.2" in name else 0x0304)
-    assert len(made.connections) == (1 if name.endswith(("chacha", "updates")) else 2)
+    assert len(recording.connections) == (1 if name.endswith(("chacha", "updates")) else 2)
 
 
 def test_the_recordings_hold_what_they_are_there_for() -> None:
     """Session lines, a session that resumes, key updates, early data."""
     for name in ("java-1.2-gcm", "java-1.2-cbc", "java-1.2-chacha"):
-        made = recorded(name)
+        recording = recorded(name)
         log = KeyLog()
-        assert log.take(made.keys) == len(log) == len(log.names(SESSION)) == 1
+        assert log.take(recording.keys) == len(log) == len(log.names(SESSION)) == 1
     # Four records of 700 B fill a kilobyte's limit again and again; JSSE answers an update with its own.
-    made = recorded("java-1.3-key-updates")
-    sent = sum(len(write.data) for write in made.connections[0].said)
+    recording = recorded("java-1.3-key-updates")
+    sent = sum(len(write.data) for write in recording.connections[0].plain)
     assert sent > 7000
     early = recorded("openssl-1.3-early-data").connections[1]
-    assert early.said[0] == Write(True, b"early bird\n")
+    assert early.plain[0] == Write(True, b"early bird\n")
     assert b"CLIENT_EARLY_TRAFFIC_SECRET" in recorded("openssl-1.3-early-data").keys
 
 
@@ -64,7 +64,7 @@ def spoken(number: int) -> list[Write]:
 def talks(folder: Path) -> tuple[dict[str, Sealed], bytes]:
     """Every suite of TLS 1.2 and 1.3 whole, one of each kind resumed by ticket and by id, with and without
     encrypt-then-MAC; a HelloRetryRequest, key updates, early data; and all recordings."""
-    found: dict[str, Sealed] = {}
+    sealed: dict[str, Sealed] = {}
     keys = b""
     resumed = ("ECDHE-RSA-AES256-GCM-SHA384", "ECDHE-RSA-CHACHA20-POLY1305", "ECDHE-RSA-AES256-SHA384")
     hows = {name: (How(ssl.TLSVersion.TLSv1_2, f"{name}:@SECLEVEL=0"), name in resumed) for name in SUITES12}
@@ -75,30 +75,30 @@ def talks(folder: Path) -> tuple[dict[str, Sealed], bytes]:
         hows[f"{name}, without extensions"] = How(ssl.TLSVersion.TLSv1_2, cipher, plain), True
     hows |= {"1.3": (How(), True), "1.3, hello again": (How(group="secp384r1"), True)}
     for name, (how, again) in hows.items():
-        place = folder / str(len(found))
+        place = folder / str(len(sealed))
         place.mkdir()
         talk = Talk(how, place)
         for turn in range(1 + again):
-            said = spoken(len(found))
-            found[f"{name}{', resumed' * turn}"] = talk.sealed(said), said
+            written = spoken(len(sealed))
+            sealed[f"{name}{', resumed' * turn}"] = talk.sealed(written), written
             assert talk.resumed == bool(turn)
         keys += talk.keys
     for name in SUITES13:
-        said = spoken(len(found))
-        writes, log = sealed13(name, said)
-        found[name], keys = (writes, said), keys + log
-    made, said, out = Forged(2), spoken(len(found)), []
-    for write in said:
+        written = spoken(len(sealed))
+        writes, log = sealed13(name, written)
+        sealed[name], keys = (writes, written), keys + log
+    recording, written, out = Forged(2), spoken(len(sealed)), []
+    for write in written:
         for at in range(0, len(write.data), 16_000):
-            out.append(made.said(Write(write.to_broker, write.data[at : at + 16_000])))
-        out.append(Write(write.to_broker, made.updated(write.to_broker)))
-    found["key updates"], keys = ([*made.shaken(), *out], said), keys + made.log
+            out.append(recording.sealed_write(Write(write.to_broker, write.data[at : at + 16_000])))
+        out.append(Write(write.to_broker, recording.updated(write.to_broker)))
+    sealed["key updates"], keys = ([*recording.shaken(), *out], written), keys + recording.log
     for name in names():
         program = recorded(name)
         keys += program.keys
-        for number, one in enumerate(program.connections):
-            found[f"{name} {number}"] = one.wire, one.said
-    return found, keys
+        for number, link in enumerate(program.connections):
+            sealed[f"{name} {number}"] = link.wire, link.plain
+    return sealed, keys
 
 
 _DIGITS = set("0123456789abcdef")
@@ -127,18 +127,18 @@ def followed(capture: Path, keys: Path, count: int) -> dict[int, tuple[bytes, by
 
 @pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed: it is the witness here")
 def test_tshark_sees_the_same_bytes_of_every_cipher_and_way_to_resume(tmp_path: Path) -> None:
-    found, keys = talks(tmp_path)
+    sealed, keys = talks(tmp_path)
     packets: list[Segment] = []
-    for number, (writes, _) in enumerate(found.values()):
+    for number, (writes, _) in enumerate(sealed.values()):
         packets += converse(writes, client=("10.0.0.1", 40_000 + number), start_ns=START_NS + number * 10**9)
     capture, log = tmp_path / "capture.pcap", tmp_path / "given.log"
     capture.write_bytes(pcap(rendered(packets), 1, nanoseconds=True))
     log.write_bytes(keys)
-    seen = followed(capture, log, len(found))
+    seen = followed(capture, log, len(sealed))
     wrong: list[str] = []
-    for number, (name, (writes, said)) in enumerate(found.items()):
-        check(keys, writes, said)
-        if seen.get(number) != (text(said, True), text(said, False)):
+    for number, (name, (writes, plain)) in enumerate(sealed.items()):
+        check(keys, writes, plain)
+        if seen.get(number) != (text(plain, True), text(plain, False)):
             wrong.append(name)
     assert wrong == []
-    assert len(found) > 50
+    assert len(sealed) > 50

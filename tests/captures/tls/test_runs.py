@@ -14,20 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from captures import stream_tables as t
 from captures.kernels import COMPILED
-from captures.stream_tables import (
-    DATA,
-    END,
-    GAP,
-    SEG_AT,
-    SEG_COLUMNS,
-    SEG_KEY,
-    SEG_KIND,
-    SEG_LENGTH,
-    SEG_ORDINAL,
-    SEG_SOURCE,
-    SEG_TRIGGER,
-)
 from captures.streams import Segments
 from captures.tls import ciphers, evp, runs, stage
 from captures.tls.keylog import KeyLog
@@ -41,7 +29,7 @@ pytest.importorskip("cryptography", reason="TLS needs the package cryptography: 
 Step = tuple[int, Write | int]
 """A connection's slot with what it says, or with the size of a hole of its client; -1: it ends."""
 
-Told = tuple[int, int, int, int, bytes | int]
+DecryptedRow = tuple[int, int, int, int, bytes | int]
 
 
 def windows(steps: Sequence[Step], mss: int, most: int, rng: random.Random) -> list[Segments]:
@@ -49,44 +37,53 @@ def windows(steps: Sequence[Step], mss: int, most: int, rng: random.Random) -> l
     rows: list[tuple[int, int, bytes | int]] = []
     for slot, step in steps:
         if isinstance(step, int):
-            rows.append((2 * slot, GAP if step >= 0 else END, max(step, 0)))
+            rows.append((2 * slot, t.GAP if step >= 0 else t.END, max(step, 0)))
         else:
             key = 2 * slot + int(not step.to_broker)
-            rows += [(key, DATA, step.data[at : at + mss]) for at in range(0, len(step.data), mss)]
-    made = []
+            rows += [(key, t.DATA, step.data[at : at + mss]) for at in range(0, len(step.data), mss)]
+    segments_of_windows = []
     for begin in range(0, len(rows), most):
         sources: tuple[bytearray, bytearray] = (bytearray(7), bytearray(3))
         table = []
         for ordinal, (key, kind, data) in enumerate(rows[begin : begin + most], begin):
-            row = [0] * SEG_COLUMNS
-            row[SEG_KEY], row[SEG_KIND], row[SEG_ORDINAL], row[SEG_TRIGGER] = key, kind, ordinal, ordinal
+            row = [0] * t.SEG_COLUMNS
+            row[t.SEG_KEY], row[t.SEG_KIND], row[t.SEG_PACKET_INDEX], row[t.SEG_COMPLETED_BY] = (
+                key,
+                kind,
+                ordinal,
+                ordinal,
+            )
             if isinstance(data, int):
-                row[SEG_LENGTH] = data
+                row[t.SEG_LENGTH] = data
             else:
-                row[SEG_SOURCE] = int(rng.random() < 0.1)
-                row[SEG_AT], row[SEG_LENGTH] = len(sources[row[SEG_SOURCE]]), len(data)
-                sources[row[SEG_SOURCE]].extend(data)
+                row[t.SEG_SOURCE] = int(rng.random() < 0.1)
+                row[t.SEG_AT], row[t.SEG_LENGTH] = len(sources[row[t.SEG_SOURCE]]), len(data)
+                sources[row[t.SEG_SOURCE]].extend(data)
             table.append(row)
-        arrays = [np.frombuffer(one, np.uint8) for one in sources]
-        made.append(Segments(np.array(table, np.int64), (arrays[0], arrays[1])))
-    return made
+        arrays = [np.frombuffer(buffer, np.uint8) for buffer in sources]
+        segments_of_windows.append(Segments(np.array(table, np.int64), (arrays[0], arrays[1])))
+    return segments_of_windows
 
 
-def told(log: bytes, steps: Sequence[Step], mss: int, most: int) -> tuple[list[Told], list[tuple[object, ...]]]:
-    """What comes out, and what is known of the connections that ended."""
+def decrypted(
+    log: bytes, steps: Sequence[Step], mss: int, most: int
+) -> tuple[list[DecryptedRow], list[tuple[object, ...]]]:
+    """Return the decrypted rows, and the properties of connections that ended."""
     keys = KeyLog()
     keys.take(log)
     stage = Stage(keys)
-    out: list[Told] = []
+    out: list[DecryptedRow] = []
     over: list[tuple[object, ...]] = []
     for window in windows(steps, mss, most, random.Random(1)):
-        found = stage.take(window)
-        for row in found.rows.tolist():
-            at, size = row[SEG_AT], row[SEG_LENGTH]
-            said = found.sources[row[SEG_SOURCE]][at : at + size].tobytes() if row[SEG_KIND] == DATA else size
-            out.append((row[SEG_KEY], row[SEG_KIND], row[SEG_ORDINAL], row[SEG_TRIGGER], said))
+        segments = stage.take(window)
+        for row in segments.rows.tolist():
+            at, size = row[t.SEG_AT], row[t.SEG_LENGTH]
+            payload = (
+                segments.sources[row[t.SEG_SOURCE]][at : at + size].tobytes() if row[t.SEG_KIND] == t.DATA else size
+            )
+            out.append((row[t.SEG_KEY], row[t.SEG_KIND], row[t.SEG_PACKET_INDEX], row[t.SEG_COMPLETED_BY], payload))
         assert [row[3] for row in out] == sorted(row[3] for row in out)
-        over += [(slot, one.taken, one.given, one.alert) for slot, one in sorted(stage.over.items())]
+        over += [(slot, session.bytes_in, session.given, session.alert) for slot, session in sorted(stage.over.items())]
     return out, over
 
 
@@ -98,9 +95,9 @@ class Counted:
         many = runs.opened
 
         def counting(*arguments: object) -> list[runs.Run]:
-            found = many(*arguments)  # type: ignore[arg-type]
-            self.rows += sum(run.whole for run in found)
-            return found
+            runs_done = many(*arguments)  # type: ignore[arg-type]
+            self.rows += sum(run.whole for run in runs_done)
+            return runs_done
 
         monkeypatch.setattr(stage, "opened", counting)
 
@@ -117,13 +114,13 @@ WAYS = ((100, 400), (1448, 7), (1448, 10_000), (40_000, 60))
 
 
 def check(log: bytes, steps: Sequence[Step], counted: Counted, ways: Sequence[tuple[int, int]] = WAYS) -> None:
-    """The same, whatever windows and packets are, with every record by itself as the twin."""
+    """Check that windows and packets change nothing, against one record at a time as the reference."""
     for mss, rows in ways:
-        found = told(log, steps, mss, rows)
+        at_once = decrypted(log, steps, mss, rows)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(ciphers, "_many", lambda *_: None)
             before = counted.rows
-            assert found == told(log, steps, mss, rows), (mss, rows)
+            assert at_once == decrypted(log, steps, mss, rows), (mss, rows)
             assert counted.rows == before
 
 
@@ -136,23 +133,23 @@ def test_whole_sessions_of_tls_1_3(suite: int, counted: Counted) -> None:
     """Three at once, with padding, tickets, key updates, empty records and alerts on the way."""
     rng = random.Random(suite)
     steps: list[Step] = []
-    made = [Forged(number, suite) for number in range(3)]
-    for slot, one in enumerate(made):
-        steps += [(slot, write) for write in one.shaken()]
+    forged = [Forged(number, suite) for number in range(3)]
+    for slot, link in enumerate(forged):
+        steps += [(slot, write) for write in link.shaken()]
     for turn in range(40):
         slot = rng.randrange(3)
-        one = made[slot]
+        link = forged[slot]
         for write in texts(rng, rng.choice((1, 1, 9))):
-            steps.append((slot, one.said(write, padding=rng.choice((0, 0, 0, 90)))))
+            steps.append((slot, link.sealed_write(write, padding=rng.choice((0, 0, 0, 90)))))
         if turn % 9 == 0:
-            steps.append((slot, Write(turn % 2 == 0, one.updated(turn % 2 == 0))))
+            steps.append((slot, Write(turn % 2 == 0, link.updated(turn % 2 == 0))))
         if turn % 13 == 0:
-            steps.append((slot, Write(False, one.sealed(False, TRAFFIC, HANDSHAKE, message(4, bytes(150))))))
+            steps.append((slot, Write(False, link.sealed(False, TRAFFIC, HANDSHAKE, message(4, bytes(150))))))
         if turn % 11 == 0:
-            steps.append((slot, one.said(Write(True, b""), padding=turn % 2)))
-    for slot, one in enumerate(made):
-        steps += [(slot, Write(True, one.sealed(True, TRAFFIC, ALERT, b"\x02\x14"))), (slot, -1)]
-    check(b"".join(one.log for one in made), steps, counted)
+            steps.append((slot, link.sealed_write(Write(True, b""), padding=turn % 2)))
+    for slot, link in enumerate(forged):
+        steps += [(slot, Write(True, link.sealed(True, TRAFFIC, ALERT, b"\x02\x14"))), (slot, -1)]
+    check(b"".join(link.log for link in forged), steps, counted)
     assert counted.rows > 500
 
 
@@ -170,10 +167,10 @@ def test_holes_and_damage(counted: Counted) -> None:
     """Bytes changed, left out and put in, at random places of random sessions."""
     for seed in range(12):
         rng = random.Random(seed)
-        made = Forged(seed, rng.choice((0x1301, 0x1303)))
-        steps: list[Step] = [(0, write) for write in made.shaken()]
+        forged = Forged(seed, rng.choice((0x1301, 0x1303)))
+        steps: list[Step] = [(0, write) for write in forged.shaken()]
         for write in texts(rng, 60):
-            data = bytearray(made.said(write).data)
+            data = bytearray(forged.sealed_write(write).data)
             fault = rng.random()
             if fault < 0.04:
                 data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
@@ -183,16 +180,16 @@ def test_holes_and_damage(counted: Counted) -> None:
             elif fault < 0.09:
                 data[rng.randrange(len(data)) :] = rng.randbytes(rng.choice((0, 3, 500)))
             steps.append((0, Write(write.to_broker, bytes(data))))
-        check(made.log, [*steps, (0, -1)], counted, ways=((1448, 60),))
+        check(forged.log, [*steps, (0, -1)], counted, ways=((1448, 60),))
     assert counted.rows > 100
 
 
 def test_records_that_are_to_be_looked_at_cost_no_more_than_they_bring(counted: Counted) -> None:
     """A key update after every record: what is tried in vain stays in proportion."""
-    made = Forged(3)
-    steps: list[Step] = [(0, write) for write in made.shaken()]
+    forged = Forged(3)
+    steps: list[Step] = [(0, write) for write in forged.shaken()]
     for _ in range(300):
-        steps += [(0, made.said(Write(True, b"said"))), (0, Write(True, made.updated(True)))]
+        steps += [(0, forged.sealed_write(Write(True, b"said"))), (0, Write(True, forged.updated(True)))]
     tried = 0
     many = runs.opened
 
@@ -203,7 +200,7 @@ def test_records_that_are_to_be_looked_at_cost_no_more_than_they_bring(counted: 
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stage, "opened", counting)
-        out, _ = told(made.log, steps, 1448, 10_000)
+        out, _ = decrypted(forged.log, steps, 1448, 10_000)
     assert [row[4] for row in out] == [b"said"] * 300
     assert tried < 3 * len(steps)
 
@@ -211,7 +208,7 @@ def test_records_that_are_to_be_looked_at_cost_no_more_than_they_bring(counted: 
 def test_keys_are_given_back_and_what_is_not_there_is_none() -> None:
     assert evp.context("ccm", bytes(16)) is None
     assert evp.context("gcm", bytes(5)) is None
-    made = evp.context("gcm", bytes(32))
-    assert (made is not None) == (COMPILED and evp.context("gcm", bytes(16)) is not None)
-    del made
+    context = evp.context("gcm", bytes(32))
+    assert (context is not None) == (COMPILED and evp.context("gcm", bytes(16)) is not None)
+    del context
     gc.collect()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from captures.stream_tables import GAP, SEG_COLUMNS, SEG_KEY, SEG_KIND, SEG_LENGTH, SEG_ORDINAL
+from captures.stream_tables import GAP, SEG_COLUMNS, SEG_KEY, SEG_KIND, SEG_LENGTH, SEG_PACKET_INDEX
 from captures.tls.ciphers import Opener13
 from captures.tls.direction import BYTES_PER_TRIAL, TRIALS, Row
 from captures.tls.keylog import MASTER, SESSION, KeyLog
@@ -35,9 +35,10 @@ RETRY = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c
 """RFC 8446, 4.1.3."""
 
 
-class Heard:
-    """What a session gives: by direction (True: to the broker) pieces of text, each with the ordinal of its packet, and
-    sizes of holes, in order."""
+class Decrypted:
+    """Plaintext of a session, by direction (True: to the broker).
+
+    Pieces of text, each with the index of its packet, and sizes of holes, in order."""
 
     def __init__(self) -> None:
         self.events: dict[bool, list[tuple[int, bytes] | int]] = {True: [], False: []}
@@ -45,13 +46,13 @@ class Heard:
 
     def text(self, row: Row, data: bytes) -> None:
         assert data
-        self.events[row[SEG_KEY] == 0].append((row[SEG_ORDINAL], data))
+        self.events[row[SEG_KEY] == 0].append((row[SEG_PACKET_INDEX], data))
         self.order.append(row[SEG_KEY] == 0)
 
     def hole(self, size: int, row: Row) -> None:
         self.events[row[SEG_KEY] == 0].append(size)
 
-    def said(self, to_broker: bool) -> bytes:
+    def text_of(self, to_broker: bool) -> bytes:
         return b"".join(event[1] for event in self.events[to_broker] if isinstance(event, tuple))
 
     def holes(self, to_broker: bool) -> list[int]:
@@ -61,33 +62,33 @@ class Heard:
 Step = Write | tuple[bool, int]
 
 
-def opened(log: bytes | KeyLog, writes: Iterable[Step], mss: int = 1 << 20) -> tuple[Session, Heard]:
+def opened(log: bytes | KeyLog, writes: Iterable[Step], mss: int = 1 << 20) -> tuple[Session, Decrypted]:
     """A session that was fed writes, cut up at `mss`; a pair instead of a write is a hole of so many bytes."""
     keys = log if isinstance(log, KeyLog) else KeyLog()
     if isinstance(log, bytes):
         keys.take(log)
-    session, heard = Session(keys), Heard()
+    session, decrypted = Session(keys), Decrypted()
     number = 0
     for write in writes:
         row = [0] * SEG_COLUMNS
         if isinstance(write, tuple):
             row[SEG_KEY], row[SEG_KIND], row[SEG_LENGTH] = int(not write[0]), GAP, write[1]
-            session.missing(row, heard)
+            session.missing(row, decrypted)
             continue
         for at in range(0, len(write.data), mss):
             data = write.data[at : at + mss]
             row = [0] * SEG_COLUMNS
-            row[SEG_KEY], row[SEG_LENGTH], row[SEG_ORDINAL] = int(not write.to_broker), len(data), number
+            row[SEG_KEY], row[SEG_LENGTH], row[SEG_PACKET_INDEX] = int(not write.to_broker), len(data), number
             number += 1
-            session.data(row, data, heard)
+            session.data(row, data, decrypted)
     for key in (0, 1):
         row = [0] * SEG_COLUMNS
         row[SEG_KEY] = key
-        session.over(row, heard)
+        session.over(row, decrypted)
     assert session.oldest() is None
-    assert session.given == len(heard.said(True)) + len(heard.said(False))
-    assert session.given <= session.taken
-    return session, heard
+    assert session.given == len(decrypted.text_of(True)) + len(decrypted.text_of(False))
+    assert session.given <= session.bytes_in
+    return session, decrypted
 
 
 def spoken(seed: int = 1, turns: int = 6) -> list[Write]:
@@ -100,11 +101,11 @@ def text(writes: Sequence[Write], to_broker: bool) -> bytes:
     return b"".join(write.data for write in writes if write.to_broker == to_broker)
 
 
-def check(log: bytes, writes: Sequence[Step], said: Sequence[Write], mss: int = 1 << 20) -> Session:
-    session, heard = opened(log, writes, mss)
+def check(log: bytes, writes: Sequence[Step], plain: Sequence[Write], mss: int = 1 << 20) -> Session:
+    session, decrypted = opened(log, writes, mss)
     for side in (True, False):
-        assert heard.said(side) == text(said, side)
-        assert heard.holes(side) == []
+        assert decrypted.text_of(side) == text(plain, side)
+        assert decrypted.holes(side) == []
     return session
 
 
@@ -134,9 +135,9 @@ def test_every_suite_of_tls_1_2(name: str, tmp_path: Path) -> None:
         folder.mkdir()
         talk = Talk(How(ssl.TLSVersion.TLSv1_2, f"{name}:@SECLEVEL=0", options), folder)
         for again in (False, True):
-            said = spoken(again)
-            writes = talk.sealed(said)
-            session = check(talk.keys, writes, said, mss=1448)
+            plain = spoken(again)
+            writes = talk.sealed(plain)
+            session = check(talk.keys, writes, plain, mss=1448)
             assert talk.resumed == again
             assert (session.version, session.suite, session.server_name) == (0x0303, SUITES12[name], HOST)
             assert bool(session.certificate) != again
@@ -152,9 +153,9 @@ SUITES13 = (
 
 @pytest.mark.parametrize("name", SUITES13)
 def test_suites_of_tls_1_3(name: str) -> None:
-    said = spoken()
-    writes, keys = sealed13(name, said)
-    assert check(keys, writes, said, mss=1000).version == 0x0304
+    plain = spoken()
+    writes, keys = sealed13(name, plain)
+    assert check(keys, writes, plain, mss=1000).version == 0x0304
 
 
 @pytest.mark.parametrize(
@@ -165,10 +166,10 @@ def test_suites_of_tls_1_3(name: str) -> None:
 def test_tls_1_3_whole_and_resumed(how: How, tmp_path: Path) -> None:
     talk = Talk(how, tmp_path)
     for again in (False, True):
-        said = spoken(again)
-        writes = talk.sealed(said)
+        plain = spoken(again)
+        writes = talk.sealed(plain)
         for mss in (1, 1448) if not again else (1 << 20,):
-            session = check(talk.keys, writes, said, mss)
+            session = check(talk.keys, writes, plain, mss)
             assert (session.version, session.suite, session.protocol) == (0x0304, 0x1302, how.alpn)
             assert bool(session.certificate) != again
         assert talk.resumed == again
@@ -177,8 +178,8 @@ def test_tls_1_3_whole_and_resumed(how: How, tmp_path: Path) -> None:
 def test_the_keys_of_another_connection_open_nothing(tmp_path: Path) -> None:
     talk = Talk(How(), tmp_path)
     writes = talk.sealed(spoken())
-    session, heard = opened(Forged(1).log, writes)
-    assert (session.given, heard.events) == (0, {True: [], False: []})
+    session, decrypted = opened(Forged(1).log, writes)
+    assert (session.given, decrypted.events) == (0, {True: [], False: []})
     assert session.server_name == HOST
 
 
@@ -186,8 +187,8 @@ def test_a_line_of_an_agent_for_java_opens_all_that_resumes_its_session(tmp_path
     """It knows the master secret by the session id that the server gives."""
     how = How(ssl.TLSVersion.TLSv1_2, "ECDHE-RSA-AES256-GCM-SHA384", ssl.OP_NO_TICKET)
     talk = Talk(how, tmp_path)
-    said = spoken()
-    writes = talk.sealed(said)
+    plain = spoken()
+    writes = talk.sealed(plain)
     hello = next(write.data for write in writes if not write.to_broker)
     name = hello[44 : 44 + hello[43]]
     assert len(name) == 32
@@ -198,8 +199,8 @@ def test_a_line_of_an_agent_for_java_opens_all_that_resumes_its_session(tmp_path
     assert master is not None
     line = f"RSA Session-ID:{name.hex()} Master-Key:{master.hex()}\n".encode()
     for _ in range(2):
-        check(line, writes, said)
-        writes = talk.sealed(said)
+        check(line, writes, plain)
+        writes = talk.sealed(plain)
     agent = KeyLog()
     agent.take(line)
     assert agent.find(SESSION, name) == master
@@ -208,8 +209,8 @@ def test_a_line_of_an_agent_for_java_opens_all_that_resumes_its_session(tmp_path
 def test_a_session_without_a_name_is_opened_by_a_line_that_fits(tmp_path: Path) -> None:
     """A server with tickets gives no session id: the agent's line has that of a later connection. Others do not fit."""
     talk = Talk(How(ssl.TLSVersion.TLSv1_2, "ECDHE-RSA-AES256-GCM-SHA384"), tmp_path)
-    said = spoken()
-    writes = talk.sealed(said)
+    plain = spoken()
+    writes = talk.sealed(plain)
     hello = next(write.data for write in writes if not write.to_broker)
     assert hello[43] == 0
     log = KeyLog()
@@ -218,194 +219,198 @@ def test_a_session_without_a_name_is_opened_by_a_line_that_fits(tmp_path: Path) 
     assert master is not None
     others = "".join(f"RSA Session-ID:{number:064x} Master-Key:{number:096x}\n" for number in range(1, 9))
     line = f"RSA Session-ID:{99:064x} Master-Key:{master.hex()}\n"
-    check((others + line).encode(), writes, said, mss=700)
-    session, heard = opened(others.encode(), writes)
-    assert (session.given, heard.events) == (0, {True: [], False: []})
+    check((others + line).encode(), writes, plain, mss=700)
+    session, decrypted = opened(others.encode(), writes)
+    assert (session.given, decrypted.events) == (0, {True: [], False: []})
 
 
 # ---------------------------------------------------------------------------------------------------- what we forge
 
 
 def test_keys_are_updated_by_each_side_for_itself() -> None:
-    made, said, out = Forged(2), spoken(2, 24), []
-    out += made.shaken()
-    for number, write in enumerate(said):
-        out.append(made.said(write)) if len(write.data) <= 16_384 else out.extend(
-            made.said(Write(write.to_broker, write.data[at : at + 16_384])) for at in range(0, len(write.data), 16_384)
+    forged, plain, out = Forged(2), spoken(2, 24), []
+    out += forged.shaken()
+    for number, write in enumerate(plain):
+        out.append(forged.sealed_write(write)) if len(write.data) <= 16_384 else out.extend(
+            forged.sealed_write(Write(write.to_broker, write.data[at : at + 16_384]))
+            for at in range(0, len(write.data), 16_384)
         )
         if number % 3 == 0:
-            out.append(Write(write.to_broker, made.updated(write.to_broker)))
-    check(made.log, out, said, mss=5000)
+            out.append(Write(write.to_broker, forged.updated(write.to_broker)))
+    check(forged.log, out, plain, mss=5000)
 
 
 @pytest.mark.parametrize("suite", [0x1301, 0x1302, 0x1303])
 def test_padding_is_no_text(suite: int) -> None:
-    made = Forged(3, suite)
-    said = [Write(True, b"asked"), Write(False, b"answered")]
-    out = made.shaken() + [made.said(write, padding) for write in said for padding in (0,)]
-    out += [made.said(Write(True, b"\0\0more\0\0"), padding=700), made.said(Write(False, b""), padding=100)]
-    check(made.log, out, [*said, Write(True, b"\0\0more\0\0")])
+    forged = Forged(3, suite)
+    plain = [Write(True, b"asked"), Write(False, b"answered")]
+    out = forged.shaken() + [forged.sealed_write(write, padding) for write in plain for padding in (0,)]
+    out += [
+        forged.sealed_write(Write(True, b"\0\0more\0\0"), padding=700),
+        forged.sealed_write(Write(False, b""), padding=100),
+    ]
+    check(forged.log, out, [*plain, Write(True, b"\0\0more\0\0")])
 
 
 def test_tickets_alerts_and_other_records_are_no_text() -> None:
-    made = Forged(4)
-    out = made.shaken()
-    out.append(Write(False, made.sealed(False, TRAFFIC, HANDSHAKE, message(4, bytes(150)))))
+    forged = Forged(4)
+    out = forged.shaken()
+    out.append(Write(False, forged.sealed(False, TRAFFIC, HANDSHAKE, message(4, bytes(150)))))
     out.append(Write(False, CHANGE_CIPHER))
-    out.append(made.said(Write(True, b"said")))
-    out.append(Write(True, made.sealed(True, TRAFFIC, ALERT, b"\x01\x00")))
-    check(made.log, out, [Write(True, b"said")])
+    out.append(forged.sealed_write(Write(True, b"said")))
+    out.append(Write(True, forged.sealed(True, TRAFFIC, ALERT, b"\x01\x00")))
+    check(forged.log, out, [Write(True, b"said")])
 
 
 @pytest.mark.parametrize("accepted", [True, False])
 @pytest.mark.parametrize("ended", [True, False])
 def test_early_data_counts_where_the_server_takes_it(accepted: bool, ended: bool) -> None:
     """It is handed on before the answer to it, and not at all where it was refused: it is said again then."""
-    made = Forged(5, early=True)
-    out = [Write(True, made.client_hello() + CHANGE_CIPHER)]
-    out.append(Write(True, made.sealed(True, EARLY, DATA, b"early ") + made.sealed(True, EARLY, DATA, b"bird ")))
-    out.append(Write(False, made.answered(accepted) + made.sealed(False, TRAFFIC, DATA, b"answer")))
+    forged = Forged(5, early=True)
+    out = [Write(True, forged.client_hello() + CHANGE_CIPHER)]
+    out.append(Write(True, forged.sealed(True, EARLY, DATA, b"early ") + forged.sealed(True, EARLY, DATA, b"bird ")))
+    out.append(Write(False, forged.answered(accepted) + forged.sealed(False, TRAFFIC, DATA, b"answer")))
     if accepted and ended:
-        out.append(Write(True, made.sealed(True, EARLY, HANDSHAKE, message(5, b""))))
-    out.append(Write(True, made.sealed(True, SHAKING, HANDSHAKE, message(20, bytes(48)))))
-    out.append(made.said(Write(True, b"late")))
-    _, heard = opened(made.log, out, mss=50)
-    assert heard.said(True) == (b"early bird late" if accepted else b"late")
-    assert heard.said(False) == b"answer"
-    assert heard.order[0] is accepted
+        out.append(Write(True, forged.sealed(True, EARLY, HANDSHAKE, message(5, b""))))
+    out.append(Write(True, forged.sealed(True, SHAKING, HANDSHAKE, message(20, bytes(48)))))
+    out.append(forged.sealed_write(Write(True, b"late")))
+    _, decrypted = opened(forged.log, out, mss=50)
+    assert decrypted.text_of(True) == (b"early bird late" if accepted else b"late")
+    assert decrypted.text_of(False) == b"answer"
+    assert decrypted.order[0] is accepted
 
 
 def test_early_data_is_refused_with_a_hello_that_asks_again() -> None:
-    made = Forged(6, early=True)
-    out = [Write(True, made.client_hello() + CHANGE_CIPHER + made.sealed(True, EARLY, DATA, b"early"))]
-    out.append(Write(False, made.server_hello(RETRY) + CHANGE_CIPHER))
-    out.append(Write(True, made.client_hello()))
-    out.append(Write(False, made.answered()))
-    out.append(Write(True, made.sealed(True, SHAKING, HANDSHAKE, message(20, bytes(48)))))
-    out.append(made.said(Write(True, b"again")))
-    session = check(made.log, out, [Write(True, b"again")])
+    forged = Forged(6, early=True)
+    out = [Write(True, forged.client_hello() + CHANGE_CIPHER + forged.sealed(True, EARLY, DATA, b"early"))]
+    out.append(Write(False, forged.server_hello(RETRY) + CHANGE_CIPHER))
+    out.append(Write(True, forged.client_hello()))
+    out.append(Write(False, forged.answered()))
+    out.append(Write(True, forged.sealed(True, SHAKING, HANDSHAKE, message(20, bytes(48)))))
+    out.append(forged.sealed_write(Write(True, b"again")))
+    session = check(forged.log, out, [Write(True, b"again")])
     assert (session.version, session.suite) == (0x0304, 0x1302)
 
 
 def test_a_log_without_the_secrets_of_the_handshake_is_enough() -> None:
-    made = Forged(7)
-    log = b"\n".join(line for line in made.log.splitlines() if b"_TRAFFIC_SECRET_0" in line)
-    out = [*made.shaken(), made.said(Write(True, b"asked")), made.said(Write(False, b"answered"))]
+    forged = Forged(7)
+    log = b"\n".join(line for line in forged.log.splitlines() if b"_TRAFFIC_SECRET_0" in line)
+    out = [*forged.shaken(), forged.sealed_write(Write(True, b"asked")), forged.sealed_write(Write(False, b"answered"))]
     check(log, out, [Write(True, b"asked"), Write(False, b"answered")])
 
 
 # ---------------------------------------------------------------------------------------------- holes and damage
 
 
-def records(made: Forged, count: int, size: int = 400, padding: int = 0) -> list[bytes]:
-    return [made.said(Write(True, bytes([65 + number % 26]) * size), padding).data for number in range(count)]
+def records(forged: Forged, count: int, size: int = 400, padding: int = 0) -> list[bytes]:
+    return [forged.sealed_write(Write(True, bytes([65 + number % 26]) * size), padding).data for number in range(count)]
 
 
 @pytest.mark.parametrize("first, lost, padding", [(2, 1, 0), (2, 5, 0), (30, 200, 0), (2, 1, 16), (30, 200, 16)])
 def test_after_a_hole_the_next_record_that_opens_goes_on(first: int, lost: int, padding: int) -> None:
     """The hole is said with its exact size in plaintext, also where its ends lie inside records, and where they are
     padded as Java pads them."""
-    made = Forged(8)
-    every = records(made, first + lost + 4, padding=padding)
+    forged = Forged(8)
+    every = records(forged, first + lost + 4, padding=padding)
     stream = b"".join(every)
     begin, end = len(every[0]) * first + 10, len(every[0]) * (first + lost) - 10
-    out: list[Step] = [*made.shaken(), Write(True, stream[:begin]), (True, end - begin)]
-    _, heard = opened(made.log, [*out, Write(True, stream[end:])], mss=300)
+    out: list[Step] = [*forged.shaken(), Write(True, stream[:begin]), (True, end - begin)]
+    _, decrypted = opened(forged.log, [*out, Write(True, stream[end:])], mss=300)
     letters = b"".join(bytes([65 + number % 26]) * 400 for number in range(first + lost + 4))
-    assert heard.said(True) == letters[: first * 400] + letters[(first + lost) * 400 :]
-    assert heard.holes(True) == [lost * 400]
+    assert decrypted.text_of(True) == letters[: first * 400] + letters[(first + lost) * 400 :]
+    assert decrypted.holes(True) == [lost * 400]
 
 
 def test_a_hole_with_a_key_update_in_it_is_of_unknown_size() -> None:
-    made = Forged(9)
-    before, update, after = records(made, 3), made.updated(True), records(made, 3)
+    forged = Forged(9)
+    before, update, after = records(forged, 3), forged.updated(True), records(forged, 3)
     lost = len(before[2]) + len(update) + len(after[0])
     rest = Write(True, b"".join(after[1:]))
-    out: list[Step] = [*made.shaken(), Write(True, b"".join(before[:2])), (True, lost), rest]
-    _, heard = opened(made.log, out)
-    assert heard.said(True) == b"A" * 400 + b"B" * 400 + b"B" * 400 + b"C" * 400
-    assert heard.holes(True) == [UNKNOWN]
+    out: list[Step] = [*forged.shaken(), Write(True, b"".join(before[:2])), (True, lost), rest]
+    _, decrypted = opened(forged.log, out)
+    assert decrypted.text_of(True) == b"A" * 400 + b"B" * 400 + b"B" * 400 + b"C" * 400
+    assert decrypted.holes(True) == [UNKNOWN]
 
 
 def test_a_hole_between_records_that_are_padded_at_will_is_of_unknown_size() -> None:
-    made = Forged(9)
-    every = [*records(made, 2, padding=3), *records(made, 2, padding=40), *records(made, 2, padding=7)]
+    forged = Forged(9)
+    every = [*records(forged, 2, padding=3), *records(forged, 2, padding=40), *records(forged, 2, padding=7)]
     out: list[Step] = [
-        *made.shaken(),
+        *forged.shaken(),
         Write(True, b"".join(every[:2])),
         (True, sum(map(len, every[2:4]))),
         Write(True, b"".join(every[4:])),
     ]
-    _, heard = opened(made.log, out)
-    assert heard.holes(True) == [UNKNOWN]
+    _, decrypted = opened(forged.log, out)
+    assert decrypted.holes(True) == [UNKNOWN]
 
 
 def test_a_hole_in_the_handshake_takes_no_text() -> None:
     """Nothing that was said is missing: of the client the Finished, of the server all but its hello."""
-    made = Forged(10)
-    client, server, finished = made.shaken()
-    said = [made.said(Write(True, b"asked")), made.said(Write(False, b"answered"))]
-    size = len(made.server_hello())
+    forged = Forged(10)
+    client, server, finished = forged.shaken()
+    plain = [forged.sealed_write(Write(True, b"asked")), forged.sealed_write(Write(False, b"answered"))]
+    size = len(forged.server_hello())
     out: list[Step] = [
         client,
         Write(False, server.data[:size]),
         (False, len(server.data) - size),
         (True, len(finished.data)),
-        *said,
+        *plain,
     ]
-    check(made.log, out, [Write(True, b"asked"), Write(False, b"answered")])
+    check(forged.log, out, [Write(True, b"asked"), Write(False, b"answered")])
 
 
 def test_without_a_server_hello_the_suite_is_told_by_the_length_of_its_secrets() -> None:
     for suite in (0x1301, 0x1302, 0x1303):
-        made = Forged(11, suite)
-        client, server, finished = made.shaken()
-        said = [made.said(Write(True, b"asked")), made.said(Write(False, b"answered"))]
+        forged = Forged(11, suite)
+        client, server, finished = forged.shaken()
+        plain = [forged.sealed_write(Write(True, b"asked")), forged.sealed_write(Write(False, b"answered"))]
         check(
-            made.log,
-            [client, (False, len(server.data)), finished, *said],
+            forged.log,
+            [client, (False, len(server.data)), finished, *plain],
             [Write(True, b"asked"), Write(False, b"answered")],
         )
 
 
 def test_a_damaged_record_is_a_hole_of_its_text() -> None:
-    made = Forged(12)
-    every = records(made, 5)
+    forged = Forged(12)
+    every = records(forged, 5)
     for place in (0, 3, 100):  # in the header's type, its length, and what it holds
         damaged = bytearray(every[2])
         damaged[place] ^= 0x55
-        out = [*made.shaken(), Write(True, b"".join([*every[:2], bytes(damaged), *every[3:]]))]
-        _, heard = opened(made.log, out)
-        assert heard.said(True) == b"".join(letter * 400 for letter in (b"A", b"B", b"D", b"E"))
-        assert heard.holes(True) == [400]
+        out = [*forged.shaken(), Write(True, b"".join([*every[:2], bytes(damaged), *every[3:]]))]
+        _, decrypted = opened(forged.log, out)
+        assert decrypted.text_of(True) == b"".join(letter * 400 for letter in (b"A", b"B", b"D", b"E"))
+        assert decrypted.holes(True) == [400]
 
 
 def test_what_is_missing_at_the_end_is_said_too() -> None:
-    made = Forged(13)
-    out: list[Step] = [*made.shaken(), Write(True, records(made, 1)[0]), (True, 500)]
-    _, heard = opened(made.log, out)
-    assert heard.events[True] == [(len(made.shaken()), b"A" * 400), UNKNOWN]
+    forged = Forged(13)
+    out: list[Step] = [*forged.shaken(), Write(True, records(forged, 1)[0]), (True, 500)]
+    _, decrypted = opened(forged.log, out)
+    assert decrypted.events[True] == [(len(forged.shaken()), b"A" * 400), UNKNOWN]
 
 
 @pytest.mark.parametrize("name", ["ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-RSA-CHACHA20-POLY1305", "ECDHE-RSA-AES128-SHA"])
 def test_holes_in_tls_1_2(name: str, tmp_path: Path) -> None:
     """Sizes are exact but for CBC, whose padding nobody knows."""
     talk = Talk(How(ssl.TLSVersion.TLSv1_2, f"{name}:@SECLEVEL=0"), tmp_path)
-    said = [Write(True, bytes([65 + number]) * 500) for number in range(10)]
-    writes = talk.sealed(said)
+    plain = [Write(True, bytes([65 + number]) * 500) for number in range(10)]
+    writes = talk.sealed(plain)
     places = [place for place, write in enumerate(writes) if write.to_broker][-11:-1]  # behind them: it closes
     lost = [write for place, write in enumerate(writes) if place in places[3:7]]
     out: list[Step] = [*writes[: places[3]], (True, sum(len(write.data) for write in lost)), *writes[places[7] :]]
-    _, heard = opened(talk.keys, out, mss=200)
-    assert heard.said(True) == text([*said[:3], *said[7:]], True)
-    assert heard.holes(True) == [UNKNOWN if name.endswith("SHA") else 2000]
+    _, decrypted = opened(talk.keys, out, mss=200)
+    assert decrypted.text_of(True) == text([*plain[:3], *plain[7:]], True)
+    assert decrypted.holes(True) == [UNKNOWN if name.endswith("SHA") else 2000]
 
 
 def test_what_never_opens_again_ends_in_time() -> None:
     """Records under unknown keys after a hole: as many trials as bytes have paid for, and no more."""
-    made, other = Forged(14), Forged(15)
+    forged, other = Forged(14), Forged(15)
     unknown = Write(True, b"".join(records(other, 200)))
-    out: list[Step] = [*made.shaken(), Write(True, records(made, 1)[0]), (True, 1 << 40), unknown]
+    out: list[Step] = [*forged.shaken(), Write(True, records(forged, 1)[0]), (True, 1 << 40), unknown]
     counted = 0
     opener = Opener13.open
 
@@ -416,8 +421,8 @@ def test_what_never_opens_again_ends_in_time() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Opener13, "open", counting)
-        _, heard = opened(made.log, out)
-    assert heard.holes(True) == [UNKNOWN]
+        _, decrypted = opened(forged.log, out)
+    assert decrypted.holes(True) == [UNKNOWN]
     bytes_said = sum(len(write.data) for write in out if isinstance(write, Write))
     assert counted < TRIALS + bytes_said // BYTES_PER_TRIAL + 100
 
@@ -426,10 +431,10 @@ def test_hostile_bytes_never_raise() -> None:
     """Whole sessions with bytes changed, cut out and put in: what comes out is part of what was said, or nothing."""
     rng = random.Random(16)
     for round_ in range(150):
-        made = Forged(round_, early=bool(round_ % 2))
-        said = spoken(round_, 4)
-        said = [Write(write.to_broker, write.data[:2000]) for write in said]
-        writes = [*made.shaken(), *(made.said(write) for write in said)]
+        forged = Forged(round_, early=bool(round_ % 2))
+        plain = spoken(round_, 4)
+        plain = [Write(write.to_broker, write.data[:2000]) for write in plain]
+        writes = [*forged.shaken(), *(forged.sealed_write(write) for write in plain)]
         broken: list[Step] = []
         for write in writes:
             data = bytearray(write.data)
@@ -443,17 +448,17 @@ def test_hostile_bytes_never_raise() -> None:
             broken.append(Write(write.to_broker, bytes(data)))
             if rng.random() < 0.1:
                 broken.append((write.to_broker, rng.choice((1, 1000, 1 << 35))))
-        _, heard = opened(made.log, broken, mss=rng.choice((7, 1448)))
+        _, decrypted = opened(forged.log, broken, mss=rng.choice((7, 1448)))
         for side in (True, False):
-            pieces = [event[1] for event in heard.events[side] if isinstance(event, tuple)]
-            assert all(piece in text(said, side) for piece in pieces)
+            pieces = [event[1] for event in decrypted.events[side] if isinstance(event, tuple)]
+            assert all(piece in text(plain, side) for piece in pieces)
 
 
 def test_garbage_behind_a_hello_never_raises() -> None:
     rng = random.Random(17)
     for _ in range(200):
-        made = Forged(1)
+        forged = Forged(1)
         kinds = (1, 2, 8, 11, 24)
         bodies = [message(rng.choice(kinds), rng.randbytes(rng.choice((0, 3, 34, 38, 60, 300)))) for _ in range(4)]
         data = b"".join(b"\x16\x03\x03" + len(body).to_bytes(2, "big") + body for body in bodies)
-        opened(made.log, [Write(rng.random() < 0.5, made.client_hello() + data), Write(rng.random() < 0.5, data)])
+        opened(forged.log, [Write(rng.random() < 0.5, forged.client_hello() + data), Write(rng.random() < 0.5, data)])

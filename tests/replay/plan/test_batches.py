@@ -134,7 +134,7 @@ def test_messages_of_an_old_set_are_counted(records: bytes | None, count: int) -
 
 @pytest.mark.parametrize("wrong", [b"\0" * 40, written()[:16] + b"\3" + written()[17:]], ids=["zeros", "magic 3"])
 def test_where_what_are_no_records_ends_is_not_told(wrong: bytes) -> None:
-    with pytest.raises(batches.BadRecords):
+    with pytest.raises(batches.BadRecordsError):
         batches.end_offset(wrong)
 
 
@@ -166,12 +166,12 @@ def test_snappy_java_s_stream_of_blocks_is_read() -> None:
 
 @pytest.mark.parametrize("length", [1, 11, 17, 30])
 def test_a_message_set_that_is_cut_is_refused(length: int) -> None:
-    with pytest.raises(batches.BadRecords):
+    with pytest.raises(batches.BadRecordsError):
         batches.from_message_set(old(1)[:-length])
 
 
 def test_bytes_that_are_no_batches_are_refused() -> None:
-    with pytest.raises(batches.BadRecords):
+    with pytest.raises(batches.BadRecordsError):
         list(batches.batches(old(1)))
     assert batches.produced(old(1)) == []
     assert batches.produced(None) == []

@@ -194,7 +194,7 @@ def test_a_reader_alone_reads_what_it_read(tmp_path: Path) -> None:
     assert list(comparison.differences) == []
     assert text.as_text(comparison, ("captured", "replayed")).startswith("verdict: same answers, not audited")
     # A second time they would be there twice.
-    with pytest.raises(seeding.NotEmpty):
+    with pytest.raises(seeding.NotEmptyError):
         at(shop, tmp_path / "again", seed_fetched=True)
 
 

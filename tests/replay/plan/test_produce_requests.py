@@ -13,7 +13,7 @@ import pytest
 from analyzer.protocol import api_keys, encoding, tree
 from analyzer.protocol.tree import Body
 from replay.plan import produce_requests
-from replay.plan.produce_requests import PRODUCE_BY_ID, Quick
+from replay.plan.produce_requests import PRODUCE_BY_ID, FastPath
 from replay.plan.topic_partitions import name_answer, name_topics
 from tests.replay.batching import batch, produced
 
@@ -38,7 +38,7 @@ def _answer(version: int, **partition: Any) -> bytes:
     return encoding.encode_response(api_keys.PRODUCE, version, 1, body)
 
 
-def _decoded(data: bytes, answer: bytes) -> Quick | None:
+def _decoded(data: bytes, answer: bytes) -> FastPath | None:
     """The same by the decoder; None where it has no such bodies."""
     asked = tree.decode_request(data, exact=True)
     if asked.body is None or asked.api_key != api_keys.PRODUCE:

@@ -14,7 +14,7 @@ from analyzer.pipeline.read_options import ReadOptions
 from analyzer.protocol import api_keys
 from replay import inputs
 from replay.plan import decisions
-from replay.plan.selection import Moment, NothingChosen, Selection, chosen, matching, moment
+from replay.plan.selection import Moment, NothingChosenError, Selection, chosen, matching, moment
 from replay.plan.sessions import Session
 from tests.replay.batching import batch, produced, produced_answer
 from tests.replay.conversation import EVERYTHING, START_NS, Captured
@@ -84,9 +84,9 @@ def test_what_was_left_out_still_tells_of_the_captured_cluster() -> None:
 
 
 def test_nothing_chosen_is_no_replay() -> None:
-    with pytest.raises(NothingChosen):
+    with pytest.raises(NothingChosenError):
         select(clients=parse("client_id == nobody"))
-    with pytest.raises(NothingChosen):
+    with pytest.raises(NothingChosenError):
         select(since=moment("1h"))
 
 

@@ -79,7 +79,7 @@ def step_fields(step: Step, *without: str) -> dict[str, Any]:
         "changed",
         "group",
         "expects",
-        "quick",
+        "fast_path",
     )
     return {name: getattr(step, name) for name in fields if name not in without}
 

@@ -2,8 +2,9 @@
 
 Each test reads top to bottom. There is no network and no real time (`conversation.py`).
 
-Proves: replay/send/engine.py, session_state.py, preparing.py, dependencies.py, routing.py, own_requests.py, channel.py,
-settings.py (all in replay/send), replay/remap/topology.py, replay/remap/transactions.py, replay/remap/share_sessions.py
+Proves: replay/send/engine.py, step_sender.py, session_state.py, preparation.py, dependencies.py, routing.py,
+own_requests.py, channel.py, settings.py (all in replay/send), replay/remap/topology.py,
+replay/remap/transactions.py, replay/remap/share_sessions.py
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from replay.send.link import Receiver
 from tests.replay.batching import batch, produced, produced_answer, producer_of
 from tests.replay.conversation import Captured, Target, replayed
 from tests.replay.forging import batch as stored
+from tests.replay.send import group_bodies as bodies
 
 
 def test_a_producer_gets_the_targets_id_and_its_batches_are_sealed_again() -> None:
@@ -608,7 +610,7 @@ def test_another_member_leads_on_the_target_and_gets_the_captured_assignment() -
 
 def test_member_id_required_on_the_target_only_is_answered_with_the_id() -> None:
     capture = Captured().add(0.0, api_keys.JOIN_GROUP, 4, _join(""), _joined("old", leader="old", generation=1))
-    capture.add(0.2, api_keys.HEARTBEAT, 1, _heartbeat("old", 1), {"errorCode": 0})
+    capture.add(0.2, api_keys.HEARTBEAT, 1, bodies.beat("old", 1), {"errorCode": 0})
     target = Target()
     target.on(api_keys.JOIN_GROUP, _joined("new", error=79), _joined("new", leader="new", generation=5))
     target.on(api_keys.HEARTBEAT, {"errorCode": 0})
@@ -1116,7 +1118,7 @@ def test_who_waits_for_what_never_comes_is_released_and_nothing_hangs() -> None:
     first = Captured("10.0.0.1:1-10.0.0.8:9092#1", broker=("10.0.0.8", 9092))
     first.add(0.0, api_keys.JOIN_GROUP, 4, _join(""), _joined("a", leader="a", generation=1))
     second = Captured("10.0.0.2:2-10.0.0.9:9092#1")
-    second.add(1.0, api_keys.HEARTBEAT, 1, _heartbeat("a", 1), {"errorCode": 0})
+    second.add(1.0, api_keys.HEARTBEAT, 1, bodies.beat("a", 1), {"errorCode": 0})
     target = (
         Target()
         .on(api_keys.JOIN_GROUP, None)
@@ -1268,29 +1270,11 @@ def _session_answer(session: int, error: int = 0) -> Body:
 
 
 def _join(member: str) -> Body:
-    return {
-        "groupId": "g",
-        "sessionTimeoutMs": 6000,
-        "rebalanceTimeoutMs": 6000,
-        "memberId": member,
-        "protocolType": "consumer",
-        "protocols": [{"name": "range", "metadata": b""}],
-    }
+    return bodies.join(member, rebalance_ms=6000)
 
 
 def _joined(member: str, leader: str = "", generation: int = -1, error: int = 0) -> Body:
-    return {
-        "errorCode": error,
-        "generationId": generation,
-        "protocolName": "range",
-        "leader": leader,
-        "memberId": member,
-        "members": [],
-    }
-
-
-def _heartbeat(member: str, generation: int) -> Body:
-    return {"groupId": "g", "generationId": generation, "memberId": member}
+    return bodies.joined(member, generation, "range", leader, error)
 
 
 def _member(connection: str, member: str, leader: str, at: float, assigns: list[tuple[str, bytes]]) -> Captured:

@@ -86,7 +86,7 @@ def test_a_plan_is_never_further_ahead_than_there_is_room_and_forgets_what_is_do
         for index in range(3):
             engine.over(index)
         await asyncio.sleep(1)
-        assert not engine._states  # their connections are closed
+        assert not engine.states  # their connections are closed
 
     run = replayed(sessions(), target(), topics={"orders": 1}, feeding=watched, ahead_requests=7)
 
@@ -130,9 +130,9 @@ def test_nothing_more_is_sent_while_who_records_is_behind_and_that_is_the_replay
         await asyncio.sleep(0.105)
         engine.hold_back()
         await asyncio.sleep(0.1)
-        sent = engine._waiting.sent_count()
+        sent = engine.waiting.sent_count()
         await asyncio.sleep(0.9)
-        assert engine._waiting.sent_count() == sent < 3 * COUNT
+        assert engine.waiting.sent_count() == sent < 3 * COUNT
         engine.go_on()
 
     run = replayed(sessions(), target(), topics={"orders": 1}, speed=1.0, feeding=behind)
@@ -152,10 +152,10 @@ def test_each_connection_has_its_part_of_what_all_may_have_unsent() -> None:
     parts = []
 
     async def meeting(engine: Engine, planned: Plan) -> None:
-        parts.append(engine._most_unsent)
+        parts.append(engine.most_unsent)
         for index in range(3, 300):
             engine.meet(index, ("10.0.0.9", 9092), None)
-        parts.append(engine._most_unsent)
+        parts.append(engine.most_unsent)
         engine.add(planned.steps)
 
     replayed(sessions(), target(), topics={"orders": 1}, feeding=meeting)

@@ -10,6 +10,7 @@ from analyzer.protocol import api_keys, errors, tree
 from analyzer.protocol.tree import Body
 from replay.remap import retry
 from tests.replay.conversation import Captured, ReceivedRequest, Target, replayed
+from tests.replay.send import group_bodies as bodies
 
 UNKNOWN_MEMBER, errors.ILLEGAL_GENERATION, REBALANCE, NOT_COORDINATOR, INCONSISTENT = 25, 22, 27, 16, 23
 SUBSCRIBED = [{"name": "roundrobin", "metadata": b"\0\0anything"}]
@@ -19,9 +20,9 @@ SUBSCRIBED = [{"name": "roundrobin", "metadata": b"\0\0anything"}]
 
 
 def test_a_member_that_had_joined_before_the_capture_is_joined_first() -> None:
-    capture = Captured().add(0.0, api_keys.HEARTBEAT, 3, _beats("m", 5), _fine())
-    capture.add(0.1, api_keys.OFFSET_COMMIT, 7, _commits("m", 5), _committed())
-    target = _coordinator().on(api_keys.JOIN_GROUP, _joined("new", 1)).on(api_keys.SYNC_GROUP, _synced())
+    capture = Captured().add(0.0, api_keys.HEARTBEAT, 3, bodies.beat("m", 5), _fine())
+    capture.add(0.1, api_keys.OFFSET_COMMIT, 7, bodies.commit("m", 5), bodies.committed())
+    target = _coordinator().on(api_keys.JOIN_GROUP, _joined("new", 1)).on(api_keys.SYNC_GROUP, bodies.synced())
 
     run = replayed([capture], target, topics={"orders": 1})
 
@@ -38,9 +39,9 @@ def test_a_member_that_had_joined_before_the_capture_is_joined_first() -> None:
 
 
 def test_it_subscribes_to_what_its_group_commits_where_nothing_else_says_it() -> None:
-    capture = Captured().add(0.0, api_keys.OFFSET_COMMIT, 7, _commits("m", 5), _committed())
-    capture.add(0.1, api_keys.HEARTBEAT, 3, _beats("m", 5), _fine())
-    target = _coordinator().on(api_keys.JOIN_GROUP, _joined("new", 1)).on(api_keys.SYNC_GROUP, _synced())
+    capture = Captured().add(0.0, api_keys.OFFSET_COMMIT, 7, bodies.commit("m", 5), bodies.committed())
+    capture.add(0.1, api_keys.HEARTBEAT, 3, bodies.beat("m", 5), _fine())
+    target = _coordinator().on(api_keys.JOIN_GROUP, _joined("new", 1)).on(api_keys.SYNC_GROUP, bodies.synced())
 
     replayed([capture], target, topics={"orders": 1})
 
@@ -52,11 +53,13 @@ def test_it_subscribes_to_what_its_group_commits_where_nothing_else_says_it() ->
 
 def test_it_joins_as_it_does_later_in_the_capture() -> None:
     """Else its group would have members that share no protocol (INCONSISTENT_GROUP_PROTOCOL)."""
-    capture = Captured().add(0.0, api_keys.HEARTBEAT, 3, _beats("m", 5), _failed(REBALANCE))
+    capture = Captured().add(0.0, api_keys.HEARTBEAT, 3, bodies.beat("m", 5), _failed(REBALANCE))
     capture.add(0.1, api_keys.JOIN_GROUP, 5, _joins("m"), _joined("m", 6))
-    capture.add(0.2, api_keys.SYNC_GROUP, 3, {**_beats("m", 6), "assignments": []}, _synced())
+    capture.add(0.2, api_keys.SYNC_GROUP, 3, {**bodies.beat("m", 6), "assignments": []}, bodies.synced())
     target = (
-        _coordinator().on(api_keys.JOIN_GROUP, _joined("new", 1), _joined("new", 2)).on(api_keys.SYNC_GROUP, _synced())
+        _coordinator()
+        .on(api_keys.JOIN_GROUP, _joined("new", 1), _joined("new", 2))
+        .on(api_keys.SYNC_GROUP, bodies.synced())
     )
     target.on(api_keys.HEARTBEAT, _failed(REBALANCE))
 
@@ -70,8 +73,8 @@ def test_it_joins_as_it_does_later_in_the_capture() -> None:
 
 def test_members_that_were_together_are_together_again() -> None:
     """The first is alone in its generation until the second joins: then it has to join again, as it is told."""
-    capture = Captured().add(0.0, api_keys.HEARTBEAT, 3, _beats("a", 5), _fine())
-    capture.add(0.1, api_keys.HEARTBEAT, 3, _beats("b", 5), _fine())
+    capture = Captured().add(0.0, api_keys.HEARTBEAT, 3, bodies.beat("a", 5), _fine())
+    capture.add(0.1, api_keys.HEARTBEAT, 3, bodies.beat("b", 5), _fine())
     members: list[str] = []
 
     def join(body: Body) -> Body:
@@ -83,7 +86,10 @@ def test_members_that_were_together_are_together_again() -> None:
         return _fine() if body["generationId"] == len(members) else _failed(REBALANCE)
 
     target = (
-        _coordinator().on(api_keys.JOIN_GROUP, join).on(api_keys.SYNC_GROUP, _synced()).on(api_keys.HEARTBEAT, beat)
+        _coordinator()
+        .on(api_keys.JOIN_GROUP, join)
+        .on(api_keys.SYNC_GROUP, bodies.synced())
+        .on(api_keys.HEARTBEAT, beat)
     )
 
     run = replayed([capture], target)
@@ -95,10 +101,12 @@ def test_members_that_were_together_are_together_again() -> None:
 def test_the_assignment_is_for_the_ids_that_all_of_them_have_now() -> None:
     """The capture begins between the answers to JoinGroup and SyncGroup."""
     given = [{"memberId": "a", "assignment": b"some"}, {"memberId": "b", "assignment": b"others"}]
-    capture = Captured().add(0.0, api_keys.SYNC_GROUP, 3, {**_beats("a", 5), "assignments": given}, _synced())
-    capture.add(0.1, api_keys.SYNC_GROUP, 3, {**_beats("b", 5), "assignments": []}, _synced())
+    capture = Captured().add(
+        0.0, api_keys.SYNC_GROUP, 3, {**bodies.beat("a", 5), "assignments": given}, bodies.synced()
+    )
+    capture.add(0.1, api_keys.SYNC_GROUP, 3, {**bodies.beat("b", 5), "assignments": []}, bodies.synced())
     joined = [_joined("new-a", 1), {**_joined("new-b", 1), "leader": "new-a"}]
-    target = _coordinator().on(api_keys.JOIN_GROUP, *joined).on(api_keys.SYNC_GROUP, _synced())
+    target = _coordinator().on(api_keys.JOIN_GROUP, *joined).on(api_keys.SYNC_GROUP, bodies.synced())
 
     replayed([capture], target)
 
@@ -111,7 +119,7 @@ def test_the_assignment_is_for_the_ids_that_all_of_them_have_now() -> None:
 
 def test_in_a_group_whose_broker_assigns_it_joins_with_epoch_0() -> None:
     """KIP-848: a commit with the epoch of the capture would be refused."""
-    capture = Captured().add(0.0, api_keys.OFFSET_COMMIT, 9, _commits("m", 7), _committed())
+    capture = Captured().add(0.0, api_keys.OFFSET_COMMIT, 9, bodies.commit("m", 7), bodies.committed())
     beats = {"groupId": "g", "memberId": "m", "memberEpoch": 7}
     back = {"errorCode": 0, "memberId": "m", "memberEpoch": 7, "assignment": None}
     capture.add(0.1, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, beats, back)
@@ -126,7 +134,7 @@ def test_in_a_group_whose_broker_assigns_it_joins_with_epoch_0() -> None:
 
 
 def test_a_target_that_does_not_take_it_is_told_nothing_more_by_it() -> None:
-    capture = Captured().add(0.0, api_keys.HEARTBEAT, 3, _beats("m", 5), _fine())
+    capture = Captured().add(0.0, api_keys.HEARTBEAT, 3, bodies.beat("m", 5), _fine())
     target = _coordinator().on(api_keys.JOIN_GROUP, _failed_join(INCONSISTENT))
 
     run = replayed([capture], target)
@@ -138,7 +146,7 @@ def test_a_target_that_does_not_take_it_is_told_nothing_more_by_it() -> None:
 
 
 def test_whom_the_captured_cluster_did_not_know_is_not_joined() -> None:
-    capture = Captured().add(0.0, api_keys.HEARTBEAT, 3, _beats("m", 5), _failed(UNKNOWN_MEMBER))
+    capture = Captured().add(0.0, api_keys.HEARTBEAT, 3, bodies.beat("m", 5), _failed(UNKNOWN_MEMBER))
     capture.add(0.1, api_keys.JOIN_GROUP, 3, _joins(""), _joined("m2", 6))
     target = _coordinator().on(api_keys.HEARTBEAT, _failed(UNKNOWN_MEMBER)).on(api_keys.JOIN_GROUP, _joined("new", 1))
 
@@ -150,8 +158,8 @@ def test_whom_the_captured_cluster_did_not_know_is_not_joined() -> None:
 
 def test_a_cluster_that_was_never_asked_for_a_coordinator_is_asked() -> None:
     """Its answer to everything is NOT_COORDINATOR until FindCoordinator makes the topic of the offsets."""
-    capture = Captured().add(0.0, api_keys.OFFSET_COMMIT, 7, _commits("", -1), _committed())
-    target = _coordinator().on(api_keys.OFFSET_COMMIT, _committed(NOT_COORDINATOR), _committed())
+    capture = Captured().add(0.0, api_keys.OFFSET_COMMIT, 7, bodies.commit("", -1), bodies.committed())
+    target = _coordinator().on(api_keys.OFFSET_COMMIT, bodies.committed(NOT_COORDINATOR), bodies.committed())
 
     run = replayed([capture], target, topics={"orders": 1})
 
@@ -168,11 +176,11 @@ def test_a_cluster_that_was_never_asked_for_a_coordinator_is_asked() -> None:
 
 def test_a_member_that_the_target_lost_joins_again_and_assigns_what_the_captured_leader_did() -> None:
     given = [{"memberId": "m", "assignment": b"all of it"}]
-    capture = _member("m", given).add(0.2, api_keys.HEARTBEAT, 3, _beats("m", 6), _fine())
+    capture = _member("m", given).add(0.2, api_keys.HEARTBEAT, 3, bodies.beat("m", 6), _fine())
     target = (
         _coordinator()
         .on(api_keys.JOIN_GROUP, _joined("first", 1), _joined("second", 2))
-        .on(api_keys.SYNC_GROUP, _synced())
+        .on(api_keys.SYNC_GROUP, bodies.synced())
     )
     target.on(api_keys.HEARTBEAT, _failed(UNKNOWN_MEMBER), _fine())
 
@@ -189,12 +197,12 @@ def test_the_others_join_again_too() -> None:
     """They are told so by a rebalance that their capture does not have."""
     other = Captured("10.0.0.2:5000-10.0.0.9:9092#1")
     capture = [_member("a"), _member("b", start=0.5, into=other)]
-    capture[0].add(1.0, api_keys.HEARTBEAT, 3, _beats("a", 6), _fine())
-    capture[1].add(1.1, api_keys.HEARTBEAT, 3, _beats("b", 6), _fine())
+    capture[0].add(1.0, api_keys.HEARTBEAT, 3, bodies.beat("a", 6), _fine())
+    capture[1].add(1.1, api_keys.HEARTBEAT, 3, bodies.beat("b", 6), _fine())
     target = _coordinator().on(
         api_keys.JOIN_GROUP, _joined("a1", 1), _joined("b1", 1), _joined("a2", 2), _joined("b1", 2)
     )
-    target.on(api_keys.SYNC_GROUP, _synced())
+    target.on(api_keys.SYNC_GROUP, bodies.synced())
     target.on(api_keys.HEARTBEAT, _failed(UNKNOWN_MEMBER), _fine(), _failed(REBALANCE), _fine())
 
     run = replayed(capture, target, speed=1.0)
@@ -210,11 +218,11 @@ def test_members_of_one_generation_of_which_the_target_makes_two_join_again() ->
     capture[0].add(0.0, api_keys.JOIN_GROUP, 3, _joins(""), _joined("a", 6))
     late.add(0.0, api_keys.JOIN_GROUP, 3, _joins(""), _joined("b", 6))
     for who, member in zip(capture, "ab", strict=True):
-        who.add(0.1, api_keys.SYNC_GROUP, 3, {**_beats(member, 6), "assignments": []}, _synced())
-        who.add(0.2, api_keys.HEARTBEAT, 3, _beats(member, 6), _fine())
+        who.add(0.1, api_keys.SYNC_GROUP, 3, {**bodies.beat(member, 6), "assignments": []}, bodies.synced())
+        who.add(0.2, api_keys.HEARTBEAT, 3, bodies.beat(member, 6), _fine())
     target = _coordinator().on(api_keys.JOIN_GROUP, _joined("a", 1), _joined("b", 2), _joined("a", 2))
     target.held[api_keys.JOIN_GROUP] = lambda _: 3.0 if len(target.requests(api_keys.JOIN_GROUP)) == 2 else 0.0
-    target.on(api_keys.SYNC_GROUP, _failed_sync(REBALANCE), _synced())
+    target.on(api_keys.SYNC_GROUP, bodies.synced(REBALANCE), bodies.synced())
 
     run = replayed(capture, target)
 
@@ -226,8 +234,8 @@ def test_members_of_one_generation_of_which_the_target_makes_two_join_again() ->
 
 def test_a_rebalance_that_nobody_s_rejoining_made_is_the_answer() -> None:
     """The capture's own join follows."""
-    capture = _member("m").add(0.2, api_keys.HEARTBEAT, 3, _beats("m", 6), _fine())
-    target = _coordinator().on(api_keys.JOIN_GROUP, _joined("new", 1)).on(api_keys.SYNC_GROUP, _synced())
+    capture = _member("m").add(0.2, api_keys.HEARTBEAT, 3, bodies.beat("m", 6), _fine())
+    target = _coordinator().on(api_keys.JOIN_GROUP, _joined("new", 1)).on(api_keys.SYNC_GROUP, bodies.synced())
     target.on(api_keys.HEARTBEAT, _failed(REBALANCE))
 
     run = replayed([capture], target)
@@ -237,13 +245,15 @@ def test_a_rebalance_that_nobody_s_rejoining_made_is_the_answer() -> None:
 
 
 def test_a_commit_of_a_generation_that_the_member_left_is_made_in_its_new_one() -> None:
-    capture = _member("m").add(0.2, api_keys.HEARTBEAT, 3, _beats("m", 6), _fine())
+    capture = _member("m").add(0.2, api_keys.HEARTBEAT, 3, bodies.beat("m", 6), _fine())
     capture.add(0.3, api_keys.JOIN_GROUP, 3, _joins("m"), _joined("m", 7), took=0.2)
-    capture.add(0.4, api_keys.OFFSET_COMMIT, 7, _commits("m", 6), _committed(), took=0.2)
+    capture.add(0.4, api_keys.OFFSET_COMMIT, 7, bodies.commit("m", 6), bodies.committed(), took=0.2)
     target = (
-        _coordinator().on(api_keys.JOIN_GROUP, _joined("new", 1), _joined("new", 2)).on(api_keys.SYNC_GROUP, _synced())
+        _coordinator()
+        .on(api_keys.JOIN_GROUP, _joined("new", 1), _joined("new", 2))
+        .on(api_keys.SYNC_GROUP, bodies.synced())
     )
-    target.on(api_keys.OFFSET_COMMIT, _committed(errors.ILLEGAL_GENERATION), _committed())
+    target.on(api_keys.OFFSET_COMMIT, bodies.committed(errors.ILLEGAL_GENERATION), bodies.committed())
 
     run = replayed([capture], target, topics={"orders": 1})
 
@@ -257,7 +267,7 @@ def test_a_join_with_an_id_that_the_target_has_forgotten_is_made_without() -> No
     required = {**_failed_join(79), "memberId": "second"}
     target = (
         _coordinator()
-        .on(api_keys.SYNC_GROUP, _synced())
+        .on(api_keys.SYNC_GROUP, bodies.synced())
         .on(api_keys.JOIN_GROUP, _joined("first", 1), _failed_join(UNKNOWN_MEMBER), required, _joined("second", 2))
     )
 
@@ -268,8 +278,8 @@ def test_a_join_with_an_id_that_the_target_has_forgotten_is_made_without() -> No
 
 
 def test_a_target_that_never_takes_the_member_is_asked_for_so_long_and_no_longer() -> None:
-    capture = _member("m").add(0.2, api_keys.HEARTBEAT, 3, _beats("m", 6), _fine())
-    target = _coordinator().on(api_keys.JOIN_GROUP, _joined("new", 1)).on(api_keys.SYNC_GROUP, _synced())
+    capture = _member("m").add(0.2, api_keys.HEARTBEAT, 3, bodies.beat("m", 6), _fine())
+    target = _coordinator().on(api_keys.JOIN_GROUP, _joined("new", 1)).on(api_keys.SYNC_GROUP, bodies.synced())
     target.on(api_keys.HEARTBEAT, _failed(UNKNOWN_MEMBER))
 
     run = replayed([capture], target, limits=retry.Limits(errors=2.0))
@@ -284,7 +294,7 @@ def test_a_target_that_never_takes_the_member_is_asked_for_so_long_and_no_longer
 
 def _coordinator() -> Target:
     there = {"errorCode": 0, "nodeId": 1, "host": "target", "port": 9092}
-    target = Target().on(api_keys.HEARTBEAT, _fine()).on(api_keys.OFFSET_COMMIT, _committed())
+    target = Target().on(api_keys.HEARTBEAT, _fine()).on(api_keys.OFFSET_COMMIT, bodies.committed())
     return target.on(api_keys.FIND_COORDINATOR, there)
 
 
@@ -295,7 +305,11 @@ def _member(
     capture = into or Captured()
     capture.add(start, api_keys.JOIN_GROUP, 3, _joins(""), _joined(member, 6))
     return capture.add(
-        start + 0.1, api_keys.SYNC_GROUP, 3, {**_beats(member, 6), "assignments": assignments or []}, _synced()
+        start + 0.1,
+        api_keys.SYNC_GROUP,
+        3,
+        {**bodies.beat(member, 6), "assignments": assignments or []},
+        bodies.synced(),
     )
 
 
@@ -308,34 +322,15 @@ def _who(requests: list[ReceivedRequest]) -> list[tuple[str, int]]:
 
 
 def _joins(member: str) -> Body:
-    return {
-        "groupId": "g",
-        "memberId": member,
-        "sessionTimeoutMs": 6000,
-        "rebalanceTimeoutMs": 60_000,
-        "protocolType": "consumer",
-        "protocols": SUBSCRIBED,
-    }
+    return bodies.join(member, SUBSCRIBED)
 
 
 def _joined(member: str, generation: int) -> Body:
-    """It leads, because whoever joins first does."""
-    return {
-        "errorCode": 0,
-        "generationId": generation,
-        "protocolName": "roundrobin",
-        "leader": member,
-        "memberId": member,
-        "members": [],
-    }
+    return bodies.joined(member, generation, "roundrobin")
 
 
 def _failed_join(error: int) -> Body:
     return {"errorCode": error, "generationId": -1, "protocolName": "", "leader": "", "memberId": "", "members": []}
-
-
-def _beats(member: str, generation: int) -> Body:
-    return {"groupId": "g", "memberId": member, "generationId": generation}
 
 
 def _fine() -> Body:
@@ -344,25 +339,3 @@ def _fine() -> Body:
 
 def _failed(error: int) -> Body:
     return {"errorCode": error}
-
-
-def _failed_sync(error: int) -> Body:
-    return {"errorCode": error, "assignment": b""}
-
-
-def _synced() -> Body:
-    return {"errorCode": 0, "assignment": b""}
-
-
-def _commits(member: str, generation: int) -> Body:
-    partition = {"partitionIndex": 0, "committedOffset": 5, "committedLeaderEpoch": -1, "committedMetadata": None}
-    return {
-        "groupId": "g",
-        "memberId": member,
-        "generationIdOrMemberEpoch": generation,
-        "topics": [{"name": "orders", "partitions": [partition]}],
-    }
-
-
-def _committed(error: int = 0) -> Body:
-    return {"topics": [{"name": "orders", "partitions": [{"partitionIndex": 0, "errorCode": error}]}]}

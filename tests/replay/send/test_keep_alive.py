@@ -12,9 +12,9 @@ from analyzer.protocol import api_keys
 from analyzer.protocol.tree import Body
 from replay.remap.groups import MOST_REJOINS
 from tests.replay.conversation import Captured, Target, replayed
+from tests.replay.send import group_bodies as bodies
 
 UNKNOWN_MEMBER = 25
-TOPIC = "zizHtibnSdSFmiPSHtiLWA"
 SESSION_TIMEOUT_MS = 6000
 
 
@@ -55,7 +55,7 @@ def test_for_who_has_nothing_left_to_say_nothing_is_said() -> None:
 
 def test_a_silence_of_the_capture_is_not_filled() -> None:
     capture = _member(Captured())
-    capture.add(20.0, api_keys.HEARTBEAT, 3, _beats("m", 6), {"errorCode": UNKNOWN_MEMBER})
+    capture.add(20.0, api_keys.HEARTBEAT, 3, bodies.beat("m", 6), {"errorCode": UNKNOWN_MEMBER})
     target = _coordinator().on(api_keys.HEARTBEAT, {"errorCode": UNKNOWN_MEMBER})
 
     replayed([capture], target, speed=1.0)
@@ -65,7 +65,7 @@ def test_a_silence_of_the_capture_is_not_filled() -> None:
 
 def test_a_replay_in_slow_motion_keeps_its_members() -> None:
     """Two seconds between heartbeats are twenty at a tenth of the speed."""
-    capture = _member(Captured()).add(2.0, api_keys.HEARTBEAT, 3, _beats("m", 6), {"errorCode": 0})
+    capture = _member(Captured()).add(2.0, api_keys.HEARTBEAT, 3, bodies.beat("m", 6), {"errorCode": 0})
     target = _coordinator().on(api_keys.HEARTBEAT, {"errorCode": 0})
 
     run = replayed([capture], target, speed=0.1)
@@ -78,21 +78,21 @@ def test_a_replay_in_slow_motion_keeps_its_members() -> None:
 
 def test_an_assignment_that_came_apart_is_told_again_to_the_member_s_own_heartbeat() -> None:
     """KIP-848: a broker says an assignment once, and again to who says everything."""
-    capture = Captured().add(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _joins("m"), _beats_back("m", 1, [0]))
-    capture.add(0.1, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _beats_apart("m", 1), _beats_back("m", 1))
+    capture = Captured().add(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, bodies.entry("m"), bodies.assigned("m", 1, [0]))
+    capture.add(0.1, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, bodies.epoch_beat("m", 1), bodies.assigned("m", 1))
     _slow_between(capture, then=False)
-    capture.add(0.4, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _beats_apart("m", 1), _beats_back("m", 2, [0, 1]))
+    capture.add(0.4, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, bodies.epoch_beat("m", 1), bodies.assigned("m", 2, [0, 1]))
     was_told = False
 
     def answer(body: Body) -> Body:
         nonlocal was_told
         says_all = body["subscribedTopicNames"] is not None and body["topicPartitions"] is not None
         if body["memberEpoch"] == 0:
-            return _beats_back("m", 70, [0])
+            return bodies.assigned("m", 70, [0])
         if len(target.requests(api_keys.CONSUMER_GROUP_HEARTBEAT)) < 3:
-            return _beats_back("m", 70)
+            return bodies.assigned("m", 70)
         first, was_told = not was_told, True
-        return _beats_back("m", 71, [0, 1] if first or says_all else None)
+        return bodies.assigned("m", 71, [0, 1] if first or says_all else None)
 
     target = Target().on(api_keys.CONSUMER_GROUP_HEARTBEAT, answer).on(api_keys.LIST_GROUPS, _listed(), delay=25.0)
 
@@ -102,14 +102,14 @@ def test_an_assignment_that_came_apart_is_told_again_to_the_member_s_own_heartbe
     assert own >= 1
     beats = target.requests(api_keys.CONSUMER_GROUP_HEARTBEAT)
     assert [request.body["memberEpoch"] for request in beats] == [0, 70, 70, *[71] * own]
-    assert beats[-1].body["topicPartitions"] == [{"topicId": TOPIC, "partitions": [0, 1]}]
+    assert beats[-1].body["topicPartitions"] == [{"topicId": bodies.TOPIC, "partitions": [0, 1]}]
     assert run.of(api_keys.CONSUMER_GROUP_HEARTBEAT)[-1].retries == []
 
 
 def test_a_member_that_is_lost_again_and_again_is_given_up() -> None:
     capture = _member(Captured())
     for turn in range(3 * MOST_REJOINS):
-        capture.add(1.0 + turn, api_keys.HEARTBEAT, 3, _beats("m", 6), {"errorCode": 0})
+        capture.add(1.0 + turn, api_keys.HEARTBEAT, 3, bodies.beat("m", 6), {"errorCode": 0})
     is_member = True
 
     def beat(_: Body) -> Body:
@@ -136,61 +136,20 @@ def _member(capture: Captured) -> Captured:
         "protocolType": "consumer",
         "protocols": [{"name": "range", "metadata": b""}],
     }
-    capture.add(0.0, api_keys.JOIN_GROUP, 3, join, _joined("m", 6))
-    return capture.add(0.1, api_keys.SYNC_GROUP, 3, {**_beats("m", 6), "assignments": []}, _synced())
+    capture.add(0.0, api_keys.JOIN_GROUP, 3, join, bodies.joined("m", 6))
+    return capture.add(0.1, api_keys.SYNC_GROUP, 3, {**bodies.beat("m", 6), "assignments": []}, bodies.synced())
 
 
 def _slow_between(capture: Captured, then: bool = True) -> Captured:
     """A question that was answered at once and takes the target 20 seconds, and a heartbeat after it."""
     capture.add(0.3, api_keys.LIST_GROUPS, 0, {}, _listed())
-    return capture.add(0.4, api_keys.HEARTBEAT, 3, _beats("m", 6), {"errorCode": 0}) if then else capture
+    return capture.add(0.4, api_keys.HEARTBEAT, 3, bodies.beat("m", 6), {"errorCode": 0}) if then else capture
 
 
 def _coordinator() -> Target:
-    target = Target().on(api_keys.JOIN_GROUP, _joined("new", 1)).on(api_keys.SYNC_GROUP, _synced())
+    target = Target().on(api_keys.JOIN_GROUP, bodies.joined("new", 1)).on(api_keys.SYNC_GROUP, bodies.synced())
     return target.on(api_keys.LIST_GROUPS, _listed(), delay=20.0)
-
-
-def _joined(member: str, generation: int) -> Body:
-    return {
-        "errorCode": 0,
-        "generationId": generation,
-        "protocolName": "range",
-        "leader": member,
-        "memberId": member,
-        "members": [],
-    }
-
-
-def _synced() -> Body:
-    return {"errorCode": 0, "assignment": b""}
 
 
 def _listed() -> Body:
     return {"errorCode": 0, "groups": []}
-
-
-def _beats(member: str, generation: int) -> Body:
-    return {"groupId": "g", "memberId": member, "generationId": generation}
-
-
-def _joins(member: str) -> Body:
-    return {
-        "groupId": "g",
-        "memberId": member,
-        "memberEpoch": 0,
-        "topicPartitions": [],
-        "rebalanceTimeoutMs": 300_000,
-        "subscribedTopicNames": ["orders"],
-    }
-
-
-def _beats_apart(member: str, epoch: int) -> Body:
-    return {"groupId": "g", "memberId": member, "memberEpoch": epoch}
-
-
-def _beats_back(member: str, epoch: int, partitions: list[int] | None = None) -> Body:
-    given = None
-    if partitions is not None:
-        given = {"topicPartitions": [{"topicId": TOPIC, "partitions": partitions}]}
-    return {"errorCode": 0, "memberId": member, "memberEpoch": epoch, "assignment": given}

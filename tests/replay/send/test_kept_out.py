@@ -12,9 +12,9 @@ from analyzer.protocol import api_keys, errors
 from analyzer.protocol.tree import Body
 from replay.remap import retry
 from tests.replay.conversation import Captured, Played, Target, replayed
+from tests.replay.send import group_bodies as bodies
 
 FULL = errors.GROUP_MAX_SIZE_REACHED
-TOPIC = "zizHtibnSdSFmiPSHtiLWA"
 REFUSED: Body = {"errorCode": FULL, "generationId": -1, "protocolName": "", "leader": "", "memberId": "", "members": []}
 
 
@@ -25,13 +25,13 @@ def captures(count: int) -> list[Captured]:
 
 def test_a_heartbeat_does_not_wait_for_the_rebalance_of_who_is_kept_out() -> None:
     first, second = captures(2)
-    first.add(0.0, api_keys.JOIN_GROUP, 3, _join(""), _joined("a", 1))
-    second.add(1.0, api_keys.JOIN_GROUP, 3, _join(""), _joined("b", 2), took=0.5)
-    first.add(1.2, api_keys.HEARTBEAT, 3, _beat("a", 1), {"errorCode": errors.REBALANCE_IN_PROGRESS})
-    first.add(1.3, api_keys.JOIN_GROUP, 3, _join("a"), _joined("a", 2))
-    second.add(1.6, api_keys.HEARTBEAT, 3, _beat("b", 2), {"errorCode": 0})
-    first.add(1.7, api_keys.HEARTBEAT, 3, _beat("a", 2), {"errorCode": errors.REBALANCE_IN_PROGRESS})
-    target = Target().on(api_keys.JOIN_GROUP, _joined("here", 1), REFUSED, _joined("here", 2))
+    first.add(0.0, api_keys.JOIN_GROUP, 3, bodies.join(""), bodies.joined("a", 1))
+    second.add(1.0, api_keys.JOIN_GROUP, 3, bodies.join(""), bodies.joined("b", 2), took=0.5)
+    first.add(1.2, api_keys.HEARTBEAT, 3, bodies.beat("a", 1), {"errorCode": errors.REBALANCE_IN_PROGRESS})
+    first.add(1.3, api_keys.JOIN_GROUP, 3, bodies.join("a"), bodies.joined("a", 2))
+    second.add(1.6, api_keys.HEARTBEAT, 3, bodies.beat("b", 2), {"errorCode": 0})
+    first.add(1.7, api_keys.HEARTBEAT, 3, bodies.beat("a", 2), {"errorCode": errors.REBALANCE_IN_PROGRESS})
+    target = Target().on(api_keys.JOIN_GROUP, bodies.joined("here", 1), REFUSED, bodies.joined("here", 2))
     target.on(api_keys.HEARTBEAT, {"errorCode": 0})
 
     run = replayed([first, second], target)
@@ -46,13 +46,13 @@ def test_a_heartbeat_does_not_wait_for_the_rebalance_of_who_is_kept_out() -> Non
 def test_while_somebody_is_joining_it_waits() -> None:
     """The second join is refused at once, the third one waits for the first member, which has to hear of it."""
     first, second, third = captures(3)
-    first.add(0.0, api_keys.JOIN_GROUP, 3, _join(""), _joined("a", 1))
-    second.add(0.5, api_keys.JOIN_GROUP, 3, _join(""), _joined("b", 2), took=2.0)
-    third.add(1.0, api_keys.JOIN_GROUP, 3, _join(""), _joined("c", 2), took=1.5)
-    first.add(1.2, api_keys.HEARTBEAT, 3, _beat("a", 1), {"errorCode": errors.REBALANCE_IN_PROGRESS})
+    first.add(0.0, api_keys.JOIN_GROUP, 3, bodies.join(""), bodies.joined("a", 1))
+    second.add(0.5, api_keys.JOIN_GROUP, 3, bodies.join(""), bodies.joined("b", 2), took=2.0)
+    third.add(1.0, api_keys.JOIN_GROUP, 3, bodies.join(""), bodies.joined("c", 2), took=1.5)
+    first.add(1.2, api_keys.HEARTBEAT, 3, bodies.beat("a", 1), {"errorCode": errors.REBALANCE_IN_PROGRESS})
     rebalances = [{"errorCode": 0}] * 3 + [{"errorCode": errors.REBALANCE_IN_PROGRESS}]
     target = Target().on(api_keys.HEARTBEAT, *rebalances)
-    target.on(api_keys.JOIN_GROUP, _joined("here", 1), REFUSED, _joined("there", 2), delay=0.2)
+    target.on(api_keys.JOIN_GROUP, bodies.joined("here", 1), REFUSED, bodies.joined("there", 2), delay=0.2)
 
     run = replayed([first, second, third], target)
 
@@ -63,14 +63,14 @@ def test_while_somebody_is_joining_it_waits() -> None:
 def test_who_may_be_expired_is_waited_for(falls_silent: bool, waits: bool) -> None:
     """Three members, of whom the target takes two; then the first one hears of a rebalance."""
     first, second, third = captures(3)
-    first.add(0.0, api_keys.JOIN_GROUP, 3, _join(""), _joined("a", 1))
-    second.add(0.5, api_keys.JOIN_GROUP, 3, _join(""), _joined("b", 2))
-    third.add(1.0, api_keys.JOIN_GROUP, 3, _join(""), _joined("c", 3))
-    first.add(9.0, api_keys.HEARTBEAT, 3, _beat("a", 3), {"errorCode": errors.REBALANCE_IN_PROGRESS})
+    first.add(0.0, api_keys.JOIN_GROUP, 3, bodies.join(""), bodies.joined("a", 1))
+    second.add(0.5, api_keys.JOIN_GROUP, 3, bodies.join(""), bodies.joined("b", 2))
+    third.add(1.0, api_keys.JOIN_GROUP, 3, bodies.join(""), bodies.joined("c", 3))
+    first.add(9.0, api_keys.HEARTBEAT, 3, bodies.beat("a", 3), {"errorCode": errors.REBALANCE_IN_PROGRESS})
     if not falls_silent:
-        second.add(9.5, api_keys.HEARTBEAT, 3, _beat("b", 3), {"errorCode": 0})
+        second.add(9.5, api_keys.HEARTBEAT, 3, bodies.beat("b", 3), {"errorCode": 0})
     expired = [{"errorCode": 0}] * 2 + [{"errorCode": errors.REBALANCE_IN_PROGRESS}]
-    target = Target().on(api_keys.JOIN_GROUP, _joined("here", 1), _joined("there", 2), REFUSED)
+    target = Target().on(api_keys.JOIN_GROUP, bodies.joined("here", 1), bodies.joined("there", 2), REFUSED)
     target.on(api_keys.HEARTBEAT, *expired)
 
     run = replayed([first, second, third], target)
@@ -97,8 +97,10 @@ def test_partitions_that_another_member_may_give_up_are_waited_for_less() -> Non
 
 def test_who_was_not_let_in_does_not_leave() -> None:
     (capture,) = captures(1)
-    capture.add(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _entry("m"), _beats_back("m", 1, [0]))
-    capture.add(1.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, {**_entry("m"), "memberEpoch": -1}, _beats_back("m", -1))
+    capture.add(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, bodies.entry("m"), bodies.assigned("m", 1, [0]))
+    capture.add(
+        1.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, {**bodies.entry("m"), "memberEpoch": -1}, bodies.assigned("m", -1)
+    )
     refused = {"errorCode": FULL, "memberId": None, "memberEpoch": 0, "assignment": None}
     target = Target().on(api_keys.CONSUMER_GROUP_HEARTBEAT, refused)
 
@@ -112,14 +114,14 @@ def test_a_rebalance_that_the_capture_begins_in_is_over_when_its_members_are_joi
     """The second member's JoinGroup was sent before. Nobody waits until the first hears of it; and where the first
     joins all the same, as captured, the second does too, or the target would wait for it."""
     first, second = captures(2)
-    first.add(0.0, api_keys.HEARTBEAT, 3, _beat("a", 1), {"errorCode": errors.REBALANCE_IN_PROGRESS})
-    first.add(0.1, api_keys.JOIN_GROUP, 3, _join("a"), _joined("a", 2))
-    first.add(0.3, api_keys.SYNC_GROUP, 3, {**_beat("a", 2), "assignments": []}, _synced())
-    second.add(0.2, api_keys.SYNC_GROUP, 3, {**_beat("b", 2), "assignments": []}, _synced())
-    second.add(0.4, api_keys.HEARTBEAT, 3, _beat("b", 2), {"errorCode": 0})
-    target = Target().on(api_keys.JOIN_GROUP, lambda body: _joined(body["memberId"] or "new", 1), delay=2.0)
-    moving = {**_synced(), "errorCode": errors.REBALANCE_IN_PROGRESS}
-    target.on(api_keys.SYNC_GROUP, _synced(), _synced(), moving, _synced())
+    first.add(0.0, api_keys.HEARTBEAT, 3, bodies.beat("a", 1), {"errorCode": errors.REBALANCE_IN_PROGRESS})
+    first.add(0.1, api_keys.JOIN_GROUP, 3, bodies.join("a"), bodies.joined("a", 2))
+    first.add(0.3, api_keys.SYNC_GROUP, 3, {**bodies.beat("a", 2), "assignments": []}, bodies.synced())
+    second.add(0.2, api_keys.SYNC_GROUP, 3, {**bodies.beat("b", 2), "assignments": []}, bodies.synced())
+    second.add(0.4, api_keys.HEARTBEAT, 3, bodies.beat("b", 2), {"errorCode": 0})
+    target = Target().on(api_keys.JOIN_GROUP, lambda body: bodies.joined(body["memberId"] or "new", 1), delay=2.0)
+    moving = {**bodies.synced(), "errorCode": errors.REBALANCE_IN_PROGRESS}
+    target.on(api_keys.SYNC_GROUP, bodies.synced(), bodies.synced(), moving, bodies.synced())
     target.on(api_keys.HEARTBEAT, {"errorCode": 0})
 
     run = replayed([first, second], target)
@@ -132,26 +134,30 @@ def test_a_rebalance_that_the_capture_begins_in_is_over_when_its_members_are_joi
 def test_early_members_whose_broker_assigns_have_what_each_gets_in_the_end() -> None:
     """KIP-848: the first one to join has all, and has to give some up before the second gets any."""
     first, second = captures(2)
-    first.add(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _epoch("m0", 1), _beats_back("m0", 1, [0]))
+    first.add(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, bodies.epoch_beat("m0", 1), bodies.assigned("m0", 1, [0]))
     first.add(
-        0.1, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, {**_epoch("m0", 1), "topicPartitions": []}, _beats_back("m0", 2)
+        0.1,
+        api_keys.CONSUMER_GROUP_HEARTBEAT,
+        1,
+        {**bodies.epoch_beat("m0", 1), "topicPartitions": []},
+        bodies.assigned("m0", 2),
     )
-    second.add(0.2, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _epoch("m1", 2), _beats_back("m1", 2, [1]))
-    second.add(0.3, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _entry("m9"), _beats_back("m9", 3, []))
-    first.add(0.4, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _epoch("m0", 2), _beats_back("m0", 2))
+    second.add(0.2, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, bodies.epoch_beat("m1", 2), bodies.assigned("m1", 2, [1]))
+    second.add(0.3, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, bodies.entry("m9"), bodies.assigned("m9", 3, []))
+    first.add(0.4, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, bodies.epoch_beat("m0", 2), bodies.assigned("m0", 2))
     released: list[Body] = []
     second_has: list[int] = []
 
     def answer(body: Body) -> Body:
         member, owned = body["memberId"], body["topicPartitions"]
         if body["memberEpoch"] == 0:
-            return _beats_back(member, *((1, [0, 1]) if member == "m0" else (2, [])))
+            return bodies.assigned(member, *((1, [0, 1]) if member == "m0" else (2, [])))
         if member == "m0":
             released.extend(assigned for assigned in owned or () if assigned["partitions"] == [0])
-            return _beats_back("m0", 2) if released else _beats_back("m0", 1, [0])
+            return bodies.assigned("m0", 2) if released else bodies.assigned("m0", 1, [0])
         given = [1] if released and owned is None and not second_has else None
         second_has.extend(given or ())
-        return _beats_back("m1", 2, given)
+        return bodies.assigned("m1", 2, given)
 
     run = replayed([first, second], Target().on(api_keys.CONSUMER_GROUP_HEARTBEAT, answer))
 
@@ -164,70 +170,18 @@ def test_early_members_whose_broker_assigns_have_what_each_gets_in_the_end() -> 
     assert run.seconds < retry.Limits().records
 
 
-def _epoch(member: str, epoch: int) -> Body:
-    return {"groupId": "g", "memberId": member, "memberEpoch": epoch}
-
-
-def _synced() -> Body:
-    return {"errorCode": 0, "assignment": b""}
-
-
 def _assigned(size: int) -> Played:
     """Members join one after the other, of whom the target takes so many; the first is then told what it has now."""
     members = captures(size + 1)
     for number, capture in enumerate(members):
-        given = _beats_back(f"m{number}", 1, [number])
-        capture.add(number / 10, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _entry(f"m{number}"), given)
+        given = bodies.assigned(f"m{number}", 1, [number])
+        capture.add(number / 10, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, bodies.entry(f"m{number}"), given)
     beats = {"groupId": "g", "memberId": "m0", "memberEpoch": 1}
-    members[0].add(1.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, beats, _beats_back("m0", 2, [0]))
+    members[0].add(1.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, beats, bodies.assigned("m0", 2, [0]))
 
     def answer(body: Body) -> Body:
         if int(body["memberId"][1:]) >= size:
             return {"errorCode": FULL, "memberId": None, "memberEpoch": 0, "assignment": None}
-        return _beats_back(body["memberId"], 1, [0] if body["memberEpoch"] == 0 else None)
+        return bodies.assigned(body["memberId"], 1, [0] if body["memberEpoch"] == 0 else None)
 
     return replayed(members, Target().on(api_keys.CONSUMER_GROUP_HEARTBEAT, answer))
-
-
-def _join(member: str) -> Body:
-    return {
-        "groupId": "g",
-        "memberId": member,
-        "sessionTimeoutMs": 6000,
-        "rebalanceTimeoutMs": 60_000,
-        "protocolType": "consumer",
-        "protocols": [{"name": "range", "metadata": b""}],
-    }
-
-
-def _joined(member: str, generation: int) -> Body:
-    return {
-        "errorCode": 0,
-        "generationId": generation,
-        "protocolName": "range",
-        "leader": member,
-        "memberId": member,
-        "members": [],
-    }
-
-
-def _beat(member: str, generation: int) -> Body:
-    return {"groupId": "g", "memberId": member, "generationId": generation}
-
-
-def _entry(member: str) -> Body:
-    return {
-        "groupId": "g",
-        "memberId": member,
-        "memberEpoch": 0,
-        "topicPartitions": [],
-        "rebalanceTimeoutMs": 300_000,
-        "subscribedTopicNames": ["orders"],
-    }
-
-
-def _beats_back(member: str, epoch: int, partitions: list[int] | None = None) -> Body:
-    given = None
-    if partitions is not None:
-        given = {"topicPartitions": [{"topicId": TOPIC, "partitions": partitions}]}
-    return {"errorCode": 0, "memberId": member, "memberEpoch": epoch, "assignment": given}

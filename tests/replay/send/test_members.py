@@ -11,22 +11,22 @@ import pytest
 from analyzer.protocol import api_keys
 from analyzer.protocol.tree import Body
 from tests.replay.conversation import Captured, Target, replayed
+from tests.replay.send import group_bodies as bodies
 
-TOPIC = "zizHtibnSdSFmiPSHtiLWA"
 SUBSCRIPTION: Body = {"rebalanceTimeoutMs": 300_000, "subscribedTopicNames": ["orders"], "rackId": "a"}
 FENCED, UNKNOWN = 110, 25
 
 
 def test_a_heartbeat_that_awaits_partitions_goes_on_with_the_epoch_of_its_last_answer() -> None:
     """A broker fences the epoch before, unless the member says what it owns."""
-    capture = Captured().add(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _joins("m"), _beats_back("m", 1, []))
-    capture.add(0.1, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _beats("m", 1), _beats_back("m", 2, [0, 1]))
+    capture = Captured().add(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _joins("m"), bodies.assigned("m", 1, []))
+    capture.add(0.1, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, bodies.epoch_beat("m", 1), bodies.assigned("m", 2, [0, 1]))
     target = Target().on(
         api_keys.CONSUMER_GROUP_HEARTBEAT,
-        _beats_back("m", 70, []),
-        _beats_back("m", 71),
-        _beats_back("m", 72, []),
-        _beats_back("m", 73, [4]),
+        bodies.assigned("m", 70, []),
+        bodies.assigned("m", 71),
+        bodies.assigned("m", 72, []),
+        bodies.assigned("m", 73, [4]),
     )
 
     run = replayed([capture], target)
@@ -37,15 +37,15 @@ def test_a_heartbeat_that_awaits_partitions_goes_on_with_the_epoch_of_its_last_a
 
 @pytest.mark.parametrize("error", [FENCED, UNKNOWN])
 def test_a_member_that_the_target_fenced_joins_again_with_all_that_it_subscribed_to(error: int) -> None:
-    capture = Captured().add(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _joins("m"), _beats_back("m", 1, [0]))
-    capture.add(0.1, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _beats("m", 1), _beats_back("m", 1))
-    capture.add(0.2, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _beats("m", 1), _beats_back("m", 1))
+    capture = Captured().add(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _joins("m"), bodies.assigned("m", 1, [0]))
+    capture.add(0.1, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, bodies.epoch_beat("m", 1), bodies.assigned("m", 1))
+    capture.add(0.2, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, bodies.epoch_beat("m", 1), bodies.assigned("m", 1))
     target = Target().on(
         api_keys.CONSUMER_GROUP_HEARTBEAT,
-        _beats_back("m", 70, [0]),
+        bodies.assigned("m", 70, [0]),
         _failed(error),
-        _beats_back("m", 90, [0]),
-        _beats_back("m", 90),
+        bodies.assigned("m", 90, [0]),
+        bodies.assigned("m", 90),
     )
 
     run = replayed([capture], target)
@@ -59,9 +59,9 @@ def test_a_member_that_the_target_fenced_joins_again_with_all_that_it_subscribed
 
 
 def test_who_leaves_does_not_join_again() -> None:
-    capture = Captured().add(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _joins("m"), _beats_back("m", 1, [0]))
-    capture.add(0.1, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _beats("m", -1), _beats_back("m", -1))
-    target = Target().on(api_keys.CONSUMER_GROUP_HEARTBEAT, _beats_back("m", 70, [0]), _failed(UNKNOWN))
+    capture = Captured().add(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _joins("m"), bodies.assigned("m", 1, [0]))
+    capture.add(0.1, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, bodies.epoch_beat("m", -1), bodies.assigned("m", -1))
+    target = Target().on(api_keys.CONSUMER_GROUP_HEARTBEAT, bodies.assigned("m", 70, [0]), _failed(UNKNOWN))
 
     replayed([capture], target)
 
@@ -69,9 +69,9 @@ def test_who_leaves_does_not_join_again() -> None:
 
 
 def test_a_member_that_the_capture_fenced_too_stays_fenced() -> None:
-    capture = Captured().add(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _joins("m"), _beats_back("m", 1, [0]))
-    capture.add(0.1, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _beats("m", 1), _failed(FENCED))
-    target = Target().on(api_keys.CONSUMER_GROUP_HEARTBEAT, _beats_back("m", 70, [0]), _failed(FENCED))
+    capture = Captured().add(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _joins("m"), bodies.assigned("m", 1, [0]))
+    capture.add(0.1, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, bodies.epoch_beat("m", 1), _failed(FENCED))
+    target = Target().on(api_keys.CONSUMER_GROUP_HEARTBEAT, bodies.assigned("m", 70, [0]), _failed(FENCED))
 
     run = replayed([capture], target)
 
@@ -82,17 +82,19 @@ def test_a_member_that_the_capture_fenced_too_stays_fenced() -> None:
 def test_while_one_member_awaits_partitions_the_other_goes_on_and_gives_them_up() -> None:
     """The other one's heartbeat came later in the capture, after this one's answer; here the answer needs it."""
     capture = [Captured(f"10.0.0.{number}:5000-10.0.0.9:9092#1") for number in (1, 2)]
-    capture[0].add(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _joins("old"), _beats_back("old", 1, [0, 1]))
-    capture[1].add(1.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _joins("new"), _beats_back("new", 2, [1]))
-    capture[0].add(2.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _beats("old", 1), _beats_back("old", 2, [0]))
+    capture[0].add(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _joins("old"), bodies.assigned("old", 1, [0, 1]))
+    capture[1].add(1.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _joins("new"), bodies.assigned("new", 2, [1]))
+    capture[0].add(
+        2.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, bodies.epoch_beat("old", 1), bodies.assigned("old", 2, [0])
+    )
     given_up = False
 
     def target_says(body: Body) -> Body:
         nonlocal given_up
         if body["memberId"] == "old":
             given_up = body["memberEpoch"] > 0
-            return _beats_back("old", 2, [0]) if given_up else _beats_back("old", 1, [0, 1])
-        return _beats_back("new", 2, [1] if given_up else None)
+            return bodies.assigned("old", 2, [0]) if given_up else bodies.assigned("old", 1, [0, 1])
+        return bodies.assigned("new", 2, [1] if given_up else None)
 
     run = replayed(capture, Target().on(api_keys.CONSUMER_GROUP_HEARTBEAT, target_says))
 
@@ -104,14 +106,14 @@ def test_while_one_member_awaits_partitions_the_other_goes_on_and_gives_them_up(
 def test_two_members_that_joined_without_an_id_have_an_epoch_each() -> None:
     """Version 0: the broker makes the ids."""
     capture = [Captured(f"10.0.0.{number}:5000-10.0.0.9:9092#1") for number in (1, 2)]
-    capture[0].add(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 0, _joins(""), _beats_back("a", 1, [0]))
-    capture[1].add(0.1, api_keys.CONSUMER_GROUP_HEARTBEAT, 0, _joins(""), _beats_back("b", 2, [1]))
-    capture[0].add(0.2, api_keys.CONSUMER_GROUP_HEARTBEAT, 0, _beats("a", 1), _beats_back("a", 1))
+    capture[0].add(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 0, _joins(""), bodies.assigned("a", 1, [0]))
+    capture[1].add(0.1, api_keys.CONSUMER_GROUP_HEARTBEAT, 0, _joins(""), bodies.assigned("b", 2, [1]))
+    capture[0].add(0.2, api_keys.CONSUMER_GROUP_HEARTBEAT, 0, bodies.epoch_beat("a", 1), bodies.assigned("a", 1))
     target = Target().on(
         api_keys.CONSUMER_GROUP_HEARTBEAT,
-        _beats_back("x", 70, [0]),
-        _beats_back("y", 71, [1]),
-        _beats_back("x", 70),
+        bodies.assigned("x", 70, [0]),
+        bodies.assigned("y", 71, [1]),
+        bodies.assigned("x", 70),
     )
 
     replayed(capture, target)
@@ -124,10 +126,10 @@ def test_two_members_that_joined_without_an_id_have_an_epoch_each() -> None:
 
 
 def test_a_commit_that_crossed_a_new_epoch_is_sent_again_with_it() -> None:
-    capture = Captured().add(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _joins("m"), _beats_back("m", 1, [0]))
-    capture.add(0.1, api_keys.OFFSET_COMMIT, 9, _commits("m", 1), _committed(0))
-    target = Target().on(api_keys.CONSUMER_GROUP_HEARTBEAT, _beats_back("m", 70, [0]))
-    target.on(api_keys.OFFSET_COMMIT, _committed(113), _committed(0))
+    capture = Captured().add(0.0, api_keys.CONSUMER_GROUP_HEARTBEAT, 1, _joins("m"), bodies.assigned("m", 1, [0]))
+    capture.add(0.1, api_keys.OFFSET_COMMIT, 9, bodies.commit("m", 1), bodies.committed(0))
+    target = Target().on(api_keys.CONSUMER_GROUP_HEARTBEAT, bodies.assigned("m", 70, [0]))
+    target.on(api_keys.OFFSET_COMMIT, bodies.committed(113), bodies.committed(0))
 
     run = replayed([capture], target, topics={"orders": 1})
 
@@ -139,33 +141,8 @@ def test_a_commit_that_crossed_a_new_epoch_is_sent_again_with_it() -> None:
 
 
 def _joins(member: str) -> Body:
-    return {"groupId": "g", "memberId": member, "memberEpoch": 0, "topicPartitions": [], **SUBSCRIPTION}
-
-
-def _beats(member: str, epoch: int) -> Body:
-    return {"groupId": "g", "memberId": member, "memberEpoch": epoch}
-
-
-def _beats_back(member: str, epoch: int, partitions: list[int] | None = None) -> Body:
-    given = None
-    if partitions is not None:
-        given = {"topicPartitions": [{"topicId": TOPIC, "partitions": partitions}] if partitions else []}
-    return {"errorCode": 0, "memberId": member, "memberEpoch": epoch, "assignment": given}
+    return bodies.entry(member, **SUBSCRIPTION)
 
 
 def _failed(error: int) -> Body:
     return {"errorCode": error, "memberId": None, "memberEpoch": 0, "assignment": None}
-
-
-def _commits(member: str, epoch: int) -> Body:
-    partition = {"partitionIndex": 0, "committedOffset": 5, "committedLeaderEpoch": -1, "committedMetadata": None}
-    return {
-        "groupId": "g",
-        "memberId": member,
-        "generationIdOrMemberEpoch": epoch,
-        "topics": [{"name": "orders", "partitions": [partition]}],
-    }
-
-
-def _committed(error: int) -> Body:
-    return {"topics": [{"name": "orders", "partitions": [{"partitionIndex": 0, "errorCode": error}]}]}

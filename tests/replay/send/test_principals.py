@@ -51,7 +51,7 @@ def test_a_table_is_a_captured_user(tmp_path: Path) -> None:
     assert list(logins) == ["alice", "CN=bob, O=shop"]
     assert logins["alice"] == Credentials("PLAIN", "alice-staging", SECRET)
     assert SECRET not in repr(logins)
-    options = asked.wanted("h", 1, principals=tmp_path / "principals.toml")
+    options = asked.resolve("h", 1, asked.ReplayRequest(principals=tmp_path / "principals.toml"))
     assert options.access.principals == logins
     assert SECRET not in repr(options)
 
@@ -115,7 +115,7 @@ def user_of(who: str | None) -> Session:
 def test_a_captured_user_without_a_login_is_told_before_anything_is_sent() -> None:
     access = Access(principals={"alice": Credentials("PLAIN", "a", SECRET)})
     some = [user_of("alice"), user_of("bob"), user_of("eve"), user_of(None)]
-    with pytest.raises(principals.NobodyFor, match=r"no table for the captured users bob, eve$"):
+    with pytest.raises(principals.MissingCredentialsError, match=r"no table for the captured users bob, eve$"):
         inputs.prepared(some, Options("h", 1, access=access), [])
     assert len(inputs.prepared(some[:1], Options("h", 1, access=access), [])) == 1
     # With --sasl, that one logs in for everybody else.

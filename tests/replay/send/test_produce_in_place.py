@@ -52,19 +52,19 @@ def _learned() -> remap.Remap:
 @pytest.mark.parametrize("records", [batch(), batch((7, 0), 12), batch((7, 0), 0, transactional=True)])
 def test_the_short_way_sends_what_the_long_way_sends(version: int, records: bytes) -> None:
     step = _step(version, records)
-    assert step.quick is not None
+    assert step.fast_path is not None
     assert step.request.data is not None
     long = convert.fit(api_keys.PRODUCE, version, _learned().request(step))
     expected = encoding.encode_request(api_keys.PRODUCE, version, 4711, "client", long)
-    frame = produce_in_place.frame(step.quick, step.request.data, 4711, _learned())
+    frame = produce_in_place.frame(step.fast_path, step.request.data, 4711, _learned())
     assert frame is not None
     assert bytes(frame) == len(expected).to_bytes(4, "big") + expected
 
 
 def test_what_is_not_known_yet_takes_the_long_way() -> None:
     step = _step(9, batch((7, 0), 12))
-    assert step.quick is not None
-    assert produce_in_place.frame(step.quick, step.request.data or b"", 1, remap.Remap()) is None
+    assert step.fast_path is not None
+    assert produce_in_place.frame(step.fast_path, step.request.data or b"", 1, remap.Remap()) is None
 
 
 def test_what_is_not_plain_has_no_short_way() -> None:
@@ -73,4 +73,4 @@ def test_what_is_not_plain_has_no_short_way() -> None:
     unanswered = Captured().add(0.0, api_keys.PRODUCE, 9, produced(batch()))
     for capture in (two, failed, unanswered):
         planned, _ = decisions.make([capture.session()], EVERYTHING, decisions.PlanOptions())
-        assert [step.quick for step in planned.steps] == [None]
+        assert [step.fast_path for step in planned.steps] == [None]

@@ -27,7 +27,7 @@ from replay.outcome import Counts
 from replay.remap import retry
 from replay.send import link, login
 from replay.send.link import Dial, Link, LinkError, Receiver
-from replay.send.reach import NotReached, Reach, is_loopback, parsed, same_host
+from replay.send.reach import ForbiddenAddressError, Reach, is_loopback, parsed, same_host
 from replay.send.settings import Settings
 from replay.send.workers import Access
 from replay.source import MemorySource
@@ -68,7 +68,7 @@ def test_names_of_the_loopback_are_one_host(host: str) -> None:
 )
 def test_what_only_looks_like_the_loopback_is_not(host: str) -> None:
     assert not is_loopback(host)
-    with pytest.raises(NotReached):
+    with pytest.raises(ForbiddenAddressError):
         Reach(("localhost", 9092)).place(host, 9092)
 
 
@@ -80,7 +80,7 @@ def test_a_host_is_told_by_its_name(host: str) -> None:
 
 @pytest.mark.parametrize(("host", "port"), [("", 9092), ("localhost", 0), ("localhost", -1), ("localhost", 1 << 20)])
 def test_what_is_no_address_is_never_dialled(host: str, port: int) -> None:
-    with pytest.raises(NotReached, match="no address"):
+    with pytest.raises(ForbiddenAddressError, match="no address"):
         Reach(("localhost", 9092), follow=True).place(host, port)
 
 
@@ -140,7 +140,7 @@ def access(mechanism: str, tls: bool = False, **options: Any) -> Access:
 
 def test_a_password_does_not_leave_this_machine_in_the_clear() -> None:
     """192.0.2.1 is in a network for documentation (RFC 5737); it is refused before anything is dialled."""
-    with pytest.raises(NotReached, match="SASL PLAIN without TLS"):
+    with pytest.raises(ForbiddenAddressError, match="SASL PLAIN without TLS"):
         asyncio.run(access("PLAIN").dial("192.0.2.1", 9092)("192.0.2.1", 9092, _Nobody()))
     for allowed in (access("PLAIN", tls=True), access("SCRAM-SHA-512"), access("PLAIN", plaintext_login=True)):
         assert allowed.reach("192.0.2.1", 9092).place("192.0.2.1", 9092) == ("192.0.2.1", 9092)
@@ -149,9 +149,9 @@ def test_a_password_does_not_leave_this_machine_in_the_clear() -> None:
 
 def test_nor_by_way_of_a_target_on_this_machine() -> None:
     followed = access("PLAIN", follow_advertised=True).reach("localhost", 9092)
-    with pytest.raises(NotReached, match="in the clear"):
+    with pytest.raises(ForbiddenAddressError, match="in the clear"):
         followed.place("192.0.2.1", 9092)
-    with pytest.raises(NotReached, match="in the clear"):
+    with pytest.raises(ForbiddenAddressError, match="in the clear"):
         access("PLAIN", map_host={"kafka-1": "192.0.2.1"}).reach("localhost", 9092).place("kafka-1", 9092)
 
 
@@ -238,7 +238,7 @@ def replayed(port: int, out: Path, dialled: list[tuple[str, int]], how: Access |
 
 def test_a_target_that_names_another_host_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
     dialled: list[tuple[str, int]] = []
-    with rogue((HERE, None), ("kafka.example", 9092)) as port, pytest.raises(NotReached) as refusal:
+    with rogue((HERE, None), ("kafka.example", 9092)) as port, pytest.raises(ForbiddenAddressError) as refusal:
         replayed(port, tmp_path / "run", dialled)
     assert str(refusal.value) == "the target names a broker at kafka.example:9092, which is another host than --to's"
     assert "--follow-advertised" in refusal.value.hint
@@ -267,7 +267,7 @@ def test_a_host_that_is_named_later_is_not_dialled_either(tmp_path: Path) -> Non
         Moving.later = [*Moving.named, node(3, "kafka.example", 9092)]
         result = replayed(port, tmp_path / "run", dialled)
     assert not result.valid
-    assert isinstance(result.failure, NotReached)
+    assert isinstance(result.failure, ForbiddenAddressError)
     assert "kafka.example:9092" in str(result.failure)
     assert {host for host, _ in dialled} == {HERE}
 

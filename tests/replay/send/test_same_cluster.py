@@ -16,7 +16,7 @@ from replay.options import Options
 from replay.plan import decisions
 from replay.remap.topology import Topology
 from replay.send import link
-from replay.send.same_cluster import SameCluster, why_same
+from replay.send.same_cluster import SameClusterError, why_same
 from replay.source import MemorySource
 from tests.bench.replay import sessions
 from tests.replay.conversation import EVERYTHING, Captured
@@ -56,6 +56,6 @@ def test_nothing_is_sent_to_it_without_the_option(tmp_path: Path) -> None:
     with sinking() as port:
         some = [*sessions(2, 1, 3), captured("sink").session()]
         options = Options("127.0.0.1", port, yes=True)
-        with pytest.raises(SameCluster, match="its cluster id is sink"):
+        with pytest.raises(SameClusterError, match="its cluster id is sink"):
             asyncio.run(run.replay(MemorySource(some), options, link.tcp(), tmp_path / "run", []))
         assert not (tmp_path / "run").exists()

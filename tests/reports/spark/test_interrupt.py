@@ -22,8 +22,8 @@ from tests.shared import ROOT, SAMPLES
 
 CAPTURE = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"
 RUN = """
-from reports.spark import split
-split.RANGE_PACKETS = 3000  # so that there soon are pieces
+from reports.spark import merging
+merging.RANGE_PACKETS = 3000  # so that there soon are pieces
 from analyzer.cli.parser import command
 command()
 """

@@ -35,7 +35,7 @@ Place = tuple[str, str]
 
 @contextmanager
 def launched() -> Iterator[Any]:
-    """The browser. It goes with a file: its driver leaves a loop of asyncio running, which others could not bear."""
+    """Start the browser, once per test file: its driver leaves an asyncio loop running, which breaks other tests."""
     if CHROMIUM is None:
         pytest.skip("no Chromium to look at kwire view with: apt-get install chromium")
     from playwright.sync_api import sync_playwright
@@ -48,7 +48,7 @@ def launched() -> Iterator[Any]:
 
 @dataclass
 class Look:
-    """Opens the page of a server in a browser; it must have complained of nothing in the end."""
+    """Open the page of a server in a browser, and check at the end that it logged no errors."""
 
     browser: Any
     place: Place
@@ -72,7 +72,7 @@ _SHOWN = "[document.activeElement?.outerHTML.slice(0, 200), document.body.innerT
 
 
 class Opened:
-    """The page, and all that it complained of or asked others for."""
+    """An open page, with the errors that it logged and its requests to other hosts."""
 
     def __init__(
         self,
@@ -91,17 +91,17 @@ class Opened:
             self.context.new_cdp_session(self.page).send("Emulation.setCPUThrottlingRate", {"rate": float(slow)})
         self.complaints: list[str] = []
         self.given_up = 0
-        self.page.on("console", self._said)
+        self.page.on("console", self._on_console)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on(
             "request",
-            lambda asked: None if asked.url.startswith((address, "data:")) else self.complaints.append(asked.url),
+            lambda request: None if request.url.startswith((address, "data:")) else self.complaints.append(request.url),
         )
         self._load(f"{address}?token={token}{'&' + state if state else ''}")
         self.wait("document.activeElement && ['list', 'other'].includes(document.activeElement.id)")
 
     def _load(self, address: str) -> None:
-        """As often as it takes a page to come whole."""
+        """Load the page, again if the browser aborted it."""
         for _ in range(20):
             self.complaints.clear()
             self.given_up = 0
@@ -114,7 +114,7 @@ class Opened:
                 if not self.given_up:
                     return
 
-    def _said(self, message: Any) -> None:
+    def _on_console(self, message: Any) -> None:
         if _CHANGED in message.text:
             self.given_up += 1
         else:
@@ -124,31 +124,31 @@ class Opened:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for late in tuple(Late.asked):
+        for late in tuple(Late.active):
             late.end()
         self.context.close()
 
     def wait(self, condition: str) -> None:
-        """Until it holds. (Playwright's own way evaluates text in the page, which the page's policy forbids.)"""
+        """Wait until a condition holds. (Playwright evaluates text in the page, which its policy forbids.)"""
         given_up = time.monotonic() + 60
         while not self.page.evaluate(condition):
             assert time.monotonic() < given_up, (condition, self.complaints, self.page.evaluate(_SHOWN))
             self.page.wait_for_timeout(10)
 
     def total(self, count: str) -> None:
-        """Wait until the list counts so many."""
+        """Wait until the list has a number of rows."""
         self.page.locator("#count", has_text=re.compile(rf"^{count} of ")).wait_for()
 
     def applied(self, *filters: str) -> None:
-        """Filters, one right after the other: the last one counts, whichever answer comes last."""
+        """Enter filters in quick succession: the last one counts, whichever answer comes last."""
         self.page.evaluate(APPLY, filters)
 
     def drawn(self) -> None:
-        """Wait until what is known is on the screen: lists are drawn at the next frame."""
+        """Wait until the next frame, in which lists are drawn."""
         self.page.evaluate(FRAMES)
 
     def chosen(self) -> str:
-        """The chosen row's text, without its time."""
+        """Get the selected row's text, without its time."""
         row = self.page.locator('#list .row[aria-selected="true"]')
         row.wait_for()
         return str(row.inner_text())
@@ -165,8 +165,8 @@ class Late:
     what was said when it was asked for. (Playwright's `route` keeps requests back too, but now and then the browser
     does not tell it of one.)"""
 
-    asked: ClassVar[list[Late]] = []
-    """Those that keep answers back now."""
+    active: ClassVar[list[Late]] = []
+    """Those that hold answers back now."""
 
     def __init__(self, page: Any, call: str) -> None:
         self.page = page
@@ -176,27 +176,27 @@ class Late:
         self._had = 0
         page.on("requestfinished", self._came)
         page.on("requestfailed", self._came)  # the page gave it up
-        self.asked.append(self)
+        self.active.append(self)
 
     def _came(self, request: Any) -> None:
         self._had += urlsplit(request.url).path == self.path
 
     def wait(self, count: int) -> None:
-        """Until so many are kept back."""
+        """Wait until a number of answers are held back."""
         self._until(lambda: self.kept >= count)
 
     def go(self) -> None:
-        """The page has them, and has made of them what it does; those that it gave up are nobody's."""
-        kept = self.kept
+        """Send the answers, and wait until the page has used them, unless it had cancelled them."""
+        before = self.kept
         self.end()
-        self._until(lambda: self._had >= kept)
+        self._until(lambda: self._had >= before)
         self.page.evaluate("async () => { await (await fetch('/api/1/info')).text(); }")
         self.page.evaluate(FRAMES)
 
     def end(self) -> None:
-        """From now on answers come when they are there."""
+        """Stop holding answers back."""
         self.over = True
-        self.asked.remove(self)
+        self.active.remove(self)
 
     def _until(self, done: Callable[[], bool]) -> None:
         given_up = time.monotonic() + 60
@@ -206,29 +206,29 @@ class Late:
 
 
 def delayed(application: ASGIApp) -> ASGIApp:
-    """The same with answers that `Late` keeps back, and with late ones where KWIRE_VIEW_LATE asks for them."""
-    asked = os.environ.get("KWIRE_VIEW_LATE")
-    seed, most = asked.split(":") if asked else ("0", "0")
+    """Wrap an application: hold answers back for `Late`, and delay them at random with KWIRE_VIEW_LATE=SEED:MS."""
+    paths = os.environ.get("KWIRE_VIEW_LATE")
+    seed, most = paths.split(":") if paths else ("0", "0")
     chance = random.Random(int(seed))
 
-    async def kept(by: Late, scope: Scope, receive: Receive, send: Send) -> None:
-        said: list[Any] = []
+    async def hold_back(by: Late, scope: Scope, receive: Receive, send: Send) -> None:
+        messages: list[Any] = []
 
         async def put(message: Any) -> None:
-            said.append(message)
+            messages.append(message)
 
         await application(scope, receive, put)
         by.kept += 1
         while not by.over:
             await asyncio.sleep(0.005)
-        for message in said:
+        for message in messages:
             await send(message)
 
     async def late(scope: Scope, receive: Receive, send: Send) -> None:
-        by = next((one for one in Late.asked if scope.get("path") == one.path), None)
-        if asked and scope["type"] == "http" and scope["path"].startswith("/api/"):
+        by = next((late for late in Late.active if scope.get("path") == late.path), None)
+        if paths and scope["type"] == "http" and scope["path"].startswith("/api/"):
             await asyncio.sleep(chance.uniform(0, float(most)) / 1000)
-        await (application(scope, receive, send) if by is None else kept(by, scope, receive, send))
+        await (application(scope, receive, send) if by is None else hold_back(by, scope, receive, send))
 
     return late
 

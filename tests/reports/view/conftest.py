@@ -1,8 +1,7 @@
-"""What the tests of `kwire view` share: views of the samples, and a server in this process."""
+"""Fixtures of the viewer's tests: views of the samples, and a server in this process."""
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import socket
@@ -16,9 +15,10 @@ from typing import Any
 import pytest
 
 import analyzer
+from analyzer.options.questions import ViewOptions
 from reports.view import open_view
-from reports.view.answers import View, answered
-from reports.view.current_view import Stage
+from reports.view.answers import View, answer_call
+from reports.view.current_view import CurrentView
 from tests.reports.view.browsing import Look, delayed, launched
 from tests.shared import SAMPLES
 
@@ -26,31 +26,25 @@ TXN = SAMPLES / "txn-librdkafka-4.3" / "capture.pcap"
 
 
 def viewed(stack: contextlib.ExitStack, *sources: Path | str, **options: Any) -> View:
-    """A view that keeps nothing."""
-    asked = argparse.Namespace(
+    """Open a view that stores nothing."""
+    namespace = ViewOptions(
         **{
-            "port": [],
-            "rotated": False,
-            "keylog": [],
-            "threads": None,
-            "window_bytes": None,
-            "frame_limit": None,
+            "sources": [],
             "cache": False,
-            "filter": None,
             **options,
         }
     )
-    return open_view.opened([str(source) for source in sources], asked, stack)
+    return open_view.open_view([str(source) for source in sources], namespace, stack)
 
 
 @dataclass
 class Asking:
-    """The API without a server."""
+    """Calls the API without a server."""
 
     view: View
 
     def raw(self, what: str, **query: Any) -> bytes:
-        answer = answered(self.view, what, {name: str(value) for name, value in query.items()})
+        answer = answer_call(self.view, what, {name: str(value) for name, value in query.items()})
         assert answer.status == 200, answer.content
         return answer.content
 
@@ -58,10 +52,10 @@ class Asking:
         return json.loads(self.raw(what, **query))
 
     def refused(self, what: str, **query: Any) -> dict[str, Any]:
-        answer = answered(self.view, what, {name: str(value) for name, value in query.items()})
+        answer = answer_call(self.view, what, {name: str(value) for name, value in query.items()})
         assert answer.status == 400, answer.content
-        told: dict[str, Any] = json.loads(answer.content)["error"]
-        return told
+        error: dict[str, Any] = json.loads(answer.content)["error"]
+        return error
 
 
 @pytest.fixture(scope="session")
@@ -81,16 +75,16 @@ def in_two_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @contextlib.contextmanager
-def served(view: View | Stage) -> Iterator[tuple[str, str]]:
-    """A server in this process: its address, and a token that opens it as often as it is used."""
+def served(view: View | CurrentView) -> Iterator[tuple[str, str]]:
+    """Run a server in this process; yields its address, and a token that can be used repeatedly."""
     import uvicorn
 
-    from reports.view.server import Door, application
+    from reports.view.server import Access, application
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-        door = Door("token-of-the-tests", True, frozenset([f"127.0.0.1:{port}"]), port)
-        stage = view if isinstance(view, Stage) else Stage.of(view)
+        door = Access("token-of-the-tests", True, frozenset([f"127.0.0.1:{port}"]), port)
+        stage = view if isinstance(view, CurrentView) else CurrentView.of(view)
         config = uvicorn.Config(
             delayed(application(stage, door)),
             log_level="critical",
@@ -110,28 +104,28 @@ def served(view: View | Stage) -> Iterator[tuple[str, str]]:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """A browser."""
+    """Start a browser."""
     with launched() as started:
         yield started
 
 
 @pytest.fixture(scope="module")
 def look(chromium: Any, txn: Asking) -> Iterator[Look]:
-    """Opens the page of the sample with transactions."""
+    """Open the page of the sample with transactions."""
     with served(txn.view) as place:
         yield Look(chromium, place)
 
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A RUN: a real capture, replayed at a server that offers less than its broker did."""
+    """Make a RUN: a real capture, replayed to a server that supports less than its broker did."""
     from tests.replay.replaying import replayed_at_less
 
     return replayed_at_less(tmp_path_factory.mktemp("view") / "run")
 
 
 def moved(path: Path, to: Path, seconds: int, cut: int = 0) -> Path:
-    """A pcap whose clock is so many seconds ahead, without its last `cut` packets: another capture point's."""
+    """Write a second capture point's pcap: its clock is `ahead` seconds, and its last `cut` packets are missing."""
     content = path.read_bytes()
     order = "<" if content[:4] in (b"\xd4\xc3\xb2\xa1", b"\x4d\x3c\xb2\xa1") else ">"
     packets, at = [], 24

@@ -1,13 +1,13 @@
-"""Arrays of the view against what is plain to see: orders, lists of which equal ones are one, counts, quantiles.
+"""The viewer's arrays against plain Python: orders, cached arrays, mapped columns.
 
-Proves: reports/view/columns, orders, listed, counting, kept, source
+Proves: reports/view/columns, orders, cache, source
 """
 
 from __future__ import annotations
 
 import contextlib
-import statistics
 import threading
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,10 @@ import pyarrow.parquet
 import pytest
 
 import analyzer
-from reports.view import columns, list_columns, orders, value_counts
-from reports.view.cache import Kept
+from analyzer.frame import counting
+from analyzer.frame.parquet import RowGroups, read
+from reports.view import columns, orders
+from reports.view.cache import ArrayCache
 from tests.reports.forging import Forged
 from tests.reports.view.conftest import TXN, Asking, viewed
 
@@ -40,11 +42,11 @@ def test_any_window_of_an_order_is_that_of_the_whole(
     keys = orders.keys(values.__getitem__, 500, int(there.min()), int(there.max()), descending)
     assert orders.whole(keys).tolist() == expected
     monkeypatch.setattr(orders, "NEAR", 60)  # from both ends, and from neither
-    monkeypatch.setattr(value_counts, "BLOCK", 90)
+    monkeypatch.setattr(counting, "CACHE_BLOCK", 90)
     for start, count in ((0, 10), (3, 50), (200, 33), (455, 20), (455, 45), (499, 5), (0, 500), (600, 3)):
         assert orders.window(keys, start, count).tolist() == expected[start : start + count]
     for at in range(0, 500, 37):
-        assert expected[orders.place(keys, at)] == at
+        assert expected[orders.position(keys, at)] == at
 
 
 def test_keys_of_nothing_are_in_order_of_the_rows() -> None:
@@ -53,120 +55,58 @@ def test_keys_of_nothing_are_in_order_of_the_rows() -> None:
     assert orders.window(np.zeros(0, np.uint8), 0, 5).tolist() == []
 
 
-@pytest.mark.parametrize("largest", [True, False])
-def test_of_a_list_the_largest_or_the_smallest_value_is_told(largest: bool) -> None:
-    random = np.random.default_rng(7)
-    rows = [random.integers(-3, 3, random.integers(0, 4)).tolist() for _ in range(200)]
-    flat = np.array([list_columns.NULL if one == -3 else one for row in rows for one in row], np.int64)
-    lists = list_columns.Listed(np.arange(200), np.cumsum([0, *map(len, rows)]), flat)
-    chosen = [[one for one in row if one != -3] for row in rows]
-    expected = [(max(row) if largest else min(row)) if row else list_columns.NULL for row in chosen]
-    assert lists.extremes(flat, largest).tolist() == expected
-
-
-def test_equal_lists_are_one_and_others_are_not() -> None:
-    random = np.random.default_rng(6)
-    rows = [random.integers(-1, 4, random.integers(0, 4)).tolist() for _ in range(2_000)]
-    lengths = np.array([len(row) for row in rows])
-    of, first = list_columns.distinct(lengths, np.array([one for row in rows for one in row], np.int64))
-    assert [rows[first[number]] for number in of] == rows
-    assert len(first) == len({tuple(row) for row in rows})
-    assert [len(part) for part in list_columns.distinct(np.zeros(0, np.int64), np.zeros(0, np.int64))] == [0, 0]
-
-
-def test_fingerprints_that_agree_by_chance_are_drawn_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = [np.zeros(3, np.uint64), np.array([0, 1, 1], np.uint64), np.arange(3, dtype=np.uint64)]
-    monkeypatch.setattr(list_columns, "_fingerprints", lambda *_: drawn.pop(0))
-    of, first = list_columns.distinct(np.array([1, 2, 2]), np.array([7, 7, 8, 7, 9]))
-    assert (of.tolist(), first.tolist(), drawn) == ([0, 1, 2], [0, 1, 2], [])
-
-
-def test_what_passed_is_spread_over_the_rows() -> None:
-    codes = np.random.default_rng(7).integers(-1, 12, 300_000).astype(np.int8)
-    for passed in (set[int](), {3}, {0, 11}, set(range(0, 12, 2)), set(range(12)) - {5}, set(range(12))):
-        table = np.array([code in passed for code in range(12)])
-        assert (value_counts.spread(table, codes) == np.isin(codes, list(passed))).all()
-
-
-def test_tallies_are_counts() -> None:
-    codes = np.random.default_rng(8).integers(-1, 9, 300_000).astype(np.int16)
-    rows = np.flatnonzero(codes != 4)
-    assert value_counts.tally(codes, None, 9).tolist() == [int((codes == code).sum()) for code in range(9)]
-    assert value_counts.tally(codes, rows, 9).tolist() == [
-        int((codes == code).sum()) * (code != 4) for code in range(9)
-    ]
-
-
-@pytest.mark.parametrize("high", [0, 9, 65_535, 65_536, 2**31 - 1, 2**62])
-@pytest.mark.parametrize("count", [1, 2, 3, 100, 1001])
-def test_quantiles_lie_between_their_neighbours(count: int, high: int) -> None:
-    numbers = np.random.default_rng(9).integers(0, high, count, endpoint=True)
-    expected = statistics.quantiles(numbers.tolist(), n=100, method="inclusive") if count > 1 else [numbers[0]] * 99
-    found = value_counts.quantiles(lambda: iter(np.array_split(numbers, 3)), high, (0.5, 0.95, 0.99, 1.0))
-    assert value_counts.quantiles(lambda: iter([numbers[:0]]), high, (0.5,)) is None
-    assert found == pytest.approx([expected[49], expected[94], expected[98], numbers.max()])
-
-
-def test_what_nobody_waits_for_ends_between_two_blocks() -> None:
-    gone = threading.Event()
-    with value_counts.asked(gone):
-        value_counts.tally(np.zeros(10, np.int8), None, 1)
-        gone.set()
-        with pytest.raises(value_counts.GivenUp):
-            value_counts.tally(np.zeros(10, np.int8), None, 1)
-    value_counts.tally(np.zeros(10, np.int8), None, 1)
-
-
 def test_what_is_kept_is_made_once_and_bounded() -> None:
-    kept = Kept(100)
-    made: list[int] = []
+    cache = ArrayCache(100)
+    numbers_made: list[int] = []
 
     def make(number: int) -> np.ndarray:
-        made.append(number)
+        numbers_made.append(number)
         return np.zeros(60, np.int8)
 
-    threads = [threading.Thread(target=kept.made, args=(("one", ""), lambda: make(1))) for _ in range(4)]
+    threads = [threading.Thread(target=cache.get_or_make, args=(("one", ""), lambda: make(1))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert made == [1]
-    kept.made(("two", ""), lambda: make(2))
-    assert kept.get(("one", "")) is None
-    assert kept.get(("two", "")) is not None
+    assert numbers_made == [1]
+    cache.get_or_make(("two", ""), lambda: make(2))
+    assert cache.get(("one", "")) is None
+    assert cache.get(("two", "")) is not None
 
 
 def test_rows_beyond_what_is_sorted_at_once_have_the_same_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A window, and where a row stands, before the whole order is there and after."""
+    """Windows and positions are the same before and after the whole order is made."""
     forged = Forged(tmp_path / "forged")
     for number in range(300):
         forged.exchange("Fetch", latency_ms=(number * 7919) % 70_000 / 7 if number % 9 else None, second=number)
     with contextlib.ExitStack() as stack:
         asking = Asking(viewed(stack, forged.write()))
         tables = asking.view.tables
-        monkeypatch.setattr("reports.view.tables.AT_ONCE", 0)
+        monkeypatch.setattr("reports.view.tables.SORT_ROWS", 0)
         monkeypatch.setattr(tables._sorting, "submit", lambda *_: None)
         before = [asking("rows", sort="latency", start=start, count=50)["keys"] for start in range(0, 300, 50)]
-        asked = [key for keys in before for key in keys]
-        assert len(set(asked)) == 300
-        assert tables._kept.get(("", "latency")) is None
-        assert [asking("locate", sort="latency", key=key)["row"] for key in asked[::17]] == list(range(0, 300, 17))
-        assert tables._kept.get(("", "latency")) is None
+        keys_in_order = [key for keys in before for key in keys]
+        assert len(set(keys_in_order)) == 300
+        assert tables._cache.get(("", "latency")) is None
+        assert [asking("locate", sort="latency", key=key)["row"] for key in keys_in_order[::17]] == list(
+            range(0, 300, 17)
+        )
+        assert tables._cache.get(("", "latency")) is None
         whole = tables.ordered("", "latency").rows
         assert list(map(tables.key_of, whole.tolist())) == tables.keys_of(whole)
-        assert asking("rows", sort="latency", count=300)["keys"] == asked
+        assert asking("rows", sort="latency", count=300)["keys"] == keys_in_order
 
 
 def test_the_ranges_that_are_kept_are_those_of_the_numbers(tmp_path: Path) -> None:
     analyzer.analyze(TXN, tmp_path / "data")
-    columns.make(analyzer.open_dataset(tmp_path / "data"), str, tmp_path / "columns")
-    found = columns.opened(tmp_path / "columns")
-    kept = dict(found._ranges)
-    found._ranges.clear()
-    assert kept == {name: found.range(name) for name in columns.INTEGERS}
-    assert {name for name, span in kept.items() if span is None} == found.empty & {*columns.INTEGERS}
+    columns.write_columns(analyzer.open_dataset(tmp_path / "data"), str, tmp_path / "columns")
+    mapped = columns.open_columns(tmp_path / "columns")
+    ranges = dict(mapped._ranges)
+    mapped._ranges.clear()
+    assert ranges == {name: mapped.range(name) for name in columns.INTEGERS}
+    assert {name for name, span in ranges.items() if span is None} == mapped.empty & {*columns.INTEGERS}
 
 
 def test_topics_are_read_whatever_dictionaries_row_groups_have(tmp_path: Path) -> None:
@@ -175,4 +115,8 @@ def test_topics_are_read_whatever_dictionaries_row_groups_have(tmp_path: Path) -
     with pyarrow.parquet.ParquetWriter(path, pa.schema({"topics": pa.list_(pa.string())})) as writer:
         for topics in parts:
             writer.write_table(pa.table({"topics": topics}))
-    assert columns._Files([path]).column("topics").to_pylist() == [*parts[0], *parts[1]]
+    column = read(RowGroups({"exchanges": [path]}, ()), "exchanges").lists("topics")
+    codes, values = column.elements.text("value")
+    texts = [values[code] for code in codes.tolist()]
+    bounds = pairwise(column.offsets.tolist())
+    assert [texts[start:end] for start, end in bounds] == [*parts[0], *parts[1]]

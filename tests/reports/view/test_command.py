@@ -5,7 +5,6 @@ Proves: reports/view/command, opening
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import http.client
 import os
@@ -20,6 +19,7 @@ import pytest
 import analyzer
 from analyzer.cli import parser
 from analyzer.common.errors import UsageError
+from analyzer.options.questions import ViewOptions
 from reports.view import command, open_view
 from tests.reports.forging import Forged
 from tests.reports.view.conftest import TXN, Asking, viewed
@@ -30,10 +30,10 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     with pytest.raises(SystemExit) as left:
         parser.main(["view", *map(str, arguments), "--no-open"])
     assert left.value.code == 2
-    said = capsys.readouterr()
-    assert not said.out
-    assert "\nhint: " in said.err
-    return said.err
+    output = capsys.readouterr()
+    assert not output.out
+    assert "\nhint: " in output.err
+    return output.err
 
 
 def test_it_serves_until_it_is_ended_and_leaves_nothing(tmp_path: Path) -> None:
@@ -91,40 +91,40 @@ def test_an_analysis_that_fails_before_there_is_anything_to_look_at_ends_it(
     def full(*_: object) -> None:
         raise UsageError("the disk is full", "make room")
 
-    monkeypatch.setattr(open_view._Asked, "analyse", full)
+    monkeypatch.setattr(open_view._CaptureSource, "analyse", full)
     with pytest.raises(SystemExit) as left:
         parser.main(["view", str(TXN), "--no-open", "--no-cache"])
     assert left.value.code == 2
-    said = capsys.readouterr()
-    assert said.out.startswith("http://127.0.0.1:")
-    assert said.err == "kwire: the disk is full\nhint: make room\n"
+    output = capsys.readouterr()
+    assert output.out.startswith("http://127.0.0.1:")
+    assert output.err == "kwire: the disk is full\nhint: make room\n"
 
 
 def test_what_is_plain_is_opened_behind_its_address(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """And what is wrong with it then ends the command as if it had been told before."""
+    """Its errors end the command as if they had been reported before."""
     dataset = Forged(tmp_path / "forged").write()
     text = tmp_path / "text"
     text.write_text("no capture, and longer than what a capture begins with")
     plain = [(str(TXN),), (str(TXN), str(TXN)), (str(dataset),)]
     other = [(str(tmp_path),), (str(text),), (str(tmp_path / "none"),), ("-",), (str(dataset), str(TXN)), ("a\0",)]
-    options = argparse.Namespace(rotated=False, keylog=[], port=[])
-    assert [command.sure(one, options) for one in (*plain, *other)] == 3 * [True] + 6 * [False]
-    assert not command.sure(plain[2], argparse.Namespace(rotated=False, keylog=[], port=[9092]))
-    assert not command.sure(plain[0], argparse.Namespace(rotated=True, keylog=[], port=[]))
+    options = ViewOptions(sources=[])
+    assert [command.has_plain_input(source, options) for source in (*plain, *other)] == 3 * [True] + 6 * [False]
+    assert not command.has_plain_input(plain[2], ViewOptions(sources=[], port=[9092]))
+    assert not command.has_plain_input(plain[0], ViewOptions(sources=[], rotated=True))
     (dataset / "_kwire.json").write_text("{}")
     with pytest.raises(SystemExit) as left:
         parser.main(["view", str(dataset), "--no-open", "--no-cache"])
     assert left.value.code == 2
-    said = capsys.readouterr()
-    assert said.out.startswith("http://127.0.0.1:")
-    assert "not a manifest of kwire\nhint: " in said.err
+    output = capsys.readouterr()
+    assert output.out.startswith("http://127.0.0.1:")
+    assert "not a manifest of kwire\nhint: " in output.err
 
 
 def test_what_breaks_while_it_is_opened_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError("nobody thought of that")
 
-    monkeypatch.setattr(open_view, "begun", broken)
+    monkeypatch.setattr(open_view, "begin_view", broken)
     with pytest.raises(ZeroDivisionError, match="nobody thought of that"):
         parser.main(["view", str(TXN), "--no-open", "--no-cache"])
 
@@ -155,10 +155,10 @@ def test_what_is_made_is_kept_for_this_user_and_used_again(tmp_path: Path, monke
     assert files
     assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
     assert {stat.S_IMODE(path.stat().st_mode) for path in root.rglob("*") if path.is_dir()} == {0o700}
-    kept = {path: path.stat().st_mtime_ns for path in files}
+    times = {path: path.stat().st_mtime_ns for path in files}
     with contextlib.ExitStack() as stack:
         viewed(stack, capture, cache=True)
-    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert {path: path.stat().st_mtime_ns for path in times} == times
     # Columns that are damaged are made again; another file is another view.
     (column,) = root.glob("*/*/columns/latency_us.npy")
     column.write_bytes(b"nonsense")

@@ -1,11 +1,10 @@
-"""First rows while a capture is still being analysed, or a large dataset made ready, then all.
+"""First rows while a capture is being analysed, or a large dataset's columns are made; then all rows.
 
 Proves: reports/view/stage, growing, opening
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import subprocess
@@ -22,40 +21,37 @@ import pytest
 import analyzer
 from analyzer.common.errors import UsageError
 from analyzer.dataset import locks
+from analyzer.options.questions import ViewOptions
 from captures.errors import KwireError
 from reports.view import columns, open_view
 from reports.view.answers import View
-from reports.view.current_view import Stage
-from reports.view.open_view import _Asked, _Made
-from reports.view.partial_view import Ended, Growing
+from reports.view.current_view import CurrentView
+from reports.view.open_view import _CaptureSource, _DatasetSource
+from reports.view.partial_view import PartialViews, ViewClosedError
 from tests.reports.view.conftest import TXN, Asking
 from tests.shared import ROOT
 
 
-def asked(**options: Any) -> argparse.Namespace:
-    return argparse.Namespace(
+def options_of(**options: Any) -> ViewOptions:
+    return ViewOptions(
         **{
-            "port": [],
-            "rotated": False,
-            "keylog": [],
-            "threads": None,
-            "window_bytes": None,
-            "frame_limit": None,
+            "sources": [],
             "cache": False,
-            "filter": None,
             **options,
         }
     )
 
 
 class Slow:
-    """An analysis that stops after the first rows of exchanges until it is let go on."""
+    """Make an analysis that pauses after the first exchanges until it is released."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, fails: Exception | None = None) -> None:
         self.go_on = threading.Event()
-        real = _Asked.analyse
+        real = _CaptureSource.analyse
 
-        def analyse(self_: _Asked, progress: Any = None, seen: Callable[[str, Any], None] | None = None) -> None:
+        def analyse(
+            self_: _CaptureSource, progress: Any = None, seen: Callable[[str, Any], None] | None = None
+        ) -> None:
             def slowly(name: str, table: Any) -> None:
                 assert seen is not None
                 seen(name, table)
@@ -66,34 +62,34 @@ class Slow:
 
             real(self_, progress, slowly)
 
-        monkeypatch.setattr(_Asked, "analyse", analyse)
+        monkeypatch.setattr(_CaptureSource, "analyse", analyse)
 
 
 def test_first_rows_are_there_before_the_rest_and_all_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow(monkeypatch)
     with contextlib.ExitStack() as stack:
-        stage = open_view.begun([str(TXN)], asked(), stack)
+        stage = open_view.begin_view([str(TXN)], options_of(), stack)
         stack.callback(slow.go_on.set)
-        first = Asking(stage.shown())
+        first = Asking(stage.first_view())
         assert not stage.done
         assert first("info")["growing"] is True
         begins = first("info")["first_time"]
         assert first("findings")["findings"] == []
         keys = first("rows", count=1000)["keys"]
         assert keys
-        told = first("message", key=keys[0])  # its bytes are in the capture, whatever is analysed of it
-        assert told["bytes"]
-        assert stage.told()["size"] == TXN.stat().st_size
+        answer = first("message", key=keys[0])  # its bytes are in the capture, whatever is analysed of it
+        assert answer["bytes"]
+        assert stage.progress()["size"] == TXN.stat().st_size
         slow.go_on.set()
         stage.settled()
-        assert Asking(stage.shown())("info")["first_time"] == begins  # else all times would become others
+        assert Asking(stage.first_view())("info")["first_time"] == begins  # else all times would become others
     assert stage.failure is None
     assert stage.round > 1
-    assert stage.told()["exchanges"] == 188 >= len(keys)
+    assert stage.progress()["exchanges"] == 188 >= len(keys)
 
 
-def waited(monkeypatch: pytest.MonkeyPatch, stage: Stage) -> None:
-    """Until the view has met another one's analysis, a few times."""
+def waited(monkeypatch: pytest.MonkeyPatch, stage: CurrentView) -> None:
+    """Count the times that the view waited for another one's analysis."""
     given_up, times = time.monotonic() + 60, 0
 
     def met(seconds: float) -> None:
@@ -107,100 +103,100 @@ def waited(monkeypatch: pytest.MonkeyPatch, stage: Stage) -> None:
         threading.Event().wait(0.01)
 
 
-def kept_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[argparse.Namespace, Path]:
-    """Options of a view that keeps what it makes, and where it keeps the dataset of TXN."""
+def kept_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ViewOptions, Path]:
+    """Get options of a view with a cache, and the path of TXN's dataset in it."""
     monkeypatch.setattr("reports.view.open_view.cache_root", lambda: tmp_path / "cache")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    options = asked(cache=True)
+    options = options_of(cache=True)
     with contextlib.ExitStack() as stack:
-        return options, open_view._asked([str(TXN)], options, stack).made
+        return options, open_view._capture_source([str(TXN)], options, stack).dataset_path
 
 
 @pytest.mark.parametrize("done", [False, True])
 def test_a_capture_that_another_view_is_analysing_is_there_when_that_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: bool
 ) -> None:
-    """It ended with the hint to use an option that the command has not. `done`: the other one got to its end."""
-    options, made = kept_in(tmp_path, monkeypatch)
-    writing = locks.WriteLock(made)
+    """It used to end with a hint at an option that the command lacks. `done`: the other analysis succeeds."""
+    options, dataset_path = kept_in(tmp_path, monkeypatch)
+    writing = locks.WriteLock(dataset_path)
     with contextlib.ExitStack() as stack:
-        stage = open_view.begun([str(TXN)], options, stack)
+        stage = open_view.begin_view([str(TXN)], options, stack)
         waited(monkeypatch, stage)
         if done:
             analyzer.analyze(TXN, tmp_path / "made")
-            (tmp_path / "made").rename(made)
+            (tmp_path / "made").rename(dataset_path)
         else:
             writing.release()
-        assert stage.shown().tables.columns.n == 188
+        assert stage.first_view().tables.columns.n == 188
         stage.settled()
         assert stage.failure is None
     writing.release()
 
 
 def test_who_waits_for_another_views_analysis_may_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options, made = kept_in(tmp_path, monkeypatch)
-    writing = locks.WriteLock(made)
+    options, dataset_path = kept_in(tmp_path, monkeypatch)
+    writing = locks.WriteLock(dataset_path)
     with contextlib.ExitStack() as stack:
-        stage = open_view.begun([str(TXN)], options, stack)
+        stage = open_view.begin_view([str(TXN)], options, stack)
         waited(monkeypatch, stage)
-    assert not made.exists()
+    assert not dataset_path.exists()
     writing.release()
-    assert not made.exists()  # nobody waits for the turn any more
+    assert not dataset_path.exists()  # nobody waits for the turn any more
 
 
 def test_what_a_large_capture_begins_with_is_there_before_it_is_analysed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(open_view, "SMALL_BYTES", 0)
-    go_on, real = threading.Event(), _Asked.analyse
+    go_on, real = threading.Event(), _CaptureSource.analyse
 
-    def later(self_: _Asked, *how: Any) -> None:
+    def later(self_: _CaptureSource, *how: Any) -> None:
         assert go_on.wait(60)
         real(self_, *how)
 
-    monkeypatch.setattr(_Asked, "analyse", later)
+    monkeypatch.setattr(_CaptureSource, "analyse", later)
     with contextlib.ExitStack() as stack:
-        stage = open_view.begun([str(TXN)], asked(), stack)
+        stage = open_view.begin_view([str(TXN)], options_of(), stack)
         stack.callback(go_on.set)
-        first = Asking(stage.shown())
+        first = Asking(stage.first_view())
         assert first("info")["growing"] is True
-        told = first("rows", count=1000)
-        assert told["keys"]
-        assert first("message", key=told["keys"][0])["bytes"]
+        answer = first("rows", count=1000)
+        assert answer["keys"]
+        assert first("message", key=answer["keys"][0])["bytes"]
         go_on.set()
         stage.settled()
-        every = Asking(stage.shown())
+        every = Asking(stage.first_view())
         assert every("info")["growing"] is False
         rows = every("rows", count=1000)
     assert len(rows["keys"]) == 188
-    places = [rows["keys"].index(key) for key in told["keys"]]
-    for name, values in told["columns"].items():
+    places = [rows["keys"].index(key) for key in answer["keys"]]
+    for name, values in answer["columns"].items():
         assert values == [rows["columns"][name][place] for place in places], name
 
 
 def test_what_a_large_dataset_begins_with_is_there_before_its_columns(
     in_two_steps: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go_on, real = threading.Event(), _Made.view
+    go_on, real = threading.Event(), _DatasetSource.view
 
-    def later(self_: _Made, *how: Any) -> View:
+    def later(self_: _DatasetSource, *how: Any) -> View:
         assert go_on.wait(60)
         return real(self_, *how)
 
-    monkeypatch.setattr(_Made, "view", later)
+    monkeypatch.setattr(_DatasetSource, "view", later)
     with contextlib.ExitStack() as stack:
-        stage = open_view.begun([in_two_steps], asked(), stack)
+        stage = open_view.begin_view([in_two_steps], options_of(), stack)
         stack.callback(go_on.set)
-        first = Asking(stage.shown())
+        first = Asking(stage.first_view())
         assert first("info")["growing"] is True
-        told = first("rows", count=1000)
-        assert len(told["keys"]) == 20
+        answer = first("rows", count=1000)
+        assert len(answer["keys"]) == 20
         go_on.set()
         stage.settled()
-        every = Asking(stage.shown())
+        every = Asking(stage.first_view())
         assert every("info")["growing"] is False
         rows = every("rows", count=1000)
     assert len(rows["keys"]) == 188
-    places = [rows["keys"].index(key) for key in told["keys"]]
-    for name, values in told["columns"].items():
+    places = [rows["keys"].index(key) for key in answer["keys"]]
+    for name, values in answer["columns"].items():
         assert values == [rows["columns"][name][place] for place in places], name
 
 
@@ -212,59 +208,61 @@ def test_how_many_columns_of_a_large_dataset_are_made_is_told_and_nobody_s_are_g
     monkeypatch.setattr(open_view, "FEW_ROWS", 0)
     monkeypatch.setenv("KWIRE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    told: list[dict[str, Any]] = []
-    tenth, real = threading.Event(), Growing.progress
+    events: list[dict[str, Any]] = []
+    tenth, real = threading.Event(), PartialViews.progress
 
-    def noted(self_: Growing, name: str, made: int, every: int) -> None:
-        if made == 10:
+    def noted(self_: PartialViews, name: str, count: int, every: int) -> None:
+        if count == 10:
             stage.ended = ended
             tenth.set()
-        real(self_, name, made, every)
-        told.append(stage.told())
+        real(self_, name, count, every)
+        events.append(stage.progress())
 
-    monkeypatch.setattr(Growing, "progress", noted)
+    monkeypatch.setattr(PartialViews, "progress", noted)
     with contextlib.ExitStack() as stack:
-        stage = Stage()
-        open_view.begun([str(tmp_path / "data")], asked(cache=True), stack, stage)
+        stage = CurrentView()
+        open_view.begin_view([str(tmp_path / "data")], options_of(cache=True), stack, stage)
         assert tenth.wait(60)
         if not ended:
             stage.settled()
-    assert {(one["doing"], one["size"], one["exchanges"]) for one in told} == {("columns", columns.COUNT, 188)}
-    made = [one["read"] for one in told]
-    assert made == sorted(made)
-    assert made[-1] == (9 if ended else columns.COUNT - 1)
+    assert {(event["doing"], event["size"], event["exchanges"]) for event in events} == {
+        ("columns", columns.COUNT, 188)
+    }
+    counts = [event["read"] for event in events]
+    assert counts == sorted(counts)
+    assert counts[-1] == (9 if ended else columns.COUNT - 1)
     assert stage.done is not ended
-    kept = {path.name for path in (tmp_path / "cache" / "view").glob("*/*")}
-    assert kept == (set() if ended else {"columns"})
+    names = {path.name for path in (tmp_path / "cache" / "view").glob("*/*")}
+    assert names == (set() if ended else {"columns"})
 
 
 def test_what_nobody_thought_of_is_told_with_a_hint_that_fits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     analyzer.analyze(TXN, tmp_path / "data")
     monkeypatch.setattr(open_view, "FEW_ROWS", 0)
-    monkeypatch.setattr(_Made, "view", lambda self_, progress: 1 / 0)
+    monkeypatch.setattr(_DatasetSource, "view", lambda self_, progress: 1 / 0)
     with contextlib.ExitStack() as stack:
-        stage = open_view.begun([str(tmp_path / "data")], asked(), stack)
+        stage = open_view.begin_view([str(tmp_path / "data")], options_of(), stack)
         stage.settled()
     assert stage.failure is not None
-    assert (stage.told()["doing"], stage.failure.hint) == ("columns", "kwire sql DATASET does without them")
+    assert (stage.progress()["doing"], stage.failure.hint) == ("columns", "kwire sql DATASET does without them")
 
 
 FIRST_ROWS = """
 import sys
-from analyzer import cli
-from reports.view import opening
-from reports.view.answers import answered
-from reports.view.current_view import Stage
+from analyzer.cli import parser as cli
+from reports.view import open_view
+from reports.view.answers import answer_call
+from reports.view.current_view import CurrentView
 import contextlib
 sys.meta_path.insert(0, cli._WithoutPandas)
-asked = cli._parser().parse_args(["view", sys.argv[1], "--no-cache"])
-opening.FEW_ROWS = 0
-opening._Made.view = lambda made, progress: None
+options = cli.parse(["view", sys.argv[1], "--no-cache"])[1]
+open_view.FEW_ROWS = 0
+open_view._DatasetSource.view = lambda source, progress: None
 with contextlib.ExitStack() as stack:
-    stage = Stage()
-    opening.begun([sys.argv[1]], asked, stack, stage)
-    view = stage._ready.wait(60) and stage.view
-    assert [answered(view, what, {}).status for what in ("info", "notes", "rows")] == [200, 200, 200]
+    current = CurrentView()
+    open_view.begin_view([sys.argv[1]], options, stack, current)
+    view = current._ready.wait(60) and current.view
+    assert [answer_call(view, what, {}).status for what in ("info", "notes", "rows")] == [200, 200, 200]
     print(*sorted(sys.modules))
 """
 
@@ -298,7 +296,7 @@ def test_a_large_dataset_that_cannot_be_read_is_told(monkeypatch: pytest.MonkeyP
         data[4:2000] = bytes(1996)  # its pages; what is told of them at its end stays
         path.write_bytes(data)
     with contextlib.ExitStack() as stack:
-        stage = open_view.begun([str(tmp_path / "data")], asked(), stack)
+        stage = open_view.begin_view([str(tmp_path / "data")], options_of(), stack)
         stage.settled()
     assert stage.failure is not None
     assert "exchanges" in str(stage.failure)
@@ -307,48 +305,48 @@ def test_a_large_dataset_that_cannot_be_read_is_told(monkeypatch: pytest.MonkeyP
 def test_what_goes_wrong_on_the_way_is_told_and_what_was_read_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow(monkeypatch, UsageError("the disk is full", "make room"))
     with contextlib.ExitStack() as stack:
-        stage = open_view.begun([str(TXN)], asked(), stack)
-        stage.shown()
+        stage = open_view.begin_view([str(TXN)], options_of(), stack)
+        stage.first_view()
         slow.go_on.set()
         stage.settled()
-    assert stage.told()["error"] == {"message": "the disk is full", "hint": "make room"}
-    assert stage.shown().tables.columns.n
+    assert stage.progress()["error"] == {"message": "the disk is full", "hint": "make room"}
+    assert stage.first_view().tables.columns.n
 
 
 def test_what_goes_wrong_at_once_is_raised(tmp_path: Path) -> None:
     nothing = tmp_path / "capture.pcap"
     nothing.write_bytes(b"no capture at all")
     with contextlib.ExitStack() as stack, pytest.raises(KwireError):
-        open_view.begun([str(nothing)], asked(), stack)
+        open_view.begin_view([str(nothing)], options_of(), stack)
 
 
 def test_an_analysis_that_nobody_looks_at_ends() -> None:
-    stage = Stage()
-    growing = Growing(stage, Path("."), None, lambda tables, messages: pytest.fail("no view is wanted"))
+    stage = CurrentView()
+    growing = PartialViews(stage, Path("."), None, lambda tables, messages: pytest.fail("no view is wanted"))
     growing.progress("a", 10, 100)
     growing.progress("a", 30, 100)
     growing.progress("b", 5, 50)
     assert (stage.read, stage.size) == (35, 150)
     stage.ended = True
-    with pytest.raises(Ended):
+    with pytest.raises(ViewClosedError):
         growing.progress("a", 40, 100)
-    with pytest.raises(Ended):
-        growing.seen("exchanges", None)
+    with pytest.raises(ViewClosedError):
+        growing.take_rows("exchanges", None)
 
 
 def test_views_grow_by_multiples_and_not_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reports.view.partial_view.SHOWN", 800)
     table = analyzer.analyze(TXN).tables["exchanges"]
-    stage = Stage()
+    stage = CurrentView()
     seen: list[int] = []
 
     def named(tables: Any, messages: Any) -> Any:
         seen.append(tables.columns.n)
         return Asking  # whatever a view is
 
-    growing = Growing(stage, tmp_path, None, named)
+    growing = PartialViews(stage, tmp_path, None, named)
     for _ in range(12):
-        growing.seen("exchanges", table)
+        growing.take_rows("exchanges", table)
     assert seen == [188, 752]
     assert not growing._rows
     assert not list(tmp_path.iterdir())
@@ -359,7 +357,7 @@ def test_the_page_is_told_how_far_it_is() -> None:
 
     from reports.view.server import _events
 
-    stage = Stage()
+    stage = CurrentView()
     stage.fail(UsageError("it ends here", ""))
     stage.read, stage.size = 5, 10
 
@@ -371,10 +369,10 @@ def test_the_page_is_told_how_far_it_is() -> None:
 
 
 def test_a_capture_that_grows_meanwhile_is_never_more_than_whole() -> None:
-    stage = Stage()
-    growing = Growing(stage, Path("."), None, lambda tables, messages: pytest.fail("no view is wanted"))
+    stage = CurrentView()
+    growing = PartialViews(stage, Path("."), None, lambda tables, messages: pytest.fail("no view is wanted"))
     growing.progress("grows", 150, 100)
-    assert (stage.told()["read"], stage.told()["size"]) == (100, 100)
+    assert (stage.progress()["read"], stage.progress()["size"]) == (100, 100)
     growing.progress("grows", 150, 0)
     growing.progress("pipe", 50, 100)
-    assert (stage.told()["read"], stage.told()["size"]) == (200, 200)
+    assert (stage.progress()["read"], stage.progress()["size"]) == (200, 200)

@@ -1,9 +1,8 @@
-"""The same exchange seen twice: a RUN's sides, two capture points; and the other lists of what a filter chooses.
+"""Pairs of a RUN and of two capture points, frames, and exchanges about a partition.
 
-What a RUN's sides are is told by its tables and by `kwire diff`; what a partition's exchanges are by the bodies of all
-messages.
+Pairs are compared with the RUN's tables and `kwire diff`; a partition's exchanges with the bodies of all messages.
 
-Proves: reports/view/pairing, alike, frames
+Proves: reports/view/exchange_pairs, message_diff, frames
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from tests.reports.view.conftest import TXN, Asking, viewed
 
 @pytest.fixture(scope="module")
 def both(run: Path) -> Iterator[Asking]:
-    """The RUN, as `kwire view RUN` sees it, judged."""
+    """Open the RUN like `kwire view RUN`, and wait for its comparison."""
     with contextlib.ExitStack() as stack:
         asking = Asking(viewed(stack, run, judge=_judged))
         asking("judged")
@@ -37,11 +36,13 @@ def both(run: Path) -> Iterator[Asking]:
 
 
 def columns(asking: Asking, **query: Any) -> list[dict[str, Any]]:
-    """All rows of the list of pairs."""
-    told = asking("table", name="pairs", count=1000, **query)
-    rows = [dict(zip(told["columns"], values, strict=True)) for values in zip(*told["columns"].values(), strict=True)]
-    assert len(rows) == told["total"]
-    return [{**row, "key": key} for row, key in zip(rows, told["keys"], strict=True)]
+    """Get all rows of the list of pairs."""
+    answer = asking("table", name="pairs", count=1000, **query)
+    rows = [
+        dict(zip(answer["columns"], values, strict=True)) for values in zip(*answer["columns"].values(), strict=True)
+    ]
+    assert len(rows) == answer["total"]
+    return [{**row, "key": key} for row, key in zip(rows, answer["keys"], strict=True)]
 
 
 # --- a RUN ---
@@ -52,9 +53,9 @@ def test_a_runs_pairs_are_those_of_its_tables(both: Asking, run: Path) -> None:
     rows = stored.exchanges.to_table().to_pylist()
     captured = [row for row in rows if not row["capture"].startswith("replay:")]
     replayed = {(row["capture"], row["connection"], row["exchange"]): row for row in rows}
-    found = columns(both)
-    assert len(found) == len(captured)
-    for row in found:
+    listed = columns(both)
+    assert len(listed) == len(captured)
+    for row in listed:
         capture, connection, exchange, _ = json.loads(row["key"])
         other = replayed.get((f"replay:{capture}", connection, exchange))
         assert (row["replayed"] is None) == (other is None)
@@ -68,7 +69,7 @@ def test_a_runs_pairs_are_those_of_its_tables(both: Asking, run: Path) -> None:
             assert json.loads(twin["key"]) == [f"replay:{capture}", connection, exchange, other["reply"]]
             back = both("twin", key=twin["key"])
             assert (back["first"], back["key"], back["outcome"]) == (False, row["key"], twin["outcome"])
-    assert both("info")["pairs"]["count"] == sum(row["replayed"] is not None for row in found)
+    assert both("info")["pairs"]["count"] == sum(row["replayed"] is not None for row in listed)
 
 
 def test_what_differs_is_what_kwire_diff_says(both: Asking, run: Path) -> None:
@@ -77,14 +78,14 @@ def test_what_differs_is_what_kwire_diff_says(both: Asking, run: Path) -> None:
     for group in grouped(compare(pairs.from_run(run)).differences):
         for example in group.examples:
             row = example.row
-            told = by_exchange[row["capture"], row["connection"], row["exchange"]]
+            expected = by_exchange[row["capture"], row["connection"], row["exchange"]]
             values = (example.kind, example.left, example.right, example.rule)
-            assert (example.path, "/".join(example.key), *values) in told
+            assert (example.path, "/".join(example.key), *values) in expected
     for row in columns(both):
         capture, connection, exchange, _ = json.loads(row["key"])
-        rules = [one[5] for one in by_exchange.get((capture, connection, exchange), [])]
-        said = [one["rule"] for one in both("twin", key=row["key"])["differences"]]
-        assert said == rules
+        rules = [difference[5] for difference in by_exchange.get((capture, connection, exchange), [])]
+        listed_rules = [difference["rule"] for difference in both("twin", key=row["key"])["differences"]]
+        assert listed_rules == rules
         if rules:
             assert row["verdict"] == ("different" if None in rules else "expected")
         else:
@@ -110,14 +111,18 @@ def test_a_pair_is_chosen_where_either_side_is(both: Asking) -> None:
 def test_fields_that_differ_have_their_places_on_both_sides(both: Asking) -> None:
     key = next(row["key"] for row in columns(both) if row["api"] == "Metadata v13" and row["replayed"] is not None)
     twin = both("twin", key=key)["key"]
-    told = both("differences", key=key, side="response")
+    answer = both("differences", key=key, side="response")
 
     def named(of: str, path: list[int]) -> tuple[str, str]:
         tree = both("message", key=of, side="response", path=".".join(map(str, path[:-1])))
         node = tree["children"][path[-1]]
         return node["name"], node["value"]
 
-    changed = {named(key, one["left"])[0]: one for one in told["differences"] if one["what"] == "changed"}
+    changed = {
+        named(key, difference["left"])[0]: difference
+        for difference in answer["differences"]
+        if difference["what"] == "changed"
+    }
     assert {"port", "clusterId"} <= set(changed)
     port = changed["port"]
     assert named(key, port["left"])[0] == named(twin, port["right"])[0] == "port"
@@ -139,9 +144,9 @@ def test_what_is_there_once_has_no_other_side(txn: Asking) -> None:
 
 
 def test_two_points_are_aligned_by_exchange_whatever_their_clocks_say(points: Asking, txn: Asking) -> None:
-    found = columns(points)
-    assert len(found) == len(txn("rows", count=1000)["keys"]) == 188
-    paired = [row for row in found if row["second"] is not None]
+    listed = columns(points)
+    assert len(listed) == len(txn("rows", count=1000)["keys"]) == 188
+    paired = [row for row in listed if row["second"] is not None]
     assert 150 < len(paired) < 188  # the other point stopped earlier
     for row in paired:
         capture, *identity = json.loads(row["key"])
@@ -162,23 +167,23 @@ def test_two_points_are_aligned_by_exchange_whatever_their_clocks_say(points: As
 
 
 def tree(*named: tuple[str, Any]) -> tuple[Node, ...]:
-    """Fields with values; lists have elements, each of which is fields again."""
-    made = []
+    """Build a tree of fields with values; elements of lists are fields again."""
+    nodes = []
     for name, value in named:
         if isinstance(value, list):
-            elements = tuple(Node(f"[{at}]", "struct", None, 0, 0, tree(*one)) for at, one in enumerate(value))
-            made.append(Node(name, "array", len(value), 0, 0, elements))
+            elements = tuple(Node(f"[{at}]", "struct", None, 0, 0, tree(*fields)) for at, fields in enumerate(value))
+            nodes.append(Node(name, "array", len(value), 0, 0, elements))
         else:
-            made.append(Node(name, "int32", value, 0, 0))
-    return tuple(made)
+            nodes.append(Node(name, "int32", value, 0, 0))
+    return tuple(nodes)
 
 
 def test_elements_go_by_what_they_are_about_and_else_by_their_place() -> None:
     left = tree(("topics", [[("name", "a"), ("error", 0)], [("name", "b"), ("error", 3)]]), ("late", 1))
     right = tree(("topics", [[("name", "b"), ("error", 6)], [("name", "c"), ("error", 0)]]), ("extra", 1))
-    found, count = message_diff.differences(left, right)
+    differing, count = message_diff.differences(left, right)
     assert count == 5
-    assert [tuple(one) for one in found] == [
+    assert [tuple(difference) for difference in differing] == [
         ((0, 0), None, "left"),
         ((0, 1, 1), (0, 0, 1), "changed"),
         (None, (0, 1), "right"),
@@ -190,7 +195,8 @@ def test_elements_go_by_what_they_are_about_and_else_by_their_place() -> None:
     assert message_diff.counterpart(left, right, [1]) is None
     twice = tree(("all", [[("name", "a"), ("error", 0)], [("name", "a"), ("error", 1)]]))
     assert [
-        tuple(one) for one in message_diff.differences(twice, tree(("all", [[("name", "a"), ("error", 1)]])))[0]
+        tuple(difference)
+        for difference in message_diff.differences(twice, tree(("all", [[("name", "a"), ("error", 1)]])))[0]
     ] == [
         ((0, 0, 1), (0, 0, 1), "changed"),
         ((0, 1), None, "left"),
@@ -202,9 +208,9 @@ def test_lengths_and_secrets_are_no_differences() -> None:
     assert message_diff.differences(left, right) == ([], 0)
     here, there = (Node("password", "bytes", value, 0, 1, secret=True) for value in (b"a", b"b"))
     assert message_diff.differences((here,), (there,)) == ([], 0)
-    many = tuple(Node(f"f{at}", "int32", 0, 0, 0) for at in range(message_diff.MOST + 5))
-    found, count = message_diff.differences(many, tuple(node._replace(value=1) for node in many))
-    assert (len(found), count) == (message_diff.MOST, message_diff.MOST + 5)
+    many = tuple(Node(f"f{at}", "int32", 0, 0, 0) for at in range(message_diff.MAX_DIFFERENCES + 5))
+    differing, count = message_diff.differences(many, tuple(node._replace(value=1) for node in many))
+    assert (len(differing), count) == (message_diff.MAX_DIFFERENCES, message_diff.MAX_DIFFERENCES + 5)
 
 
 # --- frames ---
@@ -218,14 +224,14 @@ def test_frames_are_all_messages_in_order_of_time(txn: Asking) -> None:
         for side in ("request", "response")
         if row[f"{side}_time"] is not None
     )
-    told = txn("table", name="frames", count=1000)
-    assert told["total"] == len(wanted)
-    found = told["columns"]
-    assert found["time"] == sorted(found["time"])
-    assert sorted(zip(found["packet"], found["direction"], found["bytes"], strict=True)) == sorted(
-        one[1:] for one in wanted
+    answer = txn("table", name="frames", count=1000)
+    assert answer["total"] == len(wanted)
+    listed = answer["columns"]
+    assert listed["time"] == sorted(listed["time"])
+    assert sorted(zip(listed["packet"], listed["direction"], listed["bytes"], strict=True)) == sorted(
+        frame[1:] for frame in wanted
     )
-    for key, side, packet in list(zip(told["keys"], told["sides"], found["packet"], strict=True))[::20]:
+    for key, side, packet in list(zip(answer["keys"], answer["sides"], listed["packet"], strict=True))[::20]:
         assert txn("exchange", key=key)["row"][f"{side}_packet"] == packet
     some = txn("table", name="frames", filter="api == InitProducerId")
     assert (some["total"], set(some["columns"]["api"])) == (8, {"InitProducerId v4"} & set(some["columns"]["api"]))
@@ -236,9 +242,9 @@ def test_frames_are_all_messages_in_order_of_time(txn: Asking) -> None:
 
 
 def about(body: Any, topics: set[str], partition: int, inside: bool = False) -> bool:
-    """Does a body name a partition of a topic (by its name or id), wherever?"""
+    """Tell whether a body names a partition of a topic (by name or id) anywhere."""
     if isinstance(body, list):
-        return any(about(one, topics, partition, inside) for one in body)
+        return any(about(element, topics, partition, inside) for element in body)
     if not isinstance(body, dict):
         return False
     names = [body.get(name) for name in ("name", "topic", "topicName", "topicId")]
@@ -248,21 +254,23 @@ def about(body: Any, topics: set[str], partition: int, inside: bool = False) -> 
         return True
     if inside and partition in (body.get("partitions") or []):
         return True
-    return any(about(one, topics, partition, inside) for one in body.values())
+    return any(about(element, topics, partition, inside) for element in body.values())
 
 
 def test_a_partition_is_followed_through_all_who_write_read_and_commit_it(txn: Asking) -> None:
     wanted, topics = set(), {"tx-in"}
     for exchange in analyzer.exchanges(TXN, filter="api == Metadata"):
-        topics |= {one["topicId"] for one in (exchange.response or {}).get("topics", []) if one["name"] == "tx-in"}
+        topics |= {
+            topic["topicId"] for topic in (exchange.response or {}).get("topics", []) if topic["name"] == "tx-in"
+        }
     for exchange in analyzer.exchanges(TXN):
         row = exchange.row
         if row["api"] == "Metadata" or row["exchange"] is None:
             continue  # names every partition there is
         if any(about(body, topics, 0) for body in (exchange.request, exchange.response) if body):
             wanted.add((row["connection"], row["exchange"]))
-    found = txn("rows", partition="tx-in-0", count=1000)
-    keys = {tuple(json.loads(key)[1:3]) for key in found["keys"]}
+    followed = txn("rows", partition="tx-in-0", count=1000)
+    keys = {tuple(json.loads(key)[1:3]) for key in followed["keys"]}
     assert keys
     assert keys <= wanted
     missing = wanted - keys
@@ -273,7 +281,7 @@ def test_a_partition_is_followed_through_all_who_write_read_and_commit_it(txn: A
     }
     assert apis <= {"AddPartitionsToTxn"}  # which the table of partitions leaves out
     # Everything else is within it, too.
-    assert txn("stats", partition="tx-in-0", filter="")["exchanges"] == found["total"]
+    assert txn("stats", partition="tx-in-0", filter="")["exchanges"] == followed["total"]
     produced = txn("rows", partition="tx-in-0", filter="api == Produce", sort="latency")
     assert 0 < produced["total"] < txn("rows", filter="api == Produce")["total"]
     assert "tx-in-0" in txn("partitions", key=produced["keys"][0])["partitions"]

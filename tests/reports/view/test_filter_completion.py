@@ -1,6 +1,6 @@
-"""What may come next in a filter, held against the filter language itself.
+"""Completion of filters, against the filter language itself.
 
-Proves: reports/view/completing
+Proves: reports/view/filter_completion
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.reports.view.conftest import Asking
 
 
 def offered(txn: Asking, text: str, **query: Any) -> list[str]:
-    return [one["text"] for one in txn("complete", text=text, **query)["candidates"]]
+    return [candidate["text"] for candidate in txn("complete", text=text, **query)["candidates"]]
 
 
 @pytest.mark.parametrize(
@@ -45,15 +45,15 @@ def offered(txn: Asking, text: str, **query: Any) -> list[str]:
     ],
 )
 def test_what_may_come_next(txn: Asking, text: str, what: str, first: str | None) -> None:
-    told = txn("complete", text=text)
-    assert told["what"] == what
-    assert told["candidates"]
+    answer = txn("complete", text=text)
+    assert answer["what"] == what
+    assert answer["candidates"]
     if first is not None:
-        assert told["candidates"][0]["text"] == first
+        assert answer["candidates"][0]["text"] == first
 
 
 def test_taking_what_is_offered_gives_a_filter(txn: Asking) -> None:
-    """From nothing to a whole comparison by the first candidate each time, for every name."""
+    """Taking the first candidate each time gives a valid comparison, for every name."""
     names = offered(txn, "")
     for name in names + offered(txn, "request.topicD"):
         if name == "not":
@@ -69,14 +69,17 @@ def test_taking_what_is_offered_gives_a_filter(txn: Asking) -> None:
 
 def test_counts_are_those_of_the_filter(txn: Asking) -> None:
     for name in ("api", "topic", "client_id", "error", "status", "broker", "group"):
-        for one in txn("complete", text=f"{name} == ")["candidates"]:
-            assert txn("rows", filter=f"{name} == {one['text']}", count=0)["total"] == one["count"], (name, one)
+        for candidate in txn("complete", text=f"{name} == ")["candidates"]:
+            assert txn("rows", filter=f"{name} == {candidate['text']}", count=0)["total"] == candidate["count"], (
+                name,
+                candidate,
+            )
 
 
 def test_the_word_under_the_cursor_is_replaced(txn: Asking) -> None:
-    told = txn("complete", text="api == Fetch and latency > 1ms", at=10)
-    assert (told["start"], told["end"]) == (7, 12)
-    assert [one["text"] for one in told["candidates"]] == ["Fetch", "OffsetFetch"]
+    answer = txn("complete", text="api == Fetch and latency > 1ms", at=10)
+    assert (answer["start"], answer["end"]) == (7, 12)
+    assert [candidate["text"] for candidate in answer["candidates"]] == ["Fetch", "OffsetFetch"]
 
 
 @pytest.mark.parametrize("value", ["orders", "a b", 'say "hi"', "topic", "and", "x(y)", "", "\u202e", "a,b", "10ms"])

@@ -1,4 +1,4 @@
-"""Messages put together from their places, against those of the whole capture.
+"""Messages read at their offsets, against those of the whole capture.
 
 Proves: reports/view/walking
 """
@@ -23,18 +23,18 @@ from tests.reports.view.conftest import TXN
 
 
 def wrapping(segments: Sequence[Segment]) -> list[Segment]:
-    """Sequence numbers of each direction pass their greatest in its middle."""
+    """Shift sequence numbers so that they wrap around in the middle of each direction."""
     numbers: dict[Any, list[int]] = {}
-    for one in segments:
-        numbers.setdefault(one.flow, []).append(one.sequence)
+    for segment in segments:
+        numbers.setdefault(segment.flow, []).append(segment.sequence)
     by = {flow: (1 << 32) - sorted(some)[len(some) // 2] for flow, some in numbers.items()}
     return [
         replace(
-            one,
-            sequence=(one.sequence + by[one.flow]) % (1 << 32),
-            acknowledgement=(one.acknowledgement + by.get((one.target, one.source), 0)) % (1 << 32),
+            segment,
+            sequence=(segment.sequence + by[segment.flow]) % (1 << 32),
+            acknowledgement=(segment.acknowledgement + by.get((segment.target, segment.source), 0)) % (1 << 32),
         )
-        for one in segments
+        for segment in segments
     ]
 
 
@@ -53,20 +53,20 @@ HOW: dict[str, tuple[Callable[[list[Segment], random.Random], Sequence[Segment]]
     "lossy": (lambda segments, rng: forge.dropped(small(segments, rng), rng, 0.02), 0.7),
     "numbers wrap": (lambda segments, rng: wrapping(small(segments, rng)), 1.0),
 }
-"""How packets come, and of how many whole messages at least their places tell them."""
+"""Orders of packets, and the least number of messages that can be read at their offsets."""
 
 
 def rows(path: Path) -> list[tuple[dict[str, Any], analyzer.Exchange]]:
-    """Exchanges with their columns as the view has them: times in us."""
+    """Get exchanges with their columns as in the view: times in us."""
     return [
         (
             {
                 name: micros(value) if name.endswith(("_time", "_end")) and value else value
-                for name, value in one.row.items()
+                for name, value in exchange.row.items()
             },
-            one,
+            exchange,
         )
-        for one in analyzer.exchanges(path)
+        for exchange in analyzer.exchanges(path)
     ]
 
 
@@ -76,19 +76,19 @@ def test_a_message_of_its_place_is_that_of_the_whole_capture(tmp_path: Path, how
     impaired, share = HOW[how]
     path = tmp_path / "capture.pcap"
     path.write_bytes(forge.pcap(forge.rendered(impaired(forge.segments_of(records, link), random.Random(7)))))
-    found = known = 0
-    for row, one in rows(path):
-        for side, message in (("request", one.request_message), ("response", one.response_message)):
+    matches = known = 0
+    for row, exchange in rows(path):
+        for side, message in (("request", exchange.request_message), ("response", exchange.response_message)):
             if message is None:
                 assert row[f"{side}_offset"] is None
                 continue
-            told = message_reader.message(str(path), row, side)
+            content = message_reader.read_message(str(path), row, side)
             known += message.complete
-            if told is not None:
+            if content is not None:
                 assert message.complete
-                assert told == message.data
-                found += 1
-    assert found >= share * known > 100
+                assert content == message.data
+                matches += 1
+    assert matches >= share * known > 100
 
 
 def test_what_is_not_plainly_the_message_is_not_told(tmp_path: Path) -> None:
@@ -99,10 +99,10 @@ def test_what_is_not_plainly_the_message_is_not_told(tmp_path: Path) -> None:
     ]
     segments = forge.converse(writes, mss=1_000)
     path.write_bytes(forge.pcap(forge.rendered(segments)))
-    ((row, one),) = rows(path)
-    assert one.request_message is not None
-    whole = one.request_message.data
-    assert bytes(message_reader.message(str(path), row, "request") or b"") == whole
+    ((row, exchange),) = rows(path)
+    assert exchange.request_message is not None
+    whole = exchange.request_message.data
+    assert bytes(message_reader.read_message(str(path), row, "request") or b"") == whole
     for name, value in (
         ("request_bytes", row["request_bytes"] + 1),
         ("request_offset", row["request_offset"] + 1),
@@ -115,18 +115,18 @@ def test_what_is_not_plainly_the_message_is_not_told(tmp_path: Path) -> None:
         ("broker_port", 1),
         ("api_key", 1),
     ):
-        assert message_reader.message(str(path), {**row, name: value}, "request") is None, (name, value)
+        assert message_reader.read_message(str(path), {**row, name: value}, "request") is None, (name, value)
     # Nothing behind it is read; it is not there where its last packet is not, or is cut.
     carrying = [number for number, segment in enumerate(segments) if segment.payload in whole and segment.payload]
     records = forge.rendered(segments)
     path.write_bytes(forge.pcap(records[: carrying[-1] + 1]) + b"\xff" * 100)
-    assert bytes(message_reader.message(str(path), row, "request") or b"") == whole
+    assert bytes(message_reader.read_message(str(path), row, "request") or b"") == whole
     path.write_bytes(forge.pcap(records[: carrying[-1]]))
-    assert message_reader.message(str(path), row, "request") is None
+    assert message_reader.read_message(str(path), row, "request") is None
     path.write_bytes(forge.pcap(forge.cut(records, 900)))
-    assert message_reader.message(str(path), row, "request") is None
+    assert message_reader.read_message(str(path), row, "request") is None
     # A packet sent again says what the first one said, or it is not known which of them counts.
     for payload, expected in ((segments[carrying[2]].payload, whole), (b"?" * 1_000, None)):
         again = replace(segments[carrying[2]], payload=payload)
         path.write_bytes(forge.pcap(forge.rendered([*segments[: carrying[3]], again, *segments[carrying[3] :]])))
-        assert message_reader.message(str(path), row, "request") == expected
+        assert message_reader.read_message(str(path), row, "request") == expected

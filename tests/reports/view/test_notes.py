@@ -1,4 +1,4 @@
-"""Marks, notes, colour rules, and lists beside the exchanges.
+"""Marks, notes, colour rules, and the lists of other tables.
 
 Proves: reports/view/notes, others, naming
 """
@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 import analyzer
-from reports.view.answers import kept
+from reports.view.answers import store_notes
 from reports.view.notes import Notes
-from reports.view.tables import Wrong
+from reports.view.tables import BadRequestError
 from tests.reports.forging import Forged
 from tests.reports.view.conftest import TXN, Asking, viewed
 
 
 def keep(asking: Asking, marks: dict[str, str], rules: list[str]) -> Any:
-    answer = kept(asking.view, json.dumps({"marks": marks, "rules": rules}).encode())
+    answer = store_notes(asking.view, json.dumps({"marks": marks, "rules": rules}).encode())
     return answer.status, json.loads(answer.content)
 
 
@@ -41,20 +41,20 @@ def test_marks_and_rules_stay_for_the_next_look_and_the_dataset_as_it_is(
         asking = Asking(viewed(stack, place, cache=True))
         assert asking("notes") == {"marks": {}, "rules": []}
         keys = asking("rows")["keys"]
-        status, told = keep(asking, {keys[4]: "odd", keys[1]: ""}, ["error is not null", "api == Produce"])
-        assert (status, told["marks"][keys[4]]) == (200, "odd")
+        status, content = keep(asking, {keys[4]: "odd", keys[1]: ""}, ["error is not null", "api == Produce"])
+        assert (status, content["marks"][keys[4]]) == (200, "odd")
     with contextlib.ExitStack() as stack:
         asking = Asking(viewed(stack, place, cache=True))
-        assert asking("notes") == told
+        assert asking("notes") == content
         assert asking("rows")["rule"] == [None, 1, None, 0, None, 1]  # the first that chooses it
-        assert [one["key"] for one in asking("marked")["marked"]] == [keys[1], keys[4]]
-        assert [one["row"] for one in asking("marked", filter="api == Fetch")["marked"]] == [2]
-        assert [one["row"] for one in asking("marked", sort="-request_time")["marked"]] == [1, 4]
+        assert [mark["key"] for mark in asking("marked")["marked"]] == [keys[1], keys[4]]
+        assert [mark["row"] for mark in asking("marked", filter="api == Fetch")["marked"]] == [2]
+        assert [mark["row"] for mark in asking("marked", sort="-request_time")["marked"]] == [1, 4]
     assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == before
     (file,) = [path for path in (tmp_path / "state").rglob("*") if path.is_file()]
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     file.write_bytes(b"[]")
-    with pytest.raises(Wrong, match=r"not marks and rules"), contextlib.ExitStack() as stack:
+    with pytest.raises(BadRequestError, match=r"not marks and rules"), contextlib.ExitStack() as stack:
         viewed(stack, place, cache=True)
 
 
@@ -74,52 +74,54 @@ def test_marks_and_rules_stay_for_the_next_look_and_the_dataset_as_it_is(
     ],
 )
 def test_what_are_no_notes_is_refused(content: bytes) -> None:
-    with pytest.raises(Wrong):
-        Notes().become(content)
+    with pytest.raises(BadRequestError):
+        Notes().store(content)
 
 
 def test_a_rule_that_is_wrong_or_needs_messages_colours_nothing(txn: Asking) -> None:
     try:
         keep(txn, {}, ["no such name == 1", "request.timeoutMs > 1", "api == Produce"])
-        told = txn("rows", count=1000, columns="api")
-        assert told["rule"] == [2 if api == "Produce" else None for api in told["columns"]["api"]]
+        answer = txn("rows", count=1000, columns="api")
+        assert answer["rule"] == [2 if api == "Produce" else None for api in answer["columns"]["api"]]
     finally:
         keep(txn, {}, [])
 
 
 def test_notes_that_cannot_be_kept_are_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(Wrong, match="cannot be kept"):
-        Notes(tmp_path / "file" / "notes.json").become(b'{"marks": {}, "rules": []}')
+    with pytest.raises(BadRequestError, match="cannot be kept"):
+        Notes(tmp_path / "file" / "notes.json").store(b'{"marks": {}, "rules": []}')
 
 
 @pytest.mark.parametrize("name", ["connections", "clients", "groups", "transactions", "rebalances"])
 def test_other_tables_have_their_rows_and_filters_that_hold(txn: Asking, name: str) -> None:
     rows = getattr(analyzer.analyze(TXN), name).to_pylist()
-    told = txn("table", name=name, count=1000)
-    assert told["total"] == len(rows)
-    for column in (one["name"] for one in told["about"] if one["kind"] in ("text", "size") and told["total"]):
+    answer = txn("table", name=name, count=1000)
+    assert answer["total"] == len(rows)
+    for column in (
+        column["name"] for column in answer["about"] if column["kind"] in ("text", "size") and answer["total"]
+    ):
         values = [row[column] for row in rows]
-        assert told["columns"][column] == [str(v) if isinstance(v, int) and abs(v) > 2**53 else v for v in values]
-    for text in told["filters"]:
+        assert answer["columns"][column] == [str(v) if isinstance(v, int) and abs(v) > 2**53 else v for v in values]
+    for text in answer["filters"]:
         assert txn("check", filter=text)["ok"], text
     if name == "connections":
-        totals = [txn("rows", filter=text, count=0)["total"] for text in told["filters"]]
-        assert totals == told["columns"]["requests"]
+        totals = [txn("rows", filter=text, count=0)["total"] for text in answer["filters"]]
+        assert totals == answer["columns"]["requests"]
         requests = txn("table", name=name, sort="requests", start=1, count=3)["columns"]["requests"]
         assert requests == sorted(totals, reverse=True)[1:4]
 
 
 def test_rows_of_several_captures_lead_to_the_exchanges_of_their_own(points: Asking) -> None:
-    told = points("table", name="connections", count=1000)
-    assert len(set(told["columns"]["connection"])) < told["total"]  # both captures have them
-    totals = [points("rows", filter=text, count=0)["total"] for text in told["filters"]]
-    assert totals == told["columns"]["requests"]
-    assert next(one for one in told["about"] if one["name"] == "capture")["quiet"] is False
+    answer = points("table", name="connections", count=1000)
+    assert len(set(answer["columns"]["connection"])) < answer["total"]  # both captures have them
+    totals = [points("rows", filter=text, count=0)["total"] for text in answer["filters"]]
+    assert totals == answer["columns"]["requests"]
+    assert next(column for column in answer["about"] if column["name"] == "capture")["quiet"] is False
 
 
 def test_a_column_is_shown_where_any_row_has_something_in_it(tmp_path: Path) -> None:
-    """Not only the first ones, which are seen first."""
+    """All rows count, not only those of the first window."""
     forged = Forged(tmp_path / "forged")
     for number in range(300):
         forged.exchange(
@@ -136,9 +138,9 @@ def test_a_column_is_shown_where_any_row_has_something_in_it(tmp_path: Path) -> 
         )
     with contextlib.ExitStack() as stack:
         asking = Asking(viewed(stack, forged.write()))
-        quiet = {one["name"]: one["quiet"] for one in asking("table", name="connections", count=100)["about"]}
+        quiet = {column["name"]: column["quiet"] for column in asking("table", name="connections", count=100)["about"]}
         assert (quiet["retransmissions"], quiet["zero_windows"], quiet["capture"]) == (False, True, True)
-        quiet = {one["name"]: one["quiet"] for one in asking("table", name="frames", count=100)["about"]}
+        quiet = {column["name"]: column["quiet"] for column in asking("table", name="frames", count=100)["about"]}
         assert quiet["file"] is False
 
 

@@ -25,16 +25,16 @@ import pytest
 from analyzer.cli import parser
 from analyzer.common.errors import UsageError
 from reports.view import columns, open_view
-from reports.view.partial_view import Growing
+from reports.view.partial_view import PartialViews
 from tests.bench.view import view_of
 from tests.reports.forging import Forged
 from tests.reports.view.browsing import CONTRAST, Look, Opened, Place
 from tests.reports.view.conftest import TXN, served, viewed
-from tests.reports.view.test_current_view import Slow, asked
+from tests.reports.view.test_current_view import Slow, options_of
 from tests.shared import ROOT
 
 PAGE = ROOT / "reports" / "view" / "page"
-KEPT = Path(__file__).parent / "page"
+SNAPSHOTS = Path(__file__).parent / "page"
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">"
 TURNED = "user\u202egnp.exe\x00\x1b[31m"
 
@@ -53,21 +53,23 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str
             reply=2**63 - 1 - number,
             reason=HOSTILE,
         )
-    with contextlib.ExitStack() as stack, served(viewed(stack, forged.write())) as one:
-        yield one
+    with contextlib.ExitStack() as stack, served(viewed(stack, forged.write())) as address:
+        yield address
 
 
 def test_where_all_is_encrypted_the_page_says_so(chromium: Any, tmp_path: Path) -> None:
     forged = Forged(tmp_path / "shut")
     for link in "ab":
-        one = {"capture": forged.capture, "connection": link, "payload_bytes": 9, "looks_like": "TLS"}
-        forged.unrecognised.append(one)
+        connection = {"capture": forged.capture, "connection": link, "payload_bytes": 9, "looks_like": "TLS"}
+        forged.unrecognised.append(connection)
     with (
         contextlib.ExitStack() as stack,
         served(viewed(stack, forged.write())) as place,
         Look(chromium, place)(total="0") as opened,
     ):
-        opened.page.locator("#none", has_text="2 of its connections are TLS, which stays shut: --keylog").wait_for()
+        opened.page.locator(
+            "#none", has_text="2 of its connections are TLS and could not be decrypted: --keylog"
+        ).wait_for()
 
 
 def test_a_capture_that_was_not_read_to_its_end_says_so(chromium: Any, tmp_path: Path) -> None:
@@ -128,7 +130,7 @@ def test_from_a_filter_to_a_field_to_its_bytes_and_back_by_keys_alone(look: Look
         page.keyboard.press("?")
         page.locator("#keys dt", has_text="PgUp").wait_for()
         page.keyboard.press("Escape")
-        assert all("400" in one for one in opened.complaints)  # the browser logs answers that refuse
+        assert all("400" in complaint for complaint in opened.complaints)  # the browser logs answers that refuse
         opened.complaints.clear()
 
 
@@ -187,7 +189,7 @@ def test_a_cell_of_the_heatmap_becomes_a_filter_and_a_span_one_of_times(look: Lo
     with look("above=heat") as opened:
         page = opened.page
         page.locator("#cell", has_text="latency of 1").wait_for()
-        assert page.locator("#heat").aria_snapshot() == (KEPT / "heat.aria").read_text(encoding="utf-8").strip()
+        assert page.locator("#heat").aria_snapshot() == (SNAPSHOTS / "heat.aria").read_text(encoding="utf-8").strip()
         page.locator("#cells").focus()
         page.keyboard.press("End")
         # The last column has an exchange: upwards to its cell.
@@ -243,13 +245,13 @@ def test_hostile_names_stay_text_and_large_numbers_whole(chromium: Any, hostile:
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """More rows than an element's height could hold."""
+    """Serve more rows than fit into the height of an element."""
     folder = tmp_path_factory.mktemp("large")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KWIRE_CACHE_DIR", str(folder / "cache"))
         patch.setenv("XDG_STATE_HOME", str(folder / "state"))
-        with view_of(ROWS, folder) as view, served(view) as one:
-            yield one
+        with view_of(ROWS, folder) as view, served(view) as address:
+            yield address
 
 
 ROWS = 700_000
@@ -317,7 +319,7 @@ def test_two_tabs_look_at_one_server(look: Look) -> None:
 
 
 def test_every_key_is_listed_and_every_region_has_a_name(look: Look) -> None:
-    """What a reader of the page without sight gets, kept as text."""
+    """The accessibility tree equals the stored snapshots."""
     with look("filter=api+%3D%3D+Heartbeat+or+api+%3D%3D+FindCoordinator&above=none", "", height=1600) as opened:
         page = opened.page
         page.locator("#list .row").first.click()
@@ -330,8 +332,8 @@ def test_every_key_is_listed_and_every_region_has_a_name(look: Look) -> None:
         assert {"Esc", "\\"} <= listed
         page.keyboard.press("Escape")
         for region in ("#tabs", "#head", "#saved", "#request", "#response"):
-            kept = KEPT / f"{region[1:]}.aria"
-            assert page.locator(region).aria_snapshot() == kept.read_text(encoding="utf-8").strip(), kept.name
+            snapshot = SNAPSHOTS / f"{region[1:]}.aria"
+            assert page.locator(region).aria_snapshot() == snapshot.read_text(encoding="utf-8").strip(), snapshot.name
         unnamed = page.evaluate("""() =>
             [...document.querySelectorAll('button, input, canvas, [role=grid], [role=tree]')]
             .filter(one => one.checkVisibility() && !(one.ariaLabel || one.textContent.trim()))
@@ -361,8 +363,8 @@ def test_lists_lead_to_exchanges_and_marks_colours_and_followed_ones_are_a_key_a
         page.keyboard.press("o")  # frames, then connections
         page.locator("#status", has_text="connections").wait_for()
         page.locator("#other .row").first.wait_for()
-        kept = (KEPT / "connections.aria").read_text(encoding="utf-8").strip()
-        assert page.locator("#others-head").aria_snapshot() == kept
+        snapshot = (SNAPSHOTS / "connections.aria").read_text(encoding="utf-8").strip()
+        assert page.locator("#others-head").aria_snapshot() == snapshot
         page.keyboard.press("j")
         page.keyboard.press("Enter")
         opened.wait("new URLSearchParams(location.search).get('filter')?.startsWith('connection == ')")
@@ -420,7 +422,7 @@ def test_a_ladder_and_a_timeline_lead_to_exchanges_and_what_is_chosen_becomes_a_
         page.keyboard.press("y")
         page.locator("#drawn", has_text="tracks by client").wait_for()
         page.keyboard.press("ArrowRight")
-        page.locator("#drawn", has_text="the longest here").wait_for()
+        page.locator("#drawn", has_text="s, longest").wait_for()
         page.keyboard.press("Enter")
         opened.wait("new URLSearchParams(location.search).get('filter')?.includes('client_id == ')")
         page.keyboard.press("Escape")
@@ -433,7 +435,7 @@ def test_a_ladder_and_a_timeline_lead_to_exchanges_and_what_is_chosen_becomes_a_
 
 
 def test_an_export_that_is_refused_says_why(chromium: Any, tmp_path: Path) -> None:
-    """The browser itself says no more than that a download failed."""
+    """The browser itself only reports that a download failed."""
     capture = tmp_path / "capture.pcap"
     shutil.copy(TXN, capture)
     with contextlib.ExitStack() as stack, served(viewed(stack, capture)) as place, Look(chromium, place)() as opened:
@@ -448,10 +450,10 @@ def test_an_export_that_is_refused_says_why(chromium: Any, tmp_path: Path) -> No
 def test_what_was_not_analysed_says_so_and_the_rest_works(chromium: Any, tmp_path: Path) -> None:
     """A dataset of `--no-meaning`: no parts of latencies, no findings."""
     assert parser.main(["analyze", str(TXN), "--no-meaning", "--keep-bytes", "-o", str(tmp_path / "data")]) == 0
-    with contextlib.ExitStack() as stack, served(viewed(stack, tmp_path / "data")) as one:
-        with Look(chromium, one)("beside=findings") as opened:
-            opened.page.locator("#findings", has_text="What the traffic means was not analysed.").wait_for()
-        with Look(chromium, one)("above=heat") as opened:
+    with contextlib.ExitStack() as stack, served(viewed(stack, tmp_path / "data")) as address:
+        with Look(chromium, address)("beside=findings") as opened:
+            opened.page.locator("#findings", has_text="The dataset was made without analysis.").wait_for()
+        with Look(chromium, address)("above=heat") as opened:
             opened.page.locator("#cell", has_text="latency of 1").wait_for()
             opened.page.keyboard.press("j")
             opened.page.locator("#request .row", has_text="clientId").wait_for()
@@ -460,7 +462,7 @@ def test_what_was_not_analysed_says_so_and_the_rest_works(chromium: Any, tmp_pat
 def test_first_exchanges_are_shown_while_the_rest_is_analysed(chromium: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Slow(monkeypatch)
     with contextlib.ExitStack() as stack:
-        stage = open_view.begun([str(TXN)], asked(), stack)
+        stage = open_view.begin_view([str(TXN)], options_of(), stack)
         stack.callback(slow.go_on.set)
         opened = Opened(chromium, stack.enter_context(served(stage)))
         opened.page.locator("#progress", has_text="analysing").wait_for()
@@ -479,19 +481,19 @@ def test_first_exchanges_are_shown_while_the_rest_is_analysed(chromium: Any, mon
 def test_first_exchanges_of_a_dataset_are_shown_while_its_columns_are_made(
     chromium: Any, in_two_steps: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go_on, real = threading.Event(), Growing.progress
+    go_on, real = threading.Event(), PartialViews.progress
 
-    def slowly(self_: Growing, *how: Any) -> None:
+    def slowly(self_: PartialViews, *how: Any) -> None:
         real(self_, *how)
         assert how[1] < 20 or go_on.wait(60)
 
-    monkeypatch.setattr(Growing, "progress", slowly)
+    monkeypatch.setattr(PartialViews, "progress", slowly)
     with contextlib.ExitStack() as stack:
-        stage = open_view.begun([in_two_steps], asked(), stack)
+        stage = open_view.begin_view([in_two_steps], options_of(), stack)
         stack.callback(go_on.set)
         with Look(chromium, stack.enter_context(served(stage)))(total="20") as opened:
             progress = opened.page.locator("#progress", has_text=f" {100 * 20 // columns.COUNT} %: the first 20")
-            progress.filter(has_text="making the dataset's columns ready").wait_for()
+            progress.filter(has_text="preparing the dataset's columns").wait_for()
             go_on.set()
             opened.page.locator("#progress").wait_for(state="hidden")
             opened.total("188")
@@ -503,7 +505,7 @@ def test_a_dataset_that_is_replaced_and_a_full_disk_are_told_and_the_page_lives(
     monkeypatch.setenv("KWIRE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     dataset = tmp_path / "dataset"
-    with contextlib.ExitStack() as stack, io.StringIO() as said, contextlib.redirect_stdout(said):
+    with contextlib.ExitStack() as stack, io.StringIO() as output, contextlib.redirect_stdout(output):
         assert parser.main(["analyze", str(TXN), "-o", str(dataset), "--keep-bytes"]) == 0
         view = viewed(stack, dataset, cache=True)
         place = stack.enter_context(served(view))
@@ -528,7 +530,7 @@ def test_a_dataset_that_is_replaced_and_a_full_disk_are_told_and_the_page_lives(
                 page.locator("#list").focus()
                 page.keyboard.press("m")
                 page.locator("#status.bad", has_text="notes cannot be kept: No space left on device").wait_for()
-            assert all("400" in one for one in opened.complaints)
+            assert all("400" in complaint for complaint in opened.complaints)
             opened.complaints.clear()
 
 
@@ -537,7 +539,7 @@ def test_an_analysis_for_which_the_disk_is_full_leaves_what_was_read(
 ) -> None:
     slow = Slow(monkeypatch, UsageError("the disk is full", "make room"))
     with contextlib.ExitStack() as stack:
-        stage = open_view.begun([str(TXN)], asked(), stack)
+        stage = open_view.begin_view([str(TXN)], options_of(), stack)
         stack.callback(slow.go_on.set)
         with Look(chromium, stack.enter_context(served(stage)))(total="") as opened:
             opened.page.locator("#list .row").first.wait_for()

@@ -1,4 +1,4 @@
-"""Late answers: what is done later on the page is never undone by an answer to something earlier.
+"""Late answers: an answer to an earlier action never undoes a later one.
 
 Each answer in question is kept back until the later thing is done. All tests of the page with late answers: `browsing`.
 
@@ -21,12 +21,12 @@ def test_a_word_on_what_was_typed_does_not_hide_what_is_said_of_the_whole(look: 
         page.locator("#mistake", has_text="did you mean `latency`").wait_for()
         late.go()
         assert page.locator("#mistake").is_visible()
-        assert all("400" in one for one in opened.complaints)  # the browser logs answers that refuse
+        assert all("400" in complaint for complaint in opened.complaints)  # the browser logs answers that refuse
         opened.complaints.clear()
 
 
 def test_a_page_says_that_it_waits_for_the_first_exchanges(look: Look) -> None:
-    """A first run compiles for a minute; the page was empty meanwhile."""
+    """A first run compiles for a minute, and the page used to be empty meanwhile."""
     with look("above=none") as opened:
         late = Late(opened.page, "info")
         opened.page.reload()

@@ -1,6 +1,6 @@
 """The page's other lists in a real browser: pairs of a RUN and of two capture points, frames, one partition.
 
-What stands in them is proved in `test_pairing`.
+Their content is tested in `test_exchange_pairs`.
 
 Proves: reports/view/page (detail.js, lists.js, tabs.js)
 """
@@ -20,7 +20,7 @@ from tests.reports.view.browsing import CONTRAST, Look, Place
 from tests.reports.view.conftest import Asking, served, viewed
 from tests.shared import SAMPLES
 
-KEPT = Path(__file__).parent / "page"
+SNAPSHOTS = Path(__file__).parent / "page"
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def replayed(run: Path) -> Iterator[Place]:
 
 DIFFERS = "#{} .row.differs:visible"
 MARKED = "[...document.querySelectorAll('#bytes .row:not([hidden]) .hex.on')].map(one => one.textContent).join('')"
-"""Of the page: the marked bytes as hex digits."""
+"""Script: the marked bytes as hex digits."""
 
 
 def test_a_runs_sides_stand_side_by_side_with_what_differs(chromium: Any, replayed: Place) -> None:
@@ -87,7 +87,7 @@ def test_two_capture_points_stand_side_by_side(chromium: Any, points: Asking) ->
 
 
 def shown(children: list[dict[str, Any]]) -> Iterator[tuple[str, str, str]]:
-    """Lines of a tree as the API tells it: name, value, bytes."""
+    """Get the lines of a tree from the API: name, value, bytes."""
     for node in children:
         yield f"{node['name']}:" if node["value"] else node["name"], node["value"], f"{node['start']} to {node['end']}"
         if "children" in node:
@@ -100,7 +100,7 @@ LINES = """async (side) => { await new Promise(done => requestAnimationFrame(() 
   return [...document.querySelectorAll(`#${side} .row`)].filter(row => !row.hidden).map(row =>
     [Number(row.ariaRowIndex), row.children[1].textContent, row.children[2].textContent,
      (row.title.match(/bytes (\\d+ to \\d+)/) ?? ['', ''])[1]]); }"""
-"""Of the page: what stands in a tree, once it is drawn."""
+"""Script: the lines of a tree, once it is drawn."""
 
 PLACES = "[...document.querySelectorAll('#bytes .row:not([hidden]) .hex.on')].map(one => one.dataset.at).join()"
 GO = """(key) => { history.pushState(null, '', `/?above=none&key=${encodeURIComponent(key)}`);
@@ -108,7 +108,7 @@ GO = """(key) => { history.pushState(null, '', `/?above=none&key=${encodeURIComp
 
 
 def test_every_field_of_every_api_of_the_samples_is_shown_and_leads_to_its_bytes(chromium: Any) -> None:
-    folders = [one for one in sorted(SAMPLES.iterdir()) if one.is_dir()]
+    folders = [folder for folder in sorted(SAMPLES.iterdir()) if folder.is_dir()]
     with contextlib.ExitStack() as stack:
         asking = Asking(viewed(stack, *folders))
         place = stack.enter_context(served(asking.view))
@@ -124,14 +124,14 @@ def test_every_field_of_every_api_of_the_samples_is_shown_and_leads_to_its_bytes
             if key is None:
                 continue  # Kafka has it, the samples do not
             shown_apis += 1
-            told = {side: asking("message", key=key, side=side) for side in ("request", "response")}
+            trees = {side: asking("message", key=key, side=side) for side in ("request", "response")}
             page.evaluate(GO, key)
-            for side in (side for side in told if told[side]["bytes"]):
-                wanted = list(shown(told[side]["children"]))
+            for side in (side for side in trees if trees[side]["bytes"]):
+                wanted = list(shown(trees[side]["children"]))
                 lines = _drawn(page, side, wanted)
                 assert lines == {index: wanted[index - 1] for index in lines}, (api, side)
             # The last field that has bytes in the request: its bytes, and from them back.
-            places = [(at, line[2]) for at, line in enumerate(shown(told["request"]["children"])) if line[2]]
+            places = [(at, line[2]) for at, line in enumerate(shown(trees["request"]["children"])) if line[2]]
             at, span = next((at, span) for at, span in reversed(places) if len(set(span.split(" to "))) == 2)
             if at >= len(page.evaluate(LINES, "request")):
                 continue
@@ -144,7 +144,7 @@ def test_every_field_of_every_api_of_the_samples_is_shown_and_leads_to_its_bytes
 
 
 def _drawn(page: Any, side: str, wanted: list[tuple[str, str, str]]) -> dict[int, tuple[str, str, str]]:
-    """The lines of a tree that are in sight, by number: as soon as they are what is wanted."""
+    """Wait until the visible lines of a tree, by number, are the expected ones."""
     given_up = time.monotonic() + 30
     while True:
         lines = {index: tuple(line) for index, *line in page.evaluate(LINES, side)}
@@ -184,7 +184,7 @@ def test_frames_lead_to_messages_and_a_partition_is_all_there_is(look: Look) -> 
 
 
 def test_pairs_by_keys_alone_on_a_phone(chromium: Any, points: Asking) -> None:
-    """From the exchanges to a pair, its fields, its bytes and back, in the width of a phone."""
+    """Navigate from exchanges to a pair, its fields, its bytes and back, in the width of a phone."""
     with served(points.view) as place, Look(chromium, place)("above=none", "", width=390, height=780) as opened:
         page = opened.page
         for _ in range(2):
@@ -213,9 +213,9 @@ def test_pairs_by_keys_alone_on_a_phone(chromium: Any, points: Asking) -> None:
         assert page.evaluate(CONTRAST) == []
         cut = page.evaluate(CUT, ["#twice", "#pair", "#status", "#bar"])
         assert cut == []
-        kept = KEPT / "pairs.aria"
-        shown = "\n".join(page.locator(one).aria_snapshot() for one in ("#twice", "#others-head"))
-        assert shown == kept.read_text(encoding="utf-8").strip()
+        snapshot = SNAPSHOTS / "pairs.aria"
+        shown = "\n".join(page.locator(selector).aria_snapshot() for selector in ("#twice", "#others-head"))
+        assert shown == snapshot.read_text(encoding="utf-8").strip()
         page.keyboard.press("Escape")
         opened.wait("document.activeElement.id === 'list'")
         page.keyboard.press("d")  # those that differ: none was judged here, and all are there
@@ -226,4 +226,4 @@ CUT = """(places) => places.filter(one => {
   const box = document.querySelector(one), wide = box.scrollWidth > box.clientWidth + 1;
   return box.checkVisibility() && (wide || box.getBoundingClientRect().right > innerWidth + 1);
 })"""
-"""Of the page: which of its parts are wider than there is room."""
+"""Script: the elements of the page that overflow."""

@@ -1,4 +1,4 @@
-"""The page's JavaScript without a browser: its own tests by Node, its types by TypeScript's checker, its weight.
+"""The page's JavaScript without a browser: unit tests with Node, types with TypeScript, its size.
 
 Proves: reports/view/page
 """
@@ -30,8 +30,8 @@ def test_the_modules_own_tests_pass() -> None:
 
 
 def test_the_modules_types_are_right() -> None:
-    said = subprocess.run([TSC, "--version"], capture_output=True, text=True, check=False).stdout if TSC else ""
-    version = re.search(r"(\d+)\.(\d+)", said)
+    printed = subprocess.run([TSC, "--version"], capture_output=True, text=True, check=False).stdout if TSC else ""
+    version = re.search(r"(\d+)\.(\d+)", printed)
     if TSC is None or version is None or (int(version[1]), int(version[2])) < (5, 5):
         pytest.skip("no TypeScript from 5.5 on to check the page's types with: npm install --global typescript")
     done = subprocess.run([TSC, "--project", str(TESTS)], capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Who may ask: the token, the cookie, names of the server, other sites' pages. No network: the application is called.
+"""Access control: the token, the cookie, the server's names, other sites. Calls the application without a network.
 
 Proves: reports/view/server
 """
@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from reports.view.current_view import Stage
-from reports.view.server import POLICY, Door, application
+from reports.view.current_view import CurrentView
+from reports.view.server import POLICY, Access, application
 from tests.reports.view.conftest import Asking
 
 PORT = 4711
@@ -21,25 +21,25 @@ HOST = f"127.0.0.1:{PORT}"
 
 
 class Client:
-    """A browser's view of the application: it keeps the cookie."""
+    """Calls the application like a browser that stores cookies."""
 
     def __init__(self, asking: Asking, again: bool = False) -> None:
-        self.door = Door("s3cret-of-the-link", again, frozenset([HOST, f"localhost:{PORT}"]), PORT)
-        self._app = application(Stage.of(asking.view), self.door)
+        self.door = Access("s3cret-of-the-link", again, frozenset([HOST, f"localhost:{PORT}"]), PORT)
+        self._app = application(CurrentView.of(asking.view), self.door)
         self.cookie = ""
 
     def get(self, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
         sent: list[dict[str, Any]] = []
         place, _, query = path.partition("?")
-        said = {"host": HOST, **({"cookie": self.cookie} if self.cookie else {})}
-        said |= {name.replace("_", "-"): value for name, value in headers.items()}
+        sent_headers = {"host": HOST, **({"cookie": self.cookie} if self.cookie else {})}
+        sent_headers |= {name.replace("_", "-"): value for name, value in headers.items()}
         scope = {
             "type": "http",
             "method": method,
             "path": place,
             "raw_path": place.encode(),
             "query_string": query.encode(),
-            "headers": [(name.encode(), value.encode()) for name, value in said.items()],
+            "headers": [(name.encode(), value.encode()) for name, value in sent_headers.items()],
             "http_version": "1.1",
             "scheme": "http",
             "server": ("127.0.0.1", PORT),
@@ -53,15 +53,15 @@ class Client:
         async def send(message: Any) -> None:
             sent.append(message)
 
-        async def asked() -> None:
+        async def request() -> None:
             await self._app(scope, receive, send)
 
         with ThreadPoolExecutor(1) as pool:  # a browser's driver may have a loop running in this thread
-            pool.submit(asyncio.run, asked()).result()
-        told = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
-        if "set-cookie" in told:
-            self.cookie = told["set-cookie"].split(";")[0]
-        return sent[0]["status"], told, b"".join(one.get("body", b"") for one in sent[1:])
+            pool.submit(asyncio.run, request()).result()
+        received = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+        if "set-cookie" in received:
+            self.cookie = received["set-cookie"].split(";")[0]
+        return sent[0]["status"], received, b"".join(part.get("body", b"") for part in sent[1:])
 
 
 @pytest.fixture
@@ -80,8 +80,8 @@ PATHS = ("/", "/page/view.js", "/api/1/info", "/api/1/rows?count=1", "/nothing")
 
 @pytest.mark.parametrize("path", PATHS)
 def test_without_the_token_nothing_is_told(client: Client, path: str) -> None:
-    for asked in (path, path + ("&" if "?" in path else "?") + "token=wrong"):
-        status, _, body = client.get(asked)
+    for target in (path, path + ("&" if "?" in path else "?") + "token=wrong"):
+        status, _, body = client.get(target)
         assert status == 403
         assert b"capture" not in body
     client.cookie = "kwire-4711=guessed"

@@ -19,10 +19,10 @@ FOLDER = Path(__file__).parent
 
 @dataclass
 class Connection:
-    """What went over the wire, and what was said."""
+    """Bytes on the wire of one connection, and its plaintext."""
 
     wire: list[Write] = field(default_factory=list)
-    said: list[Write] = field(default_factory=list)
+    plain: list[Write] = field(default_factory=list)
 
 
 @dataclass
@@ -49,6 +49,6 @@ def recorded(name: str) -> Recorded:
             out.keys += rest.encode() + b"\n"
         elif who in ("C", "S"):
             kind, _, data = rest.partition(" ")
-            part = out.connections[-1].wire if kind == "W" else out.connections[-1].said
+            part = out.connections[-1].wire if kind == "W" else out.connections[-1].plain
             part.append(Write(who == "C", bytes.fromhex(data)))
     return out

@@ -130,19 +130,19 @@ def openssl(folder: Path) -> str:
             )
             assert client.stdin is not None
             assert server.stdin is not None
-            said = [("C", early.read_bytes())] if "-sess_in" in words else []
+            sent = [("C", early.read_bytes())] if "-sess_in" in words else []
             for text in (b"asked\n", b"again\n"):
                 for who, side in (("C", client), ("S", server)):
                     time.sleep(0.5)
                     assert side.stdin is not None
                     side.stdin.write(text)
                     side.stdin.flush()
-                    said.append((who, text))
+                    sent.append((who, text))
             time.sleep(0.5)
             client.stdin.close()
             client.wait(10)
             time.sleep(0.5)
-            out += ["-", *lines, *(f"{who} T {text.hex()}" for who, text in said)]
+            out += ["-", *lines, *(f"{who} T {text.hex()}" for who, text in sent)]
     finally:
         server.terminate()
         server.wait()
@@ -152,8 +152,8 @@ def openssl(folder: Path) -> str:
 
 
 def _free() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        port: int = one.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
         return port
 
 
@@ -176,16 +176,16 @@ def _relay(port: int, lines: list[str]) -> int:
         pass_on("C", client, server)
 
     threading.Thread(target=run, daemon=True).start()
-    made: int = listening.getsockname()[1]
-    return made
+    own_port: int = listening.getsockname()[1]
+    return own_port
 
 
 def main(wanted: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="kwire-tls-") as name:
         folder = Path(name)
-        for one in JAVA:
-            if not wanted or one in wanted:
-                (FOLDER / f"{one}.txt").write_text(java(one, folder))
+        for name in JAVA:
+            if not wanted or name in wanted:
+                (FOLDER / f"{name}.txt").write_text(java(name, folder))
                 (folder / "keys.log").unlink()
         if not wanted or "openssl-1.3-early-data" in wanted:
             (FOLDER / "openssl-1.3-early-data.txt").write_text(openssl(folder))

@@ -50,6 +50,6 @@ test("what an exchange is a part of is followed by filters that mean only it", (
 test("the time of an exchange is told by its parts, and what cannot be told is", () => {
   const whole = { total_us: 510_000, queue_us: 30, muted_us: 0, network_us: 70, hold_us: 500_000, broker_us: 9_900 };
   assert.equal(spent(whole), "510.0 ms: queue 30 us + network 70 us + held on purpose 500.0 ms + broker 9.9 ms");
-  assert.equal(spent({ ...whole, hold_us: null, broker_us: null }), "510.0 ms: queue 30 us + network 70 us, the rest cannot be told");
+  assert.equal(spent({ ...whole, hold_us: null, broker_us: null }), "510.0 ms: queue 30 us + network 70 us, the rest is unknown");
   assert.equal(spent({ ...whole, total_us: null }), "");
 });

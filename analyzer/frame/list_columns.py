@@ -1,13 +1,14 @@
-"""Columns of lists (topics, errors), in which equal lists are one.
+"""Columns of lists (topics, errors), with equal lists stored once.
 
-In: the lengths of n lists and their elements, one behind the other. Out: which distinct list each row has. Rules: few
-lists are different, however many rows there are, so what is asked of elements is asked of few; which ones are equal is
-told by a fingerprint and then compared, so that it is exact.
+In: the lengths of n lists and their concatenated elements. Out: the number of each row's distinct list. Rules: few
+lists are distinct, however many rows there are, so elements are tested rarely; equal lists are found by a fingerprint
+and then compared, so the result is exact.
 """
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,58 +18,65 @@ import pyarrow as pa
 NULL: Final = -(1 << 63)
 
 HASHED: Final = 1 << 20
-"""Of more values Arrow finds the distinct ones: loading its functions takes as long as sorting so many."""
+"""Values from which Arrow numbers distinct ones faster: loading its functions takes as long as sorting that many."""
 
 
 @dataclass(frozen=True)
-class Listed:
-    """A column of lists. `of` int[n]: the list of each row; `ends` int64[l + 1]: where each list's elements begin;
-    `code` [m]: which of the column's values an element is, or the error's number; `count` [m]: how often (errors)."""
+class ListColumn:
+    """A column of lists.
+
+    of      int[n]        number of each row's list
+    ends    int64[l + 1]  where each list's elements begin, and the last one's end
+    code    int[m]        each element's index in the values, -1 for null, or its number if there are no values
+    count   int32[m]      how often an error occurs
+    values  distinct texts of the elements
+    """
 
     of: np.ndarray
     ends: np.ndarray
     code: np.ndarray
     count: np.ndarray | None = None
+    values: Sequence[str] | None = None
     _pairs: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list, init=False, repr=False)
 
     @property
     def lists(self) -> int:
-        """How many are different."""
+        """Number of distinct lists."""
         return len(self.ends) - 1
 
     def elements(self, row: int) -> slice:
-        """The elements of one row."""
+        """Get the slice of a row's elements."""
         number = int(self.of[row])
         return slice(int(self.ends[number]), int(self.ends[number + 1]))
 
     def filled(self) -> np.ndarray:
-        """bool[l]: lists that have an element."""
+        """Mark lists that have an element: bool[l]."""
         return np.diff(self.ends) > 0
 
     def extremes(self, values: np.ndarray, largest: bool) -> np.ndarray:
-        """int64[l]: the largest, or the smallest, of each list's values (int64[m], one an element; NULL is none); NULL:
-        it has none."""
+        """Get the largest or smallest of each list's values: int64[l], NULL if it has none. `values`: int64[m], one per
+        element, NULL for none."""
         none = NULL if largest else np.iinfo(np.int64).max
-        found = np.full(self.lists, none, np.int64)
+        extremes = np.full(self.lists, none, np.int64)
         filled = self.filled()
         if filled.any():  # an empty list begins where the next one does
-            told = np.where(values == NULL, none, values)
-            found[filled] = (np.maximum if largest else np.minimum).reduceat(told, self.ends[:-1][filled])
-        found[found == none] = NULL
-        return found
+            given = np.where(values == NULL, none, values)
+            extremes[filled] = (np.maximum if largest else np.minimum).reduceat(given, self.ends[:-1][filled])
+        extremes[extremes == none] = NULL
+        return extremes
 
     def having(self, passed: np.ndarray) -> np.ndarray:
-        """bool[l]: lists with an element that passed (bool[m])."""
-        found = np.zeros(self.lists, np.bool_)
-        found[self.places()[passed]] = True
-        return found
+        """Mark lists with an element that passed (bool[m]): bool[l]."""
+        lists = np.zeros(self.lists, np.bool_)
+        lists[self.places()[passed]] = True
+        return lists
 
     def places(self) -> np.ndarray:
-        """int64[m]: the list of each element."""
+        """Get the list of each element: int64[m]."""
         return np.repeat(np.arange(self.lists), np.diff(self.ends))
 
     def pairs(self) -> tuple[np.ndarray, np.ndarray]:
-        """Lists and their elements' codes, each code once a list. Made once."""
+        """Get lists and their elements' codes, each code once per list. Cached."""
         if not self._pairs:
             low = int(self.code.min()) if len(self.code) else 0
             span = int(self.code.max()) - low + 1 if len(self.code) else 1
@@ -78,12 +86,12 @@ class Listed:
 
 
 def distinct(lengths: np.ndarray, elements: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which lists are equal: the number of each row's list (int64[n]) and a row that has each (int64[l]), in order of
-    first sight. `lengths` int64[n], `elements` int64[sum of lengths]."""
+    """Number equal lists by their first occurrence: each row's list (int64[n]), and the first row of each list
+    (int64[l]). `lengths`: int64[n]; `elements`: int64[sum of lengths]."""
     starts = np.cumsum(lengths) - lengths
     row = np.repeat(np.arange(len(lengths)), lengths)
     place = np.arange(len(elements)) - starts[row]
-    while True:  # once, but for a fingerprint that two lists share by chance
+    while True:  # repeated only if two lists share a fingerprint by chance
         of = numbered(_fingerprints(lengths, elements, place))
         first = np.zeros(int(of.max()) + 1 if len(of) else 0, np.int64)
         first[of[::-1]] = np.arange(len(of))[::-1]
@@ -95,7 +103,7 @@ def distinct(lengths: np.ndarray, elements: np.ndarray) -> tuple[np.ndarray, np.
 
 
 def numbered(values: np.ndarray) -> np.ndarray:
-    """int64[n]: which of the distinct values each is, in order of first sight."""
+    """Number distinct values by their first occurrence: int64[n]."""
     if len(values) > HASHED:
         indices = pa.array(values).dictionary_encode().indices
         return np.asarray(indices.to_numpy(zero_copy_only=False).astype(np.int64))
@@ -110,7 +118,7 @@ def numbered(values: np.ndarray) -> np.ndarray:
 
 
 def _fingerprints(lengths: np.ndarray, elements: np.ndarray, place: np.ndarray) -> np.ndarray:
-    """uint64[n]: sums of mixed elements; the numbers to mix with are drawn, so that nobody can aim at equal ones."""
+    """Hash lists: uint64[n], sums of mixed elements, with random multipliers so that collisions cannot be forged."""
     a, b, c, d = (np.uint64(secrets.randbits(64) | 1) for _ in range(4))
     mixed = (elements.astype(np.uint64) + a) * b + place.astype(np.uint64) * c
     mixed ^= mixed >> np.uint64(31)

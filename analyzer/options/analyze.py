@@ -1,0 +1,100 @@
+"""`kwire analyze`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from analyzer.common.errors import UsageError
+from analyzer.options import common, values
+from analyzer.options.common import CommandOptions, LiveOptions, ReadArguments, SparkOptions
+from analyzer.options.declare import argument, flag, option
+
+LIVE = ("bpf", "snaplen", "duration", "via", "spool", "rotate_bytes", "rotate_seconds", "keep")
+"""Options that mean nothing without an interface."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnalyzeOptions(SparkOptions, LiveOptions, ReadArguments, CommandOptions):
+    """Options of `kwire analyze`."""
+
+    captures: list[str] = argument("CAPTURE", nargs="*")
+    rotate_bytes: int | None = common.rotate_bytes(
+        "dataset", "after so many captured bytes (with --append: another capture point)"
+    )
+    rotate_seconds: float | None = common.rotate_seconds("dataset")
+    keep: int | None = common.keep("dataset")
+    out: str = option("-o", "--out", metavar="DATASET", required=True, help="folder to write; a dataset is replaced")
+    records: str = option(
+        "--records",
+        choices=("none", "batches", "meta", "full"),
+        default="batches",
+        help="how far record batches are opened: not at all; headers and checksums (the default); a row a record, "
+        "without content; with keys, values and headers",
+    )
+    decompressed_limit: int | None = option(
+        "--decompressed-limit",
+        parse=values.count,
+        metavar="BYTES",
+        help="bytes that one record batch may become (default: 256 MiB)",
+    )
+    decompressed_ratio: int | None = option(
+        "--decompressed-ratio",
+        parse=values.count,
+        metavar="N",
+        help="how many times larger one may become, beyond 1 MiB (default: 1000)",
+    )
+    keep_bytes: bool = flag("--keep-bytes", help="also keep the raw messages, secrets overwritten")
+    meaning: bool = flag(
+        "--no-analysis",
+        default=True,
+        old=["--no-meaning"],
+        help="leave out what the traffic means (clients, groups, transactions, findings ...)",
+    )
+    keep_secrets: bool = flag(
+        "--keep-secrets", help="with --keep-bytes: secrets too, so that the dataset holds passwords"
+    )
+    append: bool = flag("--append", help="add to the dataset that is there")
+    follow: bool = flag(
+        "--follow",
+        help="the CAPTURE is a folder where another tool rotates captures: add what comes to the "
+        "dataset, each row once, over restarts too; until Ctrl-C, or --for",
+    )
+    wait: bool = flag("--wait", help="wait for another process that is writing the dataset")
+    json: bool = flag("--json", help="the summary as JSON")
+    engine: str = option(
+        "--engine",
+        choices=("local", "spark"),
+        default="local",
+        help="where the work is done: in this process, or in tasks of Spark (default: local)",
+    )
+    split_bytes: int | None = option(
+        "--split-bytes",
+        parse=values.count,
+        metavar="BYTES",
+        help="with --engine spark: larger captures are read in chunks (default: 16 GiB, from 5 cores on)",
+    )
+    chunk_bytes: int | None = option(
+        "--chunk-bytes",
+        parse=values.count_or_zero,
+        metavar="BYTES",
+        help="with --engine spark: the size of a chunk, each read by one task; 0: one task reads a capture whole "
+        "(default: 1 to 4 GiB, one chunk a core or several)",
+    )
+
+
+def run_by(options: AnalyzeOptions) -> str:
+    """MODULE:FUNCTION that does it. Raises UsageError for options that do not go together."""
+    if options.interface is None and not options.captures:
+        raise UsageError("the following arguments are required: CAPTURE, or -i IFACE", "kwire analyze --help")
+    if options.interface is not None and options.engine == "spark":
+        hint = "leave out --engine spark, or kwire record first"
+        raise UsageError("-i is captured and decoded in this process", hint)
+    if options.interface is not None:
+        return "analyzer.live.startup:analyze"
+    for name in LIVE:
+        if getattr(options, name) is not None and not (options.follow and name == "duration"):
+            spelled = {"bpf": "-f", "duration": "--for"}.get(name, f"--{name.replace('_', '-')}")
+            raise UsageError(f"{spelled} goes with -i", "it is about capturing; add -i IFACE")
+    if options.follow:
+        return "analyzer.live.startup:follow"
+    return "reports.commands:analyze" if options.engine == "spark" else "analyzer.cli.commands:analyze"

@@ -1,0 +1,121 @@
+"""The commands of `kwire`, in order of its --help: what each does, its options, and the function that runs it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class Command(NamedTuple):
+    """One command. `declared`: MODULE:CLASS of its options; `run`: MODULE:FUNCTION that takes them, or one that tells
+    which by the options, where its name ends in `run_by`. Nothing is imported before it is used."""
+
+    name: str
+    about: str
+    declared: str
+    run: str
+
+    def options(self) -> Any:
+        """The dataclass of its options."""
+        return _loaded(self.declared)
+
+    def function(self, options: Any) -> Callable[[Any], int]:
+        """The function that runs it with these options. Raises UsageError."""
+        run: str = _loaded(self.run)(options) if self.run.endswith(":run_by") else self.run
+        function: Callable[[Any], int] = _loaded(run)
+        return function
+
+
+def _loaded(path: str) -> Any:
+    module, name = path.split(":")
+    return getattr(importlib.import_module(module), name)
+
+
+_IN = "analyzer.options"
+
+COMMANDS = {
+    command.name: command
+    for command in (
+        Command(
+            "analyze",
+            "decode captures to a dataset of Parquet tables, print a summary",
+            f"{_IN}.analyze:AnalyzeOptions",
+            f"{_IN}.analyze:run_by",
+        ),
+        Command("show", "print exchanges, one a line", f"{_IN}.show:ShowOptions", "analyzer.cli.commands:show"),
+        Command(
+            "sql",
+            "ask a dataset in SQL; without a query, at a prompt",
+            f"{_IN}.questions:SqlOptions",
+            "reports.sql:sql",
+        ),
+        Command(
+            "report",
+            "a page with charts and tables: what happened, and is it well?",
+            f"{_IN}.questions:ReportOptions",
+            "reports.commands:report",
+        ),
+        Command(
+            "findings",
+            "what is wrong, why, and what to do",
+            f"{_IN}.questions:FindingsOptions",
+            "analyzer.cli.finding_lines:findings",
+        ),
+        Command(
+            "story",
+            "what happened, in order, one line an event",
+            f"{_IN}.questions:StoryOptions",
+            "analyzer.story.command:story",
+        ),
+        Command(
+            "record",
+            "capture an interface to files, and say what was lost",
+            f"{_IN}.live:RecordOptions",
+            "analyzer.live.startup:record",
+        ),
+        Command(
+            "watch",
+            "what happens now: on an interface, in a folder that grows, on stdin",
+            f"{_IN}.live:WatchOptions",
+            "analyzer.live.startup:watch",
+        ),
+        Command(
+            "view",
+            "look into it in a browser: exchanges, fields, bytes",
+            f"{_IN}.questions:ViewOptions",
+            "reports.view.command:view",
+        ),
+        Command(
+            "replay",
+            "send captured sessions to another broker",
+            f"{_IN}.replay:ReplayOptions",
+            "replay.commands:replay",
+        ),
+        Command(
+            "diff",
+            "what differs: captured against replayed, or one replay against another",
+            f"{_IN}.replay:DiffOptions",
+            "replay.commands:diff",
+        ),
+        Command(
+            "scrub",
+            "a capture that may be shared: the same shape without names, addresses and content",
+            f"{_IN}.scrub:ScrubOptions",
+            "analyzer.scrub.command:scrub",
+        ),
+        Command(
+            "help",
+            "the documentation: of filters, tables, views, findings, a command",
+            f"{_IN}.terminal:HelpOptions",
+            "analyzer.cli.parser:_help",
+        ),
+        Command(
+            "completion",
+            "a script that completes commands and options in a shell",
+            f"{_IN}.terminal:CompletionOptions",
+            "analyzer.cli.parser:_completion",
+        ),
+    )
+}
+"""By name."""

@@ -1,0 +1,46 @@
+"""`kwire record` and `kwire watch`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from analyzer.options import common
+from analyzer.options.common import CommandOptions, LiveOptions, ReadArguments
+from analyzer.options.declare import argument, flag, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordOptions(LiveOptions, CommandOptions):
+    """Options of `kwire record`."""
+
+    interface: str = common.interface(required=True)
+    out: str = option(
+        "-o",
+        "--out",
+        metavar="FILE|DIR",
+        required=True,
+        help="a capture file (pcap; pcapng where it ends so), a folder for several, or - for stdout",
+    )
+    rotate_bytes: int | None = common.rotate_bytes("file", "before one is so large")
+    rotate_seconds: float | None = common.rotate_seconds("file")
+    keep: int | None = common.keep("file")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchOptions(ReadArguments, LiveOptions, CommandOptions):
+    """Options of `kwire watch`."""
+
+    source: str | None = argument(
+        "FOLDER|CAPTURE|-",
+        nargs="?",
+        help="in place of -i: a folder where captures rotate (the oldest file first), a capture, or - for stdin",
+    )
+    json: bool = flag(
+        "--json",
+        help="one JSON object a line: each second, and each finding (the default where stdout is no terminal)",
+    )
+    once: bool = flag("--once", help="one line or screen, of the last 10 s: at the end of a capture, or after --for")
+    from_start: bool = flag(
+        "--from-start",
+        help="of a folder: begin at the oldest file, not where the last watch of it in this way was",
+    )

@@ -1,0 +1,117 @@
+"""Commands that ask a dataset, or a capture: `kwire sql`, `report`, `findings`, `story`, `view`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from analyzer.options.common import CommandOptions, EngineOptions, KeylogOptions, ReadArguments
+from analyzer.options.declare import argument, flag, option, repeated
+
+
+@dataclass(frozen=True, kw_only=True)
+class SqlOptions(EngineOptions, KeylogOptions, CommandOptions):
+    """Options of `kwire sql`."""
+
+    dataset: str = argument("DATASET", help="a dataset, or a capture, - for one from stdin")
+    query: str | None = argument("QUERY", nargs="?", help="SQL over the tables and views; SHOW VIEWS lists them")
+    format: str | None = option(
+        "--format", choices=("table", "csv", "json", "parquet"), help="of the answer (default: table)"
+    )
+    raw: bool = flag(
+        "--raw", help="csv: text that begins with = + - @, a tab or a return as it is, without a ' before it"
+    )
+    out: str | None = option("-o", "--out", metavar="FILE", help="write the answer there")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions(ReadArguments, EngineOptions, CommandOptions):
+    """Options of `kwire report`."""
+
+    sources: list[str] = argument("DATASET|CAPTURE", nargs="+")
+    out: str | None = option("-o", "--out", metavar="FILE", help="file to write, as report.html; default: stdout")
+    format: str | None = option("--format", choices=("html", "md", "json"), help="default: as FILE ends, else html")
+    target: str | None = option(
+        "--target", metavar="VERSION", help="upgrade check: what this Kafka release would refuse"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindingsOptions(ReadArguments, CommandOptions):
+    """Options of `kwire findings`. `released`: versions of each API, by key, that the release `target` offers."""
+
+    sources: list[str] = argument("DATASET|CAPTURE", nargs="*")
+    fail_on: str | None = option(
+        "--fail-on", choices=("note", "warning", "error"), help="exit 1 where one is as bad as this"
+    )
+    only: list[str] = repeated("--only", metavar="CODES", help="these alone, by commas")
+    ignore: list[str] = repeated(
+        "--ignore",
+        metavar="CODE[:WHO]",
+        help="not these (of this client id, address, broker or connection); they are counted",
+    )
+    explain: str | None = option(
+        "--explain", metavar="CODE", help="what a finding means, and why its thresholds are so"
+    )
+    thresholds: str | None = option(
+        "--thresholds", metavar="FILE", help="TOML: a table a code, as [reconnect-loop], opened = 60"
+    )
+    threshold: list[str] = repeated("--threshold", metavar="CODE.NAME=VALUE", help="one threshold (repeatable)")
+    target: str | None = option(
+        "--target",
+        metavar="VERSION",
+        help="what this Kafka release has removed is an error (what it is too old for: kwire report --target)",
+    )
+    policy: list[str] = repeated(
+        "--policy",
+        metavar="NAME=VALUE",
+        help="a fact becomes a warning: acks=all, compression=required, tls=required (repeatable)",
+    )
+    filter: None = None
+    json: bool = flag("--json", help="one JSON object a line: the columns of table findings")
+    released: dict[int, tuple[int, int]] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoryOptions(ReadArguments, CommandOptions):
+    """Options of `kwire story`."""
+
+    epilog: ClassVar[str] = (
+        "Without --group and the like: the ten things worth knowing first. Times are UTC; [c1 #12] is exchange "
+        "12 of the connection that is listed as c1 at the end. What is not certain says probably."
+    )
+
+    sources: list[str] = argument("CAPTURE|DATASET", nargs="+")
+    group: str | None = option("--group", metavar="G", help="what happened in this group")
+    client: str | None = option("--client", metavar="C", help="what the client with this client id did")
+    topic: str | None = option("--topic", metavar="T", help="what happened to this topic")
+    transaction: str | None = option("--transaction", metavar="X", help="what was done with this transactional id")
+    connection: str | None = option(
+        "--connection", metavar="C", help="what happened on this connection (a name of show --json)"
+    )
+    filter: None = None
+    json: bool = flag("--json", help="one JSON object a line, in order of time")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewOptions(ReadArguments, CommandOptions):
+    """Options of `kwire view`. `judge`: tells how a RUN's exchanges differ from the captured ones."""
+
+    sources: list[str] = argument("CAPTURE|DATASET", nargs="+")
+    filter: str | None = option("--filter", metavar="EXPR", help="what the page shows first (kwire help filter)")
+    listen: str | None = option(
+        "--listen",
+        metavar="[HOST:]PORT",
+        help="where the page is served (default: a free port of 127.0.0.1, which nobody else reaches)",
+    )
+    token_file: str | None = option(
+        "--token-file",
+        metavar="FILE",
+        help="who has the secret in FILE may look, as often as they like; needed for other hosts",
+    )
+    open: bool = flag("--no-open", default=True, help="print the address, open no browser")
+    cache: bool = flag(
+        "--no-cache", default=True, help="keep nothing on disk: what is made for the page goes when it ends"
+    )
+    judge: Callable[[str], Any] | None = None

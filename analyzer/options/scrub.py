@@ -1,0 +1,34 @@
+"""`kwire scrub`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from analyzer.options.common import CommandOptions, PortOptions
+from analyzer.options.declare import argument, flag, option, repeated
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScrubOptions(PortOptions, CommandOptions):
+    """Options of `kwire scrub`."""
+
+    epilog: ClassVar[str] = (
+        "The clean capture has the same packets with the same sizes and times, and analyses to the same "
+        "exchanges, errors and latencies. It appears only after it was read again and no text of 4 bytes or more "
+        "of the original was found in it."
+    )
+
+    capture: str = argument("CAPTURE")
+    out: str = option("-o", "--out", metavar="CLEAN.pcapng", required=True, help="file to write")
+    keep: list[str] = repeated(
+        "--keep", metavar="A,B", help="what stays: names, addresses, ids, keys, values, headers (default: nothing)"
+    )
+    key: str | None = option(
+        "--key",
+        metavar="FILE",
+        help="what pseudonyms come from: the same key makes the same ones in other captures "
+        "(default: a new one, kept nowhere)",
+    )
+    dry_run: bool = flag("--dry-run", help="do all of it, and write nothing")
+    json: bool = flag("--json", help="what was done as JSON")

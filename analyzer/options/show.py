@@ -1,0 +1,69 @@
+"""`kwire show`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from analyzer.options import values
+from analyzer.options.common import CommandOptions, ReadArguments
+from analyzer.options.declare import argument, flag, option
+
+_FORM = "form"
+"""The options that exclude each other."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowOptions(ReadArguments, CommandOptions):
+    """Options of `kwire show`."""
+
+    epilog: ClassVar[str] = (
+        "A line begins with ! where the answer holds an error, does not come or cannot be decoded, with ~ where "
+        "it took 100 ms or longer (a fetch may wait on purpose). kwire help filter explains --filter."
+    )
+
+    captures: list[str] = argument("CAPTURE", nargs="+")
+    json: bool = flag("--json", exclusive=_FORM, help="one JSON object a line: all columns and both bodies")
+    tree: bool = flag("--tree", exclusive=_FORM, help="all fields of each message, with their bytes' places")
+    fields: str | None = option(
+        "--fields",
+        metavar="A,B,C",
+        exclusive=_FORM,
+        help="these columns or fields of the bodies (names: kwire help filter), tab-separated",
+    )
+    count_by: str | None = option(
+        "--count-by", metavar="A,B,C", exclusive=_FORM, help="how many exchanges for each combination of these"
+    )
+    hex: bool = flag("--hex", help="with --tree: the bytes too")
+    budget: int | None = option(
+        "--budget",
+        parse=values.count,
+        metavar="BYTES",
+        help="with --tree and --json: what the records of one message may become (default: 64 MiB)",
+    )
+    page: int | None = option(
+        "--page",
+        parse=values.count,
+        metavar="N",
+        help="with --tree and --json: which 10,000 nodes of a large message (default: the first)",
+    )
+    records: bool = flag("--records", help="records, one a line, with keys and values (datasets too)")
+    format: str | None = option(
+        "--format",
+        metavar="FORMAT",
+        help="with --records: as kcat's, of %%t %%p %%o %%k %%s %%T %%h %%K %%S and \\n, \\t",
+    )
+    frames: bool = flag("--frames", help="requests and responses apart, each at its own time")
+    follow: str | None = option(
+        "--follow", metavar="CONNECTION", help="one connection as a dialogue (name as --json shows it)"
+    )
+    sort: str | None = option(
+        "--sort", metavar="NAME", help="by this column or field, largest first (--sort=-NAME: smallest first)"
+    )
+    limit: int | None = option(
+        "--limit", parse=values.count, metavar="N", help="stop after N exchanges, lines or records"
+    )
+    time: str = option("--time", choices=("relative", "absolute"), default="relative", help="how times are shown")
+    color: str = option("--color", choices=("auto", "always", "never"), default="auto", help="default: on a terminal")
+    wide: bool = flag("--wide", help="every column, however wide the terminal is; so it is where stdout is no terminal")
+    no_pager: bool = flag("--no-pager", help="do not page on a terminal")

@@ -1,0 +1,68 @@
+"""Values of options as people type them: ports, counts, durations, sizes. Raises argparse.ArgumentTypeError."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import re
+
+MOST = 10**15
+"""The largest count of an option: no capture has more, and twice that still fits into 64 bits."""
+MOST_THREADS = 256
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+_BYTES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+
+
+def port(text: str) -> int:
+    """A TCP port."""
+    value = int(text) if text.isascii() and text.isdigit() else -1
+    if not 0 < value < 65536:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port (1 to 65535)")
+    return value
+
+
+def count(text: str) -> int:
+    """A number from 1 to `MOST`."""
+    value = int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(MOST)) else 0
+    if not 1 <= value <= MOST:
+        shown = repr(text) if len(text) <= 40 else f"one of {len(text):,} characters"
+        raise argparse.ArgumentTypeError(f"{shown} is not a number from 1 to {MOST:,}")
+    return value
+
+
+def count_or_zero(text: str) -> int:
+    """A number from 0 to `MOST`."""
+    return 0 if text == "0" else count(text)
+
+
+def threads(text: str) -> int:
+    """A number of threads."""
+    value = count(text)
+    if value > MOST_THREADS:  # each has tables and windows of its own
+        raise argparse.ArgumentTypeError(f"{text} are more than {MOST_THREADS}, the most that there may be")
+    return value
+
+
+def rate(text: str) -> float:
+    """A positive number; `replay.request` knows the upper bound."""
+    with contextlib.suppress(ValueError):
+        if float(text) > 0:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text}: not a positive number")
+
+
+def duration(text: str) -> float:
+    """Seconds, as 60s, 500ms, 5m, 1h, or a bare number of seconds."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([a-z]*)", text.strip(), re.ASCII)
+    if match is None or (match[2] or "s") not in _SECONDS or not 0 < float(match[1]) < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration, as 60s, 5m or 1h")
+    return float(match[1]) * _SECONDS[match[2] or "s"]
+
+
+def size(text: str) -> int:
+    """Bytes, as 100MB, 64MiB or a bare number."""
+    match = re.fullmatch(r"(\d{1,15}) ?([kmgt]?i?)b?", text.strip().lower(), re.ASCII)
+    if match is None or match[2] not in _BYTES or not int(match[1]):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes, as 100MB or 64MiB")
+    return int(match[1]) * _BYTES[match[2]]
