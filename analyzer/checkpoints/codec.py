@@ -275,7 +275,8 @@ def _as_in_place(array: np.ndarray, like: Any) -> np.ndarray:
     """A kernel goes by the type and the columns of a table, which a fresh one has."""
     if isinstance(like, np.ndarray):
         same = like.dtype == array.dtype and like.ndim == array.ndim
-        # Tables of columns first grow to the right.
-        if not same or (like.ndim > 1 and like.shape[1:] != array.shape[1:] and like.shape[0] != array.shape[0]):
+        # Tables of columns first grow to the right; rows that do not exist yet have no columns.
+        unlike = like.ndim > 1 and like.shape[1:] != array.shape[1:] and like.shape[0] != array.shape[0]
+        if not same or (unlike and any(like.shape)):
             raise damaged()
     return array
