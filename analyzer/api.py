@@ -146,19 +146,19 @@ def decode(
         points = [*(capture_points(rest, how.rotated) if rest else ()), *logs]
     settings = how.settings(choice.keep)
     without = {*tables.RUN_TABLES, *(() if choice.keep_bytes else ("messages",)), *WITHOUT[choice.records]}
-    kept: dict[str, list[pa.Table]] = {name: [] for name in tables.TABLES if name not in without}
+    rows_of: dict[str, list[pa.Table]] = {name: [] for name in tables.TABLES if name not in without}
     if out is None:
 
         def keep(name: str, table: pa.Table) -> None:
-            kept[name].append(table)
+            rows_of[name].append(table)
 
         result = joined([read_point(point, settings, choice, keep, progress, stdin) for point in points])
-        result.tables = {name: concatenated(name, parts) for name, parts in kept.items()}
+        result.tables = {name: concatenated(name, parts) for name, parts in rows_of.items()}
         result.tables["findings"] = findings_of(result, result.tables)
         return result
     with Writer(out, append, wait, settings.threads) as writer:
         check_names(points, writer)
-        early = _kept() if choice.means and len(points) == 1 else None
+        early = _pending_tables() if choice.means and len(points) == 1 else None
         if choice.means:  # what judges loads while others work: a tenth of a second that nobody waits for at the end
             threading.Thread(target=_load_rules, name="kwire-rules", daemon=True).start()
 
@@ -169,27 +169,27 @@ def decode(
             writer.write(name, rows if early is None else early.take(name, rows))
 
         result = joined([read_point_later(point, settings, choice, put, progress, stdin) for point in points])
-        found = findings_of(result, writer.settle()) if early is None else _early_findings(result, early, writer)
-        writer.write("findings", found)
+        findings = findings_of(result, writer.settle()) if early is None else _early_findings(result, early, writer)
+        writer.write("findings", findings)
         writer.commit(manifest(result))
     return result
 
 
-def _kept() -> PendingTables:
-    """What rules ask for is kept, so that they do not read back what is being written."""
+def _pending_tables() -> PendingTables:
+    """Keep the columns that rules read, so that they do not read back what is being written."""
     from analyzer.findings.capture import CACHED
     from analyzer.frame.pending import PendingTables
 
     return PendingTables(CACHED)
 
 
-def _early_findings(result: Dataset, kept: PendingTables, writer: Writer) -> pa.Table:
+def _early_findings(result: Dataset, pending: PendingTables, writer: Writer) -> pa.Table:
     """`findings_of` while the last rows are written."""
     with ThreadPoolExecutor(1, "kwire-settle") as pool:
         files = pool.submit(writer.settle)
-        found = _findings(result, lambda listed: kept.row_groups(files, result.captures, listed))
+        findings = _findings(result, lambda listed: pending.row_groups(files, result.captures, listed))
         files.result()
-    return found
+    return findings
 
 
 def _load_rules() -> None:
@@ -215,9 +215,9 @@ def _findings(result: Dataset, source: Callable[[Sequence[Mapping[str, Any]]], R
         return tables.empty("findings")
     from analyzer.findings import evaluate
 
-    found = evaluate.stored(source(result.unrecognised.get("listed", ())))
-    result.summary["findings"] = evaluate.summary(found)
-    return evaluate.as_table(found)
+    findings = evaluate.stored(source(result.unrecognised.get("listed", ())))
+    result.summary["findings"] = evaluate.summary(findings)
+    return evaluate.as_table(findings)
 
 
 def exchanges(
@@ -369,9 +369,9 @@ class _PointExchanges:
         groups = Groups()
 
         def learned(window: Window) -> Iterator[_Keyed]:
-            for taken in self._dicts(window):
-                taken[2].learn_group(groups)
-                yield taken
+            for keyed in self._dicts(window):
+                keyed[2].learn_group(groups)
+                yield keyed
 
         return self._in_order(learned, ordered, progress)
 
@@ -423,8 +423,8 @@ class _PointExchanges:
         for part in table.to_batches(max_chunksize=ROWS_AT_ONCE):
             for row in part.to_pylist():
                 self._ahead.resolve(row)
-                first, connection, asked, answered = next(keys)
-                exchange = Exchange(row, *self._messages.pop(connection, asked, answered), start, look_up)
+                first, connection, request_index, answered = next(keys)
+                exchange = Exchange(row, *self._messages.pop(connection, request_index, answered), start, look_up)
                 if parts is not None and ends[at] < ends[at + 1]:
                     exchange.partitions = parts.slice(ends[at], ends[at + 1] - ends[at]).to_pylist()
                 yield first, names.serials[connection], exchange
@@ -436,8 +436,8 @@ class _PointExchanges:
         keys = _keys(rows)
         for part in cells.parts(exchange_tables.exchanges(names, [rows])):
             for row in part.rows():
-                first, connection, asked, answered = next(keys)
-                yield first, names.serials[connection], RawExchange(row, *pop(connection, asked, answered))
+                first, connection, request_index, answered = next(keys)
+                yield first, names.serials[connection], RawExchange(row, *pop(connection, request_index, answered))
 
     def _named(self, rows: Exchanges) -> Exchanges:
         """With names for topic ids."""
@@ -445,9 +445,9 @@ class _PointExchanges:
         used = distinct(topics[topics != NULL])
         named = used.copy()
         for at, number in enumerate(used.tolist()):
-            said = [names.strings[one] for one in names.lists[number]]
-            known = list(dict.fromkeys(map(self._ahead.look_up, said)))
-            if known != said:
+            topics_given = [names.strings[string] for string in names.lists[number]]
+            known = list(dict.fromkeys(map(self._ahead.look_up, topics_given)))
+            if known != topics_given:
                 named[at] = names.list_of(tuple(map(names.string, known)))
         if (named == used).all():
             return rows

@@ -94,7 +94,7 @@ class _Rows:
     rows: LazyTable
     making: Future[pa.Table] | None = None
 
-    def made(self) -> pa.Table:
+    def table(self) -> pa.Table:
         """The table. Nobody waits for a thread that has not begun."""
         return as_table(self.rows) if self.making is None or self.making.cancel() else self.making.result()
 
@@ -170,7 +170,7 @@ class Parts:
                 rows = file.waiting.popleft()
             try:
                 if self._failure is None:
-                    file.store(rows.made())
+                    file.store(rows.table())
             except BaseException as failure:
                 self._failure = self._failure or failure
             finally:
@@ -254,6 +254,6 @@ def _options(name: str) -> dict[str, Any]:
 
 
 def sync(file: Path) -> None:
-    """What was written to a file is on the disk."""
+    """Force what was written to a file onto the disk."""
     with open(file, "rb") as handle:
         os.fsync(handle.fileno())

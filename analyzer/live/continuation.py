@@ -73,7 +73,7 @@ _AMOUNTS: Final = (
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _ReaderStats:
-    """What a reader says of the stretch that it read last."""
+    """Counts and notes of a reader."""
 
     files: list[FileInfo]
     counts: dict[str, Any]
@@ -155,7 +155,7 @@ class Continuation:
         return result
 
     def _ending(self, engine: Engine, sink: PointTables) -> Iterator[Window]:
-        """What is true where the stretch ends: of connections that are open, or, where nothing follows, of all."""
+        """Return the windows of the end of a rotation: of connections that are open, or of all if nothing follows."""
         names = engine.merging.names
         if self._stretches.over or len(names.strings) + len(names.lists) > MOST_NAMES:
             self._engine = None
@@ -177,8 +177,10 @@ class Continuation:
             yield self._of_stretch(window.facts_alone(), counted)
 
     def _of_stretch(self, window: Window, open_ones: dict[int, dict[str, int]] | None = None) -> Window:
-        """What ended in this stretch counted as far as it is of this stretch. `open_ones`: what was counted before of
-        connections that go on, and are remembered with what they have now; those without a packet are left out."""
+        """Leave in the counts of connections what belongs to this rotation.
+
+        `open_ones`: counts of earlier rotations of connections that go on; they are remembered with their present
+        counts, and connections without a packet are left out."""
         those = window.connections
         counted = self._counted if open_ones is None else open_ones
         if not len(those) or (not counted and open_ones is None):
@@ -192,14 +194,14 @@ class Continuation:
             # What was no Kafka at the border and is now, a handshake of TLS for one, counts here as a whole.
             if before is not None and before["is_kafka"] == those["is_kafka"][row]:
                 _subtract(columns, row, before)
-        kept = np.arange(len(those))
+        rows = np.arange(len(those))
         if open_ones is not None:
-            kept = np.flatnonzero(columns["client_packets"] + columns["broker_packets"] > 0)
+            rows = np.flatnonzero(columns["client_packets"] + columns["broker_packets"] > 0)
         else:
             for which in born:
                 counted.pop(which, None)
-        mine = dataclasses.replace(those, columns=columns).take(kept)
-        return dataclasses.replace(window, connections=mine, _over=window.over)
+        connections = dataclasses.replace(those, columns=columns).take(rows)
+        return dataclasses.replace(window, connections=connections, _over=window.over)
 
     def _finished(
         self, engine: Engine, sink: PointTables, writer: Writer, name: str, before: _ReaderStats
@@ -207,19 +209,19 @@ class Continuation:
         _write(writer, sink.flush())
         _write(writer, sink.remaining_records() if self._engine is None else sink.flush_records())
         _write(writer, sink.analysis_rows())
-        told = _since(_reader_stats(engine), before)
-        first = min((info.first_ns for info in told.files if info.first_ns is not None), default=0)
-        attempts = [one for one in engine.attempts() if one.last_ns >= first]
-        return sink.result(CapturePoint(name, ("-",)), told, attempts)
+        stats = _since(_reader_stats(engine), before)
+        first = min((info.first_ns for info in stats.files if info.first_ns is not None), default=0)
+        attempts = [attempt for attempt in engine.attempts() if attempt.last_ns >= first]
+        return sink.result(CapturePoint(name, ("-",)), stats, attempts)
 
 
 def _first_asked(windows: Iterable[Window]) -> int:
     """The first packet of the first request about transactions, of those that are open where a stretch ends."""
-    found = []
+    packets = []
     for every in (window.every for window in windows):
         about = arrow.among(every.column("api_key"), ABOUT) | (every.column("transactional_id") != NULL)
-        found += every.column("packet_index")[about].tolist()
-    return min(found, default=NEVER)
+        packets += every.column("packet_index")[about].tolist()
+    return min(packets, default=NEVER)
 
 
 def _write(writer: Writer, rows: Iterable[tuple[str, Any]]) -> None:
@@ -239,14 +241,14 @@ def _subtract(columns: dict[str, np.ndarray], row: int, before: dict[str, int]) 
         columns[name][row] -= less
         for other in _CLASSES:
             if less < 0 and other != name and columns[other][row] > 0:
-                taken = min(-less, int(columns[other][row]))
-                columns[other][row] -= taken
-                less += taken
+                part = min(-less, int(columns[other][row]))
+                columns[other][row] -= part
+                less += part
     columns["opaque_bytes"][row] = sum(int(columns[name][row]) for name in _OPAQUE)
 
 
 def _reader_stats(engine: Engine) -> _ReaderStats:
-    """What the reader says so far."""
+    """Return the reader's counts and notes so far."""
     reader = engine.reader
     return _ReaderStats(list(reader.files), reader.counts, list(reader.notes))
 

@@ -97,19 +97,19 @@ class EvaluationWindows:
 
     def rows(self) -> dict[str, bytes]:
         """The rows of this lap so far."""
-        kept = {}
+        streams = {}
         for name, parts in self._parts.items():
             if parts:
                 into = pa.BufferOutputStream()
                 table = concatenated(name, parts)
                 with pa.ipc.new_stream(into, table.schema) as writer:
                     writer.write_table(table)
-                kept[name] = into.getvalue().to_pybytes()
-        return kept
+                streams[name] = into.getvalue().to_pybytes()
+        return streams
 
-    def take_rows(self, kept: Mapping[str, bytes]) -> None:
-        """What `rows` gave: this lap has them."""
-        for name, data in kept.items():
+    def take_rows(self, streams: Mapping[str, bytes]) -> None:
+        """Take the rows that `rows` of another process gave into this window."""
+        for name, data in streams.items():
             self._parts[name] = [pa.ipc.open_stream(data).read_all()]
 
     def end(self) -> Iterator[dict[str, Any]]:

@@ -24,10 +24,12 @@ def parsed(filter: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class AnalysisOptions:
-    """What of a capture point is kept: `filter` (parsed) and `connection` (a name) limit the exchanges; `keep_bytes`
-    asks for the table `messages` (`keep_secrets`: nothing in it overwritten), `records` says how far batches are
-    opened, within `limits`; `meaning`: what the traffic means is worked out too. Picklable, as tasks of Spark get
-    it."""
+    """Options of what to keep of a capture point. Picklable: tasks of Spark get them.
+
+    filter, connection    limit the exchanges: a parsed expression, the name of a connection
+    keep_bytes            also make the table `messages`; keep_secrets: overwrite nothing in it
+    records, limits       how far record batches are opened, and how large they may become
+    meaning               also analyse the traffic (`tables.MEANING`)"""
 
     filter: Any = None
     connection: str | None = None
@@ -49,8 +51,9 @@ class AnalysisOptions:
         keep_secrets: bool = False,
         meaning: bool = True,
     ) -> AnalysisOptions:
-        """The same, the filter as text or parsed, None for the default limits. Raises FilterError, and ValueError for
-        `records` unknown."""
+        """Make options of plain arguments: the filter as text or parsed, None for the default limits.
+
+        Raises FilterError, and ValueError if `records` is unknown."""
         if records not in WITHOUT:
             raise ValueError(f"records={records!r}: there are {', '.join(WITHOUT)}")
         limits = Limits(decompressed_limit or Limits.bytes, decompressed_ratio or Limits.ratio)
@@ -88,7 +91,7 @@ class AnalysisOptions:
 
     @property
     def means(self) -> bool:
-        """What the traffic means is worked out: of all of it or not at all."""
+        """Whether the traffic is analysed: all of it or none."""
         return self.meaning and self.everything
 
     @property

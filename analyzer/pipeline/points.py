@@ -95,7 +95,7 @@ def read_point_later(
     progress: Progress | None = None,
     stdin: BinaryIO | None = None,
 ) -> PointResult:
-    """The same; `put` also gets what makes a table, for any thread."""
+    """Like `read_point`; `put` may also get a function that makes the table, to be called in any thread."""
     if isinstance(point, LogPoint):
         return _read_log(point, settings, options, put, progress)
     parts = _point_rows(point, settings, options, progress, stdin)
@@ -146,7 +146,7 @@ def point_tables(
     progress: Progress | None = None,
     stdin: BinaryIO | None = None,
 ) -> Generator[tuple[str, pa.Table], None, PointResult]:
-    """The same of a capture point as an iterator of (name of the table, rows), which may be left early."""
+    """Like `read_point` of a capture point, as an iterator of (name of the table, rows) that may be left early."""
     parts = _point_rows(point, settings, options, progress, stdin)
     while True:
         try:
@@ -185,7 +185,7 @@ def how_to_read(settings: Settings, options: AnalysisOptions, size: int) -> Sett
 
 
 def _reader(point: CapturePoint, settings: Settings) -> Reader | None:
-    """Who reads a capture point for many threads; None: whoever reads it for few."""
+    """Return the reader of a capture point for many threads; None for few, where the engine makes its own."""
     if settings.threads < MANY_THREADS:
         return None
     from captures.chunks import parallel_scan  # large captures, on large machines
@@ -218,9 +218,9 @@ class NamesAhead:
 
 def check_names(points: Sequence[CapturePoint | LogPoint], writer: Writer) -> None:
     """Raise DatasetError where a dataset that is added to holds a capture point of the same name."""
-    taken = set(writer.captures)
+    names = set(writer.captures)
     for point in points:
-        if point.name in taken:
+        if point.name in names:
             raise DatasetError(
                 f"{writer.path}: has a capture point {point.name!r} already",
                 "rename the capture, or leave out --append",

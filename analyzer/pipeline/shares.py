@@ -102,9 +102,8 @@ class Piece:
 
 
 class ShareSummary(NamedTuple):
-    """What a share says of all its connections together. `passed`: how many exchanges the filter let through, of how
-    many; `unmet`: connections that were asked for in vain; None: another share, which saw the same packets, has
-    them."""
+    """Summary of all connections of a share. `passed`: how many exchanges the filter let through, of how many;
+    `unmet`: failed connection attempts, None if another share, which saw the same packets, has them."""
 
     summary: Summary
     passed: tuple[int, int]
@@ -114,8 +113,8 @@ class ShareSummary(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ShareResult:
-    """What came of one share, little enough to be handed on as it is. `files`, `counts`, `notes`: what the reader says
-    of the capture point; all shares say the same. `ranges`: how many there are; `overall`: where its `Overall` is."""
+    """Result of one share, small enough to be handed on as it is. `files`, `counts`, `notes`: the reader's, the same
+    for all shares; `ranges`: their number; `overall`: the piece with its `ShareSummary`."""
 
     pieces: list[Piece]
     ranges: int
@@ -146,7 +145,7 @@ class _Pieces:
         self.written.append(self.put(place, name, content))
 
     def put(self, place: int, name: str, content: Any) -> Piece:
-        """The same, which is not among what was `written`."""
+        """Write content that is not listed among what was `written`."""
         if self._file is None:
             self.path.parent.mkdir(mode=0o700, exist_ok=True)
             self._file = os.fdopen(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb")
@@ -267,8 +266,8 @@ def _owners(
     the connections by name."""
 
     def packed(connection: np.ndarray, exchange: np.ndarray, reply: np.ndarray) -> np.ndarray:
-        """What tells exchanges of one range apart, as one integer: under 2**39 exchanges a connection (which would take
-        22 TB of it), under 2**23 connections a range (which are more than it has packets)."""
+        """Pack the key of an exchange within a range into an integer: under 2**39 exchanges a connection (which would
+        take 22 TB of it), under 2**23 connections a range (which are more than it has packets)."""
         orphan = exchange == NULL
         key: np.ndarray = connection << 40 | orphan.astype(np.int64) << 39 | np.where(orphan, reply, exchange)
         return key
@@ -294,8 +293,8 @@ def _with_keys(table: pa.Table, trigger: np.ndarray, born: np.ndarray) -> pa.Tab
 def by_range(shares: Sequence[ShareResult]) -> tuple[list[list[Piece]], list[Piece]]:
     """The pieces of all shares: those with rows of each range that has some, and those with facts, in order."""
     pieces: dict[tuple[int, bool], list[Piece]] = defaultdict(list)
-    for one in shares:
-        for piece in one.pieces:
+    for share_result in shares:
+        for piece in share_result.pieces:
             pieces[piece.range, piece.name != ""].append(piece)
     rows = [pieces[place, True] for place in range(shares[0].ranges) if pieces[place, True]]
     return rows, [piece for place in range(shares[0].ranges) for piece in pieces[place, False]]
@@ -313,23 +312,23 @@ def merge(
     depend on other connections', of these ranges at least; None: nothing was asked of it."""
     lender = Lender()
     for pieces in _at_once(ranges):
-        found: dict[str, list[Piece]] = defaultdict(list)
+        by_table: dict[str, list[Piece]] = defaultdict(list)
         for piece in pieces:
-            found[piece.name].append(piece)
-        if mine := found.pop(_ROWS, []):
+            by_table[piece.name].append(piece)
+        if row_pieces := by_table.pop(_ROWS, []):
             carried: dict[str, list[WireExchanges]] = defaultdict(list)  # by the file, which is a share's
-            for piece in mine:
+            for piece in row_pieces:
                 carried[piece.path] += pickle.loads(_bytes_of(piece))
             names = Names(point.name, list(files))
             rows = from_wire(names, list(carried.values()), lender)
             if decided is not None:
-                _decide(rows, [decided_path(decided, place) for place in sorted({piece.range for piece in mine})])
+                _decide(rows, [decided_path(decided, place) for place in sorted({piece.range for piece in row_pieces})])
             parts.write("exchanges", exchange_tables.later_exchanges(names, [rows]))
             if rows.partitions.shape[1]:
                 parts.write("partitions", exchange_tables.later_partitions(names, [rows]))
         for name in tables.TABLES:
-            if name in found:
-                table = pa.concat_tables(pa.ipc.open_stream(_bytes_of(piece)).read_all() for piece in found[name])
+            if name in by_table:
+                table = pa.concat_tables(pa.ipc.open_stream(_bytes_of(piece)).read_all() for piece in by_table[name])
                 table = table.unify_dictionaries().combine_chunks()
                 order = _order(table[_TRIGGER].to_numpy(), table[_BORN].to_numpy())
                 parts.write(name, table.drop_columns([_TRIGGER, _BORN]).take(pa.array(order)))
@@ -338,14 +337,14 @@ def merge(
 
 def _at_once(ranges: Iterable[Sequence[Piece]]) -> Iterator[list[Piece]]:
     """Pieces of ranges that follow one another, as many as are not worth their while alone."""
-    taken: list[Piece] = []
+    group: list[Piece] = []
     for pieces in ranges:
-        if taken and sum(piece.size for piece in (*taken, *pieces)) > _AT_ONCE_BYTES:
-            yield taken
-            taken = []
-        taken += pieces
-    if taken:
-        yield taken
+        if group and sum(piece.size for piece in (*group, *pieces)) > _AT_ONCE_BYTES:
+            yield group
+            group = []
+        group += pieces
+    if group:
+        yield group
 
 
 def _order(trigger: np.ndarray, born: np.ndarray) -> np.ndarray:
@@ -370,7 +369,7 @@ def _decide(rows: Exchanges, decided: Sequence[Path]) -> None:
     across = is_across(rows.columns)
     ranges: list[Packed] = [pickle.loads(path.read_bytes()) for path in decided]
     which = ranges[0].which.tolist()
-    held, *keys = (np.concatenate([one.column(number) for one in ranges]) for number in which)
+    held, *keys = (np.concatenate([decided_range.column(number) for decided_range in ranges]) for number in which)
     if keys:
         born = rows.names.serials_of(rows.connection[across])
         wanted = np.stack([rows.column("exchange")[across], rows.column("reply")[across], born])
@@ -426,25 +425,27 @@ def take_facts(
     names = [name for name, _ in nothing.finish()]
     names += ["messages"] if choice.keep_bytes else []
     for at in range(0, len(pieces), len(shares)):
-        found: list[np.ndarray] = []
-        told: list[list[Facts]] = [pickle.loads(_bytes_of(piece)) for piece in pieces[at : at + len(shares)]]
-        for window in zip(*told, strict=True):
-            for one in window:
-                connections.known.update(one.named)
-            merged = merging.take([one.ended for one in window], 0, gather=partial(put_together, window))
+        held_times: list[np.ndarray] = []
+        facts: list[list[Facts]] = [pickle.loads(_bytes_of(piece)) for piece in pieces[at : at + len(shares)]]
+        for window in zip(*facts, strict=True):
+            for share_facts in window:
+                connections.known.update(share_facts.named)
+            merged = merging.take(
+                [share_facts.ended for share_facts in window], 0, gather=partial(put_together, window)
+            )
             if choice.meaning:
                 merged = sink.latency.decide(merged)
                 across = is_across(merged.every.columns)
                 every = merged.every
-                said = [every.column("hold_us")[across]]
+                columns = [every.column("hold_us")[across]]
                 if not choice.everything:
-                    said += [every.column(name)[across] for name in ("exchange", "reply")]
-                    said.append(merged.names.serials_of(every.connection[across]))
-                found.append(np.stack(said))
+                    columns += [every.column(name)[across] for name in ("exchange", "reply")]
+                    columns.append(merged.names.serials_of(every.connection[across]))
+                held_times.append(np.stack(columns))
             sink.learn(merged.facts_alone())
             merging.names.release()
         if choice.meaning:
-            every_one = np.concatenate(found, axis=1)
+            every_one = np.concatenate(held_times, axis=1)
             content = pickle.dumps(pack(every_one, range(len(every_one))), pickle.HIGHEST_PROTOCOL)
             put_at_once(decided_path(path, pieces[at].range), content)  # another attempt may do the same
         for name, table in tables_of(sink.flush()):
@@ -453,8 +454,8 @@ def take_facts(
         if merging.names.crowded:
             merging.forget(sink.named())
     unmet: list[Unmet] = []
-    for one in shares:
-        overall: ShareSummary = pickle.loads(_bytes_of(one.overall))
+    for share_result in shares:
+        overall: ShareSummary = pickle.loads(_bytes_of(share_result.overall))
         sink.summary.join(overall.summary)
         sink.selection.matched += overall.passed[0]
         sink.selection.seen += overall.passed[1]
